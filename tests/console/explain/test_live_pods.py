@@ -45,57 +45,35 @@ def pod_with(**spec: Any) -> dict[str, Any]:
     return live_pod("case", **spec)
 
 
-@pytest.mark.parametrize(
-    ("pod", "metadata", "spec"),
-    [
-        (pod_with(), {"name": "case"}, {"nodeName": None}),
-        (
-            changed(
-                pod_with(), managedFields=[{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:volumes": {}}}}]
-            ),
-            {},
-            {"nodeName": None},
-        ),
-        (changed(pod_with(), managedFields=[node_of({})]), {}, {"nodeName": "node-1"}),
-        (
-            changed(pod_with(), managedFields=[node_of({"subresource": "binding"})]),
-            {},
-            {"nodeName": None},
-        ),
-        (changed(pod_with(), managedFields=[None, 7, {"fieldsV1": []}]), {}, {"nodeName": None}),
-        (changed(pod_with(), generateName="ca"), {"name": None, "generateName": "ca"}, {}),
-        (changed(pod_with(), generateName="other-"), {"name": "case"}, {}),
-        (
-            live_pod(
-                "case",
-                labels={"runai-gpu-group": "g", "app": "a", "kai.scheduler/queue": "q"},
-                annotations={
-                    "pod-group-name": "g",
-                    "kaishare.dev/reason": "own",
-                    "gpu-fraction": "0.5",
-                    "kubectl.kubernetes.io/last-applied-configuration": "{}",
-                },
-            ),
-            {
-                "labels": {"app": "a", "kai.scheduler/queue": "q"},
-                "annotations": {"kaishare.dev/reason": "own", "gpu-fraction": "0.5"},
-            },
-            {},
-        ),
-        (pod_with(priority=0, ephemeralContainers=[{}]), {}, {"priority": None, "ephemeralContainers": None}),
-    ],
-    ids=[
-        "node of a scheduler, without managed fields",
-        "node of a scheduler",
-        "node of the creator",
-        "node by the subresource",
-        "unreadable managed fields",
-        "generated name",
-        "name of another prefix",
-        "keys of KAI and kubectl",
-        "priority and ephemeral containers",
-    ],
-)  # fmt: skip
+OTHER_MANAGER = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:volumes": {}}}}
+KEYED = live_pod(
+    "case",
+    labels={"runai-gpu-group": "g", "app": "a", "kai.scheduler/queue": "q"},
+    annotations={
+        "pod-group-name": "g",
+        "kaishare.dev/reason": "own",
+        "gpu-fraction": "0.5",
+        "kubectl.kubernetes.io/last-applied-configuration": "{}",
+    },
+)
+KEPT = {
+    "labels": {"app": "a", "kai.scheduler/queue": "q"},
+    "annotations": {"kaishare.dev/reason": "own", "gpu-fraction": "0.5"},
+}
+AS_NEW: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "node of a scheduler, without managed fields": (pod_with(), {"name": "case"}, {"nodeName": None}),
+    "node of a scheduler": (changed(pod_with(), managedFields=[OTHER_MANAGER]), {}, {"nodeName": None}),
+    "node of the creator": (changed(pod_with(), managedFields=[node_of({})]), {}, {"nodeName": "node-1"}),
+    "node by the subresource": (changed(pod_with(), managedFields=[node_of({"subresource": "binding"})]), {}, {"nodeName": None}),
+    "unreadable managed fields": (changed(pod_with(), managedFields=[None, 7, {"fieldsV1": []}]), {}, {"nodeName": None}),
+    "generated name": (changed(pod_with(), generateName="ca"), {"name": None, "generateName": "ca"}, {}),
+    "name of another prefix": (changed(pod_with(), generateName="other-"), {"name": "case"}, {}),
+    "keys of KAI and kubectl": (KEYED, KEPT, {}),
+    "priority": (pod_with(priority=0, ephemeralContainers=[{}]), {}, {"priority": None, "ephemeralContainers": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pod", "metadata", "spec"), AS_NEW.values(), ids=AS_NEW)
 def test_a_live_pod_as_a_new_one(pod: dict[str, Any], metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     before = copy.deepcopy(pod)
     new = as_new(pod)
