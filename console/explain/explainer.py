@@ -57,9 +57,8 @@ class AnswerDifference:
     field: str
     """Such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`."""
     predicted: str | None
-    """The value by our own decision; None if the pod has none."""
     answered: str | None
-    """The value in the API server's answer; None if the pod has none."""
+    """The values by our own decision and in the answer; None if the pod has none."""
 
     @property
     def sentence(self) -> str:
@@ -91,10 +90,6 @@ class ServerAnswer:
     """Sentences about how the answer was got, where that was not by the pod as its controller sends it."""
 
 
-ObjectKey = tuple[str, str]
-"""Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
-
-
 class OwnerReference(Owner):
     """One of `metadata.ownerReferences`, with what identifies the owner."""
 
@@ -117,11 +112,6 @@ class OwnedMetadata(Struct):
     creationTimestamp: str | None = None  # noqa: N815 - the same
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-
-    @property
-    def key(self) -> ObjectKey:
-        """Namespace and uid."""
-        return self.namespace, self.uid
 
     @property
     def owner(self) -> OwnerReference | None:
@@ -263,8 +253,7 @@ def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterat
     """Decide about every pod of the documents as the server would.
 
     Raises:
-        DocumentError: a document is no Kubernetes object, is a workload without a readable pod template, or
-            contains a value that JSON cannot represent.
+        DocumentError: a document is no Kubernetes object, or has no readable pod template.
     """
     for source in sources:
         for document in source.documents:
@@ -299,10 +288,8 @@ class Explainer:
     ) -> Iterator[ExplainedPod | UnexplainedObject]:
         """Yield the pods of one object, and the object itself if it may make others.
 
-        Args:
-            document: the object.
-            place: its place in a document that contains it.
-            file_name: last part of the path of its file; empty if it comes from elsewhere.
+        `place` is the object's in a document that contains it. `file_name` is the last part of the path of its
+        file; empty if it comes from elsewhere.
 
         Raises:
             TemplateError: the object is no Kubernetes object, or has no readable pod template.
@@ -350,14 +337,22 @@ class Explainer:
 
     def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
-        policy = self.policies.get(namespace)
-        defaults = self.defaults.get(namespace, ())
+        policy, defaults = self.policies.get(namespace), self.defaults.get(namespace, ())
         created = pod.as_created(namespace)
         received = filled_in(created, defaults)
-        mutation, problem = self._mutation(namespace, policy, received), _problem_of_template(pod)
+        if namespace in self.unread:
+            finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
+            mutation = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
+        else:
+            mutation = mutate(policy, as_json(received), self.rules)
+        problem = _problem_of_template(pod)
         if mutation.planned and problem is not None:
             mutation = Mutation(decision=skip_malformed(problem))
-        after = self._reinvoked(policy, apply_to_document(mutation.sent, received), defaults)
+        after = apply_to_document(mutation.sent, received)
+        # LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
+        again = filled_in(dict(after), defaults) if defaults else after
+        if again != after:
+            after = apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
         requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
         try:
             if problem is not None:
@@ -377,29 +372,8 @@ class Explainer:
             outcome=apply_to_document(mutation.planned, received) if is_observed else after,
             earlier=_earlier_change(pod, policy, self.rules),
             verdict=verdict,
-            warnings=(
-                *mutation.decision.warnings,
-                *_owner_warnings(pod, policy, after),
-            ),
+            warnings=(*mutation.decision.warnings, *_owner_warnings(pod, policy, after)),
         )
-
-    def _mutation(self, namespace: str, policy: NamespacePolicy | None, pod: dict[str, Any]) -> Mutation:
-        if namespace in self.unread:
-            finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
-            return Mutation(decision=Decision(action=Action.ERROR, finding=finding))
-        return mutate(policy, as_json(pod), self.rules)
-
-    def _reinvoked(
-        self, policy: NamespacePolicy | None, pod: Mapping[str, Any], defaults: Sequence[ContainerDefaults]
-    ) -> Mapping[str, Any]:
-        """Return a patched pod after the API server's second round.
-
-        LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
-        """
-        again = filled_in(dict(pod), defaults) if defaults else pod
-        if again == pod:
-            return pod
-        return apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
 
 
 def _earlier_change(
@@ -448,7 +422,7 @@ def _owner_warnings(
 ) -> Iterator[Finding]:
     """Yield a warning about a queue label of the workload itself, also an empty one.
 
-    KAI's pod grouper uses the owner's queue label before the pod's (default_grouper.go, all releases).
+    KAI's pod grouper prefers it to the pod's (default_grouper.go, all releases).
     """
     if policy is None or not pod.path:
         return

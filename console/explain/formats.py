@@ -28,9 +28,7 @@ _LEAST: Final = {"OBJECT": 10, "FILE": 10, "NAMESPACE": 10}
 def as_table(documents: Iterable[ExplainedDocument], *, columns: int | None) -> Iterator[str]:
     """Yield the lines of the table. Objects that have nothing to do with pods are left out.
 
-    Args:
-        documents: the explained documents.
-        columns: width of a terminal, in which names are shortened in their middle; None for a file or pipe.
+    Names are shortened in their middle to fit the columns of a terminal; None for a file or pipe.
     """
     items = [
         _cells(item, location)

@@ -23,7 +23,6 @@ from msgspec import Raw, Struct
 from console.explain.explainer import (
     ExplainedPod,
     Explainer,
-    ObjectKey,
     OwnedMetadata,
     OwnerReference,
     UnexplainedObject,
@@ -46,6 +45,8 @@ _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
 Item = ExplainedPod | UnexplainedObject
+ObjectKey = tuple[str, str]
+"""Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
 
 
 class _Status(Struct):
@@ -78,14 +79,8 @@ def explain_object(
 ) -> list[Item]:
     """Explain a workload by its templates, or a pod as a new one.
 
-    An object that cannot be explained becomes an `UnexplainedObject` with the code `unreadable`.
-
-    Args:
-        explainer: decides about the pods.
-        kind: the kind of the object.
-        metadata: its name and namespace.
-        document: the object as JSON, as an item of a list.
-        owner: kind and name of an owner that is not explained; empty if there is none.
+    An object that cannot be explained becomes an `UnexplainedObject` with the code `unreadable`. `document` is
+    an item of a list. `owner` is kind and name of an owner that is not explained; empty if there is none.
     """
     is_pod = (kind.group, kind.kind) == ("", "Pod")
     try:
@@ -94,14 +89,9 @@ def explain_object(
         item.pop("status", None)
         items = list(explainer.explain(as_new(item) if is_pod else item))
     except (ValueError, TypeError, OverflowError, *MALFORMED) as error:
-        unreadable = UnexplainedObject(
-            kind=kind.kind,
-            name=metadata.name,
-            namespace=metadata.namespace or explainer.namespace,
-            code="unreadable",
-            message=one_line(str(error)),
-        )
-        return [unreadable]
+        namespace, message = metadata.namespace or explainer.namespace, one_line(str(error))
+        names = {"kind": kind.kind, "name": metadata.name, "namespace": namespace}
+        return [UnexplainedObject(**names, code="unreadable", message=message)]
     changed: dict[str, Any] = {"owner": owner}
     if is_pod:
         changed |= {"name": metadata.name, "is_sample": bool(owner)}  # a new pod may have no name yet
@@ -196,12 +186,8 @@ async def live_workloads(
 
     A kind that the caller may not list becomes a note. A kind that the API server does not serve is skipped.
     The caller should disable the collector of reference cycles (`gc.disable`): with 20,000 items in memory,
-    one collection blocks the event loop for 0.8 s, and all of them take a fifth of the time.
-
-    Args:
-        client: for the API server.
-        explainer: decides about the pods; its policies have the edits applied.
-        namespaces: the namespaces to read, managed or not; None for all managed namespaces of the cluster.
+    one collection blocks the event loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are
+    those to read, managed or not; None reads all managed namespaces of the cluster.
     """
     reading = _Reading(client, explainer, namespaces)
     await reading.read_workloads()
@@ -307,7 +293,7 @@ class _Reading:
                     self._left_out["job that has finished"] += 1
                 elif kind.kind == "ReplicaSet" and owner and _is_scaled_to_0(document):
                     self._left_out["ReplicaSet without replicas"] += 1
-                elif group := self._group(metadata.key):
+                elif group := self._group((metadata.namespace, metadata.uid)):
                     group.items = await self._explained(kind, metadata, document, owner)
                     group.roles = TemplateRoles.of(
                         [item.pod for item in group.items if isinstance(item, ExplainedPod)]
@@ -322,7 +308,7 @@ class _Reading:
             if has_ended:
                 self._left_out["pod that has ended"] += owner is None
             elif owner is None:
-                if group := self._group(metadata.key):
+                if group := self._group((metadata.namespace, metadata.uid)):
                     group.add_pod(metadata, document)
                     group.items = await self._explained(_PODS, metadata, document, None)
             else:
@@ -373,7 +359,7 @@ class _Reading:
 
     def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
-        key, owner = metadata.key, metadata.owner
+        key, owner = (metadata.namespace, metadata.uid), metadata.owner
         if len(self._tops) >= _MOST_OWNERS:
             self._incomplete.add((kind.resource, "" if self.namespaces is None else metadata.namespace))
             self._notes[f"only the owners of {_MOST_OWNERS} objects were read"] = None

@@ -350,14 +350,10 @@ def _pod(holder: dict[str, Any], outermost: dict[str, Any], **fields: Any) -> Fo
 def _walk(
     node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: dict[str, Any]
 ) -> Iterator[FoundPod]:
-    """Yield the pods below a node.
+    """Yield the pods below a node of the outermost object.
 
-    Args:
-        node: a part of the object.
-        holder: the innermost object with a kind that contains the node.
-        path: the node's place in the holder; its first item is empty in an embedded object.
-        place: the node's place in the document.
-        outermost: the outermost object.
+    Its `holder` is the innermost object with a kind that contains it. `path` is its place in the holder, with
+    an empty first item in an embedded object, and `place` its place in the document.
     """
     if len(place) > _DEEPEST:
         return

@@ -95,11 +95,7 @@ class Location:
 
 
 def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:
-    """Read all inputs.
-
-    Args:
-        names: paths of files and directories, and `-` for standard input.
-        recursive: whether to read the directories below directories, too.
+    """Read files, directories (`recursive`: those below, too) and standard input (`-`).
 
     Raises:
         DocumentError: an input is unreadable, is no YAML, or is a Helm template; or no input has a document.
@@ -128,11 +124,7 @@ def _read(name: str, recursive: bool) -> Iterator[ManifestSource]:
 
 
 def read_source(text: str, name: str) -> ManifestSource:
-    """Split a text into its documents.
-
-    Args:
-        text: YAML or JSON.
-        name: name of the input, for errors.
+    """Split a text, YAML or JSON, into its documents; errors have the name of the input.
 
     Raises:
         DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.

@@ -299,11 +299,7 @@ and a pod's name before them is quoted.
 def read_refusal(status: int, reason: str, message: str, namespace: str) -> tuple[str, str]:
     """Return the author of a refusal, empty if unknown, and why the answer is none about the pod, if so.
 
-    Args:
-        status: HTTP's status. A webhook chooses the status of its denials.
-        reason: reason of the Status object.
-        message: its message.
-        namespace: the namespace of the pod, for sentences.
+    A webhook chooses the status of its denials. Reason and message are those of the Status object.
     """
     if message.startswith(_NO_RIGHT):
         return RBAC, f"you may not create pods in namespace {namespace}"
