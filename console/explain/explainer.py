@@ -288,8 +288,8 @@ class Explainer:
     ) -> Iterator[ExplainedPod | UnexplainedObject]:
         """Yield the pods of one object, and the object itself if it may make others.
 
-        `place` is the object's in a document that contains it. `file_name` is the last part of the path of its
-        file; empty if it comes from elsewhere.
+        `place` is the object's in a document that contains it. `file_name` is the last part of the path of
+        its file; empty if it comes from elsewhere.
 
         Raises:
             TemplateError: the object is no Kubernetes object, or has no readable pod template.

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -79,8 +80,8 @@ def explain_object(
 ) -> list[Item]:
     """Explain a workload by its templates, or a pod as a new one.
 
-    An object that cannot be explained becomes an `UnexplainedObject` with the code `unreadable`. `document` is
-    an item of a list. `owner` is kind and name of an owner that is not explained; empty if there is none.
+    An object that cannot be explained becomes an `UnexplainedObject` with the code `unreadable`. The document
+    is an item of a list. `owner` is kind and name of an owner that is not explained; empty if there is none.
     """
     is_pod = (kind.group, kind.kind) == ("", "Pod")
     try:
@@ -90,8 +91,8 @@ def explain_object(
         items = list(explainer.explain(as_new(item) if is_pod else item))
     except (ValueError, TypeError, OverflowError, *MALFORMED) as error:
         namespace, message = metadata.namespace or explainer.namespace, one_line(str(error))
-        names = {"kind": kind.kind, "name": metadata.name, "namespace": namespace}
-        return [UnexplainedObject(**names, code="unreadable", message=message)]
+        unreadable = partial(UnexplainedObject, code="unreadable", message=message)
+        return [unreadable(kind=kind.kind, name=metadata.name, namespace=namespace)]
     changed: dict[str, Any] = {"owner": owner}
     if is_pod:
         changed |= {"name": metadata.name, "is_sample": bool(owner)}  # a new pod may have no name yet
