@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from console.explain.explainer import ExplainedPod
 from console.explain.manifest_pods import TemplateError
 from console.explain.server_dry_runs import ask_server, pod_to_create, written_fields
-from kube.client import KubeClient
-from tests.support.administrator import Administrator, right
+from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     bare_pod,
     ensure_namespaces,
@@ -143,22 +142,6 @@ async def test_the_answer_is_the_api_servers_own_about_any_pod(
 # --- rights, names and what is sent ------------------------------------------------------------------------
 
 
-async def test_the_right_to_create_pods_is_enough(
-    plane: ControlPlane, admin: Administrator, namespaces: None
-) -> None:
-    creator = await admin.token("asked-creator", right("pods", "create"))
-    stranger = await admin.token("asked-stranger")
-    deployment = workload("Deployment", "web")
-    async with KubeClient(plane.access(creator)) as client:
-        answer = await ask(client, deployment)
-    assert answer.is_admitted, answer
-    async with KubeClient(plane.access(stranger)) as client:
-        answer = await ask(client, deployment)
-    assert answer.is_admitted is None
-    assert (answer.problem, answer.refused_by) == ("you may not create pods in namespace asked", "RBAC")
-    assert 'cannot create resource "pods"' in answer.refusal
-
-
 @pytest.mark.parametrize(
     ("namespace", "problem"),
     [
@@ -169,15 +152,6 @@ async def test_the_right_to_create_pods_is_enough(
 async def test_a_namespace_that_does_not_exist(admin: Administrator, namespace: str, problem: str) -> None:
     answer = await ask(admin.client, bare_pod("p"), namespace=namespace)
     assert (answer.is_admitted, answer.problem, answer.fields) == (None, problem, {})
-
-
-async def test_nothing_is_stored(plane: ControlPlane, admin: Administrator, namespaces: None) -> None:
-    await ask_server(admin.client, [explained(workload(kind, "stored")) for kind in ("Job", "Deployment")])
-    await ask(admin.client, bare_pod("stored"))
-    assert (await admin.read("/api/v1/namespaces/asked/pods"))["items"] == []
-    requests = [line for line in plane.audited() if line.get("objectRef", {}).get("namespace") == "asked"]
-    assert requests
-    assert all("dryRun=All" in line["requestURI"] for line in requests)
 
 
 async def test_a_stored_pod_is_sent_again(admin: Administrator, namespaces: None) -> None:

@@ -17,7 +17,7 @@ from tests.support.cluster_webhook import (
     managed_namespace,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.other_webhooks import others_configuration, patching, with_sidecar_in_front
+from tests.support.other_webhooks import others_configuration, patching
 from tests.support.server_answers import (
     ENFORCED,
     GPU,
@@ -117,30 +117,6 @@ async def test_a_limit_range_that_gives_a_gpu(
     assert answer.fields["container main: limit nvidia.com/gpu"] == "2"
     assert not expected.differences
     assert not expected.causes
-
-
-async def test_another_webhook_adds_a_sidecar(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    canary = Canary(admin.client, "asked")
-    (tmp_path / "injector").mkdir()
-    async with (
-        installed(plane, admin.client, tmp_path, NAMESPACE),
-        recording(tmp_path / "injector", patching(with_sidecar_in_front)) as injector,
-        configured(admin.client, others_configuration("zz-sidecars", injector)),
-    ):
-        await canary.until_called(injector)
-        answer = await ask(admin.client, bare_pod("p"))
-    assert answer.fields == {
-        "spec.schedulerName": "kai-scheduler",
-        "label kai.scheduler/queue": "queue-a",
-        "label priorityClassName": "train",
-        "annotation gpu-fraction": "0.5",
-        "annotation gpu-fraction-container-name": "main",
-        "annotation kaishare.dev/reason": "whole-gpu-converted",
-    }
-    assert not answer.differences, "the share belongs to main, as predicted"
-    assert not answer.causes
 
 
 def with_another_share(pod: Json) -> Json:
