@@ -10,20 +10,17 @@ import yaml
 from console.explain.manifest_pods import FoundPod, find_pods
 from console.explain.operators import OPERATORS, additions_of
 from console.explain.pod_documents import as_json
-from kai.kaishare_keys import SIZE
 from tests.console.explain.conftest import Run
 from tests.support.operator_jobs import (
     NAMESPACE,
     OperatorJob,
     jax_job,
     job_set,
-    kueue_group_pods,
     leader_worker_set,
     mpi_job,
     paddle_job,
     py_torch_job,
     tf_job,
-    train_job_pods,
     xg_boost_job,
 )
 from tests.support.pods import container, gpu_container
@@ -128,39 +125,6 @@ def with_pod(*containers: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": list(containers)}}
 
 
-WRITTEN = with_pod(container("tensorflow"), annotations={"gpu-fraction": "0.25"})
-NAMED = with_pod(gpu_container("tensorflow"), labels={SIZE: "train"})
-EXCEPTIONS: list[tuple[str, dict[str, Any], dict[str, str], Reason, bool]] = [
-    ("a share of its own", WRITTEN, {}, Reason.OWN_SHARE, True),
-    ("a named size", NAMED, {"size.kaishare.dev/train": "0.25"}, Reason.WHOLE_GPU_CONVERTED, True),
-    ("distributed=share", TEMPLATE, {"kaishare.dev/distributed": "share"}, Reason.WHOLE_GPU_CONVERTED, False),
-    ("a cap of half a GPU", TEMPLATE, {"kaishare.dev/max-gpu-fraction": "0.5"}, Reason.WHOLE_GPU_CONVERTED, True),
-    ("several GPUs", with_pod(gpu_container("tensorflow", "8")), {}, Reason.SEVERAL_GPUS, False),
-    ("no GPU", with_pod(container("tensorflow")), {}, Reason.NO_GPU, False),
-    ("mode observe", TEMPLATE, {"kaishare.dev/mode": "observe"}, Reason.DISTRIBUTED, False),
-    ("mode enforce", TEMPLATE, {"kaishare.dev/mode": "enforce"}, Reason.DISTRIBUTED, False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("exception", EXCEPTIONS, ids=lambda case: case[0])
-@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
-def test_authors_and_policy_owners_decide_before_the_evidence(
-    case: tuple[str, Build, str], exception: tuple[str, dict[str, Any], dict[str, str], Reason, bool]
-) -> None:
-    _, template, labels, reason, is_hinted = exception
-    for decision in assert_preview_equals_answer(policy_of(HALF | labels), case[1](template)):
-        assert decision.reason is reason
-        assert (Reason.RANKS_MAY_MEET in [warning.reason for warning in decision.warnings]) is is_hinted
-
-
-@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
-def test_a_cap_in_memory_alone_forbids_a_whole_gpu(case: tuple[str, Build, str]) -> None:
-    labels = QUEUE | {"kaishare.dev/gpu-memory": "2000", "kaishare.dev/max-gpu-memory": "2000"}
-    for decision in assert_preview_equals_answer(policy_of(labels), case[1](TEMPLATE)):
-        assert decision.reason is Reason.WHOLE_GPU_CONVERTED
-        assert Reason.RANKS_MAY_MEET in [warning.reason for warning in decision.warnings]
-
-
 @pytest.mark.parametrize("case", [*SEVERAL_RANKS, *ONE_RANK], ids=lambda case: case[0])
 def test_the_labels_of_the_first_pod_are_those_of_its_controller(case: tuple[Any, ...]) -> None:
     """A selector of a size sees them, except those that the operator's own webhook adds later."""
@@ -192,27 +156,6 @@ def test_a_selector_sees_the_labels_of_the_controller() -> None:
     job = py_torch_job(TEMPLATE, {"Master": 1, "Worker": 1})
     decisions = assert_preview_equals_answer(policy_of(sizes, selector), job)
     assert [decision.size.name if decision.size else None for decision in decisions] == [None, "quarter"]
-
-
-@pytest.mark.parametrize(
-    ("pods", "reason"),
-    [
-        (train_job_pods(TEMPLATE, 2), Reason.DISTRIBUTED),
-        (train_job_pods(TEMPLATE, 1), Reason.WHOLE_GPU_CONVERTED),
-        (kueue_group_pods(TEMPLATE, 2), Reason.DISTRIBUTED),
-        (kueue_group_pods(TEMPLATE, 1), Reason.WHOLE_GPU_CONVERTED),
-        (kueue_group_pods(TEMPLATE, 2, serves=True), Reason.WHOLE_GPU_CONVERTED),
-    ],
-    ids=[
-        "TrainJob",
-        "TrainJob of one node",
-        "Kueue group",
-        "Kueue group of one pod",
-        "Kueue group that serves",
-    ],
-)
-def test_pods_whose_manifest_does_not_show_them(pods: list[dict[str, Any]], reason: Reason) -> None:
-    assert {decided(policy_of(HALF), pod).reason for pod in pods} == {reason}
 
 
 def workload(kind: str, version: str, spec: dict[str, Any]) -> dict[str, Any]:
