@@ -266,9 +266,9 @@ class _Reading:
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        left_out = {one: self._left_out[one] for one in _LEFT_OUT if self._left_out[one]}
+        left_out = {word: self._left_out[word] for word in _LEFT_OUT if self._left_out[word]}
         if left_out:
-            counts = (counted(count, singular, _LEFT_OUT[singular]) for singular, count in left_out.items())
+            counts = (counted(count, word, _LEFT_OUT[word]) for word, count in left_out.items())
             yield f"left out: {', '.join(counts)}"
         if self._cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"

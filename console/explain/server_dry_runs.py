@@ -255,7 +255,7 @@ _NO_CALL: Final = "failed calling webhook "
 _FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
 _MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
-_DENIED_BY_POLICY: Final = r"([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
+_RATIO: Final = "max limit to request ratio per "
 _SERVER: Final = "the API server"
 _VALIDATING: Final = f"webhook {VALIDATE_PODS}"
 """The author of kaishare's own denials."""
@@ -266,14 +266,21 @@ _AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
     (re.compile(r'admission webhook "([^"]{1,300})" denied the request'), "webhook {}"),
     (re.compile(r'failed calling webhook "([^"]{1,300})": '), "webhook {}"),
     # policy/validating/dispatcher.go, policy/mutating/dispatcher.go, resourcequota/controller.go
-    (re.compile(rf"ValidatingAdmissionPolicy '{_DENIED_BY_POLICY}"), "ValidatingAdmissionPolicy {}"),
-    (re.compile(rf"policy '{_DENIED_BY_POLICY}"), "MutatingAdmissionPolicy {}"),
+    (
+        re.compile(
+            r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
+        ),
+        "ValidatingAdmissionPolicy {}",
+    ),
+    (
+        re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
+        "MutatingAdmissionPolicy {}",
+    ),
     (re.compile(r"(?:exceeded|failed|status unknown for) quota: ([-.a-z0-9]{1,253})"), "quota {}"),
     (re.compile(r"insufficient quota to (?:consume|match these scopes)"), "a quota"),
     # pod-security-admission/admission/admission.go, plugin/pkg/admission/limitranger/admission.go
     (re.compile(r'violates PodSecurity "([a-z]{1,30}):'), "Pod Security {}"),
     (re.compile(r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is "), "a LimitRange"),
-    (re.compile(r"[^ ]{1,320} max limit to request ratio per "), "a LimitRange"),
     # plugin/pkg/admission: priority, runtimeclass, serviceaccount, podnodeselector, gc/gc_admission.go
     (re.compile(r"no PriorityClass with name |the integer value of priority "), "admission plugin Priority"),
     (re.compile(r"pod rejected: RuntimeClass "), "admission plugin RuntimeClass"),
@@ -314,6 +321,8 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
         match = form.match(text)
         if match:
             return author.format(*match.groups()), ""
+    if text.partition(" ")[2].startswith(_RATIO):  # after the resource's name (limitranger/admission.go)
+        return "a LimitRange", ""
     if _MISSING.match(message):
         return "", f"namespace {namespace} does not exist in this cluster"
     if status in _NOT_OF_THE_POD or status < 400:
