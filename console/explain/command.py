@@ -15,7 +15,7 @@ from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
 from console.explain.formats import as_json_text, as_patch, as_table, sums
 from console.explain.manifest_pods import makes_no_pods
-from console.explain.manifest_sources import ManifestSource, read_sources
+from console.explain.manifest_sources import SourceDocument, read_manifests
 from console.explain.pod_documents import as_map, texts
 from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
 from console.explain.text import as_text, namespace_lines, unadmitted_sentence
@@ -248,8 +248,8 @@ def _answer_from_files(arguments: argparse.Namespace, edits: NamespaceEdits) -> 
         edits,
         default_mode=rules.default_mode,
     )
-    sources = read_sources(arguments.filename, recursive=arguments.recursive)
-    documents = list(explain(sources, Explainer(namespace, policies.by_namespace, rules)))
+    manifests = read_manifests(arguments.filename, recursive=arguments.recursive)
+    documents = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
     return Answer.of(documents, policies, [namespace] if edits else ())
 
 
@@ -270,14 +270,15 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         raise UsageError(f"no cluster: {error}") from None
     is_named = arguments.namespace is not None
     is_everywhere = arguments.all_namespaces
-    sources = read_sources(arguments.filename, recursive=arguments.recursive) if arguments.filename else []
+    files = arguments.filename
+    manifests = read_manifests(files, recursive=arguments.recursive) if files else []
     async with KubeClient(access) as client:
-        created = _created_namespaces(sources)
+        created = _created_namespaces(manifests)
         used = {namespace} if is_named or edits or arguments.live else set()
         facts = await read_facts(
             client,
             parse_decision_options(arguments),
-            names=None if is_everywhere else used | _used_namespaces(sources, namespace),
+            names=None if is_everywhere else used | _used_namespaces(manifests, namespace),
             created=created,
             settings_namespace=arguments.settings_namespace,
             accepts_unread=arguments.server,
@@ -298,40 +299,41 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
             finally:
                 gc.freeze()  # what was read stays until the end, so no collection needs to look at it
                 gc.enable()
-            documents = [ExplainedDocument(None, None, live.items)]
+            documents = [ExplainedDocument(None, live.items)]
             notes += live.notes
         else:
-            documents = list(explain(sources, explainer))
+            documents = list(explain(manifests, explainer))
             if arguments.server:
                 documents = await with_answers(client, documents)
     return Answer.of(documents, policies, [namespace] if is_named or edits else (), notes)
 
 
-def _objects(sources: Iterable[ManifestSource]) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
+def _objects(
+    documents: Iterable[SourceDocument],
+) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
     """Yield each object of the manifests that has metadata, and its metadata."""
-    for source in sources:
-        for document in source.documents:
-            for value, _ in list_items(document.value):
-                if isinstance(as_map(value).get("metadata"), dict):
-                    yield value, value["metadata"]
+    for document in documents:
+        for value, _ in list_items(document.value):
+            if isinstance(as_map(value).get("metadata"), dict):
+                yield value, value["metadata"]
 
 
-def _used_namespaces(sources: Sequence[ManifestSource], namespace: str) -> set[str]:
+def _used_namespaces(documents: Iterable[SourceDocument], namespace: str) -> set[str]:
     """Return the namespaces of the objects that may have pods, `namespace` for those that name none."""
     return {
         str(metadata.get("namespace") or namespace)
-        for value, metadata in _objects(sources)
+        for value, metadata in _objects(documents)
         if not makes_no_pods(str(value.get("apiVersion") or ""), str(value.get("kind") or ""))
     }
 
 
-def _created_namespaces(sources: Iterable[ManifestSource]) -> dict[str, PolicyMetadata]:
+def _created_namespaces(documents: Iterable[SourceDocument]) -> dict[str, PolicyMetadata]:
     """Return the labels and annotations of the namespaces that the manifests create, by name."""
     return {
         str(metadata.get("name")): PolicyMetadata.select(
             texts(metadata.get("labels")), texts(metadata.get("annotations"))
         )
-        for value, metadata in _objects(sources)
+        for value, metadata in _objects(documents)
         if value.get("kind") == "Namespace"
     }
 

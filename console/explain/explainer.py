@@ -20,7 +20,7 @@ from console.explain.manifest_pods import (
     makes_no_pods,
     workload_kind,
 )
-from console.explain.manifest_sources import DocumentLines, Location, ManifestSource, SourceDocument
+from console.explain.manifest_sources import Location, SourceDocument
 from console.explain.pod_documents import (
     ContainerDefaults,
     RunningPods,
@@ -225,9 +225,8 @@ class UnexplainedObject:
 class ExplainedDocument:
     """One document of an input, or objects of a cluster, with their pods in order."""
 
-    source: ManifestSource | None
     document: SourceDocument | None
-    """None, as `source`, for objects of a cluster."""
+    """None for objects of a cluster."""
     items: Sequence[ExplainedPod | UnexplainedObject]
 
     @property
@@ -236,37 +235,33 @@ class ExplainedDocument:
         return (item for item in self.items if isinstance(item, ExplainedPod))
 
     def located(self) -> Iterator[tuple[Location | None, ExplainedPod | UnexplainedObject]]:
-        """Yield each item with its location; None for an object of a cluster.
+        """Return each item with its location; None for an object of a cluster.
 
         The only template of an object has the object's line, the first of several its own.
         """
-        if self.source is None or self.document is None:
-            yield from ((None, item) for item in self.items)
-            return
-        lines = DocumentLines(self.document)
-        for item in self.items:
-            place = item.object_place if isinstance(item, ExplainedPod) else item.place
-            yield Location(self.source.name, lines.line_of(place)), item
+        if self.document is None:
+            return ((None, item) for item in self.items)
+        places = [item.object_place if isinstance(item, ExplainedPod) else item.place for item in self.items]
+        return zip(self.document.locations(places), self.items, strict=True)
 
 
-def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterator[ExplainedDocument]:
+def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[ExplainedDocument]:
     """Decide about every pod of the documents as the server would.
 
     Raises:
         DocumentError: a document is no Kubernetes object, or has no readable pod template.
     """
-    for source in sources:
-        for document in source.documents:
-            try:
-                items = [
-                    item
-                    for value, place in list_items(document.value)
-                    for item in explainer.explain(value, place, Path(source.name).name)
-                ]
-            except TemplateError as error:
-                line = DocumentLines(document).line_of(error.place)
-                raise DocumentError(f"{source.name}, line {line}: {error}") from None
-            yield ExplainedDocument(source, document, items)
+    for document in documents:
+        try:
+            items = [
+                item
+                for value, place in list_items(document.value)
+                for item in explainer.explain(value, place, Path(document.file).name)
+            ]
+        except TemplateError as error:
+            (location,) = document.locations([error.place])
+            raise DocumentError(f"{location.file}, line {location.line}: {error}") from None
+        yield ExplainedDocument(document, items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,54 +34,6 @@ _LEVELS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class SourceDocument:
-    """One document of an input."""
-
-    value: Any
-    text: str
-    """The document's text, from the beginning of its first line."""
-    lines_before: int
-    """Number of line breaks in the input before the text."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestSource:
-    """One input with its documents."""
-
-    name: str
-    documents: Sequence[SourceDocument]
-
-
-class DocumentLines:
-    """The lines of the parts of one document."""
-
-    def __init__(self, document: SourceDocument) -> None:
-        self._lines_before = document.lines_before
-        try:
-            self._root = yaml.compose(document.text, Loader=LOADER)
-        except yaml.YAMLError:
-            self._root = None  # the document needs its directives; every part has the document's line
-
-    def line_of(self, place: Place) -> int:
-        """Return the line, counted from 1, of a part; of its nearest parent if the text has no such part."""
-        node: Any = self._root
-        line = node.start_mark.line if node else 0
-        for key in place[:_LEVELS]:
-            child = None
-            if isinstance(node, yaml.MappingNode):
-                for name, value in node.value:
-                    if name.value == str(key):
-                        line, child = name.start_mark.line, value
-            elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-                child = node.value[key]
-                line = child.start_mark.line
-            if child is None:
-                break
-            node = child
-        return 1 + self._lines_before + line
-
-
-@dataclass(frozen=True, slots=True)
 class Location:
     """The place of an object in the manifests."""
 
@@ -94,7 +46,45 @@ class Location:
         return f"{self.file}:{self.line}"
 
 
-def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:
+@dataclass(frozen=True, slots=True)
+class SourceDocument:
+    """One document of an input."""
+
+    file: str
+    value: Any
+    text: str
+    """The document's text, from the beginning of its first line."""
+    lines_before: int
+    """Number of line breaks in the input before the text."""
+
+    def locations(self, places: Iterable[Place]) -> Iterator[Location]:
+        """Yield the locations of parts; a part that the text does not have has that of its nearest parent."""
+        try:
+            root = yaml.compose(self.text, Loader=LOADER)
+        except yaml.YAMLError:
+            root = None  # the document needs its directives; every part has the document's line
+        for place in places:
+            yield Location(self.file, 1 + self.lines_before + _line_below(root, place))
+
+
+def _line_below(node: Any, place: Place) -> int:
+    line: int = node.start_mark.line if node else 0
+    for key in place[:_LEVELS]:
+        child = None
+        if isinstance(node, yaml.MappingNode):
+            for name, value in node.value:
+                if name.value == str(key):
+                    line, child = name.start_mark.line, value
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            child = node.value[key]
+            line = child.start_mark.line
+        if child is None:
+            break
+        node = child
+    return line
+
+
+def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceDocument]:
     """Read files, directories (`recursive`: those below, too) and standard input (`-`).
 
     Raises:
@@ -103,27 +93,27 @@ def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[Manif
     """
     if names.count(STANDARD_INPUT) > 1:
         raise UsageError("-f - may be given only once")
-    sources = [source for name in names for source in _read(name, recursive)]
-    if not any(source.documents for source in sources):
+    documents = [document for name in names for document in _read(name, recursive)]
+    if not documents:
         first = "standard input" if names[0] == STANDARD_INPUT else names[0]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise DocumentError(f"{first}{more}: contains no document")
-    return sources
+    return documents
 
 
-def _read(name: str, recursive: bool) -> Iterator[ManifestSource]:
+def _read(name: str, recursive: bool) -> Iterator[SourceDocument]:
     if name == STANDARD_INPUT:
         try:
             content = sys.stdin.buffer.read()
         except (OSError, ValueError) as error:
             raise DocumentError(f"standard input: {getattr(error, 'strerror', None) or error}") from None
-        yield read_source(decode_text(content, "standard input"), "standard input")
+        yield from read_documents(decode_text(content, "standard input"), "standard input")
         return
     for file in document_files(Path(name), recursive=recursive):
-        yield read_source(read_text(file), str(file))
+        yield from read_documents(read_text(file), str(file))
 
 
-def read_source(text: str, name: str) -> ManifestSource:
+def read_documents(text: str, name: str) -> list[SourceDocument]:
     """Split a text, YAML or JSON, into its documents; errors have the name of the input.
 
     Raises:
@@ -144,8 +134,8 @@ def read_source(text: str, name: str) -> ManifestSource:
         lines_before += text.count("\n", counted, start)
         counted = start
         _refuse_helm(text, name, document)
-        documents.append(SourceDocument(document.value, text[start : document.end], lines_before))
-    return ManifestSource(name, documents)
+        documents.append(SourceDocument(name, document.value, text[start : document.end], lines_before))
+    return documents
 
 
 def _character(match: re.Match[str]) -> str:

@@ -234,7 +234,7 @@ def as_text(documents: Sequence[ExplainedDocument], *, colour: bool, columns: in
             else:
                 others += report.other(item, location)
     if not has_pods:
-        is_live = not any(document.source for document in documents)
+        is_live = all(document.document is None for document in documents)
         yield "There are no workloads." if is_live else "The manifests contain no pods."
     if others:
         yield _paint("Other objects:", "@", colour=colour)

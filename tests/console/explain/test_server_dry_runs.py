@@ -325,7 +325,7 @@ def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedDocument]:
     explainer = Explainer("default", POLICIES.by_namespace, DecisionSettings(), unread=unread)
     (item,) = explainer.explain(named("a", gpu_container()))
     assert isinstance(item, ExplainedPod)
-    return [ExplainedDocument(None, None, [replace(item, server=answer)])]
+    return [ExplainedDocument(None, [replace(item, server=answer)])]
 
 
 def text(documents: list[ExplainedDocument]) -> list[str]:
