@@ -50,28 +50,20 @@ ObjectKey = tuple[str, str]
 """Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
 
 
-class _Status(Struct):
-    """The parts of a status that tell whether a pod or job has ended, of any type."""
-
-    phase: Any = None
-    conditions: Any = None
-
-
 class _Object(Struct):
     """The parts of a listed object that tell its owners and its state."""
 
     metadata: OwnedMetadata
     status: Raw = Raw(b"null")
 
-    def read_status(self) -> _Status:
-        """Return the status; an empty one if it cannot be read, as that of a custom resource may."""
+    def read_status(self) -> dict[str, Any]:
+        """Return the status; empty if it cannot be read, as that of a custom resource may."""
         with suppress(*MALFORMED):
-            return _decode_status(self.status) or _Status()
-        return _Status()
+            return as_map(msgspec.json.decode(self.status))
+        return {}
 
 
 _decode: Final = msgspec.json.Decoder(_Object).decode
-_decode_status: Final = msgspec.json.Decoder(_Status | None).decode
 _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -303,7 +295,7 @@ class _Reading:
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without a workload that was listed."""
         async for pod, document in self._list(_PODS):
-            metadata, has_ended = pod.metadata, str(pod.read_status().phase) in keys.FINISHED_PHASES
+            metadata, has_ended = pod.metadata, str(pod.read_status().get("phase")) in keys.FINISHED_PHASES
             # A mirror pod's owner is its node, which creates nothing.
             owner = None if keys.MIRROR_POD in (metadata.annotations or {}) else metadata.owner
             if has_ended:
@@ -406,7 +398,7 @@ def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
 
 
 def _is_finished(workload: _Object) -> bool:
-    conditions = as_maps(workload.read_status().conditions)
+    conditions = as_maps(workload.read_status().get("conditions"))
     return any(each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from kai import keys
 from kai.key_classes import is_written_by_kai_only
@@ -75,8 +74,6 @@ def as_json(document: Any) -> bytes:
 
 # --- what the API server fills in --------------------------------------------------------------------------
 
-Amounts = Mapping[str, str | int]
-
 
 @dataclass(frozen=True, slots=True)
 class ContainerDefaults:
@@ -84,51 +81,25 @@ class ContainerDefaults:
 
     namespace: str
     name: str
-    limits: Amounts
-    requests: Amounts
+    limits: Mapping[str, str | int]
+    requests: Mapping[str, str | int]
 
     def names(self, resource: str) -> bool:
         """Whether there is a default for a resource."""
         return resource in self.limits or resource in self.requests
 
 
-class _Item(Struct, frozen=True, rename="camel"):
-    type: str = ""
-    default: dict[str, str | int] | None = None
-    default_request: dict[str, str | int] | None = None
-
-
-class _Spec(Struct, frozen=True):
-    limits: list[_Item] | None = None
-
-
-class _Meta(Struct, frozen=True):
-    name: str
-    namespace: str = ""
-
-
-class _LimitRange(Struct, frozen=True):
-    metadata: _Meta
-    spec: _Spec = _Spec()
-
-
-_limit_range = msgspec.json.Decoder(_LimitRange)
-
-
 def decode_defaults(document: bytes) -> ContainerDefaults:
-    """Decode a LimitRange.
-
-    Raises:
-        msgspec.DecodeError: the document is no LimitRange.
-    """
-    limit_range = _limit_range.decode(document)
+    """Decode a LimitRange as the API server sends it."""
+    limit_range = as_map(msgspec.json.decode(document))
+    metadata, spec = as_map(limit_range.get("metadata")), as_map(limit_range.get("spec"))
     limits: dict[str, str | int] = {}
     requests: dict[str, str | int] = {}
-    for item in limit_range.spec.limits or ():
-        if item.type == "Container":
-            limits |= item.default or {}
-            requests |= item.default_request or {}
-    return ContainerDefaults(limit_range.metadata.namespace, limit_range.metadata.name, limits, requests)
+    for item in as_maps(spec.get("limits")):
+        if item.get("type") == "Container":
+            limits |= as_map(item.get("default"))
+            requests |= as_map(item.get("defaultRequest"))
+    return ContainerDefaults(str(metadata.get("namespace")), str(metadata.get("name")), limits, requests)
 
 
 def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from console.explain.explainer import ExplainedPod, Explainer
@@ -86,11 +85,6 @@ def test_a_pod_that_the_api_server_refuses_stays_as_it_is(odd: dict[str, Any]) -
     spec = odd.get("spec")
     expected = {**spec, "schedulerName": "default-scheduler"} if isinstance(spec, dict) else spec
     assert filled_in(odd, (GPU_DEFAULT,)).get("spec") == expected
-
-
-def test_a_document_that_is_no_limit_range_is_an_error() -> None:
-    with pytest.raises(msgspec.DecodeError):
-        decode_defaults(b'{"metadata": 5}')
 
 
 # --- what is written after decoding ------------------------------------------------------------------------
