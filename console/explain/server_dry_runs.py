@@ -144,7 +144,7 @@ def written_fields(pod: Json) -> dict[str, str]:
     """Return the values of a pod that kaishare decides, by a name for people."""
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     labels, annotations = as_map(metadata.get("labels")), as_map(metadata.get("annotations"))
-    fields = {"spec.schedulerName": str(spec.get("schedulerName") or keys.DEFAULT_SCHEDULER)}
+    fields = {"spec.schedulerName": _text(spec.get("schedulerName") or keys.DEFAULT_SCHEDULER)}
     fields |= {f"label {key}": _text(labels[key]) for key in _LABELS if key in labels}
     fields |= {
         f"annotation {one_line(key)}": _text(value)

@@ -12,7 +12,6 @@ from console.explain.manifest_sources import Location
 from console.explain.policy_edits import Policies
 from kai import keys
 from service.text import fold, one_line, printable, shorten_middle
-from webhook.policy.decide import Changes
 from webhook.policy.labels import LabelProblems
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source
@@ -28,6 +27,7 @@ _WORDS: Final = {
     Action.UNCHANGED: "unchanged",
     Action.ERROR: "error",
 }
+_LEFT: Final = {Action.UNCHANGED: "unchanged", Action.ERROR: "error, left alone"}
 _RANKS: Final = (Reason.DISTRIBUTED, Reason.RANKS_MAY_MEET)
 _SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 
@@ -86,34 +86,23 @@ def headline(item: ExplainedPod) -> str:
     earlier = _earlier_reason(item)
     if earlier:
         return f"{action_word(item)}: changed at its creation ({earlier}); its share is the policy's"
-    sentence = with_code(decision.finding)
+    sentence, changes = with_code(decision.finding), decision.changes
+    is_observed = decision.action is Action.OBSERVED
     if not item.is_decided:
         return f"not known: {sentence}"
-    if decision.action is Action.ERROR:
-        return f"error, left alone: {sentence}"
-    if decision.action is Action.UNCHANGED:
-        return f"unchanged: {sentence}"
-    if decision.action not in (Action.INJECTED, Action.OBSERVED):
-        return f"left alone: {sentence}"
-    changes = decision.changes
-    mode = "mode observe" if decision.action is Action.OBSERVED else ""
-    verb = "would be changed" if mode else "changed"
+    if decision.action is not Action.INJECTED and not is_observed:
+        return f"{_LEFT.get(decision.action, 'left alone')}: {sentence}"
+    verb, mode = ("would be changed", ["mode observe"]) if is_observed else ("changed", [])
     if changes.removed_gpu_keys or any(key in changes.annotations for key in _SHARES):
-        return f"{verb}{f' ({mode})' if mode else ''}: {sentence}"
-    parts = ", ".join([*_parts(changes), *([mode] if mode else [])])
-    return f"{verb} ({parts}), no share given: {sentence.removeprefix('no share: ')}"
-
-
-def _parts(changes: Changes) -> Iterator[str]:
-    """Yield the names of the changed parts of a pod that gets no share."""
-    if changes.scheduler:
-        yield "scheduler"
-    if keys.QUEUE_LABEL in changes.labels:
-        yield "queue"
-    if keys.PRIORITY_LABEL in changes.labels:
-        yield "priority"
-    if changes.toleration:
-        yield "toleration"
+        return f"{verb} (mode observe): {sentence}" if mode else f"{verb}: {sentence}"
+    parts = {
+        "scheduler": changes.scheduler,
+        "queue": keys.QUEUE_LABEL in changes.labels,
+        "priority": keys.PRIORITY_LABEL in changes.labels,
+        "toleration": changes.toleration,
+    }
+    names = ", ".join([*(name for name, is_changed in parts.items() if is_changed), *mode])
+    return f"{verb} ({names}), no share given: {sentence.removeprefix('no share: ')}"
 
 
 def with_code(finding: Finding) -> str:

@@ -143,6 +143,7 @@ async def test_many_warnings_arrive(server: ApiServer, client: KubeClient) -> No
 async def test_admitted_fields_are_printable(server: ApiServer, client: KubeClient) -> None:
     names = {f"kaishare.dev/{number}": "x" * 5000 for number in range(500)}
     stored = bare_pod("p", annotations={"gpu-fraction": "\u202e\x1b[31m", **names, "other": "x"})
+    stored["spec"]["schedulerName"] = "\x1b[31m\n"
     server.always = says(json.dumps(stored), status=201)
     fields = (await ask(client)).fields
     assert all(value.isprintable() and len(value) <= 1000 for value in fields.values())
