@@ -22,7 +22,6 @@ from kube.client import KubeClient
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.namespaces.file_policies import PoliciesError
-from webhook.namespaces.policy_source import PATH
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
@@ -148,7 +147,7 @@ async def _defaults(
 
     All namespaces (None) are read in one request, and many names as in `_namespaces`.
     """
-    by_name = {name: f"{PATH}/{name}/limitranges" for name in sorted(names or ())}
+    by_name = {name: f"/api/v1/namespaces/{name}/limitranges" for name in sorted(names or ())}
     paths = {"": "/api/v1/limitranges"} if names is None or len(names) > MOST_NAMED else by_name
     defaults, unread = await _limit_ranges(client, paths)
     if paths is not by_name and by_name and _MAY_NOT_LIST in unread:

@@ -119,6 +119,11 @@ class OwnedMetadata(Struct):
         owners = self.ownerReferences or ()
         return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
 
+    @property
+    def age_key(self) -> tuple[str, str]:
+        """A key that is larger for newer objects, and differs for those of the same second."""
+        return self.creationTimestamp or "", self.name
+
 
 _DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")
 _USER: Final = Requester("")

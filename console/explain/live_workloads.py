@@ -388,13 +388,8 @@ class _Reading:
         if group is None:
             return
         group.add_pod(metadata, document)
-        if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest[0])):
+        if top is None and (group.newest is None or metadata.age_key > group.newest[0].age_key):
             group.newest = metadata, document
-
-
-def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
-    """Return a key that is larger for newer pods, and differs for pods of the same second."""
-    return metadata.creationTimestamp or "", metadata.name
 
 
 def _is_finished(workload: _Object) -> bool:

@@ -286,10 +286,7 @@ _AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
     (re.compile(r"pod rejected: RuntimeClass "), "admission plugin RuntimeClass"),
     (re.compile(r"error looking up service account "), "admission plugin ServiceAccount"),
     (re.compile(r"pod node label selector conflicts with its "), "admission plugin PodNodeSelector"),
-    (
-        re.compile(r"cannot set blockOwnerDeletion if an ownerReference refers to "),
-        "admission plugin OwnerReferencesPermissionEnforcement",
-    ),
+    (re.compile(r"cannot set blockOwnerDeletion "), "admission plugin OwnerReferencesPermissionEnforcement"),
     # apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go
     (
         re.compile(r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being term"),
