@@ -248,7 +248,7 @@ def test_explain_of_files_imports_no_server_and_no_client() -> None:
     script = (
         "import sys; from console.cli import main; "
         f"main(['explain', '--policies', {POLICIES!r}, '-f', {CLASSIFY!r}]); "
-        "print([m for m in ('aiohttp', 'cryptography', 'kube.client', 'kubernetes_asyncio') if m in sys.modules])"
+        "print([m for m in ('aiohttp', 'cryptography', 'kube.client', 'kube.kubeconfig') if m in sys.modules])"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)  # fmt: skip
