@@ -22,7 +22,7 @@ class _Command(NamedTuple):
 
 _COMMANDS: Final = {
     "explain": _Command(
-        "console.explain.explain_options",
+        "console.explain.command",
         "show what the webhook would do to the pods of manifests, or of a cluster's workloads",
     ),
     "why": _Command("console.why.why_options", "say why a pod does not start, or what is wrong with it"),

@@ -9,7 +9,7 @@ from console.doctor.admission_policies import PolicySelectors
 from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from console.doctor.check_results import CheckResult, ok, problem, warning
 from console.doctor.cluster_state import Cluster, Namespace
-from console.explain.pod_defaults import decode_defaults
+from console.explain.pod_documents import decode_defaults
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE
 from kube.metadata import NAME_LABEL

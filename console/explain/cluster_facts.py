@@ -16,13 +16,12 @@ from console.cluster_reading import (
     may_not_list,
     read_settings,
 )
-from console.explain.pod_defaults import ContainerDefaults, decode_defaults
+from console.explain.pod_documents import ContainerDefaults, decode_defaults
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.namespaces.file_policies import PoliciesError
-from webhook.namespaces.policy_source import PATH
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
@@ -30,15 +29,12 @@ from webhook.settings.published_settings import SettingsError
 
 MOST_NAMED: Final = 100
 """Number of namespaces that are read by name; more are listed in one request."""
-
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
 _BY_POLICIES: Final = (
     "admission policies decide in this cluster: they give no warnings, and count some commands as those of"
     " several ranks (docs/choosing.md)"
 )
 _MAY_NOT_LIST: Final = "you may not list them"
-_UNREADABLE: Final = (*REQUEST_ERRORS, *MALFORMED)
-"""The errors of a list that has a note instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +76,8 @@ async def read_facts(
     """
     published, notes = await _published(client, settings_namespace)
     settings = options.completed_by(published)
-    notes += settings.unknown()
-    unread: dict[str, str] = {}
     try:
         namespaces, unread = await _namespaces(client, names, created)
-    except PoliciesError:
-        raise
     except REQUEST_ERRORS as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
@@ -96,7 +88,7 @@ async def read_facts(
         namespaces=namespaces,
         defaults=defaults,
         unread=unread,
-        notes=(*notes, *limit_notes),
+        notes=(*notes, *settings.unknown(), *limit_notes),
     )
 
 
@@ -118,27 +110,19 @@ async def _namespaces(
 
     Many names are read by one list; a caller without the right to list gets them one by one.
     """
-    if names is not None and len(names) <= MOST_NAMED:
-        return await _named_namespaces(client, names, created)
-    try:
-        namespaces = await fetch_namespaces(client)
-    except ApiError as error:
-        if not error.is_forbidden:
-            raise
-        if names is None:
-            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-        return await _named_namespaces(client, names, created)
-    for name in sorted(set(names or ()) - namespaces.keys() - set(created)):
-        raise PoliciesError(does_not_exist(name))
-    return namespaces, {}
-
-
-async def _named_namespaces(
-    client: KubeClient, names: Collection[str], created: Collection[str]
-) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
-    """Return the namespaces, and why others could not be read."""
-    namespaces: dict[str, PolicyMetadata] = {}
-    unread = {}
+    if names is None or len(names) > MOST_NAMED:
+        try:
+            namespaces = await fetch_namespaces(client)
+        except ApiError as error:
+            if not error.is_forbidden:
+                raise
+            if names is None:
+                raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+        else:
+            for name in sorted(set(names or ()) - namespaces.keys() - set(created)):
+                raise PoliciesError(does_not_exist(name))
+            return namespaces, {}
+    namespaces, unread = {}, {}
     for name in sorted(names):
         try:
             namespace_name(name)  # a text of a manifest must not change the path of a request
@@ -147,13 +131,12 @@ async def _named_namespaces(
         try:
             namespaces |= await fetch_namespaces(client, name)
         except ApiError as error:
-            if error.is_not_found:
-                if name in created:
-                    continue
-                raise PoliciesError(does_not_exist(name)) from None
-            if not error.is_forbidden:
+            if error.is_forbidden:
+                unread[name] = may_not_get(name)
+            elif not error.is_not_found:
                 raise
-            unread[name] = may_not_get(name)
+            elif name not in created:
+                raise PoliciesError(does_not_exist(name)) from None
     return namespaces, unread
 
 
@@ -162,15 +145,12 @@ async def _defaults(
 ) -> tuple[Mapping[str, list[ContainerDefaults]], list[str]]:
     """Return the defaults of LimitRanges by namespace, and notes about those that could not be read.
 
-    Args:
-        client: for the API server.
-        names: the namespaces; None for all, in one request. Many names are read as in `_namespaces`.
+    All namespaces (None) are read in one request, and many names as in `_namespaces`.
     """
-    everything = {"": "/api/v1/limitranges"}
-    by_name = {name: f"{PATH}/{name}/limitranges" for name in sorted(names or ())}
-    is_listed = names is None or len(names) > MOST_NAMED
-    defaults, unread = await _limit_ranges(client, everything if is_listed else by_name)
-    if is_listed and by_name and _MAY_NOT_LIST in unread:
+    by_name = {name: f"/api/v1/namespaces/{name}/limitranges" for name in sorted(names or ())}
+    paths = {"": "/api/v1/limitranges"} if names is None or len(names) > MOST_NAMED else by_name
+    defaults, unread = await _limit_ranges(client, paths)
+    if paths is not by_name and by_name and _MAY_NOT_LIST in unread:
         defaults, unread = await _limit_ranges(client, by_name)
     notes = []
     for reason, places in unread.items():
@@ -189,7 +169,7 @@ async def _limit_ranges(
         try:
             async with client.list_objects(path) as limit_ranges:
                 entries += [decode_defaults(item) async for item in limit_ranges]
-        except _UNREADABLE as error:
+        except (*REQUEST_ERRORS, *MALFORMED) as error:
             is_forbidden = isinstance(error, ApiError) and error.is_forbidden
             unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
     defaults: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)

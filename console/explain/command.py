@@ -1,7 +1,9 @@
 """The command `explain`: reads policies, manifests and a cluster, and prints the decisions about pods."""
 
+import argparse
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +11,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from console.explain.document_parts import as_map, texts
+from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
-from console.explain.formats import as_json, as_patch, as_yaml
-from console.explain.manifest_sources import ManifestSource, read_sources
-from console.explain.policy_edits import CLUSTER, NamespaceEdits, Policies
-from console.explain.text import as_table, as_text, namespace_lines, sums, unadmitted_sentence
-from console.explain.workload_kinds import makes_no_pods
+from console.explain.formats import as_json_text, as_patch, as_table, sums
+from console.explain.manifest_pods import makes_no_pods
+from console.explain.manifest_sources import SourceDocument, read_manifests
+from console.explain.pod_documents import as_map, texts
+from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
+from console.explain.text import as_text, namespace_lines, unadmitted_sentence
 from kai import keys
 from service.command import (
     UNUSABLE,
     UsageError,
+    add_namespace,
     columns_of,
+    namespace_name,
     output_has_colour,
+    read_by,
     write_document,
     write_lines,
     write_note,
@@ -31,43 +37,163 @@ from service.documents import DocumentError, list_items
 from service.text import fold, one_line
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
-from webhook.settings.decision_options import KnownSettings
+from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
 
-OUTPUTS: Final = ("text", "table", "json", "yaml", "patch")
+OUTPUTS: Final = ("text", "table", "json", "patch")
+CLUSTER: Final = "cluster"
+"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
 _DEFAULT_NAMESPACE: Final = "default"
 _MOST_AS_TEXT: Final = 4
 """Number of pods up to which the default output is text."""
+_EXAMPLES: Final = """examples:
+  %(prog)s -n vision -f deployment.yaml
+  %(prog)s --label kai.scheduler/queue=vision \\
+      --label kaishare.dev/gpu-fraction=0.5 -f .
+  %(prog)s --server -n vision -f deployment.yaml
+  %(prog)s --live -A --label kaishare.dev/gpu-fraction=0.5
+  kubectl kustomize overlays/prod | \\
+      %(prog)s --policies namespaces/ -f -
+
+exit status:
+  0  nothing would be refused
+  1  a pod or a label would be refused
+  2  unusable input or output, or no answer of the cluster
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainSettings:
-    """The settings of `explain`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `explain`."""
+    parser.description = "Shows what the webhook would do to pods; changes nothing in a cluster."
+    parser.epilog = _EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "-f",
+        "--filename",
+        action="append",
+        default=[],
+        metavar="FILE|DIR|-",
+        help="manifests; - reads standard input; may be repeated",
+    )
+    parser.add_argument(
+        "-R",
+        "--recursive",
+        action="store_true",
+        help="also read the directories below (default: only the .yaml, .yml and .json files in it)",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="read the workloads of a cluster instead of manifests: what would a new pod of each get?",
+    )
+    add_namespace(
+        parser,
+        "namespace of manifests that name none, of --label and --annotation, and of --live"
+        " (default: the context's namespace with a cluster, else default)",
+    )
+    parser.add_argument(
+        "-A", "--all-namespaces", action="store_true", help="with --live: the workloads of all namespaces"
+    )
+    parser.add_argument(
+        "--policies",
+        metavar="cluster|FILE|DIR",
+        help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
+        " (YAML or JSON) (default: the cluster of the kubeconfig; none with --label and --annotation)",
+    )
+    for option, read, what in (
+        ("--label", read_label_edit, "a label of the namespace"),
+        ("--annotation", read_annotation_edit, "an annotation of the namespace, the selector of a size"),
+    ):
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            type=read_by(read),
+            metavar="KEY=VALUE",
+            help=f"preview {what}; KEY- removes one; may be repeated (default: none)",
+        )
+    parser.add_argument(
+        "--server",
+        action="store_true",
+        help="also create each pod by dry run, and show what the API server and every webhook make of it",
+    )
+    add_cluster_options(parser)
+    parser.add_argument(
+        "--settings-namespace",
+        type=read_by(namespace_name),
+        default=NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the ConfigMap kaishare-settings, from which the webhook's settings are read"
+        " (default %(default)s)",
+    )
+    add_decision_options(parser, default="the webhook's, with a cluster")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=OUTPUTS,
+        metavar="FORMAT",
+        help=f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, patch one JSON Patch for"
+        " each (default: text; table for more than four pods)",
+    )
 
-    program: str
-    """Name of the running command, for messages."""
-    filenames: Sequence[str]
-    """Files and directories of manifests; `-` is standard input."""
-    recursive: bool
-    namespace: str | None
-    """The namespace of objects that name none, and of the edits; None for the default."""
-    all_namespaces: bool
-    """Whether the workloads of all namespaces are read."""
-    policies: str | None
-    """`cluster`, or a file or directory of Namespace objects; None for none."""
-    kubeconfig: str | None
-    context: str | None
-    settings_namespace: str
-    """The namespace of the ConfigMap with the settings of the cluster's webhook."""
-    is_live: bool
-    """Whether the workloads of a cluster are explained instead of manifests."""
-    asks_server: bool
-    """Whether each pod is also created by dry run."""
-    edits: NamespaceEdits
-    """Labels and annotations of the namespace to try."""
-    options: KnownSettings
-    """The settings of the webhook that the command line gives."""
-    output: str | None
-    """One of `OUTPUTS`; None for text or, for many pods, a table."""
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
+
+    Raises:
+        DocumentError: a manifest is unusable, or nested too deep for the output.
+        PoliciesError: the policies cannot be read.
+        UsageError: the options have no meaning together, or standard output cannot be written.
+        AccessError: no access to a cluster is configured.
+    """
+    edits = NamespaceEdits(labels=arguments.label, annotations=arguments.annotation)
+    if _asks_cluster(arguments, edits):
+        answer = asyncio.run(_answer_from_cluster(arguments, edits))
+    else:
+        answer = _answer_from_files(arguments, edits)
+    try:
+        _print(arguments, answer)
+    except RecursionError:
+        raise DocumentError("a manifest is nested too deep for YAML") from None
+    return UNUSABLE if answer.has_problem else int(answer.is_refused)
+
+
+def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
+    """Whether the policies are those of a cluster; refuses combinations of options without a meaning.
+
+    The cluster of the kubeconfig is the default where the command line names no policies and tries none.
+
+    Raises:
+        UsageError: the combination is not allowed.
+    """
+    needs_cluster = arguments.server or arguments.live
+    names_cluster = arguments.kubeconfig is not None or arguments.context is not None
+    is_default = arguments.policies is None and (names_cluster or (not edits and _has_kubeconfig()))
+    if needs_cluster and arguments.policies not in (None, CLUSTER):
+        raise UsageError("--server and --live use the cluster's policies: leave out --policies")
+    if arguments.live and arguments.filename:
+        raise UsageError("--live reads the cluster's workloads: leave out -f")
+    if arguments.live and arguments.server:
+        raise UsageError("--server needs manifests: leave out --live")
+    if arguments.server and edits:
+        raise UsageError("--server asks the cluster as it is: leave out --label and --annotation")
+    if not arguments.live and not arguments.filename:
+        raise UsageError("give -f, or --live for the workloads of a cluster")
+    if arguments.all_namespaces and not arguments.live:
+        raise UsageError("--all-namespaces needs --live")
+    if arguments.all_namespaces and arguments.namespace is not None:
+        raise UsageError("give -n or --all-namespaces, not both")
+    if needs_cluster and arguments.output == "patch":
+        option = "--live" if arguments.live else "--server"
+        raise UsageError(f"{option} has no output patch; allowed: table, text, json")
+    if arguments.policies is None and not (edits or needs_cluster or is_default):
+        raise UsageError("there is no kubeconfig here: give --policies, --label or --annotation")
+    if arguments.context is not None and arguments.policies not in (None, CLUSTER):
+        raise UsageError("--context needs --policies cluster, --server or --live")
+    return needs_cluster or is_default or arguments.policies == CLUSTER
+
+
+def _has_kubeconfig() -> bool:
+    return "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +206,19 @@ class Answer:
     """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
     notes: Sequence[str] = ()
     """Sentences about what is not known, and about namespaces that are not managed."""
+
+    @classmethod
+    def of(
+        cls,
+        documents: Sequence[ExplainedDocument],
+        policies: Policies,
+        named: Iterable[str],
+        notes: Sequence[str] = (),
+    ) -> "Answer":
+        """Collect the answer; the labels of `named` namespaces are judged even without pods."""
+        used = dict.fromkeys([*named, *(pod.namespace for document in documents for pod in document.pods)])
+        problems = {name: policies.problems(name) for name in used}
+        return cls(documents=documents, policies=policies, problems=problems, notes=notes)
 
     @property
     def pods(self) -> Iterator[ExplainedPod]:
@@ -100,39 +239,21 @@ class Answer:
         return any(pod.server is not None and bool(pod.server.problem) for pod in self.pods)
 
 
-def write_explanations(settings: ExplainSettings) -> int:
-    """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
-
-    Raises:
-        DocumentError: a manifest is unusable, or nested too deep for the output.
-        PoliciesError: the policies cannot be read.
-        UsageError: standard output cannot be written, or no access to a cluster is configured.
-    """
-    if settings.policies == CLUSTER:
-        answer = asyncio.run(_answer_from_cluster(settings))
-    else:
-        answer = _answer_from_files(settings)
-    try:
-        _print(settings, answer)
-    except RecursionError:
-        raise DocumentError("a manifest is nested too deep for YAML") from None
-    return UNUSABLE if answer.has_problem else int(answer.is_refused)
-
-
-def _answer_from_files(settings: ExplainSettings) -> Answer:
-    namespace, rules = settings.namespace or _DEFAULT_NAMESPACE, settings.options.rules
+def _answer_from_files(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
+    namespace = arguments.namespace or _DEFAULT_NAMESPACE
+    rules = parse_decision_options(arguments).rules
     policies = Policies.collect(
-        read_namespaces(Path(settings.policies)) if settings.policies else {},
+        read_namespaces(Path(arguments.policies)) if arguments.policies else {},
         [namespace],
-        settings.edits,
+        edits,
         default_mode=rules.default_mode,
     )
-    sources = read_sources(settings.filenames, recursive=settings.recursive)
-    documents = list(explain(sources, Explainer(namespace, policies.by_namespace, rules)))
-    return _answer(documents, policies, [namespace] if settings.edits else ())
+    manifests = read_manifests(arguments.filename, recursive=arguments.recursive)
+    documents = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
+    return Answer.of(documents, policies, [namespace] if edits else ())
 
 
-async def _answer_from_cluster(settings: ExplainSettings) -> Answer:
+async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
     # Imported here, because a preview from files needs no HTTP client.
     from console.explain.cluster_facts import read_facts  # noqa: PLC0415
     from console.explain.live_workloads import live_workloads  # noqa: PLC0415
@@ -143,115 +264,84 @@ async def _answer_from_cluster(settings: ExplainSettings) -> Answer:
 
     discard_library_logs()
     try:
-        access = await find_access(settings.kubeconfig, settings.context)
-        namespace = settings.namespace or access.namespace
+        access = await find_access(arguments.kubeconfig or default_kubeconfig(), arguments.context)
+        namespace = arguments.namespace or access.namespace
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
-    sources = read_sources(settings.filenames, recursive=settings.recursive) if settings.filenames else []
+    is_named = arguments.namespace is not None
+    is_everywhere = arguments.all_namespaces
+    files = arguments.filename
+    manifests = read_manifests(files, recursive=arguments.recursive) if files else []
     async with KubeClient(access) as client:
-        created = _created_namespaces(sources)
+        created = _created_namespaces(manifests)
+        used = {namespace} if is_named or edits or arguments.live else set()
         facts = await read_facts(
             client,
-            settings.options,
-            names=None if settings.all_namespaces else _used_namespaces(settings, sources, namespace),
+            parse_decision_options(arguments),
+            names=None if is_everywhere else used | _used_namespaces(manifests, namespace),
             created=created,
-            settings_namespace=settings.settings_namespace,
-            accepts_unread=settings.asks_server,
+            settings_namespace=arguments.settings_namespace,
+            accepts_unread=arguments.server,
         )
         known = {**created, **facts.namespaces}
-        edited = {*known, namespace} if settings.all_namespaces else [namespace]
-        policies = Policies.collect(known, edited, settings.edits, default_mode=facts.rules.default_mode)
+        edited = {*known, namespace} if is_everywhere else [namespace]
+        policies = Policies.collect(known, edited, edits, default_mode=facts.rules.default_mode)
         explainer = Explainer(namespace, policies.by_namespace, facts.rules, facts.defaults, facts.unread)
-        notes = [*facts.notes, *_unmanaged(settings.namespace, policies)]
-        if settings.is_live:
-            names = None if settings.all_namespaces else [namespace]
+        notes = list(facts.notes)
+        if is_named and namespace not in policies.by_namespace:
+            notes.append(f"namespace {namespace} is not managed: it has no label {keys.QUEUE_LABEL}")
+        if arguments.live:
             gc.disable()  # with many workloads in memory, a collection takes most of a second
             try:
-                live = await live_workloads(client, explainer, namespaces=names)
+                live = await live_workloads(
+                    client, explainer, namespaces=None if is_everywhere else [namespace]
+                )
             finally:
                 gc.freeze()  # what was read stays until the end, so no collection needs to look at it
                 gc.enable()
-            documents = [ExplainedDocument(None, None, live.items)]
+            documents = [ExplainedDocument(None, live.items)]
             notes += live.notes
         else:
-            documents = list(explain(sources, explainer))
-            if settings.asks_server:
+            documents = list(explain(manifests, explainer))
+            if arguments.server:
                 documents = await with_answers(client, documents)
-    judged = [] if settings.namespace is None and not settings.edits else [namespace]
-    return _answer(documents, policies, judged, notes)
+    return Answer.of(documents, policies, [namespace] if is_named or edits else (), notes)
 
 
-def _unmanaged(namespace: str | None, policies: Policies) -> Iterator[str]:
-    """Say that the namespace of the command line is not managed, if that is so."""
-    if namespace is not None and namespace not in policies.by_namespace:
-        yield f"namespace {namespace} is not managed: it has no label {keys.QUEUE_LABEL}"
-
-
-def _answer(
-    documents: Sequence[ExplainedDocument],
-    policies: Policies,
-    named: Iterable[str],
-    notes: Iterable[str] = (),
-) -> Answer:
-    """Collect the answer.
-
-    Args:
-        documents: the decisions.
-        policies: the policies that were used.
-        named: namespaces whose labels are judged even without pods.
-        notes: sentences about what is not known.
-    """
-    used = dict.fromkeys([*named, *(pod.namespace for document in documents for pod in document.pods)])
-    return Answer(
-        documents=documents,
-        policies=policies,
-        problems={name: policies.problems(name) for name in used},
-        notes=list(notes),
-    )
-
-
-def _objects(sources: Iterable[ManifestSource]) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
+def _objects(
+    documents: Iterable[SourceDocument],
+) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
     """Yield each object of the manifests that has metadata, and its metadata."""
-    for source in sources:
-        for document in source.documents:
-            for value, _ in list_items(document.value):
-                if isinstance(as_map(value).get("metadata"), dict):
-                    yield value, value["metadata"]
+    for document in documents:
+        for value, _ in list_items(document.value):
+            if isinstance(as_map(value).get("metadata"), dict):
+                yield value, value["metadata"]
 
 
-def _used_namespaces(
-    settings: ExplainSettings, sources: Sequence[ManifestSource], namespace: str
-) -> set[str]:
-    """Return the namespaces of the objects that may have pods, and those that the command line names.
-
-    Args:
-        settings: the settings of the command.
-        sources: the manifests.
-        namespace: the namespace of objects that name none.
-    """
-    is_named = settings.namespace is not None or settings.edits or settings.is_live
-    used = {namespace} if is_named else set()
-    for value, metadata in _objects(sources):
-        if not makes_no_pods(str(value.get("apiVersion") or ""), str(value.get("kind") or "")):
-            used.add(str(metadata.get("namespace") or namespace))
-    return used
+def _used_namespaces(documents: Iterable[SourceDocument], namespace: str) -> set[str]:
+    """Return the namespaces of the objects that may have pods, `namespace` for those that name none."""
+    return {
+        str(metadata.get("namespace") or namespace)
+        for value, metadata in _objects(documents)
+        if not makes_no_pods(str(value.get("apiVersion") or ""), str(value.get("kind") or ""))
+    }
 
 
-def _created_namespaces(sources: Iterable[ManifestSource]) -> dict[str, PolicyMetadata]:
+def _created_namespaces(documents: Iterable[SourceDocument]) -> dict[str, PolicyMetadata]:
     """Return the labels and annotations of the namespaces that the manifests create, by name."""
     return {
         str(metadata.get("name")): PolicyMetadata.select(
             texts(metadata.get("labels")), texts(metadata.get("annotations"))
         )
-        for value, metadata in _objects(sources)
+        for value, metadata in _objects(documents)
         if value.get("kind") == "Namespace"
     }
 
 
-def _print(settings: ExplainSettings, answer: Answer) -> None:
-    documents, problems, program = answer.documents, answer.problems, settings.program
+def _print(arguments: argparse.Namespace, answer: Answer) -> None:
+    program = arguments.program
     few = next(islice(answer.pods, _MOST_AS_TEXT, None), None) is None
-    output = settings.output or ("text" if few else "table")
+    output = arguments.output or ("text" if few else "table")
     if output in ("text", "table"):
         write_lines(_text(answer, output))
         return
@@ -259,12 +349,8 @@ def _print(settings: ExplainSettings, answer: Answer) -> None:
         write_warning(f"{program}: warning: {sentence}")
     for note in answer.notes:
         write_warning(f"{program}: {note}")
-    if output == "json":
-        write_document(_joined(as_json(documents, problems)))
-    elif output == "yaml":
-        write_document(_joined(as_yaml(documents, problems)))
-    else:
-        write_document(_joined(as_patch(documents)))
+    documents = answer.documents
+    write_document(as_json_text(documents, answer.problems) if output == "json" else as_patch(documents))
     for refusal in _refusals(answer):
         write_note(f"{program}: {refusal}")  # one line each, so that scripts can search them
 
@@ -273,20 +359,16 @@ def _text(answer: Answer, output: str) -> Iterator[str]:
     """Yield the lines of the text or the table, with the sums last."""
     columns, colour = columns_of(sys.stdout), output_has_colour()
     documents, problems = answer.documents, answer.problems
+    yield from namespace_lines(problems, answer.policies, colour=colour, columns=columns)
     if output == "table":
-        yield from namespace_lines(problems, answer.policies, colour=colour, columns=columns)
-        yield from as_table(documents, columns=columns)
+        yield from as_table(documents, columns=columns if sys.stdout.isatty() else None)
         for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
             yield from fold(sentence, columns, indent="  ")
     else:
-        yield from as_text(documents, problems, answer.policies, colour=colour, columns=columns)
+        yield from as_text(documents, colour=colour, columns=columns)
     for note in answer.notes:
         yield from fold(f"note: {note}", columns, indent="  ")
     yield from sums(documents, columns=columns)
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _refusals(answer: Answer) -> Iterator[str]:

@@ -2,27 +2,38 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from console.explain.document_parts import annotations_of, as_json, as_map, texts
-from console.explain.gpu_sums import RunningPods
-from console.explain.manifest_pods import FoundPod, TemplateError, find_pods, gpu_requests
-from console.explain.manifest_sources import DocumentLines, Location, ManifestSource, SourceDocument
-from console.explain.pod_defaults import ContainerDefaults, filled_in, normalized
-from console.explain.workload_kinds import (
+from console.explain.manifest_pods import (
+    KUSTOMIZE_FILES,
+    FoundPod,
+    TemplateError,
+    find_pods,
+    gpu_requests,
     is_kustomization,
-    is_kustomize_file,
     kind_problem,
     makes_no_pods,
     workload_kind,
 )
+from console.explain.manifest_sources import Location, SourceDocument
+from console.explain.pod_documents import (
+    ContainerDefaults,
+    RunningPods,
+    annotations_of,
+    as_json,
+    as_map,
+    filled_in,
+    normalized,
+    texts,
+)
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
-from kai.pod import MalformedPod, PodView, decode_pod
+from kai.pod import MalformedPod, Owner, PodView, decode_pod
 from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
 from webhook.policy.decide import Changes, Decision, skip_malformed
@@ -33,6 +44,8 @@ from webhook.policy.patch import Mutation, Operation, apply_to_document, mutate,
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.verify import Requester, Verification, verify
 
+_NAME_SHOWN: Final = 63
+_UNKNOWN: Final = "pods-not-predictable"
 RBAC: Final = "RBAC"
 """The author of a refusal because the right to create pods is missing."""
 
@@ -44,9 +57,8 @@ class AnswerDifference:
     field: str
     """Such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`."""
     predicted: str | None
-    """The value by our own decision; None if the pod has none."""
     answered: str | None
-    """The value in the API server's answer; None if the pod has none."""
+    """The values by our own decision and in the answer; None if the pod has none."""
 
     @property
     def sentence(self) -> str:
@@ -68,8 +80,8 @@ class ServerAnswer:
     """The API server's whole message; empty if the pod is admitted."""
     warnings: Sequence[str] = ()
     """The warnings to the pod's author, word for word."""
-    changes: Sequence[str] = ()
-    """Lines of a diff between the pod that was sent and the one that came back, without defaults."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """What was admitted in the fields that kaishare writes, such as `annotation gpu-fraction`."""
     differences: Sequence[AnswerDifference] = ()
     """What kaishare decides and the cluster answered differently."""
     causes: Sequence[str] = ()
@@ -78,9 +90,43 @@ class ServerAnswer:
     """Sentences about how the answer was got, where that was not by the pod as its controller sends it."""
 
 
+class OwnerReference(Owner):
+    """One of `metadata.ownerReferences`, with what identifies the owner."""
+
+    uid: str | None = None
+    controller: bool | None = None
+
+    @property
+    def title(self) -> str:
+        """Kind and name in one line."""
+        return f"{one_line(self.kind or '', _NAME_SHOWN)} {one_line(self.name or '', _NAME_SHOWN)}"
+
+
+class OwnedMetadata(Struct):
+    """`metadata` of an object: what identifies it, its owners, and what tells its template."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    ownerReferences: list[OwnerReference] | None = None  # noqa: N815 - the name in JSON
+    creationTimestamp: str | None = None  # noqa: N815 - the same
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+    @property
+    def owner(self) -> OwnerReference | None:
+        """The controller, else the first owner; None without owners."""
+        owners = self.ownerReferences or ()
+        return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+
+    @property
+    def age_key(self) -> tuple[str, str]:
+        """A key that is larger for newer objects, and differs for those of the same second."""
+        return self.creationTimestamp or "", self.name
+
+
 _DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")
 _USER: Final = Requester("")
-_NAME_SHOWN: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +230,8 @@ class UnexplainedObject:
 class ExplainedDocument:
     """One document of an input, or objects of a cluster, with their pods in order."""
 
-    source: ManifestSource | None
     document: SourceDocument | None
-    """None, as `source`, for objects of a cluster."""
+    """None for objects of a cluster."""
     items: Sequence[ExplainedPod | UnexplainedObject]
 
     @property
@@ -195,38 +240,33 @@ class ExplainedDocument:
         return (item for item in self.items if isinstance(item, ExplainedPod))
 
     def located(self) -> Iterator[tuple[Location | None, ExplainedPod | UnexplainedObject]]:
-        """Yield each item with its location; None for an object of a cluster.
+        """Return each item with its location; None for an object of a cluster.
 
         The only template of an object has the object's line, the first of several its own.
         """
-        if self.source is None or self.document is None:
-            yield from ((None, item) for item in self.items)
-            return
-        lines = DocumentLines(self.source, self.document)
-        for item in self.items:
-            place = item.object_place if isinstance(item, ExplainedPod) else item.place
-            yield Location(self.source.name, lines.line_of(place)), item
+        if self.document is None:
+            return ((None, item) for item in self.items)
+        places = [item.object_place if isinstance(item, ExplainedPod) else item.place for item in self.items]
+        return zip(self.document.locations(places), self.items, strict=True)
 
 
-def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterator[ExplainedDocument]:
+def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[ExplainedDocument]:
     """Decide about every pod of the documents as the server would.
 
     Raises:
-        DocumentError: a document is no Kubernetes object, is a workload without a readable pod template, or
-            contains a value that JSON cannot represent.
+        DocumentError: a document is no Kubernetes object, or has no readable pod template.
     """
-    for source in sources:
-        for document in source.documents:
-            try:
-                items = [
-                    item
-                    for value, place in list_items(document.value)
-                    for item in explainer.explain(value, place, Path(source.name).name)
-                ]
-            except TemplateError as error:
-                line = DocumentLines(source, document).line_of(error.place)
-                raise DocumentError(f"{source.name}, line {line}: {error}") from None
-            yield ExplainedDocument(source, document, items)
+    for document in documents:
+        try:
+            items = [
+                item
+                for value, place in list_items(document.value)
+                for item in explainer.explain(value, place, Path(document.file).name)
+            ]
+        except TemplateError as error:
+            (location,) = document.locations([error.place])
+            raise DocumentError(f"{location.file}, line {location.line}: {error}") from None
+        yield ExplainedDocument(document, items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,15 +288,13 @@ class Explainer:
     ) -> Iterator[ExplainedPod | UnexplainedObject]:
         """Yield the pods of one object, and the object itself if it may make others.
 
-        Args:
-            document: the object.
-            place: its place in a document that contains it.
-            file_name: last part of the path of its file; empty if it comes from elsewhere.
+        `place` is the object's in a document that contains it. `file_name` is the last part of the path of
+        its file; empty if it comes from elsewhere.
 
         Raises:
             TemplateError: the object is no Kubernetes object, or has no readable pod template.
         """
-        if isinstance(document, dict) and "kind" not in document and is_kustomize_file(file_name):
+        if isinstance(document, dict) and "kind" not in document and file_name in KUSTOMIZE_FILES:
             document = {"kind": "Kustomization", "metadata": {"name": file_name}}
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise TemplateError("not a Kubernetes object: it has no kind", place)
@@ -264,68 +302,57 @@ class Explainer:
         problem = kind_problem(api_version, kind)
         if problem is not None:
             raise TemplateError(problem, (*place, "kind"))
-        pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
+        metadata = as_map(document.get("metadata"))
+        unexplained = partial(
+            UnexplainedObject,
+            kind=kind,
+            name=str(metadata.get("name") or metadata.get("generateName") or ""),
+            namespace=str(metadata.get("namespace") or self.namespace),
+            place=place,
+        )
+        if makes_no_pods(api_version, kind):
+            yield unexplained(code="no-pods", message="nothing to do with pods")
+            return
+        pods = find_pods(document, place)
         for pod in pods:
             at = place if len(pods) == 1 else pod.place
-            yield self._unnamed(pod, at) if pod.has_unknown_names else self._explain_pod(pod, at)
-        if workload_kind(api_version, kind) is None:
-            unexplained = self._unexplained(document, place, pods)
-            if unexplained is not None:
-                yield unexplained
-
-    def _unexplained(
-        self, document: dict[str, Any], place: Place, pods: list[FoundPod]
-    ) -> UnexplainedObject | None:
-        """Return an object that has no pods, or that requests GPUs outside of its pod templates."""
-        kind, api_version = document["kind"], str(document.get("apiVersion") or "")
-        names = as_map(document.get("metadata"))
-        paths: Sequence[str] = ()
-        if makes_no_pods(api_version, kind):
-            code, message = "no-pods", "nothing to do with pods"
-        elif is_kustomization(api_version, kind):
-            code = "kustomize-file"
+            if pod.has_unknown_names:
+                message = f"{pod.path} has a container without a name, which its controller may name"
+                yield unexplained(kind=pod.kind, name=pod.name, place=at, code=_UNKNOWN, message=message)
+            else:
+                yield self._explain_pod(pod, at)
+        if is_kustomization(api_version, kind):
             message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
-        else:
+            yield unexplained(code="kustomize-file", message=message)
+        elif workload_kind(api_version, kind) is None:
             paths = gpu_requests(document, pods, place)
-            if pods and not paths:
-                return None
-            code = "pods-not-predictable"
             message = "its controller may create pods, which cannot be predicted from the manifest"
             if paths:
                 listed = "; ".join(one_line(path, 120) for path in paths)
                 message = (
                     f"its controller creates pods that cannot be predicted; it requests GPUs at {listed}"
                 )
-        return UnexplainedObject(
-            kind=kind,
-            name=str(names.get("name") or names.get("generateName") or ""),
-            namespace=str(names.get("namespace") or self.namespace),
-            code=code,
-            message=message,
-            place=place,
-            gpu_requests=list(paths),
-        )
-
-    def _unnamed(self, pod: FoundPod, place: Place) -> UnexplainedObject:
-        return UnexplainedObject(
-            kind=pod.kind,
-            name=pod.name,
-            namespace=pod.namespace or self.namespace,
-            code="pods-not-predictable",
-            message=f"{pod.path} has a container without a name, which its controller may name",
-            place=place,
-        )
+            if paths or not pods:
+                yield unexplained(code=_UNKNOWN, message=message, gpu_requests=paths)
 
     def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
-        policy = self.policies.get(namespace)
-        defaults = self.defaults.get(namespace, ())
+        policy, defaults = self.policies.get(namespace), self.defaults.get(namespace, ())
         created = pod.as_created(namespace)
         received = filled_in(created, defaults)
-        mutation, problem = self._mutation(namespace, policy, received), _problem_of_template(pod)
+        if namespace in self.unread:
+            finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
+            mutation = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
+        else:
+            mutation = mutate(policy, as_json(received), self.rules)
+        problem = _problem_of_template(pod)
         if mutation.planned and problem is not None:
             mutation = Mutation(decision=skip_malformed(problem))
-        after = self._reinvoked(policy, apply_to_document(mutation.sent, received), defaults)
+        after = apply_to_document(mutation.sent, received)
+        # LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
+        again = filled_in(dict(after), defaults) if defaults else after
+        if again != after:
+            after = apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
         requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
         try:
             if problem is not None:
@@ -345,29 +372,8 @@ class Explainer:
             outcome=apply_to_document(mutation.planned, received) if is_observed else after,
             earlier=_earlier_change(pod, policy, self.rules),
             verdict=verdict,
-            warnings=(
-                *mutation.decision.warnings,
-                *_owner_warnings(pod, policy, after),
-            ),
+            warnings=(*mutation.decision.warnings, *_owner_warnings(pod, policy, after)),
         )
-
-    def _mutation(self, namespace: str, policy: NamespacePolicy | None, pod: dict[str, Any]) -> Mutation:
-        if namespace in self.unread:
-            finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
-            return Mutation(decision=Decision(action=Action.ERROR, finding=finding))
-        return mutate(policy, as_json(pod), self.rules)
-
-    def _reinvoked(
-        self, policy: NamespacePolicy | None, pod: Mapping[str, Any], defaults: Sequence[ContainerDefaults]
-    ) -> Mapping[str, Any]:
-        """Return a patched pod after the API server's second round.
-
-        LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
-        """
-        again = filled_in(dict(pod), defaults) if defaults else pod
-        if again == pod:
-            return pod
-        return apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
 
 
 def _earlier_change(
@@ -416,11 +422,11 @@ def _owner_warnings(
 ) -> Iterator[Finding]:
     """Yield a warning about a queue label of the workload itself, also an empty one.
 
-    KAI's pod grouper uses the owner's queue label before the pod's (default_grouper.go, all releases).
+    KAI's pod grouper prefers it to the pod's (default_grouper.go, all releases).
     """
     if policy is None or not pod.path:
         return
-    owner_queue = pod.outermost.labels.get(keys.QUEUE_LABEL)
+    owner_queue = pod.outer_labels.get(keys.QUEUE_LABEL)
     if owner_queue is None:
         return
     queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)

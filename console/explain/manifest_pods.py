@@ -5,31 +5,123 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from console.explain.document_parts import as_list, as_map, as_maps, texts
-from console.explain.operators import Additions, additions_of, with_names, with_variables
-from console.explain.workload_kinds import (
+from console.explain.operators import (
     HASH,
     STATEFUL_SET_POD,
     UID,
-    WORKLOADS,
-    WorkloadKind,
+    Additions,
     added_labels,
-    workload_kind,
+    additions_of,
+    group_of,
+    with_names,
+    with_variables,
 )
+from console.explain.pod_documents import as_list, as_map, as_maps, texts
 from kai.gpu_resources import names_gpu
 from service.documents import Place
-from service.text import one_line, quoted
+from service.text import LONGEST_VALUE, one_line, quoted
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
 
+_MOST_PATHS: Final = 5
 _LONGEST_KEY: Final = 40
 _NAME_SHOWN: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadKind:
+    """A built-in kind that holds a pod or a pod template."""
+
+    groups: frozenset[str]
+    """The API groups of the kind, today's and former ones."""
+    template: tuple[str, ...]
+    """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
+    between: str = ""
+    """Kind of the objects between the workload and its pods; empty if there are none."""
+
+    @property
+    def group(self) -> str:
+        """Today's API group."""
+        return min(self.groups)
+
+
+_CORE: Final = frozenset({""})
+_APPS: Final = frozenset({"apps", "extensions"})
+_BATCH: Final = frozenset({"batch"})
+_TEMPLATE: Final = ("spec", "template")
+
+WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
+    "Pod": WorkloadKind(_CORE, ()),
+    "PodTemplate": WorkloadKind(_CORE, ("template",)),
+    "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
+    "Deployment": WorkloadKind(_APPS, _TEMPLATE, between="ReplicaSet"),
+    "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
+    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE),
+    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE),
+    "Job": WorkloadKind(_BATCH, _TEMPLATE),
+    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), between="Job"),
+}
+"""The built-in kinds that make pods, by kind."""
+
+_WITHOUT_PODS: Final = frozenset({
+    "APIService", "Binding", "ComponentStatus", "ConfigMap", "ControllerRevision", "Endpoints", "Event",
+    "Eviction", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy", "Node",
+    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodSecurityPolicy", "ResourceQuota",
+    "Scale", "Secret", "Service", "ServiceAccount",
+})  # fmt: skip
+"""The kinds of the groups without a dot (core, apps, batch, autoscaling, policy, extensions) without pods."""
+_GROUPS_WITHOUT_PODS: Final = frozenset({
+    "admission", "admissionregistration", "apiextensions", "apiregistration", "app", "authentication",
+    "authorization", "autoscaling", "certificates", "coordination", "custom.metrics", "discovery", "events",
+    "external.metrics", "externaldns", "flowcontrol.apiserver", "gateway.networking", "groupsnapshot.storage",
+    "imagepolicy", "internal.apiserver", "metrics", "networking", "node", "policy.networking",
+    "rbac.authorization", "resource", "scheduling", "snapshot.storage", "storage", "storagemigration",
+})  # fmt: skip
+"""Groups below `k8s.io` without workloads. Others there may make pods, such as sparkoperator.k8s.io."""
+
+
+def makes_no_pods(api_version: str, kind: str) -> bool:
+    """Whether an object is of a kind of Kubernetes that has nothing to do with pods."""
+    group = group_of(api_version)
+    if group.endswith(".k8s.io") and group.removesuffix(".k8s.io") in _GROUPS_WITHOUT_PODS:
+        return True
+    return "." not in group and (kind in _WITHOUT_PODS or kind.endswith("List"))
+
+
+def kind_problem(api_version: str, kind: str) -> str | None:
+    """Say why the API server does not know a kind of one of its own groups without a dot; None if it does."""
+    if not api_version or "." in group_of(api_version) or makes_no_pods(api_version, kind):
+        return None
+    problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
+    workload = WORKLOADS.get(kind)
+    if workload is not None:
+        is_of_group = group_of(api_version) in workload.groups
+        return None if is_of_group else f'{problem}; its API group is "{workload.group}"'
+    near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
+    return f"{problem}; the nearest kind is {near[0]}" if near else problem
+
+
+KUSTOMIZE_FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+"""Files that kustomize reads (api/konfig), in which `kind` and `apiVersion` may be missing."""
+
+
+def is_kustomization(api_version: str, kind: str) -> bool:
+    """Whether an object is a file of kustomize instead of an object of the API."""
+    return kind in ("Kustomization", "Component") and group_of(api_version) in ("", "kustomize.config.k8s.io")
+
+
+def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
+    """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
+    workload = WORKLOADS.get(kind)
+    if workload is None or (api_version and group_of(api_version) not in workload.groups):
+        return None
+    return workload
 
 
 class TemplateError(ValueError):
@@ -41,22 +133,6 @@ class TemplateError(ValueError):
         self.place = place
 
 
-@dataclass(frozen=True, slots=True)
-class Outermost:
-    """What the outermost object says about its pods."""
-
-    namespace: str
-    """Namespace in the manifest; empty if there is none."""
-    labels: dict[str, str]
-    """KAI prefers the queue label here to the pod's."""
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> "Outermost":
-        """Read the metadata of an object."""
-        metadata = as_map(document.get("metadata"))
-        return cls(_text(metadata, "namespace"), texts(metadata.get("labels")))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPod:
     """A pod or pod template of a manifest."""
@@ -66,7 +142,10 @@ class FoundPod:
     api_version: str
     """apiVersion of the same object."""
     name: str
-    outermost: Outermost
+    namespace: str
+    """Namespace of the outermost object; empty if there is none."""
+    outer_labels: Mapping[str, str]
+    """Labels of the outermost object, whose queue label KAI prefers to the pod's."""
     path: str
     """Path of the template in that object; empty for a Pod."""
     template: dict[str, Any]
@@ -83,11 +162,6 @@ class FoundPod:
     """Whether a live pod stands for all pods of `owner`, as the newest of them."""
     claim_templates: Sequence[str] = ()
     """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
-
-    @property
-    def namespace(self) -> str:
-        """Namespace in the manifest; empty if there is none."""
-        return self.outermost.namespace
 
     @property
     def title(self) -> str:
@@ -163,54 +237,35 @@ class FoundPod:
 
 
 def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
-    """Return every pod and pod template of one object, in order of occurrence.
-
-    Args:
-        document: the object.
-        place: its place in a document that contains it.
+    """Return every pod and pod template of one object, in order; `place` is that of the object.
 
     Raises:
         TemplateError: the object is of a built-in kind, and its pod template cannot be read.
     """
     if not isinstance(document, dict):
         return []
-    outermost = Outermost.of(document)
     workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
     if workload is not None:
-        return [_built_in(document, workload, place, outermost)]
-    return list(_walk(document, document, (), place, outermost))
+        return [_built_in(document, workload, place, document)]
+    return list(_walk(document, document, (), place, document))
 
 
 def gpu_requests(document: Any, pods: Sequence[FoundPod], place: Place = ()) -> list[str]:
-    """Return the paths outside of pod templates at which an object names a GPU resource.
-
-    Args:
-        document: the object.
-        pods: its pods and pod templates.
-        place: its place in the document that contains it.
-    """
+    """Return the paths outside of the templates of `pods` at which an object names a GPU resource."""
     return list(islice(_gpu_paths(document, {pod.place for pod in pods}, place, ()), _MOST_PATHS))
-
-
-_MOST_PATHS: Final = 5
 
 
 def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> Iterator[str]:
     if len(path) > _DEEPEST or place in templates:
         return
-    children: Iterator[tuple[str | int, Any]] = iter(())
+    children: Iterator[tuple[str | int, Any]] = enumerate(as_list(node))
     if isinstance(node, dict):
         children = ((str(key), child) for key, child in node.items())
-    elif isinstance(node, list):
-        children = enumerate(node)
     for key, child in children:
-        if isinstance(key, str) and "/" in key and names_gpu(key) and _is_amount(child):
+        is_amount = isinstance(child, int | float | str) and str(child) != "0"
+        if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
             yield f"{'.'.join(map(str, path))}: {key}"
         yield from _gpu_paths(child, templates, (*place, key), (*path, key))
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float | str) and str(value) != "0"
 
 
 def _text(document: dict[str, Any], key: str) -> str:
@@ -261,40 +316,44 @@ def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _built_in(holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: Outermost) -> FoundPod:
+def _built_in(
+    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: dict[str, Any]
+) -> FoundPod:
     """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
     template = _checked_template(holder, workload, place)
     spec = as_map(holder.get("spec"))
     return _pod(
         holder,
+        outermost,
         template={key: template[key] for key in ("metadata", "spec") if key in template},
         path=".".join(workload.template),
         place=(*place, *workload.template),
-        outermost=outermost,
         is_built_in=True,
         additions=Additions(labels=added_labels(_text(holder, "kind"), _name(holder), spec)),
         claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
     )
 
 
-def _pod(holder: dict[str, Any], **fields: Any) -> FoundPod:
-    """Return a pod of an object; `fields` are the others of `FoundPod`."""
+def _pod(holder: dict[str, Any], outermost: dict[str, Any], **fields: Any) -> FoundPod:
+    """Return a pod of the innermost and the outermost object; `fields` are the others of `FoundPod`."""
+    metadata = as_map(outermost.get("metadata"))
     return FoundPod(
-        kind=_text(holder, "kind"), api_version=_text(holder, "apiVersion"), name=_name(holder), **fields
+        kind=_text(holder, "kind"),
+        api_version=_text(holder, "apiVersion"),
+        name=_name(holder),
+        namespace=_text(metadata, "namespace"),
+        outer_labels=texts(metadata.get("labels")),
+        **fields,
     )
 
 
 def _walk(
-    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: Outermost
+    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: dict[str, Any]
 ) -> Iterator[FoundPod]:
-    """Yield the pods below a node.
+    """Yield the pods below a node of the outermost object.
 
-    Args:
-        node: a part of the object.
-        holder: the innermost object with a kind that contains the node.
-        path: the node's place in the holder; its first item is empty in an embedded object.
-        place: the node's place in the document.
-        outermost: the outermost object.
+    Its `holder` is the innermost object with a kind that contains it. `path` is its place in the holder, with
+    an empty first item in an embedded object, and `place` its place in the document.
     """
     if len(place) > _DEEPEST:
         return
@@ -320,10 +379,10 @@ def _walk(
         is_pod = node is holder and node.get("kind") == "Pod"
         yield _pod(
             holder,
+            outermost,
             template=template,
             path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
-            outermost=outermost,
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
         )
         return

@@ -3,11 +3,8 @@
 import json
 import re
 import sys
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,13 +24,6 @@ from service.documents import (
 
 STANDARD_INPUT: Final = "-"
 
-_MARKER: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
-"""The line that begins a document. YAML allows it nowhere else, not even in a block of text."""
-_DIRECTIVE: Final = re.compile(r"^%", re.MULTILINE)
-"""The line of a directive such as `%YAML 1.2`, which belongs to the document after it."""
-_END: Final = re.compile(r"^(?:%|\.\.\.(?=[ \t\r\n]|\Z))", re.MULTILINE)
-"""The line after a document: its `...`, or a directive."""
-
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
 
@@ -41,55 +31,6 @@ _SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0
 """A character beyond U+FFFF as JSON escapes it. YAML has another escape for it, and refuses this one."""
 
 _LEVELS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class SourceDocument:
-    """One document of an input."""
-
-    value: Any
-    start: int
-    """Index of the document's text in the input, which begins with its directives and its `---` line."""
-    end: int
-    """Index after the text, which a line `...` does not belong to."""
-    lines_before: int
-    """Number of line breaks in the input before the document."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestSource:
-    """One input with its documents."""
-
-    name: str
-    text: str
-    documents: Sequence[SourceDocument]
-
-
-class DocumentLines:
-    """The lines of the parts of one document."""
-
-    def __init__(self, source: ManifestSource, document: SourceDocument) -> None:
-        self._lines_before = document.lines_before
-        text = source.text[document.start : document.end]
-        self._root = yaml.compose(text, Loader=LOADER)
-
-    def line_of(self, place: Place) -> int:
-        """Return the line, counted from 1, of a part; of its nearest parent if the text has no such part."""
-        node: Any = self._root
-        line = node.start_mark.line if node else 0
-        for key in place[:_LEVELS]:
-            child = None
-            if isinstance(node, yaml.MappingNode):
-                for name, value in node.value:
-                    if name.value == str(key):
-                        line, child = name.start_mark.line, value
-            elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-                child = node.value[key]
-                line = child.start_mark.line
-            if child is None:
-                break
-            node = child
-        return 1 + self._lines_before + line
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +46,46 @@ class Location:
         return f"{self.file}:{self.line}"
 
 
-def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:
-    """Read all inputs.
+@dataclass(frozen=True, slots=True)
+class SourceDocument:
+    """One document of an input."""
 
-    Args:
-        names: paths of files and directories, and `-` for standard input.
-        recursive: whether to read the directories below directories, too.
+    file: str
+    value: Any
+    text: str
+    """The document's text, from the beginning of its first line."""
+    lines_before: int
+    """Number of line breaks in the input before the text."""
+
+    def locations(self, places: Iterable[Place]) -> Iterator[Location]:
+        """Yield the locations of parts; a part that the text does not have has that of its nearest parent."""
+        try:
+            root = yaml.compose(self.text, Loader=LOADER)
+        except yaml.YAMLError:
+            root = None  # the document needs its directives; every part has the document's line
+        for place in places:
+            yield Location(self.file, 1 + self.lines_before + _line_below(root, place))
+
+
+def _line_below(node: Any, place: Place) -> int:
+    line: int = node.start_mark.line if node else 0
+    for key in place[:_LEVELS]:
+        child = None
+        if isinstance(node, yaml.MappingNode):
+            for name, value in node.value:
+                if name.value == str(key):
+                    line, child = name.start_mark.line, value
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            child = node.value[key]
+            line = child.start_mark.line
+        if child is None:
+            break
+        node = child
+    return line
+
+
+def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceDocument]:
+    """Read files, directories (`recursive`: those below, too) and standard input (`-`).
 
     Raises:
         DocumentError: an input is unreadable, is no YAML, or is a Helm template; or no input has a document.
@@ -118,32 +93,28 @@ def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[Manif
     """
     if names.count(STANDARD_INPUT) > 1:
         raise UsageError("-f - may be given only once")
-    sources = [source for name in names for source in _read(name, recursive)]
-    if not any(source.documents for source in sources):
+    documents = [document for name in names for document in _read(name, recursive)]
+    if not documents:
         first = "standard input" if names[0] == STANDARD_INPUT else names[0]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise DocumentError(f"{first}{more}: contains no document")
-    return sources
+    return documents
 
 
-def _read(name: str, recursive: bool) -> Iterator[ManifestSource]:
+def _read(name: str, recursive: bool) -> Iterator[SourceDocument]:
     if name == STANDARD_INPUT:
         try:
             content = sys.stdin.buffer.read()
         except (OSError, ValueError) as error:
             raise DocumentError(f"standard input: {getattr(error, 'strerror', None) or error}") from None
-        yield read_source(decode_text(content, "standard input"), "standard input")
+        yield from read_documents(decode_text(content, "standard input"), "standard input")
         return
     for file in document_files(Path(name), recursive=recursive):
-        yield read_source(read_text(file), str(file))
+        yield from read_documents(read_text(file), str(file))
 
 
-def read_source(text: str, name: str) -> ManifestSource:
-    """Split a text into its documents.
-
-    Args:
-        text: YAML or JSON.
-        name: name of the input, for errors.
+def read_documents(text: str, name: str) -> list[SourceDocument]:
+    """Split a text, YAML or JSON, into its documents; errors have the name of the input.
 
     Raises:
         DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.
@@ -156,33 +127,15 @@ def read_source(text: str, name: str) -> ManifestSource:
         if "{{" in text:
             raise DocumentError(f"{name}, line {_line(text, text.index('{{'))}: {_HELM} ({error})") from None
         raise
-    parts = _parts(text, parsed)
-    starts = [start for start, _ in parts]
     documents = []
     lines_before = counted = 0
     for document in parsed:
-        start, end = parts[bisect_right(starts, document.start) - 1]
+        start = text.rfind("\n", 0, document.start) + 1
         lines_before += text.count("\n", counted, start)
         counted = start
-        documents.append(SourceDocument(document.value, start, end, lines_before))
-    _refuse_helm(text, name, documents)
-    return ManifestSource(name, text, documents)
-
-
-def _parts(text: str, documents: Sequence[ParsedDocument]) -> list[tuple[int, int]]:
-    """Return start and end of the parts of a text that each hold one document, or none."""
-    markers = [*(match.start() for match in _MARKER.finditer(text)), len(text)]
-    remaining = deque(documents)
-    parts, start = [], 0
-    for marker, following in pairwise([0, *markers]):
-        content_end = marker
-        while remaining and remaining[0].start < following:
-            content_end = remaining.popleft().end
-        end = _END.search(text, content_end, following)
-        directive = _DIRECTIVE.search(text, content_end, following)
-        parts.append((start, end.start() if end else following))
-        start = directive.start() if directive else following
-    return parts
+        _refuse_helm(text, name, document)
+        documents.append(SourceDocument(name, document.value, text[start : document.end], lines_before))
+    return documents
 
 
 def _character(match: re.Match[str]) -> str:
@@ -197,19 +150,13 @@ def _character(match: re.Match[str]) -> str:
 _HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
 
 
-def _refuse_helm(text: str, name: str, documents: Sequence[SourceDocument]) -> None:
-    """Refuse a Helm template that happens to be YAML.
-
-    ConfigMaps and Secrets may hold a template as data.
-    """
-    if "{{" not in text:
+def _refuse_helm(text: str, name: str, document: ParsedDocument) -> None:
+    """Refuse a Helm template that happens to be YAML; ConfigMaps and Secrets may hold one as data."""
+    if isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret"):
         return
-    for document in documents:
-        if isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret"):
-            continue
-        match = _HELM_REFERENCE.search(text, document.start, document.end)
-        if match is not None:
-            raise DocumentError(f"{name}, line {_line(text, match.start())}: {_HELM}")
+    match = _HELM_REFERENCE.search(text, document.start, document.end)
+    if match is not None:
+        raise DocumentError(f"{name}, line {_line(text, match.start())}: {_HELM}")
 
 
 def _line(text: str, index: int) -> int:

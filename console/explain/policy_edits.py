@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from kai import keys
 from kai.kaishare_keys import PREFIX, SIZE_PREFIX
@@ -17,9 +16,6 @@ from webhook.policy.labels import (
     label_problems,
     near_prefixes,
 )
-
-CLUSTER: Final = "cluster"
-"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
 
 Edit = tuple[str, str | None]
 """A key with its new value; None removes the key."""
@@ -56,14 +52,7 @@ class Policies:
         *,
         default_mode: Mode = Mode.DEFAULT,
     ) -> "Policies":
-        """Parse the policies of namespaces after edits.
-
-        Args:
-            namespaces: labels and annotations by namespace.
-            edited: the namespaces to edit, which need not exist.
-            edits: the labels and annotations to try.
-            default_mode: the mode of namespaces that name none.
-        """
+        """Parse the policies of namespaces after edits of some of them, which need not exist."""
         metadata = dict(namespaces)
         for namespace in edited if edits else ():
             before = metadata.get(namespace, NO_METADATA)
@@ -80,11 +69,7 @@ class Policies:
 
 
 def read_label_edit(text: str) -> Edit:
-    """Read a label of the command line.
-
-    Raises:
-        ValueError: the text is not KEY=VALUE or KEY-, or the API server would refuse such a label.
-    """
+    """Read KEY=VALUE or KEY- of the command line as a label; ValueError if the API server would refuse it."""
     key, value = read_annotation_edit(text)
     if value is not None and not is_label_value(value):
         allowed = "a-z, A-Z, 0-9, -, _ and . in at most 63 characters, with a letter or digit first and last"
@@ -93,11 +78,7 @@ def read_label_edit(text: str) -> Edit:
 
 
 def read_annotation_edit(text: str) -> Edit:
-    """Read an annotation of the command line.
-
-    Raises:
-        ValueError: the text is not KEY=VALUE or KEY-, or the API server would refuse such a key.
-    """
+    """Read KEY=VALUE or KEY- of the command line; ValueError if the API server would refuse the key."""
     key, equals, value = text.partition("=")
     removes = not equals and key.endswith("-")
     if not (equals or removes) or not key:
@@ -119,11 +100,10 @@ def _edited(texts: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
 
 def _without_effect(edits: NamespaceEdits) -> Iterator[str]:
     """Yield a sentence for each edit of a key that is not part of a policy."""
-    kinds: Iterable[tuple[str, Sequence[Edit], tuple[str, ...]]] = (
+    for kind, edited, prefixes in (
         ("label", edits.labels, (PREFIX, SIZE_PREFIX)),
         ("annotation", edits.annotations, (SIZE_PREFIX,)),
-    )
-    for kind, edited, prefixes in kinds:
+    ):
         others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
         near = dict(near_prefixes(others))
         for key in others:

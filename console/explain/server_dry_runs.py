@@ -1,52 +1,50 @@
 """Asks an API server what it does to each pod, by creating it with `dryRun=All`.
 
 The right to create pods in the pod's namespace is the only one that is needed. Nothing is read and nothing is
-stored.
+stored. An answer tells what was admitted in the fields that kaishare writes, and every warning and refusal.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
-from console.explain.api_defaults import without_defaults
-from console.explain.document_parts import as_json
-from console.explain.explainer import ExplainedDocument, ExplainedPod, ServerAnswer
-from console.explain.pod_defaults import SERVER_METADATA
-from console.explain.server_answers import (
-    is_unanswered_webhook,
-    read_refusal,
-    refusal_causes,
-    refusal_differences,
-    stored_causes,
-    stored_differences,
+from console.explain.explainer import (
+    RBAC,
+    AnswerDifference,
+    ExplainedDocument,
+    ExplainedPod,
+    ServerAnswer,
 )
-from console.explain.text import diff
+from console.explain.pod_documents import SERVER_METADATA, annotations_of, as_json, as_list, as_map
+from kai import keys
+from kai.gpu_resources import names_gpu
+from kai.kaishare_keys import PREFIX, REASON
+from kai.numbers import parse_quantity
 from kube.access import AccessError
-from kube.answers import Unreachable, expect_kind, status_error
+from kube.answers import ApiError, Unreachable, expect_kind, status_error
 from kube.client import AnyResponse, KubeClient
 from service.names import is_dns_label
-from service.text import MALFORMED, one_line, printable, quoted
+from service.text import MALFORMED, listed, one_line, quoted
+from webhook.policy.patch import TOLERATION
+from webhook.policy.reasons import Action, Reason
+from webhook.registration.configurations import VALIDATE_PODS
 
 _AT_ONCE: Final = 8
 _SECONDS: Final = 30.0
 """Longest time for one pod. A webhook may take 30 s, and the API server calls several."""
-
 _FIELD_MANAGER: Final = "kaishare-explain"
 _LONGEST_REFUSAL: Final = 16384  # characters
-_MOST_LINES: Final = 2000
-_LONGEST_CHANGE: Final = 1000
-"""Longest line of a diff, in characters."""
-_LARGEST_COMPARED: Final = 512 * 1024
-"""Bytes of an answer. The time for a diff grows with the square of its lines."""
+
+Json = Mapping[str, Any]
 
 
 async def with_answers(client: KubeClient, documents: Sequence[ExplainedDocument]) -> list[ExplainedDocument]:
     """Return the documents, with the API server's answer about each pod."""
-    pods = [pod for document in documents for pod in document.pods]
-    answers = iter(await ask_server(client, pods))
+    answers = iter(await ask_server(client, [pod for document in documents for pod in document.pods]))
     return [
         replace(
             document,
@@ -60,12 +58,7 @@ async def with_answers(client: KubeClient, documents: Sequence[ExplainedDocument
 
 
 async def ask_server(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[ServerAnswer]:
-    """Create every pod by dry run; return the answers in the order of the pods.
-
-    Args:
-        client: for the API server; it has the caller's rights.
-        pods: the pods with our own decisions.
-    """
+    """Create every pod by dry run with the client's rights; return the answers in the order of the pods."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(item: ExplainedPod) -> ServerAnswer:
@@ -78,18 +71,18 @@ async def ask_server(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[S
 async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
     if not is_dns_label(item.namespace):
         return _no_answer(f"{quoted(item.namespace)} is not a name of a namespace")
-    path = f"/api/v1/namespaces/{item.namespace}/pods"
-    sent = pod_to_create(item)
+    sent, notes = pod_to_create(item), []
     try:
-        response = await _create(client, path, sent)
-        answer = _read(item, sent, path, response)
-        if answer is not None:
-            return answer
-        name = one_line(str(sent["metadata"]["name"]))
-        sent = _renamed(sent)
-        note = f"a pod named {name} exists, so the answer is for a pod with a generated name"
-        answer = _read(item, sent, path, await _create(client, path, sent), notes=[note])
-        return answer or _no_answer("the API server says again and again that the pod exists")
+        response = await _create(client, item.namespace, sent)
+        name = sent["metadata"].get("name")
+        if name and _is_name_taken(response):
+            taken = f"a pod named {one_line(str(name))} exists"
+            notes = [f"{taken}, so the answer is for a pod with a generated name"]
+            metadata = {key: value for key, value in sent["metadata"].items() if key != "name"}
+            sent = {**sent, "metadata": {**metadata, "generateName": f"{name}-"}}
+            response = await _create(client, item.namespace, sent)
+        answer = _refused(item, response) if response.status >= 300 else _admitted(item, sent, response)
+        return replace(answer, warnings=response.warnings, notes=notes)
     except (Unreachable, AccessError, *MALFORMED) as error:
         return _no_answer(one_line(str(error)))
 
@@ -104,14 +97,8 @@ def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
     return pod
 
 
-def _renamed(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pod under a name that the API server generates, for a name that is taken."""
-    metadata = {key: value for key, value in pod["metadata"].items() if key != "name"}
-    return {**pod, "metadata": {**metadata, "generateName": f"{pod['metadata']['name']}-"}}
-
-
-async def _create(client: KubeClient, path: str, pod: Mapping[str, Any]) -> AnyResponse:
-    body = msgspec.json.encode(pod)
+async def _create(client: KubeClient, namespace: str, pod: Json) -> AnyResponse:
+    path, body = f"/api/v1/namespaces/{namespace}/pods", msgspec.json.encode(pod)
     return await client.create_by_dry_run(path, body, field_manager=_FIELD_MANAGER, seconds=_SECONDS)
 
 
@@ -119,78 +106,255 @@ def _no_answer(problem: str) -> ServerAnswer:
     return ServerAnswer(is_admitted=None, problem=problem)
 
 
-def _read(
-    item: ExplainedPod,
-    sent: Mapping[str, Any],
-    path: str,
-    response: AnyResponse,
-    *,
-    notes: Sequence[str] = (),
-) -> ServerAnswer | None:
-    """Return the answer; None if the pod's name is taken.
+def _admitted(item: ExplainedPod, sent: Json, response: AnyResponse) -> ServerAnswer:
+    """Return the answer with a pod.
 
     Raises:
         Unreachable: the answer is not an API server's.
         msgspec.DecodeError, RecursionError: the answer is no pod.
     """
-    if response.status >= 300:
-        return _refused(item, sent, response, notes)
-    expect_kind(response.body, "Pod", f"POST {path}")
+    path = f"POST pods in namespace {item.namespace}"
+    expect_kind(response.body, "Pod", path)
     stored = msgspec.json.decode(response.body)
     if not isinstance(stored.get("metadata"), dict) or not isinstance(stored.get("spec"), dict):
-        raise Unreachable(f"POST {path}: expected a pod with metadata and spec")
+        raise Unreachable(f"{path}: expected a pod with metadata and spec")
     # The resourceVersion is never sent, and never set by a dry run (seen on 1.30, 1.36).
     if stored["metadata"].get("resourceVersion"):
-        return ServerAnswer(
-            is_admitted=True,
-            warnings=response.warnings,
-            problem="the pod was created, because dryRun was removed on the way to the API server: delete pod"
-            f" {one_line(str(stored['metadata'].get('name')))}",
+        problem = "the pod was created, because dryRun was removed on the way to the API server: delete pod"
+        name = one_line(str(stored["metadata"].get("name")))
+        return ServerAnswer(is_admitted=True, problem=f"{problem} {name}")
+    fields = written_fields(stored)
+    differences = list(_differences(item, fields))
+    causes = list(_causes(item, sent, stored, differences))
+    return ServerAnswer(is_admitted=True, fields=fields, differences=differences, causes=causes)
+
+
+# --- the fields that kaishare writes -----------------------------------------------------------------------
+
+_LABELS: Final = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
+_ANNOTATIONS: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES, keys.CONTAINER_NAME)
+_VERDICT: Final = "verdict"
+_ADMITTED: Final = "admitted"
+_LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
+"""Annotation in which the plugin LimitRanger lists the amounts that it filled in."""
+_LONGEST_ANNOTATION: Final = 600  # characters
+
+
+def written_fields(pod: Json) -> dict[str, str]:
+    """Return the values of a pod that kaishare decides, by a name for people."""
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    labels, annotations = as_map(metadata.get("labels")), as_map(metadata.get("annotations"))
+    fields = {"spec.schedulerName": _text(spec.get("schedulerName") or keys.DEFAULT_SCHEDULER)}
+    fields |= {f"label {key}": _text(labels[key]) for key in _LABELS if key in labels}
+    fields |= {
+        f"annotation {one_line(key)}": _text(value)
+        for key, value in annotations.items()
+        if key in _ANNOTATIONS or key.startswith(PREFIX)
+    }
+    for group, kind in (("initContainers", "init container"), ("containers", "container")):
+        for number, each in enumerate(as_list(spec.get(group)), 1):
+            container = as_map(each)
+            name = f"{kind} {one_line(str(container.get('name') or f'number {number}'))}"
+            fields.update(_gpu_amounts(name, as_map(container.get("resources"))))
+    if TOLERATION in as_list(spec.get("tolerations")):
+        fields[f"toleration {keys.GPU_TAINT}"] = "Exists"
+    return fields
+
+
+def _text(value: Any) -> str:
+    """Return the value of a label or annotation; the API server stores null as an empty text."""
+    return "" if value is None else one_line(str(value))
+
+
+def _gpu_amounts(name: str, resources: Json) -> Iterator[tuple[str, str]]:
+    for part in ("limits", "requests"):
+        for resource, amount in as_map(resources.get(part)).items():
+            if isinstance(resource, str) and "/" in resource and names_gpu(resource):
+                yield f"{name}: {part.removesuffix('s')} {one_line(resource)}", one_line(str(amount))
+
+
+def _amount(text: str | None) -> object:
+    """Return the number of a quantity, and another text as it is."""
+    try:
+        return None if text is None else parse_quantity(text)
+    except ValueError:
+        return text
+
+
+def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[AnswerDifference]:
+    """Yield what kaishare decides about a pod and differs in the fields of the pod that came back."""
+    if _predicted_verdict(item) != _ADMITTED:
+        yield AnswerDifference(_VERDICT, _predicted_verdict(item), _ADMITTED)
+    predicted = written_fields(item.final)
+    for field in dict.fromkeys((*predicted, *answered)):
+        ours, theirs = predicted.get(field), answered.get(field)
+        if ours != theirs and _amount(ours) != _amount(theirs):
+            yield AnswerDifference(field, ours, theirs)
+
+
+def _predicted_verdict(item: ExplainedPod) -> str:
+    if item.verdict is not None and not item.verdict.is_allowed:
+        return f"denied: {item.verdict.message}"
+    if item.verdict is None and item.mutation.decision.reason is Reason.MALFORMED_POD:
+        return f"refused: {item.mutation.decision.finding.sentence}"
+    return _ADMITTED
+
+
+def _causes(
+    item: ExplainedPod, sent: Json, stored: Json, differences: Sequence[AnswerDifference]
+) -> Iterator[str]:
+    """Yield the known causes of the differences in a pod that came back."""
+    fields = {difference.field for difference in differences} - {_VERDICT}
+    if len(fields) < len(differences):
+        yield (
+            "kaishare's validating webhook did not deny the pod: it is not installed, or the policy of the"
+            " namespace differs from the one that was used here"
         )
-    differences = stored_differences(item, stored)
-    return ServerAnswer(
-        is_admitted=True,
-        warnings=response.warnings,
-        changes=_changes(sent, stored, len(response.body)),
-        differences=differences,
-        causes=list(stored_causes(item, sent, stored, differences)),
-        notes=notes,
-    )
-
-
-def _refused(
-    item: ExplainedPod, sent: Mapping[str, Any], response: AnyResponse, notes: Sequence[str]
-) -> ServerAnswer | None:
-    error = status_error(
-        response.body, "", http_status=response.status, http_reason=response.reason, longest=_LONGEST_REFUSAL
-    )
-    read = read_refusal(error.status, error.reason, error.message, item.namespace)
-    if read.is_name_taken and sent["metadata"].get("name"):
-        return None
-    if read.problem:
-        return ServerAnswer(
-            is_admitted=None,
-            problem=one_line(read.problem),
-            refused_by=read.refused_by,
-            refusal=error.message,
-            warnings=response.warnings,
+    if not fields:
+        return
+    filled = _limit_ranger_amounts(sent, stored)
+    if filled:
+        yield f"a LimitRange of the namespace fills in GPUs: {filled}"
+    given, decided, expected = (annotations_of(pod).get(REASON) for pod in (sent, stored, item.final))
+    if expected != given and decided == given:
+        yield (
+            "kaishare did not change the pod: it is not installed, did not answer (failurePolicy"
+            " Ignore), is in mode observe or off, or does not see this namespace"
         )
-    unanswered = is_unanswered_webhook(error.message)
-    return ServerAnswer(
-        is_admitted=False,
-        refused_by=one_line(read.refused_by),
-        refusal=error.message or f"{error.status} {error.reason}",
-        warnings=response.warnings,
-        differences=[] if unanswered else refusal_differences(item, read.refused_by),
-        causes=list(refusal_causes(item, read.refused_by, is_unanswered=unanswered)),
-        notes=notes,
-    )
+    elif decided != expected:
+        answered = f"decided {quoted(decided)}" if decided else "left the pod alone"
+        ours = quoted(expected) if expected else "that the pod is left alone"
+        if item.mutation.decision.action is Action.OBSERVED:
+            ours = "no change, because the namespace's mode is observe"
+        yield (
+            f"kaishare {answered}, and the decision here is {ours}: another webhook changed the pod"
+            " before, or the policy or settings of the cluster differ from those that were used here"
+        )
+    elif not filled:
+        yield (
+            f"another webhook or admission policy changed {listed(fields)} after kaishare's decision; API"
+            " servers do not tell its name"
+        )
 
 
-def _changes(sent: Mapping[str, Any], stored: Mapping[str, Any], size: int) -> list[str]:
-    """Return the lines of a diff, each printable."""
-    if size > _LARGEST_COMPARED:
-        return [f"   … not compared: the answer has {size} bytes"]
-    lines = list(diff(*without_defaults(sent, stored), colour=False))
-    printed = [printable(line, _LONGEST_CHANGE) for line in lines[:_MOST_LINES]]
-    return [*printed, "   …"] if len(lines) > _MOST_LINES else printed
+def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
+    """Return what LimitRanger tells about GPUs that it filled in; empty if there are none."""
+    message = annotations_of(stored).get(_LIMIT_RANGER)
+    if not isinstance(message, str) or message == annotations_of(sent).get(_LIMIT_RANGER):
+        return ""
+    has_gpus = any("/" in word and names_gpu(word) for word in message.replace(",", " ").split())
+    return one_line(message, _LONGEST_ANNOTATION) if has_gpus else ""
+
+
+# --- refusals ----------------------------------------------------------------------------------------------
+
+_NAME_TAKEN: Final = "AlreadyExists"
+_INTERNAL: Final = "Internal error occurred: "
+_NO_RIGHT: Final = 'pods is forbidden: User "'
+_NO_CALL: Final = "failed calling webhook "
+_FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
+_MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
+_NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
+_RATIO: Final = "max limit to request ratio per "
+_SERVER: Final = "the API server"
+_VALIDATING: Final = f"webhook {VALIDATE_PODS}"
+"""The author of kaishare's own denials."""
+_NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
+
+_AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
+    # Kubernetes 1.36 apiserver/pkg/admission/plugin: webhook/errors, webhook/validating/dispatcher.go
+    (re.compile(r'admission webhook "([^"]{1,300})" denied the request'), "webhook {}"),
+    (re.compile(r'failed calling webhook "([^"]{1,300})": '), "webhook {}"),
+    # policy/validating/dispatcher.go, policy/mutating/dispatcher.go, resourcequota/controller.go
+    (
+        re.compile(
+            r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
+        ),
+        "ValidatingAdmissionPolicy {}",
+    ),
+    (
+        re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
+        "MutatingAdmissionPolicy {}",
+    ),
+    (re.compile(r"(?:exceeded|failed|status unknown for) quota: ([-.a-z0-9]{1,253})"), "quota {}"),
+    (re.compile(r"insufficient quota to (?:consume|match these scopes)"), "a quota"),
+    # pod-security-admission/admission/admission.go, plugin/pkg/admission/limitranger/admission.go
+    (re.compile(r'violates PodSecurity "([a-z]{1,30}):'), "Pod Security {}"),
+    (re.compile(r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is "), "a LimitRange"),
+    # plugin/pkg/admission: priority, runtimeclass, serviceaccount, podnodeselector, gc/gc_admission.go
+    (re.compile(r"no PriorityClass with name |the integer value of priority "), "admission plugin Priority"),
+    (re.compile(r"pod rejected: RuntimeClass "), "admission plugin RuntimeClass"),
+    (re.compile(r"error looking up service account "), "admission plugin ServiceAccount"),
+    (re.compile(r"pod node label selector conflicts with its "), "admission plugin PodNodeSelector"),
+    (re.compile(r"cannot set blockOwnerDeletion "), "admission plugin OwnerReferencesPermissionEnforcement"),
+    # apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go
+    (
+        re.compile(r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being term"),
+        "namespace {}, which is being deleted",
+    ),
+)
+"""Beginnings of messages, each with the author; braces stand for the groups of the form.
+
+The messages are those of Kubernetes 1.30.14 and 1.36.3. The text of a webhook or policy follows these words,
+and a pod's name before them is quoted.
+"""
+
+
+def read_refusal(status: int, reason: str, message: str, namespace: str) -> tuple[str, str]:
+    """Return the author of a refusal, empty if unknown, and why the answer is none about the pod, if so.
+
+    A webhook chooses the status of its denials. Reason and message are those of the Status object.
+    """
+    if message.startswith(_NO_RIGHT):
+        return RBAC, f"you may not create pods in namespace {namespace}"
+    match = _NO_DRY_RUN.match(message)
+    if match:
+        author = f"webhook {match[1]}"
+        return author, f"{author} does not support dry runs, so no pod can be tried"
+    text = message.removeprefix(_INTERNAL)
+    prefix = _FORBIDDEN.match(text)
+    text = text[prefix.end() :] if prefix else text
+    for form, author in _AUTHORS:
+        match = form.match(text)
+        if match:
+            return author.format(*match.groups()), ""
+    if text.partition(" ")[2].startswith(_RATIO):  # after the resource's name (limitranger/admission.go)
+        return "a LimitRange", ""
+    if _MISSING.match(message):
+        return "", f"namespace {namespace} does not exist in this cluster"
+    if status in _NOT_OF_THE_POD or status < 400:
+        return "", f"the API server answered {status} {reason}: {message}"
+    return _SERVER if status in (400, 422) else "", ""
+
+
+def _error(response: AnyResponse) -> ApiError:
+    status, reason = response.status, response.reason
+    return status_error(response.body, "", http_status=status, http_reason=reason, longest=_LONGEST_REFUSAL)
+
+
+def _is_name_taken(response: AnyResponse) -> bool:
+    """Whether a pod of the name exists; a webhook's denial may have the same status."""
+    if response.status != 409:
+        return False
+    error = _error(response)
+    return error.reason == _NAME_TAKEN and not read_refusal(409, error.reason, error.message, "")[0]
+
+
+def _refused(item: ExplainedPod, response: AnyResponse) -> ServerAnswer:
+    error = _error(response)
+    author, problem = read_refusal(error.status, error.reason, error.message, item.namespace)
+    refusal = error.message or f"{error.status} {error.reason}"
+    answer = ServerAnswer(is_admitted=False, refused_by=one_line(author), refusal=refusal)
+    if problem:
+        return replace(answer, is_admitted=None, problem=one_line(problem), refusal=error.message)
+    if error.message.removeprefix(_INTERNAL).startswith(_NO_CALL):
+        return replace(answer, causes=[f"{author} did not answer, and its failurePolicy is Fail"])
+    if author != _VALIDATING or _predicted_verdict(item) != _ADMITTED:
+        return answer
+    cause = "the policy or the settings of the cluster's webhook differ from those that were used here"
+    if item.pod.kind == "DaemonSet":
+        cause = (
+            "the dry run is yours, and enforced namespaces admit pods of DaemonSets from the DaemonSet"
+            " controller only; the decision here is for that controller"
+        )
+    return replace(answer, differences=[AnswerDifference(_VERDICT, _ADMITTED, "denied")], causes=[cause])

@@ -1,33 +1,38 @@
-"""The results of `explain` for people: as text and as a table, with differences and sums. Pure."""
+"""The results of `explain` for people: sentences about a pod, and the text report with differences. Pure."""
 
 import difflib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
-from console.explain.document_parts import as_json
-from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, ServerAnswer, UnexplainedObject
-from console.explain.gpu_sums import GpuAmount, asked_by, asked_now
+from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, UnexplainedObject
 from console.explain.manifest_sources import Location
 from console.explain.policy_edits import Policies
-from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
-from kai.pod import MalformedPod, decode_pod
-from service.text import counted, fold, one_line, printable, shorten_middle, width
-from webhook.policy.decide import Changes
+from service.text import fold, one_line, printable, shorten_middle
 from webhook.policy.labels import LabelProblems
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source
 
-_COLOURS = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
-_RESET = "\033[0m"
-_CONTEXT = 2  # lines
+_COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
+_RESET: Final = "\033[0m"
+_CONTEXT: Final = 2  # lines
+_LONGEST_NAMESPACE: Final = 40
+"""Largest width of a namespace in a title; the object's name is shortened further."""
+_WORDS: Final = {
+    Action.INJECTED: "changed",
+    Action.OBSERVED: "observed",
+    Action.UNCHANGED: "unchanged",
+    Action.ERROR: "error",
+}
+_LEFT: Final = {Action.UNCHANGED: "unchanged", Action.ERROR: "error, left alone"}
+_RANKS: Final = (Reason.DISTRIBUTED, Reason.RANKS_MAY_MEET)
+_SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 
 
-class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # depends on PyYAML's build
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # depends on PyYAML's build
     """A YAML dumper that repeats equal values instead of writing anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
@@ -35,31 +40,21 @@ class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mis
         return True
 
 
-def diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
+def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
     """Yield the lines of a diff of two pods as YAML, keys in the order they were written."""
     lines = difflib.unified_diff(_yaml(before), _yaml(after), lineterm="", n=_CONTEXT)
     for line in list(lines)[2:]:  # without the two file names
-        text = "   …" if line.startswith("@@") else line
-        yield paint(text, line[:1], colour=colour)
-
-
-def paint(text: str, sign: str, *, colour: bool) -> str:
-    """Colour a line by its sign: `+` for added, `-` for removed, `@` for a title."""
-    return f"{_COLOURS[sign]}{text}{_RESET}" if colour and sign in _COLOURS else text
+        yield _paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
 
 
 def _yaml(pod: Mapping[str, Any]) -> list[str]:
-    return yaml.dump(dict(pod), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000).splitlines()
+    written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
+    return yaml.dump(written, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000).splitlines()
 
 
-_WORDS: Final = {
-    Action.INJECTED: "changed",
-    Action.OBSERVED: "observed",
-    Action.UNCHANGED: "unchanged",
-    Action.ERROR: "error",
-}
-_RANKS: Final = (Reason.DISTRIBUTED, Reason.RANKS_MAY_MEET)
-_SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
+def _paint(text: str, sign: str, *, colour: bool) -> str:
+    """Colour a line by its sign: `+` for added, `-` for removed, `@` for a title."""
+    return f"{_COLOURS[sign]}{text}{_RESET}" if colour and sign in _COLOURS else text
 
 
 def action_word(item: ExplainedPod) -> str:
@@ -76,51 +71,38 @@ def reason_code(item: ExplainedPod) -> str:
     """
     if item.verdict is not None and item.verdict.denials:
         return item.verdict.denials[0].reason.code
-    if is_changed_earlier(item) and item.earlier is not None:
-        return one_line(item.earlier.reason, 40)
-    return item.mutation.decision.reason.code
+    return _earlier_reason(item) or item.mutation.decision.reason.code
 
 
-def is_changed_earlier(item: ExplainedPod) -> bool:
-    """Whether the share of a live pod is that of the policy, which the webhook gave it at its creation."""
+def _earlier_reason(item: ExplainedPod) -> str:
+    """Return why the webhook gave a live pod the policy's share at its creation; empty if it did not."""
     is_own = item.mutation.decision.source is Source.OWN_SHARE
-    return is_own and item.earlier is not None and item.earlier.is_current
+    return one_line(item.earlier.reason, 40) if is_own and item.earlier and item.earlier.is_current else ""
 
 
 def headline(item: ExplainedPod) -> str:
     """Return one sentence about what happens to the pod, with the code of the reason."""
     decision = item.mutation.decision
-    if is_changed_earlier(item) and item.earlier is not None:
-        made = one_line(item.earlier.reason, 40)
-        return f"{action_word(item)}: changed at its creation ({made}); its share is the policy's"
-    sentence = with_code(decision.finding)
+    earlier = _earlier_reason(item)
+    if earlier:
+        return f"{action_word(item)}: changed at its creation ({earlier}); its share is the policy's"
+    sentence, changes = with_code(decision.finding), decision.changes
+    is_observed = decision.action is Action.OBSERVED
     if not item.is_decided:
         return f"not known: {sentence}"
-    if decision.action is Action.ERROR:
-        return f"error, left alone: {sentence}"
-    if decision.action is Action.UNCHANGED:
-        return f"unchanged: {sentence}"
-    if decision.action not in (Action.INJECTED, Action.OBSERVED):
-        return f"left alone: {sentence}"
-    changes = decision.changes
-    mode = "mode observe" if decision.action is Action.OBSERVED else ""
-    verb = "would be changed" if mode else "changed"
+    if decision.action is not Action.INJECTED and not is_observed:
+        return f"{_LEFT.get(decision.action, 'left alone')}: {sentence}"
+    verb, mode = ("would be changed", ["mode observe"]) if is_observed else ("changed", [])
     if changes.removed_gpu_keys or any(key in changes.annotations for key in _SHARES):
-        return f"{verb}{f' ({mode})' if mode else ''}: {sentence}"
-    parts = ", ".join([*_parts(changes), *([mode] if mode else [])])
-    return f"{verb} ({parts}), no share given: {sentence.removeprefix('no share: ')}"
-
-
-def _parts(changes: Changes) -> Iterator[str]:
-    """Yield the names of the changed parts of a pod that gets no share."""
-    if changes.scheduler:
-        yield "scheduler"
-    if keys.QUEUE_LABEL in changes.labels:
-        yield "queue"
-    if keys.PRIORITY_LABEL in changes.labels:
-        yield "priority"
-    if changes.toleration:
-        yield "toleration"
+        return f"{verb} (mode observe): {sentence}" if mode else f"{verb}: {sentence}"
+    parts = {
+        "scheduler": changes.scheduler,
+        "queue": keys.QUEUE_LABEL in changes.labels,
+        "priority": keys.PRIORITY_LABEL in changes.labels,
+        "toleration": changes.toleration,
+    }
+    names = ", ".join([*(name for name, is_changed in parts.items() if is_changed), *mode])
+    return f"{verb} ({names}), no share given: {sentence.removeprefix('no share: ')}"
 
 
 def with_code(finding: Finding) -> str:
@@ -130,8 +112,7 @@ def with_code(finding: Finding) -> str:
 
 def is_rank(item: ExplainedPod) -> bool:
     """Whether the pod is a rank of a distributed job that asks for one GPU or a share."""
-    findings = (item.mutation.decision.finding, *item.warnings)
-    return any(finding.reason in _RANKS for finding in findings)
+    return any(finding.reason in _RANKS for finding in (item.mutation.decision.finding, *item.warnings))
 
 
 def hints(item: ExplainedPod) -> list[Finding]:
@@ -140,32 +121,12 @@ def hints(item: ExplainedPod) -> list[Finding]:
     return [finding for finding in item.warnings if finding.sentence != sentence]
 
 
-def share_text(item: ExplainedPod) -> str:
-    """Return what the pod ends with, in a few characters: `0.25`, `2000 MiB`, `1 GPU`; `-` for nothing."""
-    try:
-        pod = decode_pod(as_json(item.outcome))
-    except MalformedPod:
-        return "?"
-    for key, unit in ((keys.GPU_FRACTION, ""), (keys.GPU_MEMORY, " MiB")):
-        if key in pod.annotations:
-            return one_line(pod.annotations[key], 12) + unit
-    amount = asked_by(pod)
-    if amount.uncounted:
-        return "other GPU"
-    return f"{amount.gpus:g} GPU{'' if amount.gpus == 1 else 's'}" if amount.gpus else "-"
-
-
-def amount_after(item: ExplainedPod) -> GpuAmount:
-    """Return what a new pod asks for; in mode observe, what it would ask for."""
-    return asked_now(as_json(item.outcome))
-
-
 def source_sentence(item: ExplainedPod) -> str:
     """Describe what decided the share; empty if the pod gets none."""
     decision = item.mutation.decision
     size = decision.size
     match decision.source:
-        case Source.OWN_SHARE if not is_changed_earlier(item):
+        case Source.OWN_SHARE if not _earlier_reason(item):
             return "the pod's own share"
         case Source.SIZE_LABEL if size is not None:
             return f"the pod's label kaishare.dev/size: {size.name}"
@@ -198,6 +159,7 @@ def server_sentences(item: ExplainedPod) -> Iterator[str]:
     yield f"server: {word}" + (f": {answer.problem}" if answer.problem else "")
     if answer.refusal and answer.refused_by != RBAC:
         yield f"server says: {answer.refusal}"
+    yield from (f"admitted with {field}: {value}" for field, value in answer.fields.items())
     yield from (f"server warning: {warning}" for warning in answer.warnings)
     if item.is_decided:
         yield from (f"differs: {difference.sentence}" for difference in answer.differences)
@@ -214,8 +176,7 @@ def unadmitted_sentence(item: ExplainedPod) -> str:
 def notes(item: ExplainedPod) -> Iterator[str]:
     """Yield sentences about what `explain` does not know of the pod, and about a live pod's past."""
     earlier = item.earlier
-    is_known = earlier is not None and earlier.reason == item.mutation.decision.reason.code
-    if earlier is not None and not is_known and not is_changed_earlier(item):
+    if earlier and earlier.reason != item.mutation.decision.reason.code and not _earlier_reason(item):
         yield (
             f"changed at its creation ({one_line(earlier.reason, 40)});"
             " a new pod may get something else, because the policy or the pod has changed since"
@@ -227,162 +188,6 @@ def notes(item: ExplainedPod) -> Iterator[str]:
         )
 
 
-_NONE: Final = "-"
-_WIDE: Final = 110
-"""Width from which the table has both file and name of an object."""
-_LEAST: Final = {"FILE": 10, "OBJECT": 10, "NAMESPACE": 10}
-"""Smallest width of the columns that are shortened."""
-
-
-def as_table(documents: Iterable[ExplainedDocument], *, columns: int) -> Iterator[str]:
-    """Yield the lines of the table; names are shortened in their middle so that the lines fit.
-
-    Args:
-        documents: the explained documents. Objects that have nothing to do with pods are left out.
-        columns: width of the lines.
-    """
-    items = [
-        (location, _cells(item, location))
-        for document in documents
-        for location, item in document.located()
-        if isinstance(item, ExplainedPod) or item.code != "no-pods"
-    ]
-    if not items:
-        return
-    titles = [title for title in items[0][1] if any(cells[title] for _, cells in items)]
-    if "FILE" in titles and columns < _WIDE:
-        titles.remove("OBJECT")
-    rows = [titles, *([cells[title] or _NONE for title in titles] for _, cells in items)]
-    least = [_LEAST.get(title, 0) for title in titles]
-    widths = _widths(rows, columns, least)
-    if "FILE" in titles:
-        for row, (location, _) in zip(rows[1:], items, strict=True):
-            row[0] = _file(location, widths[0])
-        widths = _widths(rows, columns, least)
-    yield from table_lines(rows, widths)
-
-
-def _cells(item: ExplainedPod | UnexplainedObject, location: Location | None) -> dict[str, str]:
-    """Return the cells of a row by the columns' titles; a column of empty cells is left out."""
-    pod = item.pod if isinstance(item, ExplainedPod) else item
-    names = {
-        "FILE": str(location or ""),
-        "OBJECT": one_line(f"{pod.kind}/{pod.name or '(no name)'}"),
-        "NAMESPACE": one_line(item.namespace),
-    }
-    if isinstance(item, UnexplainedObject):
-        others = {"ACTION": "not known", "SHARE": "?", "REASON": item.code, "WARN": _NONE}
-        return {**names, "PODS": "", "SERVER": "", **others}
-    return {
-        **names,
-        "PODS": str(item.running.count) if item.running else "",
-        "SERVER": server_word(item),
-        "ACTION": action_word(item),
-        "SHARE": share_text(item),
-        "REASON": reason_code(item),
-        "WARN": str(len(hints(item)) or _NONE),
-    }
-
-
-def _file(location: Location | None, columns: int) -> str:
-    if location is None:
-        return _NONE
-    line = f":{location.line}"
-    file, room = one_line(location.file), columns - len(line)
-    if width(file) > room:
-        file = f"…/{file.rpartition('/')[2]}"  # the last part says most
-    return shorten_middle(file, room) + line
-
-
-def _widths(rows: Sequence[Sequence[str]], columns: int, least: Sequence[int]) -> list[int]:
-    """Return the widths of the columns; the smallest ones where no table fits."""
-    widths = column_widths(rows, columns, least)
-    if widths is None:
-        widths = [min(room, fewest or room) for room, fewest in zip(natural_widths(rows), least, strict=True)]
-    return widths
-
-
-def sums(documents: Iterable[ExplainedDocument], *, columns: int) -> list[str]:
-    """Return one sentence with the sums of all pods, in lines of at most a width."""
-    actions: Counter[str] = Counter()
-    answers: Counter[str] = Counter()
-    pods = warned = others = running = ranks = 0
-    today, after = GpuAmount(), GpuAmount()
-    is_live = False
-    for document in documents:
-        for item in document.items:
-            if not isinstance(item, ExplainedPod):
-                others += 1
-                continue
-            pods += 1
-            actions[action_word(item)] += 1
-            answers[server_word(item)] += 1
-            warned += bool(hints(item))
-            ranks += is_rank(item)
-            if item.running is not None:
-                is_live = True
-                running += item.running.count
-                today += item.running.requested
-                after += amount_after(item).times(item.running.count)
-    noun = "workload" if is_live else "pod"
-    head = counted(pods, noun) + (f" with {counted(running, 'pod')}" if is_live else "")
-    parts = [f"{count} {action}" for action, count in actions.most_common()]
-    text = f"{head}: {', '.join(parts)}" if parts else head
-    server_parts = [f"{count} {answer}" for answer, count in answers.most_common() if answer]
-    text += f"; the API server: {', '.join(server_parts)}" if server_parts else ""
-    for count, what in ((warned, "with warnings"), (ranks, "of distributed jobs")):
-        text += f"; {count} {what}" if count else ""
-    text += f"; {counted(others, 'other object')}" if others else ""
-    if is_live:
-        text += f"; asked for today: {today}; by new pods: {after}"
-    return fold(f"{text}.", columns)
-
-
-_NO_PODS: Final = "The manifests contain no pods."
-_NO_WORKLOADS: Final = "There are no workloads."
-_LONGEST_NAMESPACE: Final = 40
-"""Largest width of a namespace in a title; the object's name is shortened further."""
-
-
-def as_text(
-    documents: Sequence[ExplainedDocument],
-    problems: Mapping[str, LabelProblems],
-    policies: Policies,
-    *,
-    colour: bool,
-    columns: int,
-) -> Iterator[str]:
-    """Yield the lines of a text report.
-
-    The report has for each pod its title, file, action, reason, warnings and diff, then the objects without
-    known pods, and first the problems of the namespaces. No sentence about one pod occurs twice.
-
-    Args:
-        documents: the explained documents.
-        problems: the invalid labels and annotations by namespace.
-        policies: the policies of the namespaces.
-        colour: whether to colour the text for a terminal.
-        columns: width of the lines; lines of a diff may be longer.
-    """
-    report = _TextReport(colour=colour, columns=columns)
-    yield from namespace_lines(problems, policies, colour=colour, columns=columns)
-    others: list[tuple[Location | None, UnexplainedObject]] = []
-    has_pods = False
-    for document in documents:
-        for location, item in document.located():
-            if isinstance(item, ExplainedPod):
-                has_pods = True
-                yield from report.pod(item, location)
-            else:
-                others.append((location, item))
-    if not has_pods:
-        yield _NO_PODS if any(document.source for document in documents) else _NO_WORKLOADS
-    if others:
-        yield paint("Other objects:", "@", colour=colour)
-        for location, other in others:
-            yield from report.other(other, location)
-
-
 def namespace_lines(
     problems: Mapping[str, LabelProblems], policies: Policies, *, colour: bool, columns: int
 ) -> Iterator[str]:
@@ -390,15 +195,39 @@ def namespace_lines(
     for namespace, invalid in problems.items():
         if not invalid.count:
             continue
-        yield paint(f"Namespace {one_line(namespace)}", "@", colour=colour)
+        yield _paint(f"Namespace {one_line(namespace)}", "@", colour=colour)
         for problem in invalid.first:
             for line in fold(f"policy: {problem}", columns, head="  ", indent="    "):
-                yield paint(line, "-", colour=colour)
+                yield _paint(line, "-", colour=colour)
         if invalid.count > len(invalid.first):
             yield f"  policy: and {invalid.count - len(invalid.first)} more"
         yield ""
     for sentence in policies.without_effect:
         yield from fold(f"warning: {sentence}", columns, indent="  ")
+
+
+def as_text(documents: Sequence[ExplainedDocument], *, colour: bool, columns: int) -> Iterator[str]:
+    """Yield the lines of the text report; lines of a diff may be longer than `columns`.
+
+    The report has for each pod its title, file, action, reason, warnings and diff, then the objects without
+    known pods. No sentence about one pod occurs twice.
+    """
+    report = _TextReport(colour=colour, columns=columns)
+    others: list[str] = []
+    has_pods = False
+    for document in documents:
+        for location, item in document.located():
+            if isinstance(item, ExplainedPod):
+                has_pods = True
+                yield from report.pod(item, location)
+            else:
+                others += report.other(item, location)
+    if not has_pods:
+        is_live = all(document.document is None for document in documents)
+        yield "There are no workloads." if is_live else "The manifests contain no pods."
+    if others:
+        yield _paint("Other objects:", "@", colour=colour)
+        yield from others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,48 +239,43 @@ class _TextReport:
 
     def pod(self, item: ExplainedPod, location: Location | None) -> Iterator[str]:
         """Yield the lines about a pod."""
+        tail = f" in namespace {shorten_middle(one_line(item.namespace), _LONGEST_NAMESPACE)}"
+        title = shorten_middle(one_line(item.pod.title), self.columns - len(tail)) + tail
+        yield _paint(title, "@", colour=self.colour)
+        for sentence in self._sentences(item, location):
+            sign = "-" if sentence.startswith("denied: ") else ""
+            for line in self._indented(sentence):
+                yield _paint(line, sign, colour=self.colour)
+        if item.server is None and item.planned:
+            for line in _diff(item.pod.template, item.after, colour=self.colour):
+                yield f"  {line}"
+        yield ""
+
+    def _sentences(self, item: ExplainedPod, location: Location | None) -> Iterator[str]:
         decision = item.mutation.decision
-        yield paint(self._title(item.pod.title, item.namespace), "@", colour=self.colour)
         if location is not None:
-            yield from self._indented(f"file: {self._file(location)}")
-        yield from self._indented(headline(item))
+            yield f"file: {self._file(location)}"
+        yield headline(item)
         written = {decision.finding.sentence}
         source = source_sentence(item)
         if source:
-            yield from self._indented(f"decided by: {source}")
+            yield f"decided by: {source}"
         for denial in item.verdict.denials if item.verdict else ():
             is_new = denial.sentence not in written or denial.reason is not decision.reason
-            denied = with_code(denial) if is_new else f"for the reason above ({denial.reason.code})"
-            for line in self._indented(f"denied: {denied}"):
-                yield paint(line, "-", colour=self.colour)
+            yield f"denied: {with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
             written.add(denial.sentence)
         for finding in item.warnings:
             if finding.sentence not in written:
-                yield from self._indented(f"warning: {with_code(finding)}")
+                yield f"warning: {with_code(finding)}"
                 written.add(finding.sentence)
-        for note in notes(item):
-            yield from self._indented(f"note: {note}")
-        for sentence in server_sentences(item):
-            yield from self._indented(sentence)
-        if item.server is not None:
-            yield from self._server_changes(item.server)
-        elif item.planned:
-            before, after = _written(item.pod.template), _written(item.after)
-            yield from (f"  {line}" for line in diff(before, after, colour=self.colour))
-        yield ""
+        yield from (f"note: {note}" for note in notes(item))
+        yield from server_sentences(item)
 
-    def _server_changes(self, answer: ServerAnswer) -> Iterator[str]:
-        """Yield what the whole cluster changes in the pod; this replaces the diff of our own patch."""
-        if not answer.is_admitted:
-            return
-        yield "  what the cluster changes:" if answer.changes else "  the cluster changes nothing"
-        yield from (f"  {paint(line, line[:1], colour=self.colour)}" for line in answer.changes)
-
-    def other(self, item: UnexplainedObject, location: Location | None) -> Iterator[str]:
-        """Yield the lines about an object without known pods."""
+    def other(self, item: UnexplainedObject, location: Location | None) -> list[str]:
+        """Return the lines about an object without known pods."""
         place = f" ({self._file(location)})" if location else ""
         text = f"{item.title} in namespace {one_line(item.namespace)}{place}: {item.message} ({item.code})"
-        yield from fold(text, self.columns, head="  ", indent="    ")
+        return self._indented(text)
 
     def _indented(self, text: str) -> list[str]:
         return fold(text, self.columns, head="  ", indent="    ")
@@ -459,11 +283,3 @@ class _TextReport:
     def _file(self, location: Location) -> str:
         tail = f", line {location.line}"
         return shorten_middle(one_line(location.file), self.columns - len("  file: ") - len(tail)) + tail
-
-    def _title(self, title: str, namespace: str) -> str:
-        tail = f" in namespace {shorten_middle(one_line(namespace), _LONGEST_NAMESPACE)}"
-        return shorten_middle(one_line(title), self.columns - len(tail)) + tail
-
-
-def _written(pod: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from console.explain.manifest_pods import find_pods
-from console.explain.workload_kinds import WORKLOADS
+from console.explain.manifest_pods import WORKLOADS, find_pods
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
 from tests.support.control_plane import ControlPlane, controller_manager

@@ -1,12 +1,11 @@
 """`explain --server` where the cluster decides otherwise than the explanation: the differences and their causes."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from console.explain.explainer import AnswerDifference, ServerAnswer
-from console.explain.pod_defaults import ContainerDefaults
+from console.explain.pod_documents import ContainerDefaults
 from console.explain.server_dry_runs import ask_server
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
@@ -18,7 +17,7 @@ from tests.support.cluster_webhook import (
     managed_namespace,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.other_webhooks import others_configuration, patching, with_sidecar_in_front
+from tests.support.other_webhooks import others_configuration, patching
 from tests.support.server_answers import (
     ENFORCED,
     GPU,
@@ -29,7 +28,6 @@ from tests.support.server_answers import (
     created,
     explained,
     limit_range,
-    signed,
     workload,
 )
 from tests.support.waiting import until
@@ -72,7 +70,7 @@ async def test_a_webhook_that_is_not_installed(admin: Administrator, namespaces:
     assert first.sentence == "spec.schedulerName: default-scheduler in the cluster, kai-scheduler here"
     (cause,) = answer.causes
     assert cause.startswith("kaishare did not change the pod: it is not installed")
-    assert answer.changes == []
+    assert "annotation gpu-fraction" not in answer.fields
 
 
 async def test_a_webhook_that_is_down(
@@ -116,38 +114,9 @@ async def test_a_limit_range_that_gives_a_gpu(
     assert f"a LimitRange of the namespace fills in GPUs: {message}" in answer.causes
     fields = {difference.field for difference in answer.differences}
     assert "container main: limit nvidia.com/gpu" in fields
-    assert any(f"kubernetes.io/limit-ranger: '{message}'" in line for line in answer.changes)
+    assert answer.fields["container main: limit nvidia.com/gpu"] == "2"
     assert not expected.differences
     assert not expected.causes
-
-
-async def test_another_webhook_adds_a_sidecar(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    canary = Canary(admin.client, "asked")
-    (tmp_path / "injector").mkdir()
-    async with (
-        installed(plane, admin.client, tmp_path, NAMESPACE),
-        recording(tmp_path / "injector", patching(with_sidecar_in_front)) as injector,
-        configured(admin.client, others_configuration("zz-sidecars", injector)),
-    ):
-        await canary.until_called(injector)
-        answer = await ask(admin.client, bare_pod("p"))
-    assert signed(answer.changes) == Counter(
-        [
-            "+kai.scheduler/queue: queue-a",
-            "+priorityClassName: train",
-            "+gpu-fraction: '0.5'",
-            "+gpu-fraction-container-name: main",
-            "+kaishare.dev/reason: whole-gpu-converted",
-            "+schedulerName: kai-scheduler",
-            "+- name: sidecar",
-            "+image: example.invalid/sidecar",
-            "-nvidia.com/gpu: '1'",
-        ]
-    ), answer.changes
-    assert not answer.differences, "the share belongs to main, as predicted"
-    assert not answer.causes
 
 
 def with_another_share(pod: Json) -> Json:
@@ -210,7 +179,11 @@ async def test_mode_observe_is_no_difference(
         (answer,) = await ask_server(
             admin.client, [explained(bare_pod("p"), observed, namespace="asked-observed")]
         )
-    assert (answer.is_admitted, answer.changes, answer.differences, answer.causes) == (True, [], [], [])
+    assert (answer.is_admitted, answer.differences, answer.causes) == (True, [], [])
+    assert answer.fields.keys() == {
+        "spec.schedulerName",
+        *(f"container main: {part} nvidia.com/gpu" for part in ("limit", "request")),
+    }
 
 
 async def test_a_daemon_set_of_an_enforced_namespace(

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +12,12 @@ from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     bare_pod,
     ensure_namespaces,
-    installed,
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import ENFORCED as GUARDED
 from tests.support.guard import guard_on
 from tests.support.server_answers import (
     ADMISSION,
-    ENFORCED,
-    NAMESPACE,
     NAMESPACES,
     PLAIN,
     Json,
@@ -166,36 +162,6 @@ async def test_an_admission_policy_refuses_or_warns(
     else:
         assert answer.is_admitted
         assert answer.warnings == (f'Validation failed for {message}: no "pods", please',)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"spec": {"containers": [{"name": "main"}]}}, "spec.containers[0].image: Required value"),
-        ({"spec": {"containers": [{"name": "main", "image": "i", "env": "x"}]}}, "cannot unmarshal string"),
-        ({"metadata": {}}, "name or generateName is required"),
-        ({"metadata": {"name": "p", "labels": {"a": "b c"}}}, 'Invalid value: "b c"'),
-    ],
-)
-async def test_a_malformed_pod_is_refused_by_the_api_server(
-    admin: Administrator, namespaces: None, change: Json, words: str
-) -> None:
-    answer = await ask(admin.client, bare_pod("p") | change, namespace=PLAIN)
-    assert (answer.is_admitted, answer.refused_by) == (False, "the API server")
-    assert words in answer.refusal
-    assert not answer.differences
-
-
-async def test_enforce_denies_as_predicted(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    pod = bare_pod("p", labels={"kaishare.dev/inject": "false"})
-    async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED):
-        answer = await ask(admin.client, pod, namespace="asked-enforced")
-    assert (answer.is_admitted, answer.refused_by) == (False, "webhook pods.validate.kaishare.dev")
-    assert 'the label kaishare.dev/inject: "false" is not allowed here' in answer.refusal
-    assert not answer.differences
-    assert not answer.causes
 
 
 # --- the guard, on for the rest of the file ----------------------------------------------------------------

@@ -206,10 +206,10 @@ SERVER = f"explain --server -n {TEAM} -f pod.yaml"
 CASES = [
     case(OF_TEAM, CHANGED),
     case(f"{OF_TEAM} -o text", CHANGED),
-    case(f"{OF_TEAM} -o table", answer(f"pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted - 1 pod: 1 changed.")),
+    case(f"{OF_TEAM} -o table", answer(f"Pod/mine pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted - 1 pod: 1 changed.")),
     case(f"{OF_TEAM} -o json", answer('"reason": "whole-gpu-converted"'), has_long_lines=True),
-    case(f"{OF_TEAM} -o yaml", answer("reason: whole-gpu-converted"), has_long_lines=True),
     case(f"{OF_TEAM} -o patch", answer('"gpu-fraction": "0.5"'), has_long_lines=True),
+    case(f"explain -n {TEAM} -f pod.yaml", CHANGED),
     case("explain --policies cluster -f pod.yaml", CHANGED),
     case("explain --policies cluster -f elsewhere.yaml", NOT_OTHER),
     case(f"explain --policies cluster -n {TEAM} -f pod.yaml -f elsewhere.yaml", NOT_OTHER),
@@ -245,6 +245,7 @@ CASES = [
         f"{SERVER} -o table",
         answer(f"pod.yaml:1 {TEAM} no answer changed 0.5 whole-gpu-converted - {NO_PODS}", status=2),
         answer(f"pod.yaml:1 {TEAM} admitted changed 0.5 whole-gpu-converted -"),
+        has_long_lines=True,
     ),
     case(
         f"{SERVER} -o json",

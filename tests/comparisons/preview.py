@@ -25,7 +25,7 @@ import aiohttp
 from console.cluster_reading import read_settings
 from console.explain.cluster_facts import ClusterFacts, read_facts
 from console.explain.explainer import ExplainedPod, Explainer, explain
-from console.explain.manifest_sources import ManifestSource, read_source
+from console.explain.manifest_sources import SourceDocument, read_documents
 from console.explain.policy_edits import NamespaceEdits, Policies
 from kai import keys
 from kube.access import find_access
@@ -326,7 +326,7 @@ class _Placed:
     namespace: GeneratedNamespace
     workload: GeneratedWorkload
     written: Written
-    source: ManifestSource
+    source: SourceDocument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +385,7 @@ class _Comparison:
             written = replace(written, manifest=_moved(written.manifest, None))
         try:
             text = json.dumps(written.manifest)
-            source = read_source(text, "manifest")
+            (source,) = read_documents(text, "manifest")
             for _ in explain([source], Explainer("default", {}, DecisionSettings())):
                 pass
         except DocumentError as error:

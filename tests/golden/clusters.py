@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -81,8 +82,10 @@ def command_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
         for manifest, option in itertools.product(
             ("train-resnet", "vllm", "own-share"), ("--policies=cluster", "--server")
         ):
-            path = product.ROOT / "examples" / "workloads" / f"{manifest}.yaml"
-            for output in ("text", "json"):
+            text = (product.ROOT / "examples" / "workloads" / f"{manifest}.yaml").read_text()
+            path = server.kubeconfig.parent / f"{manifest}.yaml"
+            path.write_text(re.sub(r"\n  namespace: \S+", "", text))
+            for output in ("text", "json") if name == "whole" else ("text",):
                 case = f"explain {option} {manifest} {output} {name}"
                 yield case, _run(server, "explain", option, "-f", str(path), "-n", "team-a", "-o", output)
 
@@ -130,7 +133,8 @@ def corpus_cases(folder: Path) -> Iterator[tuple[str, Json]]:
 
 def _run(server: ObjectServer, command: str, *options: str) -> list[str]:
     arguments = (*options, "--kubeconfig", str(server.kubeconfig))
-    ended = product.run(command, *arguments, home=server.kubeconfig.parent, hide={server.server: "SERVER"})
+    hide = {server.server: "SERVER", f"{server.kubeconfig.parent}/": ""}
+    ended = product.run(command, *arguments, home=server.kubeconfig.parent, hide=hide)
     return ended.lines
 
 
@@ -187,16 +191,18 @@ class _Creation:
     def __init__(self, folder: Path, items: list[Json], *, refusal: str) -> None:
         self._policies, self._refusal = folder / "namespaces.json", refusal
         self._namespaces = [each for each in items if each["kind"] == "Namespace"]
+        self._lock = threading.Lock()
 
     def __call__(self, path: str, sent: Json) -> tuple[int, Json]:
         if self._refusal:
             return 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": self._refusal}
         if not path.endswith("/pods"):
             return 201, sent
-        self._policies.write_text(json.dumps({"kind": "List", "items": self._namespaces}))
-        ((answer, _),) = product.Webhooks(self._policies).answers(
-            [("/mutate", reviews.review(sent, path.split("/")[4]))]
-        )
+        with self._lock:
+            self._policies.write_text(json.dumps({"kind": "List", "items": self._namespaces}))
+            ((answer, _),) = product.Webhooks(self._policies).answers(
+                [("/mutate", reviews.review(sent, path.split("/")[4]))]
+            )
         patch = reviews.patch_of(json.loads(answer)["response"])
         return 201, jsonpatch.apply_patch(sent, patch)
 

@@ -1,12 +1,11 @@
 """Pods that `explain --server` asks the API server about, with their explanations and their namespaces."""
 
 import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from console.explain.explainer import ExplainedPod, Explainer, ServerAnswer
-from console.explain.pod_defaults import ContainerDefaults
+from console.explain.pod_documents import ContainerDefaults
 from console.explain.server_dry_runs import ask_server
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
@@ -82,10 +81,3 @@ async def created(admin: Administrator, path: str, item: Json) -> str:
     """Create an object, and return its path."""
     await admin.post(path, item)
     return f"{path}/{item['metadata']['name']}"
-
-
-def signed(lines: Any) -> Counter[str]:
-    """Return the added and removed lines without their indentation, and without the heads of maps."""
-    return Counter(
-        line[:1] + line[1:].strip() for line in lines if line[:1] in "+-" and not line.endswith((":", ": {}"))
-    )

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from console.agents import AgentOptions
 from console.cluster_reading import does_not_exist, read_settings
-from console.explain.explainer import ExplainedPod, Explainer
-from console.explain.live_pods import OwnedMetadata
+from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
 from console.why.causes.binding import are_reservations_visible

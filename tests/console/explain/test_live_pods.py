@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from console.cluster.served_kinds import ServedKind
-from console.explain.explainer import ExplainedPod, Explainer
-from console.explain.gpu_sums import asked_now
-from console.explain.live_pods import OwnedMetadata, TemplateRoles, as_new
-from console.explain.live_workloads import explain_object
+from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
+from console.explain.live_workloads import TemplateRoles, explain_object
 from console.explain.manifest_pods import find_pods
+from console.explain.pod_documents import as_new, asked_now
 from tests.support.live_objects import live_pod
 from tests.support.operator_jobs import (
     OperatorJob,
@@ -32,19 +31,6 @@ from webhook.policy.reasons import Reason
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
 TEMPLATE = {"spec": {"containers": [gpu_container("tensorflow")]}}
-TOKEN_MOUNT = {"name": "kube-api-access-x7d2k", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
-TOKEN = {
-    "name": "kube-api-access-x7d2k",
-    "projected": {"sources": [{"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}]},
-}
-DATA = {"name": "data", "emptyDir": {}}
-NOT_READY = {
-    "key": "node.kubernetes.io/not-ready",
-    "operator": "Exists",
-    "effect": "NoExecute",
-    "tolerationSeconds": 300,
-}
-GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def node_of(manager: dict[str, Any]) -> dict[str, Any]:
@@ -59,79 +45,35 @@ def pod_with(**spec: Any) -> dict[str, Any]:
     return live_pod("case", **spec)
 
 
-@pytest.mark.parametrize(
-    ("pod", "metadata", "spec"),
-    [
-        (pod_with(), {"name": "case"}, {"nodeName": None}),
-        (
-            changed(
-                pod_with(), managedFields=[{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:volumes": {}}}}]
-            ),
-            {},
-            {"nodeName": None},
-        ),
-        (changed(pod_with(), managedFields=[node_of({})]), {}, {"nodeName": "node-1"}),
-        (
-            changed(pod_with(), managedFields=[node_of({"subresource": "binding"})]),
-            {},
-            {"nodeName": None},
-        ),
-        (changed(pod_with(), managedFields=[None, 7, {"fieldsV1": []}]), {}, {"nodeName": None}),
-        (changed(pod_with(), generateName="ca"), {"name": None, "generateName": "ca"}, {}),
-        (changed(pod_with(), generateName="other-"), {"name": "case"}, {}),
-        (
-            live_pod(
-                "case",
-                labels={"runai-gpu-group": "g", "app": "a", "kai.scheduler/queue": "q"},
-                annotations={
-                    "pod-group-name": "g",
-                    "kaishare.dev/reason": "own",
-                    "gpu-fraction": "0.5",
-                    "kubectl.kubernetes.io/last-applied-configuration": "{}",
-                },
-            ),
-            {
-                "labels": {"app": "a", "kai.scheduler/queue": "q"},
-                "annotations": {"kaishare.dev/reason": "own", "gpu-fraction": "0.5"},
-            },
-            {},
-        ),
-        (pod_with(tolerations=[NOT_READY, GPU_TAINT]), {}, {"tolerations": [GPU_TAINT]}),
-        (pod_with(tolerations=[NOT_READY]), {}, {"tolerations": None}),
-        (pod_with(tolerations=[{**NOT_READY, "tolerationSeconds": 60}]), {}, {
-            "tolerations": [{**NOT_READY, "tolerationSeconds": 60}]
-        }),
-        (pod_with(priority=0, ephemeralContainers=[{}]), {}, {"priority": None, "ephemeralContainers": None}),
-        (pod_with(volumes=[DATA, TOKEN]), {}, {"volumes": [DATA]}),
-        (pod_with(volumes=[TOKEN]), {}, {"volumes": None}),
-        (pod_with(volumes=[{"name": "kube-api-access-own", "emptyDir": {}}]), {}, {
-            "volumes": [{"name": "kube-api-access-own", "emptyDir": {}}]
-        }),
-        (
-            pod_with(volumes=[TOKEN], containers=[gpu_container(volumeMounts=[TOKEN_MOUNT])]),
-            {},
-            {"containers": [gpu_container()]},
-        ),
-    ],
-    ids=[
-        "node of a scheduler, without managed fields",
-        "node of a scheduler",
-        "node of the creator",
-        "node by the subresource",
-        "unreadable managed fields",
-        "generated name",
-        "name of another prefix",
-        "keys of KAI and kubectl",
-        "default and own tolerations",
-        "default tolerations only",
-        "toleration with another time",
-        "priority and ephemeral containers",
-        "token and own volumes",
-        "token volume only",
-        "own volume with the token's prefix",
-        "mount of the token",
-    ],
-)  # fmt: skip
+OTHER_MANAGER = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:volumes": {}}}}
+KEYED = live_pod(
+    "case",
+    labels={"runai-gpu-group": "g", "app": "a", "kai.scheduler/queue": "q"},
+    annotations={
+        "pod-group-name": "g",
+        "kaishare.dev/reason": "own",
+        "gpu-fraction": "0.5",
+        "kubectl.kubernetes.io/last-applied-configuration": "{}",
+    },
+)
+KEPT = {
+    "labels": {"app": "a", "kai.scheduler/queue": "q"},
+    "annotations": {"kaishare.dev/reason": "own", "gpu-fraction": "0.5"},
+}
+AS_NEW: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "node of a scheduler, without managed fields": (pod_with(), {"name": "case"}, {"nodeName": None}),
+    "node of a scheduler": (changed(pod_with(), managedFields=[OTHER_MANAGER]), {}, {"nodeName": None}),
+    "node of the creator": (changed(pod_with(), managedFields=[node_of({})]), {}, {"nodeName": "node-1"}),
+    "node by the subresource": (changed(pod_with(), managedFields=[node_of({"subresource": "binding"})]), {}, {"nodeName": None}),
+    "unreadable managed fields": (changed(pod_with(), managedFields=[None, 7, {"fieldsV1": []}]), {}, {"nodeName": None}),
+    "generated name": (changed(pod_with(), generateName="ca"), {"name": None, "generateName": "ca"}, {}),
+    "name of another prefix": (changed(pod_with(), generateName="other-"), {"name": "case"}, {}),
+    "keys of KAI and kubectl": (KEYED, KEPT, {}),
+    "priority": (pod_with(priority=0, ephemeralContainers=[{}]), {}, {"priority": None, "ephemeralContainers": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pod", "metadata", "spec"), AS_NEW.values(), ids=AS_NEW)
 def test_a_live_pod_as_a_new_one(pod: dict[str, Any], metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     before = copy.deepcopy(pod)
     new = as_new(pod)
@@ -148,7 +90,7 @@ def test_any_part_of_a_live_pod_may_be_malformed(part: Any) -> None:
     for pod in (
         {"metadata": part, "spec": part},
         {"metadata": {"labels": part, "annotations": part, "generateName": part, "name": part}},
-        {"spec": {**dict.fromkeys(fields, part), "volumes": [TOKEN, part]}},
+        {"spec": {**dict.fromkeys(fields, part), "volumes": [part]}},
         {"metadata": {"managedFields": part}, "spec": {"nodeName": "n"}},
     ):
         assert as_new(pod)["kind"] == "Pod"
@@ -183,7 +125,6 @@ def test_what_a_pod_asks_for() -> None:
 def test_the_template_of_every_pod_of_an_operator(job: OperatorJob) -> None:
     templates = find_pods(job.manifest)
     roles = TemplateRoles.of(templates)
-    assert roles is not None
     for path, pod in job.pods:
         position = roles.position_of(pod["metadata"].get("labels", {}))
         assert position is not None
@@ -192,7 +133,7 @@ def test_the_template_of_every_pod_of_an_operator(job: OperatorJob) -> None:
 
 def test_templates_that_no_label_tells_apart() -> None:
     (template,) = find_pods({"kind": "Deployment", "spec": {"template": TEMPLATE}})
-    assert TemplateRoles.of([template, template]) is None
+    assert TemplateRoles.of([template, template]).position_of({"app": "web"}) is None
 
 
 def recorded_pods() -> list[tuple[str, dict[str, Any]]]:

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from console.explain import live_workloads as live
-from console.explain.explainer import ExplainedPod, Explainer, UnexplainedObject
+from console.explain.explainer import (
+    ExplainedPod,
+    Explainer,
+    OwnedMetadata,
+    OwnerReference,
+    UnexplainedObject,
+)
 from console.explain.live_workloads import LiveWorkloads, live_workloads
-from console.explain.text import is_rank
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.live_objects import (
@@ -70,132 +75,67 @@ WORKFLOW = reference("Workflow", "flow", api_version="argoproj.io/v1alpha1")
 SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1beta1")
 
 
-@pytest.mark.parametrize(
-    ("items", "expected"),
-    [
-        ([], []),
-        ([DEPLOYMENT], [f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs"]),
-        (
-            [DEPLOYMENT, REVISION, POD, live_pod("web-1-y", reference("ReplicaSet", "web-1"))],
-            [f"Deployment web, spec.template: {CONVERTED}, 2 pods, 2 GPUs"],
-        ),
-        (
-            [DEPLOYMENT, REVISION, live_pod("a", reference("ReplicaSet", "web-1"), phase="Failed")],
-            [f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
-        ),
-        (
-            [workload("CronJob", "night"), JOB, live_pod("n", reference("Job", "night-1"))],
-            [f"CronJob night, spec.jobTemplate.spec.template: {CONVERTED}, 1 pods, 1 GPU"],
-        ),
-        ([JOB], [f"Job night-1 of CronJob night, spec.template: {CONVERTED}, 0 pods, 0 GPUs"]),
-        (
-            [workload("Deployment", "y", SERVICE), workload("ReplicaSet", "y-1", reference("Deployment", "y"))],
-            [f"Deployment y of InferenceService x, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
-        ),
-        (
-            [workload("ReplicaSet", "bare", replicas=0)],
-            [f"ReplicaSet bare, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
-        ),
-        (
-            [
-                workload("ReplicaSet", "new", reference("Rollout", "r"), replicas=2),
-                workload("ReplicaSet", "old", reference("Rollout", "r"), replicas=0),
-                live_pod("new-x", reference("ReplicaSet", "new")),
-            ],
-            [f"ReplicaSet new of Rollout r, spec.template: {CONVERTED}, 1 pods, 1 GPU"],
-        ),
-        ([{**workload("Job", "done"), "status": DONE}], []),
-        (
-            [{**workload("Job", "done"), "status": {"conditions": 7}}],
-            [f"Job done, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
-        ),
-        (
-            [workload("StatefulSet", "set"), live_pod("set-0", reference("StatefulSet", "set"))],
-            [f"StatefulSet set, spec.template: {CONVERTED}, 1 pods, 1 GPU"],
-        ),
-        (
-            [workload("DaemonSet", "all"), live_pod("all-x", reference("DaemonSet", "all"))],
-            ["DaemonSet all, spec.template: daemonset, 1 pods, 1 GPU"],
-        ),
-        ([live_pod("bare")], [f"Pod bare: {CONVERTED}, 1 pods, 1 GPU"]),
-        ([live_pod("bare", phase="Succeeded")], []),
-        (
-            [
-                live_pod("flow-1", WORKFLOW, created="2026-01-01T00:00:00Z"),
-                live_pod("flow-2", WORKFLOW, created="2026-01-03T00:00:00Z"),
-                live_pod("flow-3", WORKFLOW, created="2026-01-02T00:00:00Z"),
-                live_pod("flow-4", WORKFLOW, created="2026-01-04T00:00:00Z", phase="Succeeded"),
-            ],
-            [f"Workflow flow, by its newest pod flow-2: {CONVERTED}, 3 pods, 3 GPUs"],
-        ),
-        (
-            [live_pod("mirror", reference("Node", "n", api_version="v1"), annotations={"kubernetes.io/config.mirror": "x"})],
-            ["Pod mirror: mirror-pod, 1 pods, 1 GPU"],
-        ),
-        (
-            [
-                workload("Job", "b", reference("CronJob", "a", api_version="batch/v1")),
-                workload("CronJob", "a", reference("Job", "b", api_version="batch/v1")),
-                live_pod("b-1", reference("Job", "b", api_version="batch/v1")),
-            ],
-            [f"CronJob a of Job b, spec.jobTemplate.spec.template: {CONVERTED}, 1 pods, 1 GPU"],
-        ),
-        (
-            [workload("CronJob", "a", reference("Deployment", "web")), DEPLOYMENT],
-            [
-                f"CronJob a of Deployment web, spec.jobTemplate.spec.template: {CONVERTED}, 0 pods, 0 GPUs",
-                f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
-            ],
-        ),
-        (
-            [workload("Deployment", "self", reference("Deployment", "self"))],
-            [f"Deployment self of Deployment self, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
-        ),
-        (
-            [workload("Deployment", "bad", template={"spec": {"containers": 3}})],
-            ["Deployment bad: unreadable"],
-        ),
-        (
-            of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3})),
-            [
-                "PyTorchJob job, spec.pytorchReplicaSpecs.Master.template: distributed, 1 pods, 1 GPU",
-                "PyTorchJob job, spec.pytorchReplicaSpecs.Worker.template: distributed, 3 pods, 3 GPUs",
-            ],
-        ),
-        (
-            of_operator(job_set(template(), [1, 1])),
-            [
-                "JobSet job, spec.replicatedJobs.0.template.spec.template: distributed, 1 pods, 1 GPU",
-                "JobSet job, spec.replicatedJobs.1.template.spec.template: distributed, 1 pods, 1 GPU",
-            ],
-        ),
-    ],
-    ids=[
-        "nothing",
-        "without pods",
-        "deployment",
-        "pods that have ended",
-        "cron job",
-        "owner that does not exist",
-        "unknown owner",
-        "replica set without owner",
-        "revisions of an unknown owner",
-        "finished job",
-        "unreadable status",
-        "stateful set",
-        "daemon set",
-        "bare pod",
-        "ended bare pod",
-        "newest pod of an unknown owner",
-        "mirror pod",
-        "circle of owners",
-        "owner of a kind that is read later",
-        "owner of itself",
-        "unreadable template",
-        "operator with two templates",
-        "jobs of a job set",
-    ],
-)  # fmt: skip
+NIGHT = workload("CronJob", "night")
+OF_ROLLOUT = reference("Rollout", "r")
+OF_JOB = reference("Job", "b", api_version="batch/v1")
+NO_PODS = f"spec.template: {CONVERTED}, 0 pods, 0 GPUs"
+ONE_POD = f"spec.template: {CONVERTED}, 1 pods, 1 GPU"
+FLOW = [
+    live_pod(f"flow-{day}", WORKFLOW, created=f"2026-01-0{day}T00:00:00Z", phase="Succeeded" if day == 4 else "Running")
+    for day in (1, 3, 2, 4)
+]  # fmt: skip
+MIRROR = live_pod("mirror", reference("Node", "n", api_version="v1"), annotations={"kubernetes.io/config.mirror": "x"})  # fmt: skip
+CIRCLE = [
+    workload("Job", "b", reference("CronJob", "a", api_version="batch/v1")),
+    workload("CronJob", "a", OF_JOB),
+    live_pod("b-1", OF_JOB),
+]
+STAND_FOR: dict[str, tuple[list[Json], list[str]]] = {
+    "nothing": ([], []),
+    "without pods": ([DEPLOYMENT], [f"Deployment web, {NO_PODS}"]),
+    "deployment": ([DEPLOYMENT, REVISION, POD, live_pod("web-1-y", reference("ReplicaSet", "web-1"))],
+                   [f"Deployment web, spec.template: {CONVERTED}, 2 pods, 2 GPUs"]),
+    "pods that have ended": ([DEPLOYMENT, REVISION, live_pod("a", reference("ReplicaSet", "web-1"), phase="Failed")],
+                             [f"Deployment web, {NO_PODS}"]),
+    "cron job": ([NIGHT, JOB, live_pod("n", reference("Job", "night-1"))],
+                 [f"CronJob night, spec.jobTemplate.{ONE_POD}"]),
+    "owner that does not exist": ([JOB], [f"Job night-1 of CronJob night, {NO_PODS}"]),
+    "unknown owner": ([workload("Deployment", "y", SERVICE), workload("ReplicaSet", "y-1", reference("Deployment", "y"))],
+                      [f"Deployment y of InferenceService x, {NO_PODS}"]),
+    "replica set without owner": ([workload("ReplicaSet", "bare", replicas=0)], [f"ReplicaSet bare, {NO_PODS}"]),
+    "revisions of an unknown owner": (
+        [workload("ReplicaSet", "new", OF_ROLLOUT, replicas=2), workload("ReplicaSet", "old", OF_ROLLOUT, replicas=0),
+         live_pod("new-x", reference("ReplicaSet", "new"))],
+        [f"ReplicaSet new of Rollout r, {ONE_POD}"]),
+    "finished job": ([{**workload("Job", "done"), "status": DONE}], []),
+    "unreadable status": ([{**workload("Job", "done"), "status": {"conditions": 7}}], [f"Job done, {NO_PODS}"]),
+    "stateful set": ([workload("StatefulSet", "set"), live_pod("set-0", reference("StatefulSet", "set"))],
+                     [f"StatefulSet set, {ONE_POD}"]),
+    "daemon set": ([workload("DaemonSet", "all"), live_pod("all-x", reference("DaemonSet", "all"))],
+                   ["DaemonSet all, spec.template: daemonset, 1 pods, 1 GPU"]),
+    "bare pod": ([live_pod("bare")], [f"Pod bare: {CONVERTED}, 1 pods, 1 GPU"]),
+    "ended bare pod": ([live_pod("bare", phase="Succeeded")], []),
+    "newest pod of an unknown owner": (FLOW, [f"Workflow flow, by its newest pod flow-3: {CONVERTED}, 3 pods, 3 GPUs"]),
+    "mirror pod": ([MIRROR], ["Pod mirror: mirror-pod, 1 pods, 1 GPU"]),
+    "circle of owners": (CIRCLE, [f"CronJob a of Job b, spec.jobTemplate.{ONE_POD}"]),
+    "owner of a kind that is read later": (
+        [workload("CronJob", "a", reference("Deployment", "web")), DEPLOYMENT],
+        [f"CronJob a of Deployment web, spec.jobTemplate.{NO_PODS}", f"Deployment web, {NO_PODS}"]),
+    "owner of itself": ([workload("Deployment", "self", reference("Deployment", "self"))],
+                        [f"Deployment self of Deployment self, {NO_PODS}"]),
+    "unreadable template": ([workload("Deployment", "bad", template={"spec": {"containers": 3}})],
+                            ["Deployment bad: unreadable"]),
+    "operator with two templates": (
+        of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3})),
+        ["PyTorchJob job, spec.pytorchReplicaSpecs.Master.template: distributed, 1 pods, 1 GPU",
+         "PyTorchJob job, spec.pytorchReplicaSpecs.Worker.template: distributed, 3 pods, 3 GPUs"]),
+    "jobs of a job set": (
+        of_operator(job_set(template(), [1, 1])),
+        [f"JobSet job, spec.replicatedJobs.{n}.template.spec.template: distributed, 1 pods, 1 GPU" for n in (0, 1)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("items", "expected"), STAND_FOR.values(), ids=STAND_FOR)
 async def test_which_objects_stand_for_which(
     client: KubeClient, server: ApiServer, items: list[Json], expected: list[str]
 ) -> None:
@@ -248,42 +188,26 @@ async def test_a_named_namespace_is_always_read(
     assert all("/namespaces/" in path or path == "/apis" for path in server.requested_paths(""))
 
 
+SET = f"StatefulSet set, {NO_PODS}"
+UNCOUNTED = f"spec.template: {CONVERTED}, None"
+
+
 @pytest.mark.parametrize(
-    ("refused", "notes", "expected"),
+    ("refused", "name", "expected"),
     [
-        (
-            "replicasets",
-            ["you may not list replicasets.apps in namespace team-a"],
-            [
-                f"Deployment web, spec.template: {CONVERTED}, None",
-                f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, 1 pods, 1 GPU",
-                f"StatefulSet set, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
-            ],
-        ),
-        (
-            "pods",
-            ["you may not list pods in namespace team-a"],
-            [
-                f"Deployment web, spec.template: {CONVERTED}, None",
-                f"StatefulSet set, spec.template: {CONVERTED}, None",
-            ],
-        ),
-        (
-            "deployments",
-            ["you may not list deployments.apps in namespace team-a"],
-            [
-                f"ReplicaSet web-1 of Deployment web, spec.template: {CONVERTED}, 1 pods, 1 GPU",
-                f"StatefulSet set, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
-            ],
-        ),
+        ("replicasets", "replicasets.apps",
+         [f"Deployment web, {UNCOUNTED}", f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, 1 pods, 1 GPU", SET]),
+        ("pods", "pods", [f"Deployment web, {UNCOUNTED}", f"StatefulSet set, {UNCOUNTED}"]),
+        ("deployments", "deployments.apps", [f"ReplicaSet web-1 of Deployment web, {ONE_POD}", SET]),
     ],
-)
+)  # fmt: skip
 async def test_a_missing_right_is_a_note(
-    client: KubeClient, server: ApiServer, refused: str, notes: list[str], expected: list[str]
+    client: KubeClient, server: ApiServer, refused: str, name: str, expected: list[str]
 ) -> None:
     server.refusals = {refused: refuses(403, "Forbidden")}
     result = await read(client, server, DEPLOYMENT, REVISION, POD, workload("StatefulSet", "set"))
-    assert (result.notes, lines(result)) == (notes, expected)
+    assert result.notes == [f"you may not list {name} in namespace team-a"]
+    assert lines(result) == expected
 
 
 @pytest.mark.parametrize(
@@ -326,35 +250,6 @@ async def test_an_owner_in_another_namespace_does_not_hide_an_object(
     hidden = workload("Job", "hidden", reference("Deployment", "web"), namespace="team-b")
     result = await read(client, server, DEPLOYMENT, hidden, namespaces=["team-a", "team-b"])
     assert [item.namespace for item in result.items] == ["team-a", "team-b"]
-
-
-async def test_an_earlier_change_is_recognised(client: KubeClient, server: ApiServer) -> None:
-    def converted(name: str, fraction: str) -> Json:
-        annotations = {
-            "gpu-fraction": fraction,
-            "gpu-fraction-container-name": "main",
-            "kaishare.dev/reason": CONVERTED,
-        }
-        pod = live_pod(name, annotations=annotations, schedulerName="kai-scheduler")
-        del pod["spec"]["containers"][0]["resources"]
-        return pod
-
-    result = await read(client, server, converted("now", "0.5"), converted("then", "0.25"))
-    now, then = (item for item in result.items if isinstance(item, ExplainedPod))
-    assert now.earlier is not None
-    assert (now.earlier.reason, now.earlier.is_current) == (CONVERTED, True)
-    assert then.earlier is not None
-    assert then.earlier.is_current is False
-    assert now.running is not None
-    assert str(now.running.requested) == "0.5 GPUs"
-
-
-async def test_ranks_are_counted(client: KubeClient, server: ApiServer) -> None:
-    result = await read(
-        client, server, DEPLOYMENT, *of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3}))
-    )
-    ranks = [item for item in result.items if isinstance(item, ExplainedPod) and is_rank(item)]
-    assert [item.running and item.running.count for item in ranks] == [1, 3]
 
 
 async def test_pods_without_the_label_of_their_template_are_not_counted(
@@ -417,3 +312,18 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
         "Pod flow-1",
         "ReplicaSet r of Workflow flow, spec.template",
     ]
+
+
+@pytest.mark.parametrize(
+    ("references", "uid"),
+    [
+        ([], None),
+        ([OwnerReference(uid="a")], "a"),
+        ([OwnerReference(uid="a"), OwnerReference(uid="b", controller=True)], "b"),
+        ([OwnerReference(uid="a", controller=False), OwnerReference(uid="b")], "a"),
+        ([OwnerReference(uid=str(number)) for number in range(1000)], "0"),
+    ],
+)
+def test_owner_of_an_object(references: list[OwnerReference], uid: str | None) -> None:
+    owner = OwnedMetadata(ownerReferences=references).owner
+    assert (owner.uid if owner else None) == uid

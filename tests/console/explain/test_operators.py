@@ -2,33 +2,28 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from console.explain.document_parts import as_json
 from console.explain.manifest_pods import FoundPod, find_pods
 from console.explain.operators import OPERATORS, additions_of
-from kai.kaishare_keys import SIZE
-from service.documents import DocumentError, flatten_lists, load_file
+from console.explain.pod_documents import as_json
 from tests.console.explain.conftest import Run
 from tests.support.operator_jobs import (
     NAMESPACE,
     OperatorJob,
     jax_job,
     job_set,
-    kueue_group_pods,
     leader_worker_set,
     mpi_job,
     paddle_job,
     py_torch_job,
     tf_job,
-    train_job_pods,
     xg_boost_job,
 )
-from tests.support.pods import GPU, container, folder_from, gpu_container
+from tests.support.pods import container, gpu_container
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
@@ -130,39 +125,6 @@ def with_pod(*containers: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": list(containers)}}
 
 
-WRITTEN = with_pod(container("tensorflow"), annotations={"gpu-fraction": "0.25"})
-NAMED = with_pod(gpu_container("tensorflow"), labels={SIZE: "train"})
-EXCEPTIONS: list[tuple[str, dict[str, Any], dict[str, str], Reason, bool]] = [
-    ("a share of its own", WRITTEN, {}, Reason.OWN_SHARE, True),
-    ("a named size", NAMED, {"size.kaishare.dev/train": "0.25"}, Reason.WHOLE_GPU_CONVERTED, True),
-    ("distributed=share", TEMPLATE, {"kaishare.dev/distributed": "share"}, Reason.WHOLE_GPU_CONVERTED, False),
-    ("a cap of half a GPU", TEMPLATE, {"kaishare.dev/max-gpu-fraction": "0.5"}, Reason.WHOLE_GPU_CONVERTED, True),
-    ("several GPUs", with_pod(gpu_container("tensorflow", "8")), {}, Reason.SEVERAL_GPUS, False),
-    ("no GPU", with_pod(container("tensorflow")), {}, Reason.NO_GPU, False),
-    ("mode observe", TEMPLATE, {"kaishare.dev/mode": "observe"}, Reason.DISTRIBUTED, False),
-    ("mode enforce", TEMPLATE, {"kaishare.dev/mode": "enforce"}, Reason.DISTRIBUTED, False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("exception", EXCEPTIONS, ids=lambda case: case[0])
-@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
-def test_authors_and_policy_owners_decide_before_the_evidence(
-    case: tuple[str, Build, str], exception: tuple[str, dict[str, Any], dict[str, str], Reason, bool]
-) -> None:
-    _, template, labels, reason, is_hinted = exception
-    for decision in assert_preview_equals_answer(policy_of(HALF | labels), case[1](template)):
-        assert decision.reason is reason
-        assert (Reason.RANKS_MAY_MEET in [warning.reason for warning in decision.warnings]) is is_hinted
-
-
-@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
-def test_a_cap_in_memory_alone_forbids_a_whole_gpu(case: tuple[str, Build, str]) -> None:
-    labels = QUEUE | {"kaishare.dev/gpu-memory": "2000", "kaishare.dev/max-gpu-memory": "2000"}
-    for decision in assert_preview_equals_answer(policy_of(labels), case[1](TEMPLATE)):
-        assert decision.reason is Reason.WHOLE_GPU_CONVERTED
-        assert Reason.RANKS_MAY_MEET in [warning.reason for warning in decision.warnings]
-
-
 @pytest.mark.parametrize("case", [*SEVERAL_RANKS, *ONE_RANK], ids=lambda case: case[0])
 def test_the_labels_of_the_first_pod_are_those_of_its_controller(case: tuple[Any, ...]) -> None:
     """A selector of a size sees them, except those that the operator's own webhook adds later."""
@@ -194,27 +156,6 @@ def test_a_selector_sees_the_labels_of_the_controller() -> None:
     job = py_torch_job(TEMPLATE, {"Master": 1, "Worker": 1})
     decisions = assert_preview_equals_answer(policy_of(sizes, selector), job)
     assert [decision.size.name if decision.size else None for decision in decisions] == [None, "quarter"]
-
-
-@pytest.mark.parametrize(
-    ("pods", "reason"),
-    [
-        (train_job_pods(TEMPLATE, 2), Reason.DISTRIBUTED),
-        (train_job_pods(TEMPLATE, 1), Reason.WHOLE_GPU_CONVERTED),
-        (kueue_group_pods(TEMPLATE, 2), Reason.DISTRIBUTED),
-        (kueue_group_pods(TEMPLATE, 1), Reason.WHOLE_GPU_CONVERTED),
-        (kueue_group_pods(TEMPLATE, 2, serves=True), Reason.WHOLE_GPU_CONVERTED),
-    ],
-    ids=[
-        "TrainJob",
-        "TrainJob of one node",
-        "Kueue group",
-        "Kueue group of one pod",
-        "Kueue group that serves",
-    ],
-)
-def test_pods_whose_manifest_does_not_show_them(pods: list[dict[str, Any]], reason: Reason) -> None:
-    assert {decided(policy_of(HALF), pod).reason for pod in pods} == {reason}
 
 
 def workload(kind: str, version: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -319,7 +260,7 @@ ADDED = ("WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "training.kubeflow.org", "ow
 
 
 def test_the_additions_are_not_shown(run: Run) -> None:
-    for output in ("text", "json", "yaml", "patch"):
+    for output in ("text", "json", "patch"):
         result = run(JOB, *OPTIONS, "-o", output)
         assert result.status == 0, output
         for name in ADDED:
@@ -329,99 +270,6 @@ def test_the_additions_are_not_shown(run: Run) -> None:
         in run(JOB, *OPTIONS).out
     )
     assert "(distributed)" in run(JOB, *OPTIONS).out
-
-
-def test_a_pod_of_an_operator_has_the_same_patch_as_from_the_server(run: Run) -> None:
-    for _, build, _ in SEVERAL_RANKS:
-        for _, pod in build(BARE).pods:
-            (line,) = run(json.dumps(pod), *OPTIONS, "-o", "patch").out.splitlines()
-            sent = mutate(policy_of(HALF), json.dumps(pod).encode(), DecisionSettings()).sent
-            assert json.loads(line) == json.loads(json.dumps(sent))
-
-
-# Manifests of other projects.
-
-CORPUS: Mapping[str, str] = {
-    "KAI-Scheduler__docs__batch__pytorch-job.yaml": "a PyTorchJob of 3 ranks",
-    "kubernetes-engine-samples__ai-ml__gke-tpu-dynamic-slicing__tpu-multislice-jax.yaml": "a JobSet of 2 jobs",
-    "kubernetes-engine-samples__ai-ml__llm-multihost-gpus-tensorrt-llm__lws.yaml": "a LeaderWorkerSet of 2 ranks",
-    "kubernetes-engine-samples__ai-ml__llm-multihost-gpus__vllm-deepseek-r1-A3.yaml": "a LeaderWorkerSet of 2 ranks",
-    "kubernetes-engine-samples__ai-ml__llm-multihost-gpus__vllm-llama3-405b-A3-HDML.yaml": "a LeaderWorkerSet of 2 ranks",
-    "kueue__site__static__examples__appwrapper__pytorch-sample.yaml": "a PyTorchJob of 2 ranks",
-    "kueue__site__static__examples__jobs__sample-jobset.yaml": "a JobSet of 2 jobs",
-    "kueue__site__static__examples__jobs__sample-mpijob.yaml": "an MPIJob",
-    "kueue__site__static__examples__jobs__sample-pytorchjob.yaml": "a PyTorchJob of 2 ranks",
-    "kueue__site__static__examples__pods-kueue__kueue-pod-group.yaml": "a Kueue group of 2 pods",
-    "kueue__site__static__examples__serving-workloads__sample-leaderworkerset-tas.yaml": "a LeaderWorkerSet of 3 ranks",
-}
-"""The files of the corpus with a job of several ranks, and the evidence."""
-
-
-def with_one_gpu(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod with exactly one GPU, in its first container."""
-    for number, item in enumerate(pod["spec"]["containers"]):
-        resources = item.setdefault("resources", {})
-        for kind in ("limits", "requests"):
-            amounts = resources.get(kind) or {}
-            resources[kind] = {key: amount for key, amount in amounts.items() if key != GPU}
-        if number == 0:
-            resources["limits"][GPU] = 1
-    return pod
-
-
-def corpus_pods() -> list[tuple[str, FoundPod]]:
-    pods = []
-    for file in sorted(folder_from("KAISHARE_CORPUS", "manifests written by others").glob("*.yaml")):
-        try:
-            documents = flatten_lists(load_file(file))
-        except DocumentError:
-            continue
-        pods += [(file.name, pod) for document in documents for pod in find_pods(document)]
-    return pods
-
-
-def test_jobs_of_several_ranks_of_other_projects_keep_their_gpus() -> None:
-    seen = set()
-    for file, template in corpus_pods():
-        as_written = previewed(policy_of(HALF), template)
-        created = with_one_gpu(json.loads(as_json(template.as_created(NAMESPACE))))
-        decision = decided(policy_of(HALF), created)
-        if file not in CORPUS:
-            assert Reason.DISTRIBUTED not in (as_written.reason, decision.reason), template.title
-            continue
-        seen.add(file)
-        assert as_written.reason in (Reason.DISTRIBUTED, Reason.SEVERAL_GPUS, Reason.NO_GPU), template.title
-        assert f": {CORPUS[file]};" in decision.finding.sentence, template.title
-    assert seen == CORPUS.keys()
-
-
-def of_one_rank(node: Any) -> Any:
-    """Return a manifest with one rank instead of several."""
-    if isinstance(node, list):
-        return [of_one_rank(child) for child in node]
-    if not isinstance(node, dict):
-        return node
-    changed = {key: of_one_rank(child) for key, child in node.items() if key != "Worker"}
-    if "replicatedJobs" in changed:
-        changed["replicatedJobs"] = [{**changed["replicatedJobs"][0], "replicas": 1}]
-    if "leaderWorkerTemplate" in changed:
-        changed["leaderWorkerTemplate"]["size"] = 1
-    if "kueue.x-k8s.io/pod-group-total-count" in changed:
-        changed["kueue.x-k8s.io/pod-group-total-count"] = "1"
-    return changed
-
-
-@pytest.mark.parametrize("file", [file for file, evidence in CORPUS.items() if "MPI" not in evidence])
-def test_jobs_of_other_projects_get_the_share_if_they_have_one_rank(file: str) -> None:
-    path = Path(folder_from("KAISHARE_CORPUS", "manifests written by others")) / file
-    pods = [
-        pod for document in of_one_rank(list(flatten_lists(load_file(path)))) for pod in find_pods(document)
-    ]
-    assert pods
-    for pod in pods:
-        created = with_one_gpu(json.loads(as_json(pod.as_created(NAMESPACE))))
-        created["metadata"]["name"] = "case"  # a bare pod without a name gets no share
-        assert decided(policy_of(HALF), created).reason is Reason.WHOLE_GPU_CONVERTED, pod.title
 
 
 def test_a_job_sets_pods_have_the_label_of_its_coordinator() -> None:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from console.explain.workload_kinds import WORKLOADS, added_labels
 from tests.console.explain.conftest import Run
 
 POLICY = (
@@ -75,30 +74,6 @@ def test_no_sentence_about_a_pod_occurs_twice(run: Run) -> None:
     assert "warning" not in converted
 
 
-def test_labels_of_the_controller_are_not_shown(run: Run) -> None:
-    out = run(JOB, *POLICY, TRAIN).out
-    assert "controller-uid" not in out
-    assert "0000" not in out
-    (item,) = json.loads(run(JOB, *POLICY, TRAIN, "-o", "json").out)
-    assert item["pod"]["metadata"]["labels"] == {"kai.scheduler/queue": "q"}
-    assert item["patch"][0] == {
-        "op": "add",
-        "path": "/metadata",
-        "value": {
-            "labels": {"kai.scheduler/queue": "q"},
-            "annotations": item["pod"]["metadata"]["annotations"],
-        },
-    }
-
-
-def test_every_workload_kind_has_its_labels() -> None:
-    labels = {kind: added_labels(kind, "web", {}).keys() for kind in WORKLOADS}
-    assert labels["CronJob"] == labels["Job"] == {"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "controller-uid", "job-name"}  # fmt: skip
-    assert labels["StatefulSet"] == {"apps.kubernetes.io/pod-index", "controller-revision-hash", "statefulset.kubernetes.io/pod-name"}  # fmt: skip
-    assert labels["DaemonSet"] == {"controller-revision-hash", "pod-template-generation"}
-    assert labels["Deployment"] == {"pod-template-hash"}
-
-
 def test_a_kind_whose_labels_are_not_known_gets_a_note(run: Run) -> None:
     ray = f"apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {{name: s}}\nspec: {{headGroupSpec: {{template: {{{SPEC}}}}}}}\n"
     note = "note: the controller of this RayCluster may add labels, which the selectors of sizes see"
@@ -122,7 +97,7 @@ def test_a_kind_whose_labels_are_not_known_gets_a_note(run: Run) -> None:
 def test_what_the_webhook_for_namespaces_would_refuse_gives_status_1(
     run: Run, options: tuple[str, ...], problem: str
 ) -> None:
-    for output in ("text", "json", "yaml", "patch"):
+    for output in ("text", "json", "patch"):
         result = run(pod("labels: {app: db}"), *POLICY, *options, "-o", output)
         assert result.status == 1, output
         assert problem in result.out + result.err, output
@@ -205,7 +180,3 @@ def test_only_kubernetes_own_groups_have_no_workloads(run: Run) -> None:
         ("NetworkPolicy", "", "no-pods"),
         ("VerticalPodAutoscaler", "", "no-pods"),
     ]
-
-
-def test_text_can_be_named_as_the_output(run: Run) -> None:
-    assert run(JOB, *POLICY, "-o", "text").out == run(JOB, *POLICY).out

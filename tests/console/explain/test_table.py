@@ -1,6 +1,8 @@
 """The table of `explain`, the sums of every text output, and the width of all lines."""
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.console.explain.conftest import Run
 from tests.support.pods import container, gpu_container, pod
 
 POLICY = ("--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.25")
+FILE = "standard input:{}"
 LONG = "a-very-long-name-" * 14
 
 
@@ -42,25 +45,40 @@ def test_more_than_four_pods_are_a_table(run: Run) -> None:
     result = run(text, *POLICY)
     lines = [re.split(r"\s{2,}", line) for line in result.out.splitlines()]
     assert lines[:-1] == [
-        ["FILE", "OBJECT", "NAMESPACE", "ACTION", "SHARE", "REASON", "WARN"],
-        [
-            f"standard input:{starts[0]}",
-            "Pod/converted",
-            "default",
-            "changed",
-            "0.25",
-            "whole-gpu-converted",
-            "-",
-        ],
-        [f"standard input:{starts[1]}", "Pod/cpu", "default", "changed", "-", "no-gpu", "-"],
-        [f"standard input:{starts[2]}", "Pod/own", "default", "changed", "0.5", "own-share", "-"],
-        [f"standard input:{starts[3]}", "Pod/out", "default", "left alone", "1 GPU", "opted-out", "-"],
-        [f"standard input:{starts[4]}", "Pod/memory", "default", "changed", "2000 MiB", "own-share", "-"],
-        [f"standard input:{starts[6]}", "Farm/f", "default", "not known", "?", "pods-not-predictable", "-"],
+        ["OBJECT", "FILE", "NAMESPACE", "ACTION", "SHARE", "REASON", "WARN"],
+        ["Pod/converted", FILE.format(starts[0]), "default", "changed", "0.25", "whole-gpu-converted", "-"],
+        ["Pod/cpu", FILE.format(starts[1]), "default", "changed", "-", "no-gpu", "-"],
+        ["Pod/own", FILE.format(starts[2]), "default", "changed", "0.5", "own-share", "-"],
+        ["Pod/out", FILE.format(starts[3]), "default", "left alone", "1 GPU", "opted-out", "-"],
+        ["Pod/memory", FILE.format(starts[4]), "default", "changed", "2000 MiB", "own-share", "-"],
+        ["Farm/f", FILE.format(starts[6]), "default", "not known", "?", "pods-not-predictable", "-"],
     ]
     assert lines[-1] == ["5 pods: 4 changed, 1 left alone; 2 other objects."]
     assert "Pod converted in namespace default" in run(manifest(*FIVE[:4]), *POLICY).out
-    assert run(manifest(*FIVE[:4]), *POLICY, "-o", "table").out.startswith("FILE")
+    assert run(manifest(*FIVE[:4]), *POLICY, "-o", "table").out.startswith("OBJECT")
+
+
+def test_no_two_rows_are_equal(run: Run) -> None:
+    """A list on one line of standard input, and several templates of one object."""
+    items = [named(f"{LONG}{number}", gpu_container()) for number in range(2)]
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "j"},
+        "spec": {
+            "pytorchReplicaSpecs": {
+                kind: {"template": {"spec": {"containers": [container()]}}} for kind in ("Master", "Worker")
+            }
+        },
+    }
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, job]})
+    objects = [line.split()[0] for line in run(text, *POLICY, "-o", "table").out.splitlines()[1:-1]]
+    assert objects == [
+        f"Pod/{LONG}0",
+        f"Pod/{LONG}1",
+        "PyTorchJob/j:spec.pytorchReplicaSpecs.Master.template",
+        "PyTorchJob/j:spec.pytorchReplicaSpecs.Worker.template",
+    ]
 
 
 def test_a_denial_is_the_reason_of_its_row(run: Run) -> None:
@@ -108,6 +126,8 @@ def test_no_line_is_wider_than_the_output(
     ]
     (folder / f"{LONG[:80]}.yaml").write_text(manifest(*documents))
     monkeypatch.setattr("console.explain.command.columns_of", lambda _: columns)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
     arguments = ["explain", "-f", str(folder), "-n", "n" * 63, *POLICY, *sizes, *selectors, "-o", output]
     main([*arguments, "--label=kaishare.dev/mode=strict"])
     lines = capsys.readouterr().out.splitlines()

@@ -18,8 +18,8 @@ import aiohttp
 import jsonpatch
 import pytest
 
-from console.explain.document_parts import as_json
 from console.explain.manifest_pods import FoundPod, find_pods
+from console.explain.pod_documents import as_json
 from kai import keys
 from kai.kaishare_keys import GPU_MARK
 from kai.releases import Version

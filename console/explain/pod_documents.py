@@ -1,0 +1,283 @@
+"""Pods as documents: parts whose types nothing has checked, what the API server fills in, what they ask for.
+
+Sources: Kubernetes 1.36 pkg/apis/core/v1/defaults.go (SetDefaults_PodSpec, SetDefaults_Pod), apimachinery
+pkg/api/resource/quantity.go (UnmarshalJSON), and plugin/pkg/admission/limitranger/admission.go
+(mergePodResourceRequirements). The order is decoding, defaults, the plugins LimitRanger and Priority, then
+webhooks (seen on Kubernetes 1.36.3). Pure.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from kai import keys
+from kai.key_classes import is_written_by_kai_only
+from kai.pod import MalformedPod, PodView, decode_pod
+from service.documents import DocumentError
+from webhook.policy.checks import readable, whole_gpus
+
+# --- parts of a document -----------------------------------------------------------------------------------
+
+
+def as_map(value: Any) -> dict[str, Any]:
+    """Return a map as it is; empty for another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is; empty for another value."""
+    return value if isinstance(value, list) else []
+
+
+def as_maps(value: Any) -> list[dict[str, Any]]:
+    """Return the maps of a list; empty for another value."""
+    return [item for item in as_list(value) if isinstance(item, dict)]
+
+
+def texts(entries: Any) -> dict[str, str]:
+    """Return the entries of a map whose values are texts; empty for another value."""
+    return {key: value for key, value in as_map(entries).items() if isinstance(value, str)}
+
+
+def annotations_of(document: Any) -> dict[str, Any]:
+    """Return the annotations of an object; empty if there are none."""
+    return as_map(as_map(as_map(document).get("metadata")).get("annotations"))
+
+
+def with_containers(
+    spec: Any,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    groups: Sequence[str] = ("containers", "initContainers"),
+) -> Any:
+    """Return a pod's spec with changed containers; what is no map or no list stays as it is."""
+    changed = {
+        group: [change(each) if isinstance(each, dict) else each for each in spec[group]]
+        for group in groups
+        if isinstance(as_map(spec).get(group), list)
+    }
+    return spec | changed if changed else spec
+
+
+def as_json(document: Any) -> bytes:
+    """Encode a parsed document as JSON. YAML dates become text, as in kubectl.
+
+    Raises:
+        DocumentError: the document contains a value that JSON cannot represent.
+    """
+    try:
+        return msgspec.json.encode(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
+
+
+# --- what the API server fills in --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDefaults:
+    """The defaults of one LimitRange for every container of its namespace."""
+
+    namespace: str
+    name: str
+    limits: Mapping[str, str | int]
+    requests: Mapping[str, str | int]
+
+    def names(self, resource: str) -> bool:
+        """Whether there is a default for a resource."""
+        return resource in self.limits or resource in self.requests
+
+
+def decode_defaults(document: bytes) -> ContainerDefaults:
+    """Decode a LimitRange as the API server sends it."""
+    limit_range = as_map(msgspec.json.decode(document))
+    metadata, spec = as_map(limit_range.get("metadata")), as_map(limit_range.get("spec"))
+    limits: dict[str, str | int] = {}
+    requests: dict[str, str | int] = {}
+    for item in as_maps(spec.get("limits")):
+        if item.get("type") == "Container":
+            limits |= as_map(item.get("default"))
+            requests |= as_map(item.get("defaultRequest"))
+    return ContainerDefaults(str(metadata.get("namespace")), str(metadata.get("name")), limits, requests)
+
+
+def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -> dict[str, Any]:
+    """Return the pod with the fields that decisions read and that the API server fills in.
+
+    These are the scheduler's name, requests that equal their limits, and the defaults of LimitRanges. A value
+    that the API server would refuse stays. The given pod is not changed.
+    """
+    spec = pod.get("spec")
+    if isinstance(spec, dict):
+        filled = with_containers(spec, lambda container: _with_amounts(container, defaults))
+        scheduler = {} if spec.get("schedulerName") else {"schedulerName": keys.DEFAULT_SCHEDULER}
+        pod = {**pod, "spec": filled | scheduler}
+    return normalized(pod)
+
+
+def _with_amounts(container: dict[str, Any], defaults: Sequence[ContainerDefaults]) -> dict[str, Any]:
+    """Return a container whose missing requests equal its limits, with the defaults of LimitRanges."""
+    resources = container.get("resources") or {}
+    if not isinstance(resources, dict):
+        return container
+    limits, requests = resources.get("limits"), resources.get("requests") or {}
+    if limits and isinstance(limits, dict) and isinstance(requests, dict):
+        resources = {**resources, "requests": {**limits, **requests}}
+    for added in defaults:
+        for part, amounts in (("limits", added.limits), ("requests", added.requests)):
+            given = resources.get(part)
+            if amounts and (given is None or isinstance(given, dict)):
+                resources = {**resources, part: {**amounts, **(given or {})}}
+    return {**container, "resources": resources} if resources else container
+
+
+def normalized(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod as the API server writes it after decoding.
+
+    Labels, annotations and amounts are in the order of their keys. A null amount is 0, a null name is empty,
+    and white space around an amount is removed. The given pod is not changed.
+    """
+    written = dict(pod)
+    metadata = pod.get("metadata")
+    if isinstance(metadata, dict):
+        parts = ("labels", "annotations")
+        written["metadata"] = metadata | {part: _sorted(metadata[part]) for part in parts if part in metadata}
+    if "spec" in pod:
+        written["spec"] = with_containers(pod["spec"], _normalized_container)
+    return written
+
+
+def _sorted(entries: Any) -> Any:
+    """Return a map in the order in which Go writes it: by the bytes of its keys, which is by code points."""
+    return (
+        dict(sorted(entries.items(), key=lambda each: str(each[0]))) if isinstance(entries, dict) else entries
+    )
+
+
+def _normalized_container(container: dict[str, Any]) -> dict[str, Any]:
+    written = container | ({"name": ""} if container.get("name", "") is None else {})
+    resources = as_map(written.get("resources"))
+    amounts = {
+        kind: _sorted({name: _amount(amount) for name, amount in resources[kind].items()})
+        for kind in ("limits", "requests")
+        if isinstance(resources.get(kind), dict)
+    }
+    return {**written, "resources": resources | amounts} if amounts else written
+
+
+def _amount(amount: Any) -> Any:
+    if amount is None:
+        return "0"
+    return amount.strip() if isinstance(amount, str) else amount
+
+
+# --- a live pod as a new one -------------------------------------------------------------------------------
+
+SERVER_METADATA: Final = frozenset({
+    "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "managedFields", "selfLink",
+})  # fmt: skip
+"""Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
+_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
+_NOT_CREATED: Final = ("nodeName", "priority", "ephemeralContainers")
+
+
+def as_new(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a live pod as its creator would send it again.
+
+    The result lacks what only the cluster can have written: status, uid and other fields of the API server,
+    keys that only KAI may write, the number of the PriorityClass, ephemeral containers, a generated name, and
+    the node. A node that the creator wrote stays: `managedFields` record it for the creator, and not for a
+    scheduler's binding (seen on Kubernetes 1.36.3).
+
+    Everything else stays, because any creator may have written it: defaults of the API server, and the share,
+    queue, scheduler and annotations of an earlier change by the webhook. `ExplainedPod.earlier` tells about
+    the earlier change.
+    """
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    created: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
+    for part in ("labels", "annotations"):
+        if isinstance(created.get(part), dict):
+            entries = created[part].items()
+            created[part] = {
+                key: text for key, text in entries if key != _APPLIED and not is_written_by_kai_only(key)
+            }
+    prefix, name = created.get("generateName"), created.get("name")
+    if prefix and isinstance(prefix, str) and str(name).startswith(prefix):
+        del created["name"]
+    new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED}
+    if "nodeName" in spec and any(
+        "f:nodeName" in as_map(as_map(entry.get("fieldsV1")).get("f:spec")) and not entry.get("subresource")
+        for entry in as_maps(metadata.get("managedFields"))
+    ):
+        new_spec["nodeName"] = spec["nodeName"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": created, "spec": new_spec}
+
+
+# --- what pods ask for -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAmount:
+    """An amount of GPUs that pods ask for."""
+
+    gpus: float = 0.0
+    """Whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5."""
+    memory_mib: int = 0
+    """Shares in MiB, which are a part of a GPU that depends on its model."""
+    uncounted: int = 0
+    """Pods whose request cannot be counted: MIG devices, claims, or a value that KAI refuses."""
+
+    def __add__(self, other: "GpuAmount") -> "GpuAmount":
+        return GpuAmount(
+            gpus=self.gpus + other.gpus,
+            memory_mib=self.memory_mib + other.memory_mib,
+            uncounted=self.uncounted + other.uncounted,
+        )
+
+    def times(self, count: int) -> "GpuAmount":
+        """Return the amount of several equal pods."""
+        memory_mib, uncounted = self.memory_mib * count, self.uncounted * count
+        return GpuAmount(gpus=self.gpus * count, memory_mib=memory_mib, uncounted=uncounted)
+
+    def __str__(self) -> str:
+        """Return the amount in words, such as `2.5 GPUs and 4000 MiB`."""
+        parts = [f"{round(self.gpus, 2):g} GPU{'' if self.gpus == 1 else 's'}"]
+        if self.memory_mib:
+            parts.append(f"{self.memory_mib} MiB of GPU memory")
+        if self.uncounted:
+            parts.append(f"{self.uncounted} request{'' if self.uncounted == 1 else 's'} not counted")
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPods:
+    """The pods of a workload that have not ended."""
+
+    count: int
+    requested: GpuAmount
+    """The sum of what they ask for now."""
+
+
+def asked_by(pod: PodView) -> GpuAmount:
+    """Return what a pod asks for; a share in a form that KAI refuses is not counted."""
+    share = readable(lambda: pod.share_request)
+    whole = readable(lambda: whole_gpus(pod))
+    has_others = any(name != keys.GPU_RESOURCE for name in pod.gpu_resources)
+    is_unread = any(key in pod.annotations for key in (keys.GPU_FRACTION, keys.GPU_MEMORY)) and share is None
+    is_uncounted = is_unread or whole is None or has_others or pod.uses_mig or pod.uses_claims
+    return GpuAmount(
+        gpus=(whole or 0) + ((share.counted_gpus or 0.0) if share else 0.0),
+        memory_mib=(share.memory_mib or 0) * share.devices if share else 0,
+        uncounted=int(is_uncounted),
+    )
+
+
+def asked_now(pod: bytes) -> GpuAmount:
+    """Return what a pod in JSON asks for; one that cannot be read counts as a request that is not counted."""
+    try:
+        return asked_by(decode_pod(pod))
+    except MalformedPod:
+        return GpuAmount(uncounted=1)
