@@ -250,13 +250,8 @@ class TopApp(App[None]):
         """Set what is shown: the state that `rounds` keeps current, in the first order and filter."""
         super().__init__(ansi_color=True)
         self.arrangement = arrangement
-        self._rounds, self._fleet = rounds, fleet
+        self.rounds, self._fleet = rounds, fleet
         self._shown_version = -1
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether reading is paused."""
-        return self._rounds.is_paused
 
     def compose(self) -> ComposeResult:
         """Make the parts from top to bottom."""
@@ -280,13 +275,13 @@ class TopApp(App[None]):
 
     @work(exit_on_error=True)
     async def _read(self) -> None:
-        await self._rounds.run()
+        await self.rounds.run()
 
     def _refresh(self) -> None:
         """Show new responses; nothing moves while paused."""
         if not self._is_complete():
             return
-        if not self._rounds.is_paused and self._shown_version != self._fleet.version:
+        if not self.rounds.is_paused and self._shown_version != self._fleet.version:
             self.rearrange()
         else:
             self._show_head()
@@ -328,7 +323,7 @@ class TopApp(App[None]):
     def _status(self, table: LinesTable) -> str:
         choice, count = self.arrangement, len(table.lines)
         parts = {
-            "PAUSED": self.is_paused,
+            "PAUSED": self.rounds.is_paused,
             f"{table.cursor + 1 if count else 0}/{count}": True,
             f"sort: {choice.sort}": True,
             f"group: {choice.group}": choice.group is not GroupBy.NONE,
@@ -354,7 +349,7 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         """Stop or resume reading."""
-        self._rounds.is_paused = not self._rounds.is_paused
+        self.rounds.is_paused = not self.rounds.is_paused
         self.on_lines_table_moved()
 
     def action_help(self) -> None:
@@ -369,10 +364,9 @@ class TopApp(App[None]):
 
     def action_clear_filter(self) -> None:
         """Remove the filter and close its line."""
-        field = self.query_one("#filter", Input)
-        field.value = ""
+        self.query_one("#filter", Input).value = ""
         self._choose(words=())
-        self._close_filter()
+        self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while a person types."""
@@ -380,9 +374,6 @@ class TopApp(App[None]):
 
     def on_input_submitted(self) -> None:
         """Keep the filter and return to the table."""
-        self._close_filter()
-
-    def _close_filter(self) -> None:
         self.query_one("#filter", Input).remove_class("open")
         self.query_one(LinesTable).focus()
 

@@ -71,8 +71,9 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes; None is unknown."""
     share: int | None
     """Bytes; None if there is none, or if it is unknown."""
+    has_share: bool
+    """Whether there is a share, known or not."""
     share_source: str
-    share_is_unknown: bool
     limit: int | None
     """Bytes that an enforcer allows."""
     ratio: float | None
@@ -249,9 +250,8 @@ def _pod_rows(
             gpu=_place_text(pod, uuid, holding, gpu),
             used=used,
             share=share,
+            has_share=amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share),
             share_source=plain(amount.source, 48) if amount else "",
-            share_is_unknown=share is None
-            and (amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share)),
             limit=known_bytes(limit.bytes) if limit else None,
             ratio=ratio,
             utilization=utilization if utilization is not None and 0 <= utilization <= 1 else None,

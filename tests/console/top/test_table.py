@@ -83,8 +83,8 @@ def test_order_and_filters(arrangement: Arrangement, expected: list[str]) -> Non
 def test_groups_have_sums_and_the_flagged_ones_come_first() -> None:
     lines = arrange(busy(), Arrangement(group=GroupBy.NAMESPACE))
     assert [line for line in lines if isinstance(line, GroupLine)] == [
-        GroupLine("team-a", 5, 2, 1, 0, 11 * GIB, 10 * GIB, is_lower_bound=True),
-        GroupLine("team-b", 1, 0, 0, 0, GIB // 2, 2 * GIB, is_lower_bound=False),
+        GroupLine("team-a", 5, 2, 1, 0, "used ≥11.0 GiB of shares ≥10.0 GiB"),
+        GroupLine("team-b", 1, 0, 0, 0, "used 512.0 MiB of shares 2.0 GiB"),
     ]
     by_queue = arrange(busy(), Arrangement(group=GroupBy.QUEUE))
     assert {line.name for line in by_queue if isinstance(line, GroupLine)} == {"vision", "(no queue)"}
