@@ -28,10 +28,7 @@ def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
 
 
 def summary_of(line: Line, fleet: Fleet) -> list[str]:
-    """Return what to know of a line first: the pod's state, its cause, what to do, and the command.
-
-    The list is empty for a line that is no pod's, and has the state only for a pod without trouble.
-    """
+    """Return what to know of a pod first: its state, and in trouble its cause, what to do, and the command."""
     if not isinstance(line, PodRow):
         return []
     lines = [f"{line.namespace}/{line.pod}: {line.state_text}"]

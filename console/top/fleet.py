@@ -202,7 +202,7 @@ def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
 def chosen_rows(rows: Iterable[PodRow], arrangement: Arrangement) -> Iterable[PodRow]:
     """Return the rows that an arrangement shows."""
     if arrangement.flagged_only:
-        rows = (row for row in rows if row.is_flagged_or_at_risk)
+        rows = (row for row in rows if row.state is PodState.FLAGGED or row.risk.text)
     if arrangement.namespace:
         rows = (row for row in rows if row.namespace == arrangement.namespace)
     words = arrangement.words
