@@ -308,12 +308,8 @@ class TopApp(App[None]):
         table = self.query_one(LinesTable)
         line = table.line_at_cursor()
         summary = summary_of(line, self._fleet) if line is not None else []
-        texts = {
-            "#columns": table.chosen.heading(),
-            "#summary": "\n".join(summary),
-            "#status": self._status(table),
-        }
-        for part, text in texts.items():
+        texts = (table.chosen.heading(), "\n".join(summary), self._status(table))
+        for part, text in zip(("#columns", "#summary", "#status"), texts, strict=True):
             self.query_one(part, Static).update(Text(text))
 
     def _status(self, table: LinesTable) -> str:

@@ -28,7 +28,7 @@ def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
 
 
 def summary_of(line: Line, fleet: Fleet) -> list[str]:
-    """Return what to know of a pod first: its state, and in trouble its cause, what to do, and the command."""
+    """Return what to know of a pod first: its state, and in trouble the cause, what to do, the command."""
     if not isinstance(line, PodRow):
         return []
     lines = [f"{line.namespace}/{line.pod}: {line.state_text}"]

@@ -56,9 +56,9 @@ class Fleet:
         """Take a new list of agents, by node: keep the state of known ones, drop those that are gone."""
         known, self.agents = self.agents, {}
         for pod in sorted(pods, key=lambda pod: (pod.node, pod.name)):
-            node = plain(pod.node or pod.name, LONGEST_NAME)
-            agent = known.get(pod.name) or AgentState(pod=pod, node=node, since=now)
-            agent.pod, self.agents[pod.name] = pod, agent
+            agent = known.get(pod.name) or AgentState(pod=pod, node=plain(pod.name, LONGEST_NAME), since=now)
+            agent.pod, agent.node = pod, plain(pod.node, LONGEST_NAME) or agent.node
+            self.agents[pod.name] = agent
         self.list_failure, self.is_listed = "", True
         self.version += 1
 

@@ -13,8 +13,8 @@ from service.text import one_line
 EVERY_SECONDS: Final = 2.0
 LIST_EVERY_SECONDS: Final = 10.0
 MOST_A_SECOND: Final = 200
-"""Requests a second to agents that have been asked before. With more than 400 agents a round takes longer than
-`EVERY_SECONDS`: one table of 5,000 agents must not keep an API server busy."""
+"""Requests a second to agents that have been asked before. With more than 400 agents a round takes longer
+than `EVERY_SECONDS`: one table of 5,000 agents must not keep an API server busy."""
 _LISTED_IN_A_TURN: Final = 500
 """Agents that are listed every `LIST_EVERY_SECONDS`; more are listed less often. The list of 5,000 pods has
 about 40 MB."""
