@@ -133,14 +133,13 @@ def _sources(pod: ApiPod) -> Iterator[str]:
 
 
 def _notes(pod: ApiPod) -> Iterator[str]:
-    if pod.share_changed:
-        yield f"share changed: {plain(pod.share_changed)}"
-    if pod.gpu_unresolved:
-        yield "The GPU of the share is unknown."
-    if pod.lacks_reservation:
-        yield "The pod's GPU group has no reservation pod."
-    if pod.has_unsized_gpus:
-        yield "The pod has GPUs of a ResourceClaim or of a resource without a known size."
+    sentences = {
+        f"share changed: {plain(pod.share_changed or '')}": pod.share_changed,
+        "The GPU of the share is unknown.": pod.gpu_unresolved,
+        "The pod's GPU group has no reservation pod.": pod.lacks_reservation,
+        "The pod has GPUs of a ResourceClaim or of a resource without a known size.": pod.has_unsized_gpus,
+    }
+    yield from (sentence for sentence, is_so in sentences.items() if is_so)
     if pod.over_share_policy is not None:
         grace = pod.over_share_policy.grace_seconds
         after = f" after {duration(min(grace, MAX_SECONDS))}" if grace is not None else ""

@@ -88,15 +88,12 @@ _WIDENED: Final = ("state", "gpu", "pod", "namespace", "node", "size", "queue", 
 """Columns that share the space left, in order of preference."""
 
 
-def measure(rows: Iterable[PodRow]) -> Widths:
+def measure(rows: Collection[PodRow]) -> Widths:
     """Return the widths that rows need."""
-    rows = tuple(rows)
-    return {column.name: _BAR if column.name == "bar" else _measured(column, rows) for column in COLUMNS}
-
-
-def _measured(column: Column, rows: Iterable[PodRow]) -> int:
-    cells = {column.cell(row) for row in rows}
-    return 0 if column.name in _OPTIONAL and cells <= {NONE, UNKNOWN} else max(map(len, cells), default=0)
+    cells = {column.name: {column.cell(row) for row in rows} for column in COLUMNS}
+    empty = {name for name in _OPTIONAL if cells[name] <= {NONE, UNKNOWN}}
+    longest = {name: 0 if name in empty else max(map(len, texts), default=0) for name, texts in cells.items()}
+    return {**longest, "bar": _BAR}
 
 
 def merge_widths(all_widths: Iterable[Widths]) -> Widths:

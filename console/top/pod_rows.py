@@ -181,8 +181,10 @@ NO_TABLE: Final = NodeTable()
 
 def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     """Return the table of a response. The agent is in the keys of the rows; the node is printable."""
-    gpus = gpus_of(node, response)
-    rows = _rows(agent, node, response.pods[:MAX_PODS], gpus)
+    gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
+    by_uuid, risks = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}, _gpus_at_risk(pods, gpus)
+    every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
+    rows = tuple(sorted(islice(every, MAX_ROWS), key=lambda row: (len(row.gpu), row.gpu, row.by_pod)))
     flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
     return NodeTable(
         rows=rows,
@@ -196,13 +198,6 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
         has_figures=bool(response.gpus) or response.attribution_ok is True,
         nothing=nothing_text(response),
     )
-
-
-def _rows(agent: str, node: str, pods: Sequence[ApiPod], gpus: Sequence[GpuState]) -> tuple[PodRow, ...]:
-    by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
-    risks = _gpus_at_risk(pods, gpus)
-    rows = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
-    return tuple(sorted(islice(rows, MAX_ROWS), key=lambda row: (len(row.gpu), row.gpu, row.by_pod)))
 
 
 def _pod_rows(
