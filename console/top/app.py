@@ -4,11 +4,10 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
@@ -24,7 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.details import details_of, summary_of, title_of
+from console.top.details import details_of, summary_of
 from console.top.fleet import AgentLine, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
@@ -33,10 +32,7 @@ from console.top.text import head
 
 _ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
-_CAUSE: Final = Style(color="yellow", bold=True)
-_AT_RISK: Final = Style(color="magenta")
 _PLAIN: Final = Style()
-_STATES: Final = {PodState.FLAGGED: _ALARM, PodState.IN_GRACE: _OVER}
 
 
 def _style_of(line: Line, *, is_old: bool) -> Style:
@@ -45,16 +41,18 @@ def _style_of(line: Line, *, is_old: bool) -> Style:
         return Style(bold=True)
     if isinstance(line, AgentLine):
         return _OVER
-    of_risk = _CAUSE if line.is_cause else _AT_RISK if line.is_at_risk else _PLAIN
-    return _STATES.get(line.state, of_risk) + (Style(dim=True) if is_old else _PLAIN)
+    style = Style(color="yellow", bold=True) if line.is_cause else _PLAIN
+    if line.is_violation:
+        style = _ALARM if line.state is PodState.FLAGGED else _OVER
+    elif line.is_at_risk:
+        style = Style(color="magenta")
+    return style + (Style(dim=True) if is_old else _PLAIN)
 
 
 class LinesTable(ScrollView, can_focus=True):
     """The table. The cursor stays on its pod when the order changes, and at the top while it is there."""
 
-    DEFAULT_CSS = """
-    LinesTable { height: 1fr; scrollbar-size: 0 0; overflow-x: hidden; }
-    """
+    DEFAULT_CSS = "LinesTable { height: 1fr; scrollbar-size: 0 0; overflow-x: hidden; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Move", key_display="↑↓/PgDn"),
@@ -71,19 +69,14 @@ class LinesTable(ScrollView, can_focus=True):
     class Moved(Message):
         """The cursor or the lines have changed."""
 
-    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
-        """Set the agents, and the clock of their state."""
+    def __init__(self, fleet: Fleet) -> None:
+        """Set the agents."""
         super().__init__()
-        self._fleet, self._clock = fleet, clock
+        self._fleet = fleet
         self.lines: Sequence[Line] = ()
         self.cursor = 0
         self._widths: Widths = {}
-        self._layout: Layout = layout(80, {})
-
-    @property
-    def heading(self) -> str:
-        """Return the line with the headings of the present columns."""
-        return self._layout.heading()
+        self.chosen: Layout = layout(80, {})
 
     def set_lines(self, lines: Sequence[Line], widths: Widths) -> None:
         """Show other lines, with the cursor on the same pod if it is still there."""
@@ -93,7 +86,7 @@ class LinesTable(ScrollView, can_focus=True):
         self.lines, self._widths = lines, widths
         same = (index for index, line in enumerate(lines) if line.key == key)
         self.cursor = next(same, min(self.cursor, max(len(lines) - 1, 0)))
-        self._layout = layout(self.size.width or 80, widths)
+        self.chosen = layout(self.size.width or 80, widths)
         self.virtual_size = Size(self.size.width, len(lines))
         self.scroll_to(y=max(self.cursor - row_on_screen, 0), animate=False, immediate=True)
         self._after_move()
@@ -112,21 +105,21 @@ class LinesTable(ScrollView, can_focus=True):
         is_past = is_old(self._fleet, line)
         style = self.rich_style + _style_of(line, is_old=is_past) + Style(reverse=index == self.cursor)
         if isinstance(line, PodRow):
-            return Strip([Segment(self._layout.row(line, is_old=is_past), style)], width)
-        return Strip([Segment(self._layout.fit_line(line.text(self._clock())), style)], width)
+            return Strip([Segment(self.chosen.row(line, is_old=is_past), style)], width)
+        return Strip([Segment(self.chosen.fit_line(line.text(time.monotonic())), style)], width)
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the columns for the new width."""
-        self._layout = layout(event.size.width or 80, self._widths)
+        self.chosen = layout(event.size.width or 80, self._widths)
         self.virtual_size = Size(event.size.width, len(self.lines))
         self._after_move()
 
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked line; open it on the second click."""
         index = event.y + self.scroll_offset.y
-        if index < len(self.lines):
-            if index == self.cursor:
-                self.action_open()
+        if index == self.cursor:
+            self.action_open()
+        elif index < len(self.lines):
             self._move_to(index)
 
     def action_move(self, lines: int) -> None:
@@ -147,33 +140,27 @@ class LinesTable(ScrollView, can_focus=True):
 
     def _after_move(self) -> None:
         top, height = self.scroll_offset.y, max(self.size.height, 1)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, immediate=True)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
+        if not top <= self.cursor < top + height:
+            y = self.cursor if self.cursor < top else self.cursor - height + 1
+            self.scroll_to(y=y, animate=False, immediate=True)
         self.refresh()
         self.post_message(self.Moved())
 
 
-_REFRESH_SECONDS: Final = 0.5
-"""How often new responses reach the table."""
-_LOW_ROWS: Final = 20
-"""A terminal with fewer rows has no summary of the line under the cursor."""
+_REFRESH_SECONDS: Final = 0.5  # how often new responses reach the table
+_LOW_ROWS: Final = 20  # a terminal with fewer rows has no summary of the line under the cursor
 
 _HELP: Final = """\
 Keys
   ↑ ↓ j k            move the cursor
-  PgUp PgDn space    move by a page
-  Home End           first line, last line
+  PgUp PgDn space    move by a page; Home End: first line, last line
   Enter              details: every figure of the line with its source
   /                  filter; Esc removes it. All words must occur in the
                      node, namespace/pod, size, queue, vCluster, or flag
-  s                  sort by flags, used, use of share, time over, pod,
-                     node
+  s                  sort by flags, used, share, time over, pod, node
   f                  flagged pods, and those on a GPU at risk
   g                  group by node, namespace, queue
-  p                  pause, resume
-  q                  quit
+  p  q               pause or resume; quit
 
 Signs in front of a line
   !   flagged
@@ -191,7 +178,9 @@ Cells
 """
 
 
-Choice = TypeVar("Choice", bound=StrEnum)
+_CHOICES: Final[Mapping[str, list[Any]]] = {
+    "sort": list(Sort), "group": list(GroupBy), "flagged_only": [False, True],
+}  # fmt: skip
 
 
 class TextScreen(ModalScreen[None]):
@@ -208,8 +197,7 @@ class TextScreen(ModalScreen[None]):
 
     def __init__(self, title: str, text: Callable[[], str]) -> None:
         super().__init__()
-        self._title = title
-        self._text = text
+        self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
         """Make the box with the text."""
@@ -244,47 +232,26 @@ class TopApp(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("s", "sort", "Sort"),
-        Binding("f", "flagged", "Flagged"),
-        Binding("g", "group", "Group"),
+        Binding("s", "next('sort')", "Sort"),
+        Binding("f", "next('flagged_only')", "Flagged"),
+        Binding("g", "next('group')", "Group"),
         Binding("p", "pause", "Pause"),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("escape", "clear_filter", "Clear", show=False),
     ]
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        fleet: Fleet,
-        arrangement: Arrangement,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Set what is shown.
-
-        Args:
-            rounds: reads the agents.
-            fleet: the state that `rounds` keeps current.
-            arrangement: the first order and filter.
-            clock: monotonic seconds, the clock of `fleet`.
-        """
+    def __init__(self, rounds: Rounds, fleet: Fleet, arrangement: Arrangement) -> None:
+        """Set what is shown: the state that `rounds` keeps current, in the first order and filter."""
         super().__init__(ansi_color=True)
         self.arrangement = arrangement
-        self._rounds = rounds
-        self._fleet = fleet
-        self._clock = clock
+        self.rounds, self._fleet = rounds, fleet
         self._shown_version = -1
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether reading is paused."""
-        return self._rounds.is_paused
 
     def compose(self) -> ComposeResult:
         """Make the parts from top to bottom."""
         yield Static(id="head", markup=False)
         yield Static(id="columns", markup=False)
-        yield LinesTable(self._fleet, self._clock)
+        yield LinesTable(self._fleet)
         yield Static(id="summary", markup=False)
         yield Static(id="status", markup=False)
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
@@ -302,15 +269,13 @@ class TopApp(App[None]):
 
     @work(exit_on_error=True)
     async def _read(self) -> None:
-        await self._rounds.run()
+        await self.rounds.run()
 
     def _refresh(self) -> None:
         """Show new responses; nothing moves while paused."""
-        if not self._is_complete():
-            return
-        if not self._rounds.is_paused and self._shown_version != self._fleet.version:
+        if self._is_complete() and not self.rounds.is_paused and self._shown_version != self._fleet.version:
             self.rearrange()
-        else:
+        elif self._is_complete():
             self._show_head()
             self.query_one(LinesTable).refresh()
 
@@ -326,7 +291,7 @@ class TopApp(App[None]):
         self._show_head()
 
     def _show_head(self) -> None:
-        lines = head(self._fleet, self._clock())
+        lines = head(self._fleet, time.monotonic())
         text = Text("\n").join(Text(line.text, _ALARM if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
         tables = [agent.table for agent in self._fleet.agents.values()]
@@ -341,51 +306,42 @@ class TopApp(App[None]):
         if not self._is_complete():
             return
         table = self.query_one(LinesTable)
-        self.query_one("#columns", Static).update(Text(table.heading))
         line = table.line_at_cursor()
         summary = summary_of(line, self._fleet) if line is not None else []
-        self.query_one("#summary", Static).update(Text("\n".join(summary)))
-        self.query_one("#status", Static).update(Text(self._status(table)))
+        texts = (table.chosen.heading(), "\n".join(summary), self._status(table))
+        for part, text in zip(("#columns", "#summary", "#status"), texts, strict=True):
+            self.query_one(part, Static).update(Text(text))
 
     def _status(self, table: LinesTable) -> str:
-        choice = self.arrangement
-        count = len(table.lines)
-        parts = [
-            f"{table.cursor + 1 if count else 0}/{count}",
-            f"sort: {choice.sort}",
-            *([f"group: {choice.group}"] if choice.group is not GroupBy.NONE else []),
-            *(["flagged only"] if choice.flagged_only else []),
-            *([f"namespace: {choice.namespace}"] if choice.namespace else []),
-            *([f"filter: {' '.join(choice.words)}"] if choice.words else []),
-        ]
-        if self._rounds.is_paused:
-            parts.insert(0, "PAUSED")
-        if self._has_risk():
-            parts.append(f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk")
-        return "  ".join(parts)
+        choice, count = self.arrangement, len(table.lines)
+        parts = {
+            "PAUSED": self.rounds.is_paused,
+            f"{table.cursor + 1 if count else 0}/{count}": True,
+            f"sort: {choice.sort}": True,
+            f"group: {choice.group}": choice.group is not GroupBy.NONE,
+            "flagged only": choice.flagged_only,
+            f"namespace: {choice.namespace}": choice.namespace,
+            f"filter: {' '.join(choice.words)}": choice.words,
+            f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk": self._has_risk(),
+        }
+        return "  ".join(part for part, is_so in parts.items() if is_so)
 
     def on_lines_table_opened(self) -> None:
         """Show the details of the line under the cursor."""
         line = self.query_one(LinesTable).line_at_cursor()
         if line is not None:
             text = partial(details_of, line, self._fleet)
-            self.push_screen(TextScreen(title_of(line), lambda: "\n".join(text(self._clock()))))
+            self.push_screen(TextScreen("details", lambda: "\n".join(text(time.monotonic()))))
 
-    def action_sort(self) -> None:
-        """Take the next order."""
-        self._choose(sort=_next(Sort, self.arrangement.sort))
-
-    def action_group(self) -> None:
-        """Take the next grouping."""
-        self._choose(group=_next(GroupBy, self.arrangement.group))
-
-    def action_flagged(self) -> None:
-        """Show flagged rows and rows at risk only, or all."""
-        self._choose(flagged_only=not self.arrangement.flagged_only)
+    def action_next(self, choice: str) -> None:
+        """Take the next order or grouping, or show flagged rows and rows at risk only, or all."""
+        values = _CHOICES[choice]
+        place = values.index(getattr(self.arrangement, choice))
+        self._choose(**{choice: values[(place + 1) % len(values)]})
 
     def action_pause(self) -> None:
         """Stop or resume reading."""
-        self._rounds.is_paused = not self._rounds.is_paused
+        self.rounds.is_paused = not self.rounds.is_paused
         self.on_lines_table_moved()
 
     def action_help(self) -> None:
@@ -400,10 +356,9 @@ class TopApp(App[None]):
 
     def action_clear_filter(self) -> None:
         """Remove the filter and close its line."""
-        field = self.query_one("#filter", Input)
-        field.value = ""
+        self.query_one("#filter", Input).value = ""
         self._choose(words=())
-        self._close_filter()
+        self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while a person types."""
@@ -411,9 +366,6 @@ class TopApp(App[None]):
 
     def on_input_submitted(self) -> None:
         """Keep the filter and return to the table."""
-        self._close_filter()
-
-    def _close_filter(self) -> None:
         self.query_one("#filter", Input).remove_class("open")
         self.query_one(LinesTable).focus()
 
@@ -422,11 +374,6 @@ class TopApp(App[None]):
         if arrangement != self.arrangement:
             self.arrangement = arrangement
             self.rearrange()
-
-
-def _next(values: type[Choice], value: Choice) -> Choice:
-    members = list(values)
-    return members[(members.index(value) + 1) % len(members)]
 
 
 def tune_garbage_collection() -> None:

@@ -10,26 +10,12 @@ from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from service.text import counted
 from service.units import duration, size
 
-_MOST = 64
-"""Largest number of entries of one kind."""
+_MOST = 64  # entries of one kind
 _MOST_CAUSES = 8
 
 
-def title_of(line: Line) -> str:
-    """Return the title of a line's details."""
-    if isinstance(line, PodRow):
-        return f"{line.namespace}/{line.pod}"
-    return line.agent.node if isinstance(line, AgentLine) else line.name
-
-
 def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
-    """Return everything known about a line.
-
-    Args:
-        line: row, heading of a group, or agent.
-        fleet: the agents.
-        now: monotonic seconds, on the clock of the agents' state.
-    """
+    """Return everything known about a line; `now` are seconds on the clock of the agents' state."""
     if isinstance(line, GroupLine):
         return [line.text(now)]
     if isinstance(line, AgentLine):
@@ -42,10 +28,7 @@ def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
 
 
 def summary_of(line: Line, fleet: Fleet) -> list[str]:
-    """Return what to know of a line first: the pod's state, its cause, what to do, and the command.
-
-    The list is empty for a line that is no pod's, and has the state only for a pod without trouble.
-    """
+    """Return what to know of a pod first: its state, and in trouble the cause, what to do, the command."""
     if not isinstance(line, PodRow):
         return []
     lines = [f"{line.namespace}/{line.pod}: {line.state_text}"]
@@ -150,14 +133,13 @@ def _sources(pod: ApiPod) -> Iterator[str]:
 
 
 def _notes(pod: ApiPod) -> Iterator[str]:
-    if pod.share_changed:
-        yield f"share changed: {plain(pod.share_changed)}"
-    if pod.gpu_unresolved:
-        yield "The GPU of the share is unknown."
-    if pod.lacks_reservation:
-        yield "The pod's GPU group has no reservation pod."
-    if pod.has_unsized_gpus:
-        yield "The pod has GPUs of a ResourceClaim or of a resource without a known size."
+    sentences = {
+        f"share changed: {plain(pod.share_changed or '')}": pod.share_changed,
+        "The GPU of the share is unknown.": pod.gpu_unresolved,
+        "The pod's GPU group has no reservation pod.": pod.lacks_reservation,
+        "The pod has GPUs of a ResourceClaim or of a resource without a known size.": pod.has_unsized_gpus,
+    }
+    yield from (sentence for sentence, is_so in sentences.items() if is_so)
     if pod.over_share_policy is not None:
         grace = pod.over_share_policy.grace_seconds
         after = f" after {duration(min(grace, MAX_SECONDS))}" if grace is not None else ""
