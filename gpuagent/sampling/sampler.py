@@ -108,7 +108,7 @@ class _Receiver:
 
 
 class Sampler:
-    """Samples at unpredictable times (`schedule`), and passes each sample to the event loop.
+    """Samples at unpredictable times, and passes each sample to the event loop.
 
     A driver call can hang in the kernel, where nothing can end it. Killing the process in the middle of a
     call has frozen GPUs (dcgm-exporter #84). All threads are therefore daemons that do not delay the exit. A
