@@ -53,7 +53,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
-    """One pod of this node; `pods.reading` limits its size."""
+    """One pod of this node; `pods.bounds` limits its size."""
 
     namespace: str
     name: str

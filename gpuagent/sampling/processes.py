@@ -254,8 +254,7 @@ class Processes:
                 except ProcDenied as error:
                     origins[pid] = _DENIED
                     reasons[pid] = str(error)
-            denied = [pid for pid in pids if pid in reasons]
-            if denied:
+            if denied := [pid for pid in pids if pid in reasons] if reasons else []:
                 more = f", and {len(denied) - 1} more" if len(denied) > 1 else ""
                 problems.append(Problem(Cause.PROC_DENIED, gpu.uuid, f"{reasons[denied[0]]}{more}"))
         self._known = known

@@ -1,6 +1,6 @@
 """Resolves what each pod may use on each GPU. Pure, except that it remembers the first records of each pod.
 
-A source is one reader here (`_Resolution._read`) and one row in the table of `entitlement`.
+A source is one reader here (`_Resolution._read`), and one row in the table of `entitlement`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

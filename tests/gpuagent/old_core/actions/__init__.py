@@ -1,1 +1,0 @@
-"""Consequences of verdicts: log lines, Events and evictions."""

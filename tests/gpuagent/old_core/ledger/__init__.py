@@ -1,1 +1,0 @@
-"""Accounting: attributes processes to pods and adds up GPU memory per pod and per GPU. Pure."""

@@ -1,1 +1,0 @@
-"""HTTP server of the agent: page, JSON API, metrics and health checks."""
