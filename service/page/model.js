@@ -176,7 +176,7 @@ export function troublesOf(nodes) {
       if (gpu.lost) troubles.push({ ...place, ...act, rank: 3, kind: "lost", size: 0, tone: "alarm", text: "The GPU does not respond." });
     }
     for (const row of node.rows) for (const verdict of row.flags) {
-      const text = (verdict.message ?? verdict.reason).replace(` (${verdict.gpuUuid})`, "");
+      const text = (verdict.message ?? "").replace(` (${verdict.gpuUuid})`, "");
       troubles.push({
         rank: 1, kind: verdict.reason, size: overSeconds(verdict), tone: "alarm", nodes: [node.name], row, text, causes: [],
         victims: [], act: verdict.firstAct, runbook: verdict.runbook,

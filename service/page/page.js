@@ -7,12 +7,12 @@ import { byUrgency, counted, duration, percent, readNode, size, sizeOf, sums, tr
 import { address, gpuCard, h, nodeCard, plain, podDetails, podRow, troubleItem, update } from "./view.js";
 
 const AGENT_SECONDS = 5, FLEET_SECONDS = 2, OLD_AFTER = 20, TIMEOUT = 20000;
-const MOST_TROUBLES = 50, ROWS = 100;
+const MOST_TROUBLES = 500, FEW_TROUBLES = 10, FEW_OF_A_KIND = 4, ROWS = 100;
 const find = (id) => document.getElementById(id);
 
 const nodes = new Map(); // by name, as readNode returns them
 const cards = new WeakMap(); // by node; a node that has not changed keeps its element
-let isFleet = false, version = 0, failure = "", answeredAt = 0, most = ROWS, history = null, timer = 0;
+let isFleet = false, version = 0, failure = "", answeredAt = 0, most = ROWS, showsAll = false, history = null, timer = 0;
 let listed = null, listFailure = ""; // the names of all nodes with an agent, and why the list is not current
 let chosenNode = "", openPod = ""; // what the address names: one of several nodes, and the key of a row
 
@@ -65,8 +65,12 @@ function draw() {
   if (!all.length && !listed) return;
   const runbooksUrl = isFleet ? null : all[0]?.answer.runbooksUrl; // no link by the word of a node
   const troubles = troublesOf(chosen);
-  const items = troubles.slice(0, MOST_TROUBLES).map((trouble) => troubleItem(trouble, isWide, runbooksUrl));
-  if (troubles.length > MOST_TROUBLES) items.push(h("li", {}, `${troubles.length - MOST_TROUBLES} more`));
+  const ofRank = new Map();
+  const few = troubles.filter(({ rank }) => ofRank.set(rank, (ofRank.get(rank) ?? 0) + 1).get(rank) <= FEW_OF_A_KIND);
+  const chosenTroubles = showsAll || troubles.length <= FEW_TROUBLES ? troubles.slice(0, MOST_TROUBLES) : few;
+  const items = chosenTroubles.map((trouble) => troubleItem(trouble, isWide, runbooksUrl));
+  find("all").hidden = chosenTroubles.length === troubles.length || showsAll;
+  find("all").textContent = `Show all ${troubles.length}`;
   const isEmpty = chosen.every((node) => !node.answer?.gpus.length);
   update(find("troubles"), items.length ? items : [h("li", { class: "fine" }, isEmpty ? "There are no figures yet." : "Nothing.")]);
   find("wrong").classList.toggle("fine", !items.length);
@@ -167,6 +171,7 @@ function readAddress() {
 }
 
 find("filter").addEventListener("input", () => { most = ROWS; drawPods(); });
+find("all").addEventListener("click", () => { showsAll = true; draw(); });
 find("more").addEventListener("click", () => { most += ROWS; drawPods(); });
 find("rows").addEventListener("click", (event) => {
   if (!event.target.closest("a") && getSelection().isCollapsed) event.target.closest("tr")?.querySelector("a").click();
