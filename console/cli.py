@@ -38,7 +38,7 @@ _COMMANDS: Final = {
         "console.report.command", "show GPU-hours by team: promised, used, idle, and saved by sharing"
     ),
     "render": _Command(
-        "console.render.command",
+        "console.render.policy_manifests",
         "print the policy as admission policies, which the API server evaluates without a webhook",
     ),
     "completion": _Command("console.completion", "print a completion script for a shell"),

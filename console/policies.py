@@ -5,15 +5,14 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-import msgspec
 import yaml
-from msgspec import Struct
 
 from console.caller import add_cluster_options, add_running_default_mode, cluster_access
+from console.cluster.facts import FactReader
 from console.cluster_reading import (
     VIEW_IS_ENOUGH,
     does_not_exist,
@@ -26,9 +25,9 @@ from console.doctor.webhook_deployment import RunningSettings, read_running_sett
 from console.text_table import GAP, column_widths, table_lines
 from kai import keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
-from kube.answers import ApiError, Unreachable, decode_answer
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.metadata import ObjectMeta
+from kube.kinds import PODS, Pod
 from service.command import (
     DEFAULT_COLUMNS,
     add_namespace,
@@ -44,7 +43,6 @@ from webhook.namespaces.file_policies import PoliciesError
 from webhook.namespaces.policy_source import MANAGED
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, policy_json
-from webhook.policy.sizes import Size
 from webhook.registration.configuration_objects import WebhookConfiguration, read_configuration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 
@@ -55,54 +53,34 @@ _CONFIGURATIONS: Final = ListSpec(
     without="the excluded namespaces are not known",
 )
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_LIST_SECONDS: Final = 120.0
 _INSTEAD: Final = "policies -n NAMESPACE shows one namespace with your rights"
-
-
-class _PodSpec(Struct, rename="camel", frozen=True):
-    scheduler_name: str = ""
-
-
-class _Pod(Struct, frozen=True):
-    metadata: ObjectMeta
-    spec: _PodSpec = _PodSpec()
-
-
-_pod = msgspec.json.Decoder(_Pod)
 
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """The pods of one namespace that have not ended."""
+    """The pods of one namespace that have not ended: those with the policy's scheduler, and the others."""
 
     in_kai: int
-    """Pods with the policy's scheduler."""
     others: int
-    """Pods with another scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRow:
-    """One managed namespace."""
+    """One managed namespace. Its policy has no effect if the webhook's configuration excludes it."""
 
     policy: NamespacePolicy
     is_excluded: bool
-    """Whether the webhook configuration excludes the namespace, so that the policy has no effect."""
     pods: PodCounts | None
     """None if the pods could not be listed."""
-
-    @property
-    def state(self) -> str:
-        """`excluded`, `off`, `invalid` or `valid`."""
-        return "excluded" if self.is_excluded else self.policy.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTable:
-    """The managed namespaces, sorted by name."""
+    """The managed namespaces, sorted by name, and what could not be read, one line each."""
 
     rows: tuple[PolicyRow, ...]
-    notes: tuple[str, ...] = field(default=())
-    """What could not be read, one line each."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +98,7 @@ class WebhookScope:
 async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> WebhookScope:
     """Read which namespaces the webhook serves; what cannot be read has its default, and a note.
 
-    Args:
-        client: for the API server, with the caller's rights.
-        default_mode: the webhook's --default-mode; None reads it from the cluster.
-
-    Raises:
-        kube.access.AccessError: the login fails.
+    `default_mode` is the webhook's --default-mode; None reads it from the cluster.
     """
     reader = ApiReader(client)
     webhooks = await reader.get(_CONFIGURATIONS, CONFIGURATION_NAME, read_configuration)
@@ -143,40 +116,36 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
 async def read_policies(
     client: KubeClient, namespace: str | None, default_mode: Mode | None = None
 ) -> PolicyTable:
-    """Read the policies of all managed namespaces, or of one namespace.
-
-    Args:
-        client: for the API server, with the caller's rights.
-        namespace: the only namespace to read; None for all.
-        default_mode: the webhook's --default-mode; None reads it from the cluster.
+    """Read the policies of all managed namespaces, or of one; `default_mode` as in `read_scope`.
 
     Raises:
         PoliciesError: the caller may not read the namespaces, or the one does not exist.
         ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
     """
     scope = await read_scope(client, default_mode)
-    mode = scope.default_mode
-    namespaces = (await _namespaces(client, namespace)).items()
-    policies = {name: policy for name, metadata in namespaces if (policy := metadata.policy(name, mode))}
-    notes = list(scope.notes)
-    try:
-        counts = await _count_pods(client, policies, namespace) if policies else {}
-    except (ApiError, Unreachable) as error:
-        counts = None
-        notes.append(f"pods were not counted: {_reason(error)}")
-    rows = [
-        PolicyRow(
-            policy=policy, is_excluded=name in scope.excluded, pods=None if counts is None else counts[name]
-        )
-        for name, policy in sorted(policies.items())
-    ]
+    labelled = sorted((await _namespaces(client, namespace)).items())
+    parsed = ((name, metadata.policy(name, scope.default_mode)) for name, metadata in labelled)
+    policies = {name: policy for name, policy in parsed if policy}
+    in_kai, others = Counter[str](), Counter[str]()
+
+    def count(document: bytes) -> Pod | None:
+        """Count a pod and keep none, so that memory holds one at a time."""
+        pod = PODS.decode(document)
+        if policy := policies.get(pod.metadata.namespace):
+            is_in_kai = pod.spec.scheduler_name == policy.scheduler
+            (in_kai if is_in_kai else others)[pod.metadata.namespace] += 1
+        return None
+
+    notes, pods = list(scope.notes), None
+    if policies:
+        reader = FactReader(client, seconds=_LIST_SECONDS)
+        pods = await reader.list(PODS, namespace or "", query=_RUNNING, decode=count)
+        notes += [] if pods.is_known else [f"pods were not counted: {pods.line}"]
+    rows = []
+    for name, policy in policies.items():
+        counts = PodCounts(in_kai[name], others[name]) if pods and pods.is_known else None
+        rows.append(PolicyRow(policy=policy, is_excluded=name in scope.excluded, pods=counts))
     return PolicyTable(rows=tuple(rows), notes=tuple(notes))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ApiError) and error.is_forbidden:
-        return "the caller may not list pods"
-    return one_line(str(error))
 
 
 async def _namespaces(client: KubeClient, namespace: str | None) -> Mapping[str, PolicyMetadata]:
@@ -184,12 +153,11 @@ async def _namespaces(client: KubeClient, namespace: str | None) -> Mapping[str,
     try:
         return await fetch_namespaces(client, namespace, MANAGED)
     except ApiError as error:
-        if namespace is None:
-            if error.is_forbidden:
-                raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-        elif error.is_forbidden:
+        if error.is_forbidden and namespace is None:
+            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+        if error.is_forbidden and namespace:
             raise PoliciesError(f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}") from None
-        elif error.is_not_found:
+        if error.is_not_found and namespace:
             raise PoliciesError(does_not_exist(namespace)) from None
         raise
 
@@ -204,43 +172,21 @@ def _excluded(running: RunningSettings, configuration: WebhookConfiguration | No
 
 def _notes(running: RunningSettings, configuration: WebhookConfiguration | None) -> Iterator[str]:
     """Yield a sentence for each setting of the webhook that is not known."""
-    reason = one_line(running.unpublished)
     if configuration is None and not running.knows("excluded_namespaces"):
-        yield f"the excluded namespaces are not known: {reason}"
+        yield f"the excluded namespaces are not known: {one_line(running.unpublished)}"
     if not running.knows("default_mode"):
         yield "the webhook's default mode is not known; give --default-mode (assumed: default)"
 
 
-async def _count_pods(
-    client: KubeClient, policies: Mapping[str, NamespacePolicy], namespace: str | None
-) -> dict[str, PodCounts]:
-    """Count the pods that have not ended; memory holds one pod at a time.
-
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
-    """
-    path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
-    in_kai: Counter[str] = Counter()
-    others: Counter[str] = Counter()
-    async with client.list_objects(path, params=_RUNNING) as pods:
-        async for item in pods:
-            pod = decode_answer(_pod, item, f"GET {path}", expected="a pod")
-            policy = policies.get(pod.metadata.namespace)
-            if policy is not None:
-                counter = in_kai if pod.spec.scheduler_name == policy.scheduler else others
-                counter[pod.metadata.namespace] += 1
-    return {name: PodCounts(in_kai[name], others[name]) for name in policies}
-
-
 _NONE: Final = "-"
-_UNKNOWN: Final = "?"
-_LONGEST_CELL: Final = 2000
-"""Longest cell in characters; sixteen sizes have at most 1000."""
+_LONGEST_CELL: Final = 2000  # characters; sixteen sizes have at most 1000
 _RED, _RESET = "\033[31m", "\033[0m"
-
-_SIZES_COLUMN: Final = 4
-
-_Cell = Callable[[PolicyRow], str]
+_INDENT: Final = "  "
+_COLUMNS: Final = {
+    "namespace": ("NAMESPACE", 9), "queue": ("QUEUE", 6), "mode": ("MODE", 0), "share": ("SHARE", 0),
+    "sizes": ("SIZES", 5), "caps": ("CAPS", 0), "pods in KAI": ("IN-KAI", 0), "problems": ("PROBLEMS", 0),
+}  # fmt: skip
+"""Heading and smallest width (0: cells are not shortened) of the values in the table."""
 
 
 def _share(share: PolicyShare | None) -> str:
@@ -249,157 +195,111 @@ def _share(share: PolicyShare | None) -> str:
     return f"{share.value}MiB" if share.annotation == keys.GPU_MEMORY else share.value
 
 
-def _size(size: Size) -> str:
-    if size.problem is not None:
-        return f"{size.name}=invalid"
-    return f"{size.name}={_share(size.share) if size.share else '1'}"
-
-
 def _sizes(policy: NamespacePolicy) -> list[str]:
-    return [_size(size) for _, size in sorted(policy.sizes.by_name.items())]
+    return [
+        one_line(f"{size.name}={'invalid' if size.problem else _share(size.share) if size.share else '1'}")
+        for _, size in sorted(policy.sizes.by_name.items())
+    ]
 
 
 def _some_sizes(sizes: Sequence[str], columns: int) -> str:
     """Return as many sizes as fit into a cell, and the number of the others."""
     for count in range(len(sizes), 0, -1):
-        more = f",+{len(sizes) - count}" if count < len(sizes) else ""
-        cell = ",".join(sizes[:count]) + more
+        cell = ",".join(sizes[:count]) + (f",+{len(sizes) - count}" if count < len(sizes) else "")
         if width(cell) <= columns:
             return cell
-    if not sizes:
-        return _NONE
-    number = counted(len(sizes), "size")
+    number = counted(len(sizes), "size") if sizes else _NONE
     return number if width(number) <= columns else str(len(sizes))
 
 
-def _caps(policy: NamespacePolicy) -> str:
-    caps = [] if policy.max_fraction is None else [f"{policy.max_fraction:g}"]
-    if policy.max_memory_mib is not None:
-        caps.append(f"{policy.max_memory_mib}MiB")
-    return ",".join(caps) or _NONE
-
-
-def _in_kai(row: PolicyRow) -> str:
-    """Return the pods with the policy's scheduler and all pods, such as `2/3`."""
-    return _UNKNOWN if row.pods is None else f"{row.pods.in_kai}/{row.pods.in_kai + row.pods.others}"
-
-
-def _mode(row: PolicyRow) -> str:
-    return "excluded" if row.is_excluded else row.policy.mode.value
-
-
-_COLUMNS: Final[Sequence[tuple[str, int, _Cell]]] = (
-    ("NAMESPACE", 9, lambda row: row.policy.namespace),
-    ("QUEUE", 6, lambda row: row.policy.queue or "invalid"),
-    ("MODE", 0, _mode),
-    ("SHARE", 0, lambda row: _share(row.policy.share)),
-    ("SIZES", 5, lambda row: ",".join(_sizes(row.policy)) or _NONE),
-    ("CAPS", 0, lambda row: _caps(row.policy)),
-    ("IN-KAI", 0, _in_kai),
-    ("PROBLEMS", 0, lambda row: str(_problems(row.policy))),
-)
-"""Heading, smallest width (0: cells are not shortened) and cell of each column."""
-
-_DETAILS: Final[Sequence[tuple[str, _Cell]]] = (
-    ("queue", lambda row: row.policy.queue or "invalid"),
-    ("mode", _mode),
-    ("scheduler", lambda row: row.policy.scheduler),
-    ("share", lambda row: _share(row.policy.share)),
-    ("share-for", lambda row: row.policy.share_for.value),
-    ("sizes", lambda row: ", ".join(_sizes(row.policy)) or _NONE),
-    ("caps", lambda row: _caps(row.policy)),
-    ("distributed", lambda row: row.policy.distributed.value),
-    ("priority", lambda row: row.policy.priority or _NONE),
-    ("toleration", lambda row: "inject" if row.policy.inject_toleration else _NONE),
-    ("over-share", lambda row: row.policy.over_share.value),
-    ("grace", lambda row: _grace(row.policy)),
-    ("pods in KAI", _in_kai),
-)
-_INDENT: Final = "  "
-_NAME_WIDTH: Final = max(len(name) for name, _ in _DETAILS)
-
-
-def _grace(policy: NamespacePolicy) -> str:
-    return _NONE if policy.over_share_grace_seconds is None else f"{policy.over_share_grace_seconds}s"
-
-
-def _problems(policy: NamespacePolicy) -> int:
-    return len(policy.problems) + policy.more_problems
+def _cells(row: PolicyRow) -> dict[str, str]:
+    """Return all values of a namespace by their names in the wide form."""
+    policy, grace, pods = row.policy, row.policy.over_share_grace_seconds, row.pods
+    fraction = [] if policy.max_fraction is None else [f"{policy.max_fraction:g}"]
+    memory = [] if policy.max_memory_mib is None else [f"{policy.max_memory_mib}MiB"]
+    values = {
+        "namespace": policy.namespace,
+        "queue": policy.queue or "invalid",
+        "mode": "excluded" if row.is_excluded else policy.mode.value,
+        "scheduler": policy.scheduler,
+        "share": _share(policy.share),
+        "share-for": policy.share_for.value,
+        "sizes": ", ".join(_sizes(policy)) or _NONE,
+        "caps": ",".join([*fraction, *memory]) or _NONE,
+        "distributed": policy.distributed.value,
+        "priority": policy.priority or _NONE,
+        "toleration": "inject" if policy.inject_toleration else _NONE,
+        "over-share": policy.over_share.value,
+        "grace": _NONE if grace is None else f"{grace}s",
+        "pods in KAI": f"{pods.in_kai}/{pods.in_kai + pods.others}" if pods else "?",
+        "problems": str(len(policy.problems) + policy.more_problems),
+    }
+    return {name: one_line(value, _LONGEST_CELL) for name, value in values.items()}
 
 
 def as_table(
     table: PolicyTable, *, wide: bool = False, colour: bool = False, columns: int = DEFAULT_COLUMNS
 ) -> Iterator[str]:
-    """Yield the lines of a table, and lines for each problem below it.
+    """Yield the lines of a table, and lines for each problem below it, in red with `colour`.
 
-    Args:
-        table: the policies.
-        wide: whether to print every value whole, one below the other.
-        colour: whether to print problems in red.
-        columns: largest width of a line. Where no table fits, all values are below each other, too.
+    Where `wide` is set or no table fits into the columns, every value is whole, one below the other.
     """
     if not table.rows:
         yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", columns)
         return
-    rows = [[title for title, _, _ in _COLUMNS], *map(_cells, table.rows)]
-    widths = column_widths(rows, columns, [least for _, least, _ in _COLUMNS])
-    if wide or widths is None:
-        for index, row in enumerate(table.rows):
-            yield from [""] * bool(index)
-            yield from _block(row, columns)
-            yield from _problem_lines(row, columns, "problem: ", indent=_INDENT, colour=colour)
+    cells = [_cells(row) for row in table.rows]
+    sizes = [_sizes(row.policy) for row in table.rows]
+    rows = [[heading for heading, _ in _COLUMNS.values()]]
+    for each, of_row in zip(cells, sizes, strict=True):
+        rows.append([(each | {"sizes": ",".join(of_row) or _NONE})[name] for name in _COLUMNS])
+    widths = column_widths(rows, columns, [least for _, least in _COLUMNS.values()])
+    if not wide and widths is not None:
+        index = list(_COLUMNS).index("sizes")
+        for line, of_row in zip(rows[1:], sizes, strict=True):
+            line[index] = _some_sizes(of_row, widths[index])
+        yield from table_lines(rows, widths)
+        for row in table.rows:
+            beginning = f"problem: {one_line(row.policy.namespace)}: "
+            yield from _problem_lines(row.policy, columns, beginning, colour=colour)
         return
-    for cells, row in zip(rows[1:], table.rows, strict=True):
-        sizes = [one_line(size) for size in _sizes(row.policy)]
-        cells[_SIZES_COLUMN] = _some_sizes(sizes, widths[_SIZES_COLUMN])
-    yield from table_lines(rows, widths)
-    for row in table.rows:
-        yield from _problem_lines(row, columns, f"problem: {one_line(row.policy.namespace)}: ", colour=colour)
-
-
-def _cells(row: PolicyRow) -> list[str]:
-    return [one_line(read(row), _LONGEST_CELL) for _, _, read in _COLUMNS]
-
-
-def _block(row: PolicyRow, columns: int) -> Iterator[str]:
-    """Yield the name of a namespace, and a line for each of its values."""
-    yield from fold(one_line(row.policy.namespace), columns)
-    for name, read in _DETAILS:
-        head = f"{_INDENT}{name:<{_NAME_WIDTH}}{GAP}"
-        yield from fold(one_line(read(row), _LONGEST_CELL), columns, head=head, indent=" " * len(head))
+    longest = max(map(len, cells[0]))
+    for number, (each, row) in enumerate(zip(cells, table.rows, strict=True)):
+        yield from [""] * bool(number)
+        yield from fold(each["namespace"], columns)
+        for name in list(each)[1:-1]:
+            head = f"{_INDENT}{name:<{longest}}{GAP}"
+            yield from fold(each[name], columns, head=head, indent=" " * len(head))
+        yield from _problem_lines(row.policy, columns, "problem: ", indent=_INDENT, colour=colour)
 
 
 def _problem_lines(
-    row: PolicyRow, columns: int, beginning: str, *, indent: str = "", colour: bool
+    policy: NamespacePolicy, columns: int, beginning: str, *, indent: str = "", colour: bool
 ) -> Iterator[str]:
-    problems = [one_line(str(problem)) for problem in row.policy.problems]
-    if row.policy.more_problems:
-        problems.append(f"and {row.policy.more_problems} more invalid labels or selectors")
+    problems = [one_line(str(problem)) for problem in policy.problems]
+    if policy.more_problems:
+        problems.append(f"and {policy.more_problems} more invalid labels or selectors")
     for problem in problems:
         lines = fold(beginning + problem, columns, head=indent, indent=f"{indent}{_INDENT}")
         yield from (f"{_RED}{line}{_RESET}" if colour else line for line in lines)
 
 
 def as_json(table: PolicyTable) -> str:
-    """Format the policies as a JSON array in ASCII."""
-    return json.dumps([_document(row) for row in table.rows], indent=2) + "\n"
+    """Format the policies as a JSON array in ASCII, as the webhook's `/policies`; unknown values are null."""
+    documents = [
+        {
+            **policy_json(row.policy),
+            **({"state": "excluded"} if row.is_excluded else {}),
+            "moreProblems": row.policy.more_problems,
+            "pods": {"inKai": row.pods.in_kai, "notInKai": row.pods.others} if row.pods else None,
+        }
+        for row in table.rows
+    ]
+    return json.dumps(documents, indent=2) + "\n"
 
 
 def as_yaml(table: PolicyTable) -> str:
-    """Format the policies as a YAML list in ASCII."""
-    # JSON's types only: PyYAML has no representation of enums.
-    documents = json.loads(json.dumps([_document(row) for row in table.rows]))
-    return str(yaml.safe_dump(documents, sort_keys=False, width=1000))
-
-
-def _document(row: PolicyRow) -> dict[str, Any]:
-    """Return the keys of the webhook's `/policies`, with the namespace's pods; unknown values are null."""
-    return {
-        **policy_json(row.policy),
-        "state": row.state,
-        "moreProblems": row.policy.more_problems,
-        "pods": {"inKai": row.pods.in_kai, "notInKai": row.pods.others} if row.pods else None,
-    }
+    """Format the policies as a YAML list in ASCII, from JSON's types: PyYAML represents no enums."""
+    return str(yaml.safe_dump(json.loads(as_json(table)), sort_keys=False, width=1000))
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -418,14 +318,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the policies; return 1 if one is invalid, else 0.
-
-    Raises:
-        AccessError: the kubeconfig cannot be read.
-        PoliciesError: the caller may not read the namespaces, or the one does not exist.
-        ApiError, Unreachable: the namespaces cannot be read.
-        UsageError: standard output cannot be written.
-    """
+    """Print the policies; return 1 if one is invalid, else 0. Raises as `read_policies`."""
     discard_library_logs()
     table = asyncio.run(_read(arguments))
     if arguments.output == "json":

@@ -10,35 +10,24 @@ from dataclasses import fields
 from string import Formatter
 from typing import Final
 
-from kai import kaishare_keys, keys, numbers
+from kai import command_lines, gpu_resources, kaishare_keys, keys, numbers, share
 from kai.cel import cel_list, is_container_memory_key, is_of_kai, literal, names_gpu, starts_with
-from kai.command_lines import LONGEST_COMMAND_LINE
-from kai.gpu_resources import DEVICE_CLASS_PREFIX
 from kai.kaishare_keys import REASON
 from kai.key_classes import CREATION_KEYS, FREE_KEYS, RESERVED_APPS, USER_PREFIXES
-from kai.share import CONTAINER_MEMORY, CONTAINER_MEMORY_SUFFIXES, MIB
-from webhook.policy import distributed
-from webhook.policy.checks import (
-    CONFIG_MAP_ENDING,
-    CONFIG_MAP_FORM,
-    ROUNDING,
-    SHARE_ANNOTATIONS,
-    SHORTENED_NAME,
-)
+from kai.share import CONTAINER_MEMORY_SUFFIXES, MIB
+from webhook.policy import checks, decide_share, distributed, sizes
+from webhook.policy.checks import CONFIG_MAP_FORM, ROUNDING, SHARE_ANNOTATIONS
 from webhook.policy.decide_share import MOST_GPU_CONTAINERS
 from webhook.policy.label_values import FRACTION_FORM, MIB_FORM, MOST_MIB
 from webhook.policy.labels import LABELS, NamespacePolicy, PolicyLabel
 from webhook.policy.patch import TOLERATION, escape
 from webhook.policy.reasons import Reason
-from webhook.policy.sizes import A_SIZE, MIB_PER_UNIT, MOST_SIZES, SIZE_MEMORY_FORM, WHOLE
+from webhook.policy.sizes import A_SIZE, MIB_PER_UNIT, SIZE_MEMORY_FORM, WHOLE
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
-MOST_KEYS: Final = 1000
-"""Labels, annotations, or tolerations of a pod."""
-MOST_OF_NAMESPACE: Final = 2500
-"""Labels, or annotations, of a namespace."""
-_WRITTEN: Final = 10
-"""More than what the policy and a LimitRange add to them before a reinvocation."""
+MOST_KEYS: Final = 1000  # labels, annotations, or tolerations of a pod
+MOST_OF_NAMESPACE: Final = 2500  # labels, or annotations, of a namespace
+_WRITTEN: Final = 10  # more than what the policy and a LimitRange add to them before a reinvocation
 MOST_SORTED: Final = 500
 """Sizes of a namespace that are sorted to find the first ones; 800 would exceed the API server's budget."""
 MOST_OWNERS: Final = 100
@@ -68,7 +57,7 @@ IS_SMALL_NAMESPACE: Final = (
 
 def pattern(form: str) -> str:
     """Return a regular expression that matches the whole text, as the inside of a CEL string."""
-    return _inside(f"^(?:{form})$")
+    return literal(f"^(?:{form})$")[1:-1]
 
 
 def has_form(text: str, form: str | tuple[str, ...]) -> str:
@@ -84,19 +73,17 @@ def has_form(text: str, form: str | tuple[str, ...]) -> str:
     return f"{fits} && (size({text}) < {len(largest)} || {text} <= '{largest}')"
 
 
+def _map(entries: Mapping[str, str]) -> str:
+    """Return a CEL map; the values are expressions."""
+    return "{" + ", ".join(f"{literal(key)}: {value}" for key, value in entries.items()) + "}"
+
+
 def _is_grace(text: str) -> str:
     """Return the expression for: a number and a unit are a time within the bounds of the label."""
     number, unit = f"int({text}.substring(0, size({text}) - 1))", f"{text}.substring(size({text}) - 1)"
-    units = (
-        "{" + ", ".join(f"'{name}': {seconds}" for name, seconds in kaishare_keys.GRACE_UNITS.items()) + "}"
-    )
+    units = _map({name: str(seconds) for name, seconds in kaishare_keys.GRACE_UNITS.items()})
     seconds = f"{number} * {units}[{unit}]"
     return f"{seconds} >= {kaishare_keys.SHORTEST_GRACE} && {seconds} <= {kaishare_keys.LONGEST_GRACE}"
-
-
-def _inside(text: str) -> str:
-    """Return the text as the inside of a CEL string."""
-    return literal(text)[1:-1]
 
 
 _ABSENT: Final[Mapping[str, object]] = {field.name: field.default for field in fields(NamespacePolicy)}
@@ -140,17 +127,13 @@ def _is_invalid_label() -> str:
     return f"({' : '.join(cases)} : {starts_with('key', [kaishare_keys.PREFIX])})"
 
 
-def _mib_of_size() -> str:
-    """Return the expression for the MiB of the size `text`; 0 if it has another form or is too large."""
-    number = "int(text.substring(0, size(text) - 2))"
-    units = " : ".join(
-        f"text.endsWith('{unit}') ? ({number} <= {MOST_MIB // mib} ? {number} * {mib} : 0)"
-        for unit, mib in MIB_PER_UNIT.items()
-    )
-    return f"(!text.matches('{pattern(SIZE_MEMORY_FORM)}') ? 0 : {units} : 0)"
-
-
-_MIB_OF_SIZE: Final = _mib_of_size()
+_SIZE_NUMBER: Final = "int(text.substring(0, size(text) - 2))"
+_SIZE_UNITS: Final = " : ".join(
+    f"text.endsWith('{unit}') ? ({_SIZE_NUMBER} <= {MOST_MIB // mib} ? {_SIZE_NUMBER} * {mib} : 0)"
+    for unit, mib in MIB_PER_UNIT.items()
+)
+_MIB_OF_SIZE: Final = f"(!text.matches('{pattern(SIZE_MEMORY_FORM)}') ? 0 : {_SIZE_UNITS} : 0)"
+"""The expression for: the MiB of the size `text`; 0 if it has another form or is too large."""
 _IS_SIZE_AMOUNT: Final = (
     f"({_MIB_OF_SIZE} > 0 ? (variables.maxMemory != '' ? {_MIB_OF_SIZE} <= int(variables.maxMemory)"
     " : variables.maxFraction == '')"
@@ -170,12 +153,7 @@ _IS_SIZE_ABOVE_EDITED_CAP: Final = (
     f" : variables.maxMemory != '' && {_EDITS_CAP}))"
 )
 """The expression for: a cap that the request edits does not allow the size `text`, or cannot be compared."""
-_RANK_ROWS: Final = (
-    *distributed.VARIABLES,
-    distributed.JAX_PROCESSES,
-    distributed.CLUSTER,
-    *distributed.RENDEZVOUS,
-)
+_RANK_ROWS: Final = (*distributed.VARIABLES, distributed.JAX_PROCESSES, distributed.CLUSTER)
 _LABEL_NAMES: Final[Mapping[str, str]] = {
     keys.QUEUE_LABEL: "queue",
     kaishare_keys.MODE: "mode",
@@ -254,25 +232,38 @@ WORDS: Final[Mapping[str, str]] = {
 }
 """The words that labels allow, such as `modeOff`."""
 
+_CONSTANTS: Final = (
+    "GPU_FRACTION", "GPU_MEMORY", "NUM_DEVICES", "GPU_SHARED", "DEFAULT_SCHEDULER", "GPU_TAINT",
+    "MIG_PREFIX", "DEVICE_CLASS_PREFIX", "MOST_GPU_CONTAINERS", "SIZE_PREFIX", "LONGEST_SIZE_NAME",
+    "MOST_SIZES", "VCLUSTER_PREFIX", "CONFIG_MAP_ENDING", "SHORTENED_NAME", "CONTAINER_PREFIX",
+    "CONTAINER_MEMORY", "IS_SMALL_POD", "IS_SMALL_NAMESPACE", "MOST_OF_NAMESPACE", "MOST_KEYS",
+    "MOST_OWNERS", "MOST_CONTAINERS", "MOST_ENTRIES", "MOST_SORTED", "LONGEST_NUMBER",
+    "LONGEST_COMMAND_LINE", "MOST_RANKS", "JAX_JOB", "KUEUE_GROUP", "KUEUE_SERVING",
+)  # fmt: skip
+"""Constants of the code that the files name in camel case: `gpuFraction` is GPU_FRACTION."""
+
+
+def _constants() -> Mapping[str, str]:
+    modules = (keys, kaishare_keys, command_lines, gpu_resources, share, checks, decide_share, distributed)
+    every = dict(pair for module in (*modules, sizes) for pair in vars(module).items()) | globals()
+    parts = ((every[name], *name.lower().split("_")) for name in _CONSTANTS)
+    return {head + "".join(map(str.capitalize, rest)): str(value) for value, head, *rest in parts}
+
+
 VALUES: Final[Mapping[str, str]] = {
+    **_constants(),
     **{reason.name: literal(reason.code) for reason in Reason},
     **{f"{name}Key": key for key, name in _LABEL_NAMES.items()},
     **{f"{name}Value": _value(LABELS[key]) for key, name in _LABEL_NAMES.items()},
     **WORDS,
     **_DENIALS,
-    "allowedValues": "{"
-    + ", ".join(f"{literal(label.key)}: {literal(label.allowed)}" for label in LABELS.values())
-    + "}",
+    "allowedValues": _map({label.key: literal(label.allowed) for label in LABELS.values()}),
     "aSize": literal(A_SIZE),
     # Keys of pods.
     "priorityKey": keys.PRIORITY_LABEL,
     "containerNameKey": keys.CONTAINER_NAME,
-    "gpuFraction": keys.GPU_FRACTION,
-    "gpuMemory": keys.GPU_MEMORY,
-    "numDevices": keys.NUM_DEVICES,
     "injectKey": kaishare_keys.INJECT,
     "gpuMarkKey": kaishare_keys.GPU_MARK,
-    "gpuShared": kaishare_keys.GPU_SHARED,
     "wholeGpuKey": kaishare_keys.WHOLE_GPU,
     "sizeKey": kaishare_keys.SIZE,
     "reasonKey": kaishare_keys.REASON,
@@ -285,23 +276,15 @@ VALUES: Final[Mapping[str, str]] = {
     "isContainerMemoryKey": is_container_memory_key("key"),
     # Names.
     "kaiScheduler": keys.SCHEDULER_NAME,
-    "defaultScheduler": keys.DEFAULT_SCHEDULER,
-    "gpuTaint": keys.GPU_TAINT,
-    "toleration": "{" + ", ".join(f"'{key}': '{value}'" for key, value in TOLERATION.items()) + "}",
+    "toleration": _map({key: literal(value) for key, value in TOLERATION.items()}),
     # GPU resources.
     "gpu": keys.GPU_RESOURCE,
     "gpuPath": escape(keys.GPU_RESOURCE),
-    "migPrefix": keys.MIG_PREFIX,
-    "deviceClassPrefix": DEVICE_CLASS_PREFIX,
     "namesGpu": names_gpu("name"),
     "quantityForm": pattern(numbers.FORM),
-    "mostGpuContainers": str(MOST_GPU_CONTAINERS),
     "mostGpuKeys": str(2 * MOST_GPU_CONTAINERS),
     # Sizes.
-    "sizePrefix": kaishare_keys.SIZE_PREFIX,
     "sizeNameForm": pattern(kaishare_keys.SIZE_NAME_FORM),
-    "longestSizeName": str(kaishare_keys.LONGEST_SIZE_NAME),
-    "mostSizes": str(MOST_SIZES),
     "mibOfSize": _MIB_OF_SIZE,
     "isSizeAmount": _IS_SIZE_AMOUNT,
     "isSizeAboveEditedCap": _IS_SIZE_ABOVE_EDITED_CAP,
@@ -319,38 +302,20 @@ VALUES: Final[Mapping[str, str]] = {
     "isOfKai": is_of_kai("key"),
     "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
     "userPrefixes": cel_list(USER_PREFIXES),
-    "vclusterPrefix": keys.VCLUSTER_PREFIX,
     "managedByKey": keys.VCLUSTER_MANAGED_BY,
     "appKey": keys.APP_LABEL,
     "reservedApps": cel_list(RESERVED_APPS),
     "configMapKey": keys.SHARED_GPU_CONFIGMAP,
     "configMapForm": pattern(CONFIG_MAP_FORM),
-    "configMapEnding": str(CONFIG_MAP_ENDING),
-    "shortenedName": str(SHORTENED_NAME),
     "portionVariable": keys.GPU_PORTION_ENV,
-    "containerPrefix": keys.CONTAINER_PREFIX,
-    "containerMemory": CONTAINER_MEMORY,
     "memoryRequest": CONTAINER_MEMORY_SUFFIXES[0],
     "memoryLimit": CONTAINER_MEMORY_SUFFIXES[1],
     "mib": f"{MIB}.0",
     "rounding": f"{ROUNDING:.9f}",
-    # Bounds.
-    "isSmallPod": IS_SMALL_POD,
-    "isSmallNamespace": IS_SMALL_NAMESPACE,
-    "mostOfNamespace": str(MOST_OF_NAMESPACE),
-    "mostKeys": str(MOST_KEYS),
-    "mostOwners": str(MOST_OWNERS),
-    "mostContainers": str(MOST_CONTAINERS),
-    "mostEntries": str(MOST_ENTRIES),
-    "mostSorted": str(MOST_SORTED),
     # Evidence of distributed jobs.
-    "rankVariables": cel_list(row.name for row in _RANK_ROWS),
+    "rankVariables": cel_list(row.name for row in (*_RANK_ROWS, *distributed.RENDEZVOUS)),
     "rankTexts": ", ".join(map(_variable, distributed.VARIABLES)),
     "rankForm": pattern(distributed.NUMBER_FORM),
-    "longestNumber": str(distributed.LONGEST_NUMBER),
-    "longestCommandLine": str(LONGEST_COMMAND_LINE),
-    "mostRanks": str(distributed.MOST_RANKS),
-    "jaxJob": distributed.JAX_JOB,
     "jaxProcesses": _variable(distributed.JAX_PROCESSES),
     "clusterText": _variable(distributed.CLUSTER),
     "rendezvous": cel_list(row.name for row in distributed.RENDEZVOUS),
@@ -360,8 +325,6 @@ VALUES: Final[Mapping[str, str]] = {
     "mpiOperatorKey": distributed.MPI_OPERATOR.name,
     "mpiOperator": distributed.MPI_OPERATOR_NAME,
     "lwsSize": distributed.LWS_SIZE.name,
-    "kueueGroup": distributed.KUEUE_GROUP,
-    "kueueServing": distributed.KUEUE_SERVING,
     "kueueCount": distributed.KUEUE_COUNT.name,
     "jobSetKeys": cel_list(row.name for row in distributed.JOB_SET),
     "torchPrograms": "|".join(distributed.TORCH_PROGRAMS).replace(".", "[.]"),

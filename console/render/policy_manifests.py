@@ -1,5 +1,6 @@
-"""The admission policies: the chart's files/policies, filled with the tables of the code and the settings."""
+"""The command `render`: the chart's files/policies, filled with the tables of the code and the settings."""
 
+import argparse
 import json
 import re
 import textwrap
@@ -13,6 +14,8 @@ import yaml
 from console.render.expressions import IS_SMALL_POD, VALUES
 from kai.cel import literal
 from kai.releases import ACCEPTS_DOTTED_NAMES, READS_CONTAINER_NAME
+from service.command import UsageError, read_by, write_document
+from service.text import quoted
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
 from webhook.registration.configurations import (
@@ -25,6 +28,7 @@ from webhook.registration.configurations import (
     namespaces_without,
     pod_rule,
 )
+from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
 NAME: Final = "kaishare"
 """Name of the MutatingAdmissionPolicy and of its binding."""
@@ -32,14 +36,15 @@ MUTATING: Final = "mutating.yaml"
 VALIDATING: Final = "validating.yaml"
 OLDEST_KUBERNETES: Final[Mapping[str, int]] = {MUTATING: 36, VALIDATING: 36}
 """By file, the oldest release 1.N of Kubernetes that serves and compiles its objects (run on 1.36.3)."""
+_KINDS: Final = {"mutatingadmissionpolicy": MUTATING, "validatingadmissionpolicy": VALIDATING}
+"""The file of policies/ for each value of `--as`."""
+_KUBERNETES: Final = re.compile(r"v?1\.([0-9]{1,3})(?:\.[0-9]{1,4})?(?:[-+][0-9A-Za-z.+-]{1,60})?")
 _IN_THE_WHEEL: Final = Path(__file__).parent / "policies"
 _IN_THE_CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "files" / "policies"
 POLICIES: Final = _IN_THE_WHEEL if (_IN_THE_WHEEL / MUTATING).exists() else _IN_THE_CHART
 """The wheel has a copy of the chart's folder."""
 _INCLUDE: Final = re.compile(r"^( *)# include: ([a-z/.]+)$", re.MULTILINE)
 _CONDITIONS: Final = (*NEVER_CHANGED, {"name": "is-small", "expression": IS_SMALL_POD})
-
-
 RELEASES: Final[Mapping[str, Sequence[tuple[int, int, int]]]] = {
     "readsContainerName": READS_CONTAINER_NAME,
     "acceptsDottedNames": ACCEPTS_DOTTED_NAMES,
@@ -48,16 +53,8 @@ RELEASES: Final[Mapping[str, Sequence[tuple[int, int, int]]]] = {
 
 
 def text_of(file: str, rules: DecisionSettings) -> str:
-    """Return a file of the policies as YAML with comments.
-
-    Args:
-        file: the name of the file.
-        rules: the administrator's settings, which become variables of the policies.
-
-    Raises:
-        KeyError: the file names a value that the tables lack.
-    """
-    text = Template(_INCLUDE.sub(_included, _read(file)))
+    """Return a file of the policies as YAML with comments; the settings become variables of the policies."""
+    text = Template(_INCLUDE.sub(_included, (POLICIES / file).read_text(encoding="utf-8")))
     return text.substitute(texts(rules.excluded_namespaces), **settings(rules))
 
 
@@ -82,24 +79,17 @@ def texts(excluded_namespaces: Collection[str]) -> dict[str, str]:
 def tables(excluded_namespaces: str) -> dict[str, Any]:
     """Return what the chart needs beside the files: the texts of their placeholders, and the releases of KAI.
 
-    Args:
-        excluded_namespaces: stands for the list of excluded namespaces.
+    `excluded_namespaces` stands for the list of excluded namespaces.
     """
     files = "".join(file.read_text(encoding="utf-8") for file in POLICIES.rglob("*.yaml"))
     since = {name: [".".join(map(str, each)) for each in releases] for name, releases in RELEASES.items()}
-    every = texts([excluded_namespaces])
-    return {
-        "releases": since,
-        "texts": {name: every[name] for name in sorted(every) if f"${{{name}}}" in files},
-    }
-
-
-def _read(file: str) -> str:
-    return (POLICIES / file).read_text(encoding="utf-8")
+    every = sorted(texts([excluded_namespaces]).items())
+    return {"releases": since, "texts": {name: text for name, text in every if f"${{{name}}}" in files}}
 
 
 def _included(line: re.Match[str]) -> str:
-    return textwrap.indent(_read(line[2]), line[1]).rstrip("\n")
+    text = (POLICIES / line[2]).read_text(encoding="utf-8")
+    return textwrap.indent(text, line[1]).rstrip("\n")
 
 
 def settings(rules: DecisionSettings) -> Mapping[str, str]:
@@ -108,9 +98,9 @@ def settings(rules: DecisionSettings) -> Mapping[str, str]:
     return {
         "defaultMode": literal(rules.default_mode.value),
         "defaultPriorityClass": literal(rules.default_priority_class or ""),
-        "injectShares": _boolean(value=rules.inject_shares),
-        "readsContainerName": _boolean(value=version is not None and version.reads_container_name),
-        "acceptsDottedNames": _boolean(value=version is not None and version.accepts_dotted_names),
+        "injectShares": json.dumps(rules.inject_shares),
+        "readsContainerName": json.dumps(version is not None and version.reads_container_name),
+        "acceptsDottedNames": json.dumps(version is not None and version.accepts_dotted_names),
     }
 
 
@@ -128,5 +118,40 @@ def _items(items: Collection[Mapping[str, Any]], *, indent: int) -> str:
     return f"\n{' ' * indent}".join(lines)
 
 
-def _boolean(*, value: bool) -> str:
-    return "true" if value else "false"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `render`."""
+    parser.description = "Prints kaishare's rules as admission policies, for kubectl apply; reads no cluster."
+    parser.add_argument(
+        "--as",
+        dest="kind",
+        required=True,
+        choices=tuple(_KINDS),
+        metavar="KIND",
+        help=f"kind of the objects: {', '.join(_KINDS)}",
+    )
+    parser.add_argument(
+        "--kube-version",
+        type=read_by(_minor_version),
+        metavar="1.N",
+        help="the API server's release, to refuse one that lacks the kind (default: not checked)",
+    )
+    add_decision_options(parser)
+
+
+def _minor_version(text: str) -> int:
+    match = _KUBERNETES.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{quoted(text)} is not a release of Kubernetes; allowed: such as 1.36")
+    return int(match[1])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the objects; raise UsageError if the API server does not serve the kind."""
+    file = _KINDS[arguments.kind]
+    oldest = OLDEST_KUBERNETES[file]
+    if arguments.kube_version is not None and arguments.kube_version < oldest:
+        raise UsageError(
+            f"Kubernetes 1.{arguments.kube_version} does not serve these policies; they need 1.{oldest}"
+        )
+    write_document(text_of(file, parse_decision_options(arguments).rules))
+    return 0

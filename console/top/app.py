@@ -4,11 +4,10 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
@@ -24,7 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.details import details_of, summary_of, title_of
+from console.top.details import details_of, summary_of
 from console.top.fleet import AgentLine, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
@@ -33,10 +32,7 @@ from console.top.text import head
 
 _ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
-_CAUSE: Final = Style(color="yellow", bold=True)
-_AT_RISK: Final = Style(color="magenta")
 _PLAIN: Final = Style()
-_STATES: Final = {PodState.FLAGGED: _ALARM, PodState.IN_GRACE: _OVER}
 
 
 def _style_of(line: Line, *, is_old: bool) -> Style:
@@ -45,8 +41,12 @@ def _style_of(line: Line, *, is_old: bool) -> Style:
         return Style(bold=True)
     if isinstance(line, AgentLine):
         return _OVER
-    of_risk = _CAUSE if line.is_cause else _AT_RISK if line.is_at_risk else _PLAIN
-    return _STATES.get(line.state, of_risk) + (Style(dim=True) if is_old else _PLAIN)
+    style = Style(color="yellow", bold=True) if line.is_cause else _PLAIN
+    if line.is_violation:
+        style = _ALARM if line.state is PodState.FLAGGED else _OVER
+    elif line.is_at_risk:
+        style = Style(color="magenta")
+    return style + (Style(dim=True) if is_old else _PLAIN)
 
 
 class LinesTable(ScrollView, can_focus=True):
@@ -71,19 +71,14 @@ class LinesTable(ScrollView, can_focus=True):
     class Moved(Message):
         """The cursor or the lines have changed."""
 
-    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
-        """Set the agents, and the clock of their state."""
+    def __init__(self, fleet: Fleet) -> None:
+        """Set the agents."""
         super().__init__()
-        self._fleet, self._clock = fleet, clock
+        self._fleet = fleet
         self.lines: Sequence[Line] = ()
         self.cursor = 0
         self._widths: Widths = {}
-        self._layout: Layout = layout(80, {})
-
-    @property
-    def heading(self) -> str:
-        """Return the line with the headings of the present columns."""
-        return self._layout.heading()
+        self.chosen: Layout = layout(80, {})
 
     def set_lines(self, lines: Sequence[Line], widths: Widths) -> None:
         """Show other lines, with the cursor on the same pod if it is still there."""
@@ -93,7 +88,7 @@ class LinesTable(ScrollView, can_focus=True):
         self.lines, self._widths = lines, widths
         same = (index for index, line in enumerate(lines) if line.key == key)
         self.cursor = next(same, min(self.cursor, max(len(lines) - 1, 0)))
-        self._layout = layout(self.size.width or 80, widths)
+        self.chosen = layout(self.size.width or 80, widths)
         self.virtual_size = Size(self.size.width, len(lines))
         self.scroll_to(y=max(self.cursor - row_on_screen, 0), animate=False, immediate=True)
         self._after_move()
@@ -112,12 +107,12 @@ class LinesTable(ScrollView, can_focus=True):
         is_past = is_old(self._fleet, line)
         style = self.rich_style + _style_of(line, is_old=is_past) + Style(reverse=index == self.cursor)
         if isinstance(line, PodRow):
-            return Strip([Segment(self._layout.row(line, is_old=is_past), style)], width)
-        return Strip([Segment(self._layout.fit_line(line.text(self._clock())), style)], width)
+            return Strip([Segment(self.chosen.row(line, is_old=is_past), style)], width)
+        return Strip([Segment(self.chosen.fit_line(line.text(time.monotonic())), style)], width)
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the columns for the new width."""
-        self._layout = layout(event.size.width or 80, self._widths)
+        self.chosen = layout(event.size.width or 80, self._widths)
         self.virtual_size = Size(event.size.width, len(self.lines))
         self._after_move()
 
@@ -155,10 +150,8 @@ class LinesTable(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
 
-_REFRESH_SECONDS: Final = 0.5
-"""How often new responses reach the table."""
-_LOW_ROWS: Final = 20
-"""A terminal with fewer rows has no summary of the line under the cursor."""
+_REFRESH_SECONDS: Final = 0.5  # how often new responses reach the table
+_LOW_ROWS: Final = 20  # a terminal with fewer rows has no summary of the line under the cursor
 
 _HELP: Final = """\
 Keys
@@ -191,7 +184,9 @@ Cells
 """
 
 
-Choice = TypeVar("Choice", bound=StrEnum)
+_CHOICES: Final[Mapping[str, list[Any]]] = {
+    "sort": list(Sort), "group": list(GroupBy), "flagged_only": [False, True],
+}  # fmt: skip
 
 
 class TextScreen(ModalScreen[None]):
@@ -208,8 +203,7 @@ class TextScreen(ModalScreen[None]):
 
     def __init__(self, title: str, text: Callable[[], str]) -> None:
         super().__init__()
-        self._title = title
-        self._text = text
+        self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
         """Make the box with the text."""
@@ -244,35 +238,19 @@ class TopApp(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("s", "sort", "Sort"),
-        Binding("f", "flagged", "Flagged"),
-        Binding("g", "group", "Group"),
+        Binding("s", "next('sort')", "Sort"),
+        Binding("f", "next('flagged_only')", "Flagged"),
+        Binding("g", "next('group')", "Group"),
         Binding("p", "pause", "Pause"),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("escape", "clear_filter", "Clear", show=False),
     ]
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        fleet: Fleet,
-        arrangement: Arrangement,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Set what is shown.
-
-        Args:
-            rounds: reads the agents.
-            fleet: the state that `rounds` keeps current.
-            arrangement: the first order and filter.
-            clock: monotonic seconds, the clock of `fleet`.
-        """
+    def __init__(self, rounds: Rounds, fleet: Fleet, arrangement: Arrangement) -> None:
+        """Set what is shown: the state that `rounds` keeps current, in the first order and filter."""
         super().__init__(ansi_color=True)
         self.arrangement = arrangement
-        self._rounds = rounds
-        self._fleet = fleet
-        self._clock = clock
+        self._rounds, self._fleet = rounds, fleet
         self._shown_version = -1
 
     @property
@@ -284,7 +262,7 @@ class TopApp(App[None]):
         """Make the parts from top to bottom."""
         yield Static(id="head", markup=False)
         yield Static(id="columns", markup=False)
-        yield LinesTable(self._fleet, self._clock)
+        yield LinesTable(self._fleet)
         yield Static(id="summary", markup=False)
         yield Static(id="status", markup=False)
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
@@ -326,7 +304,7 @@ class TopApp(App[None]):
         self._show_head()
 
     def _show_head(self) -> None:
-        lines = head(self._fleet, self._clock())
+        lines = head(self._fleet, time.monotonic())
         text = Text("\n").join(Text(line.text, _ALARM if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
         tables = [agent.table for agent in self._fleet.agents.values()]
@@ -341,47 +319,38 @@ class TopApp(App[None]):
         if not self._is_complete():
             return
         table = self.query_one(LinesTable)
-        self.query_one("#columns", Static).update(Text(table.heading))
+        self.query_one("#columns", Static).update(Text(table.chosen.heading()))
         line = table.line_at_cursor()
         summary = summary_of(line, self._fleet) if line is not None else []
         self.query_one("#summary", Static).update(Text("\n".join(summary)))
         self.query_one("#status", Static).update(Text(self._status(table)))
 
     def _status(self, table: LinesTable) -> str:
-        choice = self.arrangement
-        count = len(table.lines)
-        parts = [
-            f"{table.cursor + 1 if count else 0}/{count}",
-            f"sort: {choice.sort}",
-            *([f"group: {choice.group}"] if choice.group is not GroupBy.NONE else []),
-            *(["flagged only"] if choice.flagged_only else []),
-            *([f"namespace: {choice.namespace}"] if choice.namespace else []),
-            *([f"filter: {' '.join(choice.words)}"] if choice.words else []),
-        ]
-        if self._rounds.is_paused:
-            parts.insert(0, "PAUSED")
-        if self._has_risk():
-            parts.append(f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk")
-        return "  ".join(parts)
+        choice, count = self.arrangement, len(table.lines)
+        parts = {
+            "PAUSED": self.is_paused,
+            f"{table.cursor + 1 if count else 0}/{count}": True,
+            f"sort: {choice.sort}": True,
+            f"group: {choice.group}": choice.group is not GroupBy.NONE,
+            "flagged only": choice.flagged_only,
+            f"namespace: {choice.namespace}": choice.namespace,
+            f"filter: {' '.join(choice.words)}": choice.words,
+            f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk": self._has_risk(),
+        }
+        return "  ".join(part for part, is_so in parts.items() if is_so)
 
     def on_lines_table_opened(self) -> None:
         """Show the details of the line under the cursor."""
         line = self.query_one(LinesTable).line_at_cursor()
         if line is not None:
             text = partial(details_of, line, self._fleet)
-            self.push_screen(TextScreen(title_of(line), lambda: "\n".join(text(self._clock()))))
+            self.push_screen(TextScreen("details", lambda: "\n".join(text(time.monotonic()))))
 
-    def action_sort(self) -> None:
-        """Take the next order."""
-        self._choose(sort=_next(Sort, self.arrangement.sort))
-
-    def action_group(self) -> None:
-        """Take the next grouping."""
-        self._choose(group=_next(GroupBy, self.arrangement.group))
-
-    def action_flagged(self) -> None:
-        """Show flagged rows and rows at risk only, or all."""
-        self._choose(flagged_only=not self.arrangement.flagged_only)
+    def action_next(self, choice: str) -> None:
+        """Take the next order or grouping, or show flagged rows and rows at risk only, or all."""
+        values = _CHOICES[choice]
+        place = values.index(getattr(self.arrangement, choice))
+        self._choose(**{choice: values[(place + 1) % len(values)]})
 
     def action_pause(self) -> None:
         """Stop or resume reading."""
@@ -422,11 +391,6 @@ class TopApp(App[None]):
         if arrangement != self.arrangement:
             self.arrangement = arrangement
             self.rearrange()
-
-
-def _next(values: type[Choice], value: Choice) -> Choice:
-    members = list(values)
-    return members[(members.index(value) + 1) % len(members)]
 
 
 def tune_garbage_collection() -> None:

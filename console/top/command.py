@@ -72,13 +72,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the agents; return the exit status.
-
-    Raises:
-        UsageError: the URL is invalid, the file of the token is, the list of agents is not available, or the
-            one agent at the URL does not respond.
-        kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
-    """
+    """Show the agents; return the exit status. Raises UsageError, and AccessError about the kubeconfig."""
     discard_library_logs()
     return asyncio.run(_run(arguments))
 

@@ -10,26 +10,12 @@ from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from service.text import counted
 from service.units import duration, size
 
-_MOST = 64
-"""Largest number of entries of one kind."""
+_MOST = 64  # entries of one kind
 _MOST_CAUSES = 8
 
 
-def title_of(line: Line) -> str:
-    """Return the title of a line's details."""
-    if isinstance(line, PodRow):
-        return f"{line.namespace}/{line.pod}"
-    return line.agent.node if isinstance(line, AgentLine) else line.name
-
-
 def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
-    """Return everything known about a line.
-
-    Args:
-        line: row, heading of a group, or agent.
-        fleet: the agents.
-        now: monotonic seconds, on the clock of the agents' state.
-    """
+    """Return everything known about a line; `now` are seconds on the clock of the agents' state."""
     if isinstance(line, GroupLine):
         return [line.text(now)]
     if isinstance(line, AgentLine):

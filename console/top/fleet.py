@@ -26,7 +26,6 @@ class AgentState:
     failure: str = ""
     """Why the agent does not respond; empty while it does."""
     table: NodeTable = NO_TABLE
-    """The last response as a table."""
     widths: Widths = field(default_factory=dict)
 
     def silent_seconds(self, now: float) -> float:
@@ -114,7 +113,7 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """The choices of a person at the table."""
+    """The choices of a person at the table: its order, and which rows it has."""
 
     sort: Sort = Sort.FLAGS
     group: GroupBy = GroupBy.NONE
@@ -123,7 +122,6 @@ class Arrangement:
     words: tuple[str, ...] = ()
     """Lower-case words; a row has to contain all of them."""
     namespace: str = ""
-    """Only rows of this namespace; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +140,10 @@ class GroupLine:
 
     @property
     def key(self) -> Key:
-        """Return what identifies the line across rounds."""
+        """What identifies the line across rounds."""
         return ("group", self.name, "")
 
-    def text(self, now: float = 0.0) -> str:  # noqa: ARG002 - as of AgentLine
+    def text(self, _now: float) -> str:
         """Return the line."""
         at_least = "≥" if self.is_lower_bound else ""
         at_risk = f" {self.at_risk} at risk," if self.at_risk else ""
@@ -163,7 +161,7 @@ class AgentLine:
 
     @property
     def key(self) -> Key:
-        """Return what identifies the line across rounds."""
+        """What identifies the line across rounds."""
         return ("agent", self.agent.pod.name, "")
 
     def text(self, now: float) -> str:
@@ -197,11 +195,8 @@ def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
     Agents that do not respond or report problems have a line each, after the rows that are flagged, in
     violation or at risk. In any other order than `Sort.FLAGS`, and in groups, they come first.
     """
-    rows = list(
-        chosen_rows((row for agent in fleet.agents.values() for row in agent.table.rows), arrangement)
-    )
-    if arrangement.sort is not Sort.NODE:
-        rows.sort(key=_KEYS[arrangement.sort])
+    every_row = (row for agent in fleet.agents.values() for row in agent.table.rows)
+    rows = sorted(chosen_rows(every_row, arrangement), key=_KEYS[arrangement.sort])
     agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(fleet, arrangement)]
     if arrangement.group is not GroupBy.NONE:
         return agents + _grouped(rows, _GROUPS[arrangement.group])
@@ -244,6 +239,7 @@ _KEYS: Final[dict[Sort, Callable[[PodRow], Any]]] = {
     Sort.SHARE: lambda row: _last(row.ratio),
     Sort.OVER: lambda row: _last(row.over_seconds),
     Sort.POD: attrgetter("by_pod"),
+    Sort.NODE: lambda _: 0,
 }
 """Sorting is stable, and the rows come by node, GPU and pod."""
 

@@ -5,7 +5,7 @@ Amounts are formatted by `service.units.size`, times by `service.units.duration`
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,12 +16,8 @@ from service.names import LONGEST_SUBDOMAIN
 from service.text import one_line
 from service.units import size
 
-UNKNOWN: Final = "unknown"
-"""Cell of a value that is unknown, which is never zero; `service.units.size` has the same word."""
-
-NONE: Final = "-"
-"""Cell of a value that does not exist."""
-
+UNKNOWN: Final = "unknown"  # a value that is unknown, which is never zero; `units.size` has the same word
+NONE: Final = "-"  # a value that does not exist
 LONGEST_NAME: Final = LONGEST_SUBDOMAIN
 NO_POD: Final = "No pod has a GPU share or uses GPU memory."
 GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "FREE", "PROMISED", "HOST", "UNATTRIBUTED", "")
@@ -29,8 +25,7 @@ GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "FREE", "PROMISED", "HOST",
 _LATIN_END: Final = 0x250
 _PUNCTUATION: Final = frozenset("–—‘’“”…•→×≥≤")
 _LONGEST_DETAIL: Final = 1000
-_IMPLAUSIBLE: Final = 1 << 53
-"""Bytes (8 PiB); JSON numbers above this are not exact."""
+_IMPLAUSIBLE: Final = 1 << 53  # bytes (8 PiB); JSON numbers above this are not exact
 _SMALL: Final = 256 << 20
 """Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
 the response does not have the agent's slack."""
@@ -68,7 +63,7 @@ def index_text(number: int) -> str:
     return str(number) if 0 <= number < 1000 else UNKNOWN
 
 
-class Act(Struct, frozen=True):
+class Act(NamedTuple):
     """What to do first by the agent's word, and where the rest is. Texts are safe for a terminal."""
 
     text: str
@@ -87,14 +82,14 @@ def act_of(item: ApiProblem | ApiGpu | ApiLostGpu | ApiVerdict) -> Act | None:
 
 
 class GpuState(Struct, frozen=True, kw_only=True):
-    """One GPU of one node, in bytes; None is unknown. Texts are safe for a terminal."""
+    """One GPU of one node, in bytes; None is unknown. Texts but the UUID are safe for a terminal."""
 
     label: str
     """`GPU` and the index."""
     node: str
     index: int
     uuid: str
-    """As the agent reported it; empty for a lost GPU that has never responded."""
+    """Empty for a lost GPU that has never responded."""
     model: str = ""
     is_lost: bool = False
     is_mig: bool = False
@@ -109,9 +104,8 @@ class GpuState(Struct, frozen=True, kw_only=True):
     at_risk: int | None = None
     """Memory that the pods are still promised and that is not free; None also from an older agent."""
     sensors: tuple[str, ...] = ()
-    """Utilisation, temperature and power, as far as the driver reports them."""
     xid: str = ""
-    """The newest error of the driver (XID); empty without one."""
+    """The newest error of the driver; empty without one."""
     act: Act | None = None
 
     @property
@@ -200,12 +194,8 @@ def _gpu(node: str, gpu: ApiGpu | ApiLostGpu) -> GpuState:
 
 def _sensors(gpu: ApiGpu) -> Iterator[str]:
     """Yield the plausible figures of the GPU's sensors."""
-    ratio, celsius, watts, limit = (
-        gpu.utilization_ratio,
-        gpu.temperature_celsius,
-        gpu.power_watts,
-        gpu.power_limit_watts,
-    )
+    ratio, celsius = gpu.utilization_ratio, gpu.temperature_celsius
+    watts, limit = gpu.power_watts, gpu.power_limit_watts
     if ratio is not None and 0 <= ratio <= 1:
         yield f"utilisation {percent(ratio)}"
     if celsius is not None and abs(celsius) < 1000:
@@ -223,7 +213,7 @@ def _xid(xid: ApiXid | None) -> str:
     return f"XID {xid.code} at {moment:%b} {moment.day} {moment:%H:%M} UTC"
 
 
-class ProblemText(Struct, frozen=True):
+class ProblemText(NamedTuple):
     """A problem with its scope, safe for a terminal, and what to do about it."""
 
     text: str
@@ -256,38 +246,21 @@ def nothing_text(response: AgentResponse) -> str:
     return "No GPU on this node responds."
 
 
-class GpuRisk(Struct, frozen=True, kw_only=True, gc=False):
-    """A GPU at risk, in bytes."""
+class GpuRisk(NamedTuple):
+    """A GPU at risk, in bytes, and the excess above its share from which on a pod counts as a cause."""
 
     free: int
     smallest_excess: int
-    """Excess above its share from which on a pod counts as a cause."""
 
 
-class RowRisk(Struct, frozen=True, kw_only=True, gc=False):
-    """The part of one pod in the risk of its GPU, in bytes; one of the first two is 0."""
+class RowRisk(NamedTuple):
+    """The part of one pod in the risk of its GPU, in bytes and in words; one of the first two is 0."""
 
     excess: int = 0
     """Memory above the share, 0 for a pod that is no cause."""
     unused: int = 0
     """Memory that the pod is still promised, which may not be free."""
-    free: int = 0
-    """Free memory of the GPU, for all of its pods."""
-    has_share: bool = True
-    """Whether the pod has a share of the GPU."""
-    is_bound: bool = False
-    """Whether the use is unknown: `excess` is then a lower bound, and `unused` an upper one."""
-
-    @property
-    def text(self) -> str:
-        """The part in words; empty without one."""
-        if self.excess:
-            amount = f"{'at least ' * self.is_bound}{size(self.excess)}"
-            return f"holds {amount} {'above its share' if self.has_share else 'without a share here'}"
-        if self.unused:
-            amount = f"{'up to ' * self.is_bound}{size(self.unused)}"
-            return f"at risk: {amount} of its share unused, {size(self.free)} free"
-        return ""
+    text: str = ""
 
 
 NO_RISK: Final = RowRisk()
@@ -306,10 +279,7 @@ def gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> dict[str, 
                 # A pod of unknown use may be the cause, so that little above a share is none.
                 largest[uuid] = max(largest[uuid], _SMALL if used is None else used - share)
     return {
-        uuid: GpuRisk(
-            free=gpu.free or 0,
-            smallest_excess=_SMALL if gpu.is_over_promised else min(_SMALL, max(largest[uuid], 1)),
-        )
+        uuid: GpuRisk(gpu.free or 0, _SMALL if gpu.is_over_promised else min(_SMALL, max(largest[uuid], 1)))
         for uuid, gpu in at_risk.items()
     }
 
@@ -317,14 +287,9 @@ def gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> dict[str, 
 def risk_of(
     risk: GpuRisk | None, pod: ApiPod, uuid: str, used: int | None, verdicts: Iterable[ApiVerdict]
 ) -> RowRisk:
-    """Return the part of a pod in the risk of a GPU.
+    """Return the part of a pod, which uses so many bytes, in the risk of a GPU.
 
-    Args:
-        risk: the risk of the GPU; None without one.
-        pod: the pod.
-        uuid: of the GPU.
-        used: bytes that the pod holds there; None if unknown.
-        verdicts: of the pod on the GPU; where the use is unknown they have a lower bound.
+    Where the use is unknown, the verdicts have a lower bound.
     """
     share = _allowed(pod, uuid) if risk is not None else None
     if risk is None or share is None:
@@ -332,9 +297,12 @@ def risk_of(
     least = max((known_bytes(verdict.used_at_least_bytes) or 0 for verdict in verdicts), default=0)
     excess = (least if used is None else used) - share
     if excess >= risk.smallest_excess:
-        return RowRisk(excess=excess, has_share=share > 0, is_bound=used is None)
-    has_promise = uuid in pod.shares and excess < 0
-    return RowRisk(unused=-excess, free=risk.free, is_bound=used is None) if has_promise else NO_RISK
+        above = "above its share" if share else "without a share here"
+        return RowRisk(excess, 0, f"holds {'at least ' if used is None else ''}{size(excess)} {above}")
+    if uuid not in pod.shares or excess >= 0:
+        return NO_RISK
+    amount = f"{'up to ' if used is None else ''}{size(-excess)}"
+    return RowRisk(0, -excess, f"at risk: {amount} of its share unused, {size(risk.free)} free")
 
 
 def _allowed(pod: ApiPod, uuid: str) -> int | None:

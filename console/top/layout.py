@@ -12,7 +12,6 @@ from service.units import duration, size
 SIGN_FLAGGED: Final = "!"
 SIGN_AT_RISK: Final = "*"
 SIGN_OLD: Final = "?"
-_SIGNS: Final = {PodState.FLAGGED: SIGN_FLAGGED, PodState.IN_GRACE: "~"}
 _BAR: Final = 10
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -59,34 +58,32 @@ def _processes(row: PodRow) -> str:
     return NONE if not row.has_gpu else UNKNOWN if number is None else str(number)
 
 
-def _of_gpu(text: Callable[[PodRow], str]) -> Callable[[PodRow], str]:
-    return lambda row: text(row) if row.has_gpu else NONE
+def _used(row: PodRow) -> str:
+    return size(row.used) if row.has_gpu else NONE
+
+
+def _utilization(row: PodRow) -> str:
+    return percent(row.utilization) if row.has_gpu else NONE
+
+
+def _limit(row: PodRow) -> str:
+    return NONE if row.limit is None else size(row.limit)
 
 
 def _over_for(row: PodRow) -> str:
     return NONE if row.over_seconds is None else duration(row.over_seconds)
 
 
-_USED: Final = _of_gpu(lambda row: size(row.used))
-_UTILIZATION: Final = _of_gpu(lambda row: percent(row.utilization))
 COLUMNS: Final = (
     Column("state", "STATE", lambda row: row.state_text, 19, rank=5),
     Column("node", "NODE", lambda row: row.node, 10),
     Column("gpu", "GPU", lambda row: row.gpu, 11),
-    Column("used", "USED", _USED, 10, is_right=True),
+    Column("used", "USED", _used, 10, is_right=True),
     Column("share", "SHARE", _share, 10, is_right=True),
     Column("bar", "", lambda row: bar(row.ratio), _BAR, rank=3),
     Column("percent", "%", _percent, 7, is_right=True),
-    Column("utilization", "UTIL", _UTILIZATION, 7, is_right=True, rank=4, is_optional=True),
-    Column(
-        "limit",
-        "LIMIT",
-        lambda row: NONE if row.limit is None else size(row.limit),
-        10,
-        is_right=True,
-        rank=6,
-        is_optional=True,
-    ),
+    Column("utilization", "UTIL", _utilization, 7, is_right=True, rank=4, is_optional=True),
+    Column("limit", "LIMIT", _limit, 10, is_right=True, rank=6, is_optional=True),
     Column("over", "OVER FOR", _over_for, 8, is_right=True, rank=1),
     Column("pod", "POD", lambda row: row.pod, 20),
     Column("namespace", "NAMESPACE", lambda row: row.namespace, 14, rank=2),
@@ -98,9 +95,8 @@ COLUMNS: Final = (
     Column("tenant", "IN VCLUSTER", lambda row: row.tenant or NONE, 14, rank=12, is_optional=True),
 )
 CELLS: Final = {column.name: column.cell for column in COLUMNS}
-_POD_WITH_NAMESPACE: Final = Column(
-    "pod", "NAMESPACE/POD", lambda row: f"{row.namespace}/{row.pod}", 24
-)  # on terminals too narrow for a column with the namespace
+_POD_WITH_NAMESPACE: Final = Column("pod", "NAMESPACE/POD", lambda row: f"{row.namespace}/{row.pod}", 24)
+"""On terminals too narrow for a column with the namespace."""
 _ORDER: Final = {column.name: index for index, column in enumerate(COLUMNS)}
 _WIDENED: Final = ("state", "gpu", "pod", "namespace", "node", "size", "queue", "workload", "tenant")
 """Columns that share the space left, in order of preference."""
@@ -153,13 +149,12 @@ class Layout:
 
 
 def sign(row: PodRow, *, is_old: bool) -> str:
-    """Return the two characters that mark a row.
-
-    `!` flagged, `~` in its grace, else `+` above its share on a GPU at risk, `*` at risk; `?` figures of the
-    past.
-    """
-    of_risk = "+" if row.is_cause else SIGN_AT_RISK if row.is_at_risk else " "
-    return _SIGNS.get(row.state, of_risk) + (SIGN_OLD if is_old else " ")
+    """Return the two characters that mark a row, as the help of the screen explains them."""
+    if row.is_violation:
+        mark = SIGN_FLAGGED if row.state is PodState.FLAGGED else "~"
+    else:
+        mark = "+" if row.is_cause else SIGN_AT_RISK if row.is_at_risk else " "
+    return mark + (SIGN_OLD if is_old else " ")
 
 
 def _fit(text: str, width: int, *, is_right: bool) -> str:
@@ -170,13 +165,7 @@ def _fit(text: str, width: int, *, is_right: bool) -> str:
 
 
 def layout(width: int, widths: Widths, *, without: Collection[str] = ()) -> Layout:
-    """Choose the columns for a width: as many as fit in their order of rank, then widen the long ones.
-
-    Args:
-        width: of the terminal, in columns.
-        widths: from `merge_widths`.
-        without: names of columns that are left out.
-    """
+    """Choose the columns for a terminal: as many as fit in their order of rank, then widen the long ones."""
     wanted = [
         column
         for column in COLUMNS

@@ -6,6 +6,7 @@ implausible figures are unknown.
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -33,20 +34,11 @@ from service.names import is_dns_label, is_dns_subdomain
 from service.text import LONGEST_LINE, shorten
 from service.units import duration, size
 
-MAX_PODS: Final = 4096
-"""Largest number of pods of one agent. A kubelet runs at most some hundred pods."""
-
-MAX_ROWS: Final = 8192
-"""Largest number of rows of one agent."""
-
-MAX_SECONDS: Final = 1e10
-"""Larger durations are shown as this one."""
-
-_MAX_GPUS: Final = 256
-"""Largest number of GPUs and MIG devices of one pod."""
-
-_IDLE_AFTER: Final = 3600.0
-"""Seconds from which on a row says that its share is idle."""
+MAX_PODS: Final = 4096  # of one agent; a kubelet runs at most some hundred pods
+MAX_ROWS: Final = 8192  # of one agent
+MAX_SECONDS: Final = 1e10  # larger durations are shown as this one
+_MAX_GPUS: Final = 256  # GPUs and MIG devices of one pod
+_IDLE_AFTER: Final = 3600.0  # seconds from which on a row says that its share is idle
 
 Key = tuple[str, str, str]
 
@@ -59,10 +51,6 @@ class PodState(StrEnum):
     """In violation, within the grace."""
     WITHIN = "within share"
     NOT_JUDGED = "not judged"
-
-
-_TIERS: Final = {PodState.FLAGGED: 0, PodState.IN_GRACE: 1}
-_CAUSE, _AT_RISK, _REST = 2, 3, 4
 
 
 class PodRow(Struct, frozen=True, kw_only=True, gc=False):
@@ -86,7 +74,7 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     share_source: str
     share_is_unknown: bool
     limit: int | None
-    """Bytes that an enforcer allows; None without a limit."""
+    """Bytes that an enforcer allows."""
     ratio: float | None
     """Used memory divided by the share."""
     utilization: float | None
@@ -100,7 +88,6 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     tenant: str
     """The pod's names in its vCluster; empty outside of one."""
     risk: RowRisk
-    """The part of the pod in the risk of its GPU."""
     verdicts: tuple[ApiVerdict, ...]
     """The flags, else the violations within their grace."""
     haystack: str
@@ -117,7 +104,7 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_violation(self) -> bool:
         """Whether the pod is flagged or in its grace."""
-        return self.state in _TIERS
+        return bool(self.verdicts)
 
     @property
     def is_cause(self) -> bool:
@@ -185,13 +172,7 @@ NO_TABLE: Final = NodeTable()
 
 
 def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
-    """Return the table of a response.
-
-    Args:
-        agent: identifies the agent in the keys of the rows.
-        node: name of the node, safe for a terminal.
-        response: of the agent.
-    """
+    """Return the table of a response. The agent is in the keys of the rows; the node is printable."""
     gpus = gpus_of(node, response)
     rows = _rows(agent, node, response.pods[:MAX_PODS], gpus)
     flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
@@ -210,15 +191,10 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
 
 
 def _rows(agent: str, node: str, pods: Sequence[ApiPod], gpus: Sequence[GpuState]) -> tuple[PodRow, ...]:
-    rows: list[PodRow] = []
     by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
     risks = gpus_at_risk(pods, gpus)
-    for pod in pods:
-        rows.extend(_pod_rows(agent, node, pod, by_uuid, risks))
-        if len(rows) >= MAX_ROWS:
-            break
-    rows.sort(key=lambda row: (len(row.gpu), row.gpu, row.by_pod))
-    return tuple(rows[:MAX_ROWS])
+    rows = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
+    return tuple(sorted(islice(rows, MAX_ROWS), key=lambda row: (len(row.gpu), row.gpu, row.by_pod)))
 
 
 def _pod_rows(
@@ -265,9 +241,6 @@ def _pod_rows(
             reason = _not_judged(pod, uuid, holding, gpu)
             before = risk.text or _idle_text(holding)
             state_text = f"{f'{before}; ' if before else ''}{state}{f': {reason}' if reason else ''}"
-        tier, figure = _TIERS.get(state, _REST), over_seconds if visible else ratio
-        if not visible and risk.text:
-            tier, figure = (_CAUSE, risk.excess) if risk.excess else (_AT_RISK, risk.unused)
         yield PodRow(
             key=(agent, pod.uid, uuid),
             state=state,
@@ -286,7 +259,7 @@ def _pod_rows(
             risk=risk,
             verdicts=visible,
             haystack=f"{haystack} {state_text.lower()}",
-            rank=_rank(tier, figure),
+            rank=_rank(is_flagged, over_seconds, risk, ratio),
             by_pod=f"{names['namespace']}\0{names['pod']}",
             holding=holding,
             api_pod=pod,
@@ -295,15 +268,11 @@ def _pod_rows(
 
 
 def _share_elsewhere(pod: ApiPod, verdicts: Sequence[ApiVerdict]) -> ApiAmount | None:
-    """Return the share with which a pod is compared on a GPU that is not known to be its own.
-
-    A pod whose GPU is unknown may use its share on any GPU, and on its former GPUs. The verdict has the share
-    then.
-    """
-    best = next((candidate for candidate in pod.candidates if candidate.counts), None)
+    """Return the share, from a verdict, with which a pod is compared on a GPU that may not be its own."""
+    source = next((candidate.source for candidate in pod.candidates if candidate.counts), "")
     for verdict in verdicts:
         if verdict.reason == "over-share" and verdict.allowed_bytes is not None:
-            return ApiAmount(verdict.allowed_bytes, best.source if best else "")
+            return ApiAmount(verdict.allowed_bytes, source)
     return None
 
 
@@ -319,17 +288,16 @@ def _not_judged(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuStat
     """Return why a pod is not judged on a GPU; empty if no reason is known."""
     if holding is None:
         return "its GPU does not respond" if uuid else "its GPU is unknown" if pod.has_share else "no share"
-    if pod.phase in FINISHED_PHASES:
-        return "the pod has ended"
-    if holding.mig:
-        return "MIG"
-    if gpu is not None and gpu.is_suspended:
-        return "verdicts are suspended"
-    if holding.used_bytes is None:
-        return "memory unknown"
-    if pod.shares and all(share.source == "whole-gpu" for share in pod.shares.values()):
-        return "whole GPU"
-    return "share of unknown size" if pod.has_unsized_gpus else ""
+    sources = {share.source for share in pod.shares.values()}
+    reasons = {
+        "the pod has ended": pod.phase in FINISHED_PHASES,
+        "MIG": holding.mig,
+        "verdicts are suspended": gpu is not None and gpu.is_suspended,
+        "memory unknown": holding.used_bytes is None,
+        "whole GPU": sources == {"whole-gpu"},
+        "share of unknown size": pod.has_unsized_gpus,
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), "")
 
 
 def _idle_text(holding: ApiHolding | None) -> str:
@@ -350,8 +318,13 @@ def _place_text(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuStat
     return f"{index_text(index)} {plain(uuid, 9)}" if holding and holding.mig else index_text(index)
 
 
-def _rank(tier: int, figure: float | None) -> float:
+def _rank(is_flagged: bool, over_seconds: float | None, risk: RowRisk, ratio: float | None) -> float:
     """Return a number that sorts by tier, then by a figure in descending order, unknown ones last."""
+    tier, figure = 4, ratio
+    if over_seconds is not None:
+        tier, figure = (0 if is_flagged else 1), over_seconds
+    elif risk.text:
+        tier, figure = (2, risk.excess) if risk.excess else (3, risk.unused)
     return tier + (1.0 if figure is None else 1 / (2 + min(max(figure, 0.0), 1e12))) - 0.5
 
 

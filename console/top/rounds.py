@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Final
 
@@ -35,22 +34,10 @@ class ListFailed(Exception):
 class Rounds:
     """Keeps the state of the agents current."""
 
-    def __init__(
-        self, agents: Agents, fleet: Fleet, *, node: str = "", clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Set what is read.
-
-        Args:
-            agents: lists and reads the agents, at most 16 at once.
-            fleet: receives the responses.
-            node: only agents of this node; empty for all.
-            clock: monotonic seconds, the clock of `Received.at`.
-        """
+    def __init__(self, agents: Agents, fleet: Fleet, *, node: str = "") -> None:
+        """Set the agents, or the node of the only one, and what receives the responses."""
         self.is_paused = False
-        self._agents = agents
-        self._fleet = fleet
-        self._node = node
-        self._clock = clock
+        self._agents, self._fleet, self._node = agents, fleet, node
         self._failing_slots = asyncio.Semaphore(_MOST_FAILING_AT_ONCE)
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._listed_at: float | None = None
@@ -68,11 +55,11 @@ class Rounds:
         """Read the agents in rounds until cancelled. Each agent has at most one request in flight."""
         try:
             while True:
-                began = self._clock()
+                began = time.monotonic()
                 if not self.is_paused:
                     await self._list_if_due(began)
                     await self._spread()
-                await asyncio.sleep(max(EVERY_SECONDS - (self._clock() - began), 0.1))
+                await asyncio.sleep(max(EVERY_SECONDS - (time.monotonic() - began), 0.1))
         finally:
             for task in self._in_flight.values():
                 task.cancel()
@@ -95,7 +82,7 @@ class Rounds:
             place = f"{self._agents.namespace}{f' as {one_line(error.user)}' if error.user else ''}"
             raise ListFailed(f"the agents are not visible to you: you may not list pods in {place}") from None
         self._fleet.set_agents(
-            (pod for pod in pods if not self._node or self._node == pod.node), self._clock()
+            (pod for pod in pods if not self._node or self._node == pod.node), time.monotonic()
         )
 
     async def _spread(self) -> None:

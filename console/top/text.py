@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from console.cluster.agents import Received, not_an_answer
 from console.text_table import column_widths, table_lines
-from console.top.fleet import AgentState, Arrangement, Fleet, Line, arrange, chosen_rows, is_old
+from console.top.fleet import AgentState, Arrangement, Fleet, arrange, chosen_rows, is_old
 from console.top.gpu_rows import GPU_HEADINGS, NO_POD, UNKNOWN, Act, GpuState, act_of, plain
 from console.top.layout import Layout, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState, message_text
@@ -18,9 +18,7 @@ from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, listed
 from service.units import duration, size
 
-_INDENT: Final = "     "
-"""Indentation of a further line: that of a row's cells, and two columns more."""
-
+_INDENT: Final = "     "  # of a further line: that of a row's cells, and two columns more
 _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:[GMK]i)?B\b)")
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 
@@ -64,15 +62,11 @@ def _memory(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
 
 
 def _gpus(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
+    at_risk = [f"{gpu.name}: {gpu.risk_text}" for gpu in gpus if gpu.at_risk]
+    lost = [gpu.name for gpu in gpus if gpu.is_lost]
     over = [f"{gpu.name}: {size(gpu.promised)} of {size(gpu.total)}" for gpu in gpus if gpu.is_over_promised]
-    groups = {
-        "at risk": [f"{gpu.name}: {gpu.risk_text}" for gpu in gpus if gpu.at_risk],
-        "lost": [gpu.name for gpu in gpus if gpu.is_lost],
-        "overpromised": over,
-    }
-    alarms = [
-        _Note(f"{len(names)} {name.upper()}", name, listed(names)) for name, names in groups.items() if names
-    ]
+    groups = (("at risk", at_risk), ("lost", lost), ("overpromised", over))
+    alarms = [_Note(f"{len(names)} {name.upper()}", name, listed(names)) for name, names in groups if names]
     is_complete = agents and all(agent.table.has_figures and not agent.failure for agent in agents)
     text = _joined(alarms) or ("none lost" if is_complete else "none known to be lost")
     return HeadLine(f"{counted(len(gpus), 'GPU')}: {text}", bool(alarms))
@@ -109,23 +103,19 @@ def _agents(fleet: Fleet, agents: Sequence[AgentState], now: float) -> HeadLine:
 
 def _joined(notes: Sequence[_Note]) -> str:
     """Join notes: all counts first, so that a narrow terminal cuts only their details."""
-    details = "; ".join(
-        f"{note.name}: {note.details}" if len(notes) > 1 else note.details for note in notes if note.details
-    )
+    is_named = len(notes) > 1
+    detailed = [
+        f"{note.name}: {note.details}" if is_named else note.details for note in notes if note.details
+    ]
+    details = "; ".join(detailed)
     return "; ".join(note.counts for note in notes) + (f" ({details})" if details else "")
 
 
 def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int = DEFAULT_COLUMNS) -> str:
-    """Return the head and all lines of the table, each with a line break.
+    """Return the head and all lines of the table, with the columns that fit, each with a line break.
 
-    The table has the columns that fit. A state without room in its column is below its row, but for `within
-    share`. The table of a single agent has its sample, each of its GPUs, and what to do first.
-
-    Args:
-        fleet: the agents.
-        arrangement: which rows, and in what order.
-        now: monotonic seconds, on the clock of the agents' state.
-        columns: largest width of a line.
+    A state without room in its column is below its row, but for `within share`. The table of a single agent
+    has its sample, each of its GPUs, and what to do first.
     """
     lines = [text for part in head(fleet, now) for text in _folded(part.text, columns)]
     if len(fleet.agents) == 1:
@@ -134,7 +124,7 @@ def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int 
             lines += fold(_sample_text(agent.node, agent.received, now), columns, indent="  ")
         if agent.table.gpus:
             lines += ["", *_gpu_lines(agent.table.gpus, columns)]
-    lines += _table(fleet, arrange(fleet, arrangement), arrangement, now, columns)
+    lines += _table_lines(fleet, arrangement, now, columns)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -174,25 +164,27 @@ def _folded(text: str, columns: int, *, head: str = "", indent: str = "  ") -> l
     return [line.replace(_NO_BREAK, " ") for line in fold(whole, columns, head=head, indent=indent)]
 
 
-def _table(
-    fleet: Fleet, lines: Sequence[Line], arrangement: Arrangement, now: float, columns: int
-) -> Iterator[str]:
+def _table_lines(fleet: Fleet, arrangement: Arrangement, now: float, columns: int) -> Iterator[str]:
     """Yield the headings and the lines of the table, or why there is none."""
-    is_single = len(fleet.agents) == 1
+    lines, is_single = arrange(fleet, arrangement), len(fleet.agents) == 1
     if not lines:
-        yield from fold(_no_lines(fleet, arrangement), columns)
+        reasons = {agent.table.nothing for agent in fleet.agents.values()}
+        reason = reasons.pop() if len(reasons) == 1 else NO_POD
+        if arrangement.namespace or arrangement.flagged_only or arrangement.words:
+            reason = "No pod matches the options."
+        yield from fold(reason if fleet.agents else f"No agents{fleet.place}.", columns)
         return
     widths = merge_widths(agent.widths for agent in fleet.agents.values())
     without = {"bar", "node"} if is_single else {"bar"}  # the head names the one node
     chosen = layout(columns, widths, without=without)
     yield from ("", chosen.heading())
     for line in lines:
-        if isinstance(line, PodRow):
-            yield chosen.row(line, is_old=is_old(fleet, line))
-            for text in _below(line, chosen, with_advice=is_single):
-                yield from _folded(text, columns, head=_INDENT, indent=_INDENT)
-        else:
+        if not isinstance(line, PodRow):
             yield from fold(line.text(now), columns, indent=_INDENT)
+            continue
+        yield chosen.row(line, is_old=is_old(fleet, line))
+        for text in _below(line, chosen, with_advice=is_single):
+            yield from _folded(text, columns, head=_INDENT, indent=_INDENT)
 
 
 def _below(row: PodRow, chosen: Layout, *, with_advice: bool) -> Iterator[str]:
@@ -205,23 +197,11 @@ def _below(row: PodRow, chosen: Layout, *, with_advice: bool) -> Iterator[str]:
         yield from (act.line for act in dict.fromkeys(map(act_of, row.verdicts)) if act)
 
 
-def _no_lines(fleet: Fleet, arrangement: Arrangement) -> str:
-    if not fleet.agents:
-        return f"No agents{fleet.place}."
-    if arrangement.namespace or arrangement.flagged_only or arrangement.words:
-        return "No pod matches the options."
-    reasons = {agent.table.nothing for agent in fleet.agents.values()}
-    return reasons.pop() if len(reasons) == 1 else NO_POD
-
-
 def json_parts(fleet: Fleet, arrangement: Arrangement, now: float) -> Iterator[str]:
     """Yield one document in ASCII, so that no name can act on a terminal, in a part for each agent.
 
-    5,000 agents have 100 MB, which would take a gigabyte of memory as one text.
-
-    Every agent has its node, whether it answered, the age of its answer, the reason of a failure, and its own
-    document with the pods that the arrangement shows. An agent whose document has an unreadable field, which
-    the table does not show, becomes a failure in the fleet.
+    5,000 agents have 100 MB, which would take a gigabyte of memory as one text. An agent whose document has
+    an unreadable field, which the table does not show, becomes a failure in the fleet.
     """
     start = '{\n  "agents": ['
     for agent in fleet.agents.values():

@@ -389,7 +389,8 @@ async def test_policies_of_the_cluster(plane: ControlPlane, managed: None) -> No
     assert list(rows) == ["broken", "speech", "vision"]
     assert rows["vision"].pods == PodCounts(in_kai=2, others=1), "a pod that has ended does not count"
     assert rows["speech"].pods == PodCounts(0, 0)
-    assert (rows["vision"].state, rows["broken"].state) == ("valid", "invalid")
+    states = (rows["vision"].policy.state, rows["broken"].policy.state)
+    assert states == ("valid", "invalid")
     ended = await kaishare(plane, "policies")
     assert (ended.status, ended.err) == (1, ""), "a policy is invalid"
     head, broken, speech, vision, problem, *_ = ended.out.splitlines()
@@ -447,7 +448,7 @@ async def test_unlisted_pods_are_unknown_and_not_zero(
         "kaishare: warning: the excluded namespaces are not known: ConfigMap kaishare-settings in namespace kaishare:"
         " you may not get it"
         " kaishare: warning: the webhook's default mode is not known; give --default-mode (assumed: default)"
-        " kaishare: warning: pods were not counted: the caller may not list pods"
+        " kaishare: warning: pods were not counted: you may not list pods"
     )
     ended = await kaishare(plane, "policies", "--default-mode", "off", token=token)
     assert "--default-mode" not in ended.err, "the caller names it"

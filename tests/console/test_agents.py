@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -62,35 +63,30 @@ async def only(agents: Agents) -> AgentPod:
     return pod
 
 
-async def failure(server: ApiServer, agents: Agents, answer: Answer) -> str:
+async def failure_of(server: ApiServer, agents: Agents, pod: AgentPod, answer: Answer) -> str:
     server.refusals = {"/proxy/": answer}
-    reading = await agents.read(await only(agents))
+    reading = await agents.read(pod)
     assert reading.received is None
-    assert "\n" not in reading.failure
     return reading.failure
 
 
 async def test_the_agents_of_the_namespace_are_listed_by_their_labels(
     server: ApiServer, agents: Agents
 ) -> None:
-    pod = await only(agents)
-    assert (pod.name, pod.node, pod.port, pod.version, pod.is_ready) == (
-        "agent-0",
-        "n0",
-        9445,
-        version(),
-        True,
+    (pod,) = await agents.list("n0")
+    created = datetime(2026, 11, 1, 10, tzinfo=UTC)
+    assert pod == AgentPod(
+        name="agent-0", namespace="kaishare-agent", uid="u0", node="n0", version=version(), created_at=created
     )
     request = server.requests[-1]
     assert request.path == PODS, "a pod of a tenant with the same labels is in another namespace"
     assert request.query["labelSelector"] == (
         "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
     )
-
-
-async def test_the_agent_of_one_node_is_listed_alone(server: ApiServer, agents: Agents) -> None:
-    await agents.list("n0")
-    assert server.requests[-1].query["fieldSelector"] == "spec.nodeName=n0"
+    assert request.query["fieldSelector"] == "spec.nodeName=n0"
+    server.pods = {"agent-0": {"metadata": {"name": 7}}}
+    with pytest.raises(Unreachable, match="expected a pod"):
+        await agents.list()
 
 
 @pytest.mark.parametrize(
@@ -115,26 +111,27 @@ async def test_why_a_pod_is_not_ready(
     assert (pod.is_ready, pod.trouble) == (False, trouble)
 
 
-async def test_figures_and_their_age(server: ApiServer, agents: Agents) -> None:
+async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agents: Agents) -> None:
+    pod = await only(agents)
     server.refusals = {"/proxy/": says(json.dumps(FIGURES), Date="Fri, 15 Jan 2027 08:00:07 GMT")}
-    reading = await agents.read(await only(agents))
+    reading = await agents.read(pod)
     assert reading.failure == ""
     assert reading.received is not None
     age = reading.received.age_at(52.0)
     assert age == pytest.approx(9.0), "7 s by the agent's clock, and 2 s since"
     assert server.requests[-1].path == SHARES
-
-
-async def test_a_response_for_another_node_does_not_count(server: ApiServer, agents: Agents) -> None:
-    foreign = says(json.dumps({**FIGURES, "node": "n1\x1b[2J"}))
-    assert await failure(server, agents, foreign) == 'the response is for another node: "n1\ufffd[2J"'
+    now = client.server_time()
+    assert now is not None
+    assert now.year < 2027, "the date of a pod is not the time of the API server"
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (says("<html>"), "the response is not from an agent: "),
-        (says('{"node": 7}'), "the response is not from an agent: "),
+        (
+            says(json.dumps({**FIGURES, "node": "n1\x1b[2J"})),
+            'the response is for another node: "n1\ufffd[2J"',
+        ),
         (says("[" * 100_000), "the response is not from an agent: "),
         (
             says("moved", status=302, Location="https://elsewhere.example"),
@@ -154,7 +151,7 @@ async def test_a_response_for_another_node_does_not_count(server: ApiServer, age
 async def test_failures_are_one_line_each(
     server: ApiServer, agents: Agents, answer: Answer, words: str
 ) -> None:
-    line = await failure(server, agents, answer)
+    line = await failure_of(server, agents, await only(agents), answer)
     assert line.startswith(words)
     assert line.isprintable()
     assert len(line) <= 600
@@ -220,18 +217,9 @@ class TokenAgent:
         return [headers.get("X-Kaishare-Token", "") for headers in self.headers]
 
 
-async def test_a_token_is_sent_after_a_401_and_then_at_once(server: ApiServer, agents: Agents) -> None:
-    guarded, issuer = TokenAgent("issued"), TokenIssuer()
-    server.refusals = {"/proxy/": guarded, "/token": issuer}
-    pod = await only(agents)
-    for _ in range(3):
-        assert (await agents.read(pod)).failure == ""
-    assert guarded.sent == ["", "issued-1", "issued-1", "issued-1"]
-    assert len(issuer.requests) == 1
-    assert issuer.requests[0]["spec"]["audiences"] == [AUDIENCE]
-
-
-async def test_an_agent_that_asks_for_no_token_receives_none(server: ApiServer, client: KubeClient) -> None:
+async def test_a_token_is_sent_after_a_401_and_then_at_once_but_not_to_others_nor_for_readiness(
+    server: ApiServer, client: KubeClient
+) -> None:
     guarded, open_agent, issuer = TokenAgent("issued"), TokenAgent(), TokenIssuer()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -242,20 +230,14 @@ async def test_an_agent_that_asks_for_no_token_receives_none(server: ApiServer, 
     server.pods = {"agent-0": agent(), "agent-1": agent(1)}
     server.refusals = {"/agent-0:9445/proxy/": guarded, "/agent-1:9445/proxy/": answer, "/token": issuer}
     agents = Agents(client)
-    pods = await agents.list()
-    for _ in range(2):
-        for pod in pods:
-            assert (await agents.read(pod)).failure == ""
-    assert open_agent.sent == ["", ""]
-
-
-async def test_readiness_sends_no_token(server: ApiServer, agents: Agents) -> None:
-    guarded = TokenAgent("issued")
-    server.refusals = {"/proxy/": guarded, "/token": TokenIssuer()}
-    pod = await only(agents)
-    await agents.read(pod)
-    await agents.ready(pod)
-    assert guarded.sent == ["", "issued-1", ""]
+    first, second = await agents.list()
+    for _ in range(3):
+        assert (await agents.read(first)).failure == (await agents.read(second)).failure == ""
+    await agents.ready(first)
+    assert guarded.sent == ["", "issued-1", "issued-1", "issued-1", ""]
+    assert open_agent.sent == ["", "", ""]
+    (request,) = issuer.requests
+    assert request["spec"]["audiences"] == [AUDIENCE]
 
 
 async def test_many_agents_cost_one_token_request_and_sixteen_are_asked_at_once(
@@ -343,26 +325,18 @@ async def test_a_response_that_repeats_the_token_is_not_shown(
         text = json.dumps({**FIGURES, "pods": [{"name": token}]})
         return web.Response(status=status if token else 401, text=text, content_type="application/json")
 
-    server.refusals = {"/proxy/": answer, "/token": TokenIssuer()}
-    reading = await agents.read(await only(agents))
-    assert reading.received is None
+    pod = await only(agents)
+    server.refusals = {"/token": TokenIssuer(), "/proxy/": answer}
+    reading = await agents.read(pod)
     assert reading.failure == "the response is not from an agent: it repeats the token of the request"
-
-
-async def test_a_401_of_the_api_server_itself_requests_no_token(server: ApiServer, agents: Agents) -> None:
     issuer = TokenIssuer()
     server.refusals = {"/proxy/": refuses(401, "Unauthorized"), "/token": issuer}
-    reading = await agents.read(await only(agents))
-    assert reading.failure == "proxy: 401 Unauthorized: told to"
-    assert issuer.requests == []
+    other = replace(pod, uid="other")
+    assert (await agents.read(other)).failure == "proxy: 401 Unauthorized: told to"
+    assert issuer.requests == [], "a 401 of the API server itself requests no token"
 
 
 # --- agents with TLS ---
-
-
-def with_probe(container: dict[str, Any], scheme: str) -> dict[str, Any]:
-    probe = {"httpGet": {"path": "/readyz", "port": "http", **({"scheme": scheme} if scheme else {})}}
-    return {**container, "readinessProbe": probe}
 
 
 @pytest.mark.parametrize(
@@ -372,48 +346,31 @@ async def test_the_scheme_is_that_of_the_kubelets_probes(
     server: ApiServer, agents: Agents, scheme: str, name: str
 ) -> None:
     item = agent()
-    own = with_probe(item["spec"]["containers"][0], scheme)
-    other = with_probe({"name": "proxy", "ports": [{"name": "mesh", "containerPort": 15021}]}, "HTTPS")
-    item["spec"]["containers"] = [other, own]
+    own = {
+        **item["spec"]["containers"][0],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "scheme": scheme}},
+    }
+    ports = [{"name": "mesh", "containerPort": 15021}]
+    item["spec"]["containers"] = [{"ports": ports, "readinessProbe": {"httpGet": {"scheme": "HTTPS"}}}, own]
     server.pods = {"agent-0": item}
     server.refusals = {"/proxy/": says(json.dumps(FIGURES))}
     pod = await only(agents)
     assert (await agents.read(pod)).failure == ""
     await agents.ready(pod)
-    assert server.requested_paths("/proxy/") == [
-        f"{PODS}/{name}:9445/proxy/api/v1/shares", f"{PODS}/{name}:9445/proxy/readyz"
-    ]  # fmt: skip
+    path = f"{PODS}/{name}:9445/proxy"
+    assert server.requested_paths("/proxy/") == [f"{path}/api/v1/shares", f"{path}/readyz"]
 
 
-async def test_the_date_of_a_pod_is_not_the_time_of_the_api_server(
-    server: ApiServer, client: KubeClient, agents: Agents
-) -> None:
+async def test_a_pod_that_is_gone_or_without_a_node_is_not_asked(server: ApiServer, agents: Agents) -> None:
     pod = await only(agents)
-    server.refusals = {"/proxy/": says(json.dumps(FIGURES), Date="Fri, 15 Jan 1999 08:00:07 GMT")}
-    await agents.read(pod)
-    now = client.server_time()
-    assert now is not None
-    assert now.year > 1999
-
-
-async def test_a_pod_that_is_gone_is_forgotten(server: ApiServer, agents: Agents) -> None:
-    server.refusals = {"/proxy/": says(json.dumps(FIGURES))}
-    pod = await only(agents)
-    await agents.read(pod)
     server.pods = {}
     assert await agents.list() == []
-    server.refusals = {"/proxy/": refuses(404, "NotFound")}
-    reading = await agents.read(pod)
-    assert (reading.received, reading.failure) == (None, "the pod no longer exists")
-
-
-async def test_a_pod_without_a_node_is_not_asked(server: ApiServer, agents: Agents) -> None:
-    item = agent()
-    del item["spec"]["nodeName"]
-    server.pods = {"agent-0": item}
-    pod = await only(agents)
+    assert await failure_of(server, agents, pod, refuses(404, "NotFound")) == "the pod no longer exists"
     count = len(server.requests)
-    assert (await agents.read(pod)).failure == "the pod is not bound to a node"
+    for fields, line in (
+        ({"node": ""}, "the pod is not bound to a node"), ({"is_terminating": True}, "the pod is terminating"),
+    ):  # fmt: skip
+        assert (await agents.read(replace(pod, **fields))).failure == line
     assert len(server.requests) == count
 
 
@@ -426,12 +383,6 @@ async def test_readiness(server: ApiServer, agents: Agents) -> None:
     assert (unready.is_ready, unready.reasons) == (False, ("no sample\ufffd yet", "no pods"))
     server.refusals = {"/proxy/readyz": refuses(503, "ServiceUnavailable", "connection refused")}
     assert (await agents.ready(pod)).is_ready is None
-
-
-async def test_an_item_that_is_not_a_pod(server: ApiServer, agents: Agents) -> None:
-    server.pods = {"agent-0": {"metadata": {"name": 7}}}
-    with pytest.raises(Unreachable, match="expected a pod"):
-        await agents.list()
 
 
 # --- one agent at its address ---

@@ -125,6 +125,12 @@ def full() -> Fleet:
     )
 
 
+def test_a_pod_on_a_gpu_with_suspended_verdicts_is_not_judged() -> None:
+    fleet = at_risk(row_of(verdicts=[]), verdictsSuspended=True, atRiskBytes=0)
+    assert rows_of(fleet)["p"].state_text == "not judged: verdicts are suspended"
+    assert fleet.gpus[0].notes == "verdicts suspended"
+
+
 def test_causes_and_pods_at_risk_have_words_and_amounts_and_come_before_the_rest() -> None:
     rows = rows_of(full())
     assert {name: (row.state, row.state_text) for name, row in rows.items()} == {

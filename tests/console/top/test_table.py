@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,8 @@ from console.top.gpu_rows import percent, plain
 from console.top.layout import COLUMNS, Layout, bar, layout, merge_widths
 from console.top.pod_rows import MAX_ROWS, PodRow
 from console.top.text import as_text, head, json_parts
-from gpuagent.evaluation.status import Status
 from gpuagent.first_acts import FOR_FLAG
-from gpuagent.gpus.gpu_reading import MigInstance
-from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.pods.pod_owners import Tenant
-from gpuagent.problems import Cause, Problem
-from gpuagent.server.api import shares_json
-from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, ShareSource
-from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.verdict import Change, Verdicts
 from service.text import width
-from tests.support import samples
-from tests.support.samples import DENIED, HOST, MIB, A, B, in_pod, pod_share, sample, snapshot_of
 from tests.support.top_agents import GIB, agent_pod, document, fleet_of, gpu, pod, received
 
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -391,118 +378,23 @@ def test_small_texts() -> None:
     assert plain("Ü–漢\u202e") == "Ü–\ufffd\ufffd"
 
 
-# --- what an agent itself writes ---
-
-
-def status_of(snapshot: Snapshot, verdicts: Verdicts | None = None, *problems: Problem) -> Status:
-    return Status(
-        snapshot=snapshot,
-        verdicts=verdicts or Verdicts(),
-        problems=problems,
-        attribution_ok=not problems,
-        good_wall_time=snapshot.wall_time,
-        driver_version="570.00",
-    )
-
-
-def node(at: float = 0.0) -> Snapshot:
-    """Pods over, within and without a share, a vCluster's, one that leads nowhere, and a lost GPU."""
-    tenant = Tenant(vcluster="red", namespace="ml", pod="train-0")
-    own_word = {A: Amount(8 * GIB, ShareSource.ANNOTATION)}
-    candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
-    on_lost = Candidate(ShareSource.BIND_REQUEST, "portion 0.05", {"GPU-lost-0000": GIB})
-    origins = {1: in_pod("within"), 2: in_pod("far-over"), 3: in_pod("over"), 4: HOST, 5: in_pod("none")}
-    pod_shares = (
-        pod_share("within", 8 * GIB, shares=own_word, queue="vision"),
-        pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.ANNOTATION)}),
-        pod_share("over", GIB),
-        pod_share("none"),
-        pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
-              candidates=(candidate,)),
-        pod_share("lost", GIB, shares={}, gpus=("GPU-lost-0000",), candidates=(on_lost,)),
-    )  # fmt: skip
-    busy_gpu = samples.gpu((1, 4 * GIB), (2, 6 * GIB), (3, 2 * GIB), (4, GIB), (5, MIB))
-    return snapshot_of(sample(busy_gpu, samples.gpu(uuid=B, index=1), origins=origins, at=at), *pod_shares)
-
-
-def judged(seconds: float) -> Status:
-    """The node after so many seconds with a grace of a minute."""
-    judge = Judge(grace=60, interval=seconds, longest_gap=1000)
-    judge.judge(node())
-    return status_of(node(seconds), judge.judge(node(seconds))[0])
-
-
-def text_of(status: Status, columns: int = 200) -> str:
-    """The text 4 s after the sample."""
-    fleet = fleet_of({"node-1": shares_json(status, node="node-1", is_simulated=False)}, at=100.0)
-    return as_text(fleet, ALL, 103.0, columns=columns)
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
-def test_the_table_has_every_figure_of_each_pod() -> None:
-    lines = text_of(judged(180.0)).splitlines()
-    assert lines[:8] == [
-        "3 flagged, 0 in grace, 6 pods; used 13.2 GiB, promised 11.0 GiB of 48.0 GiB",
-        "2 GPUs: none lost",
-        "1 node: all answer",
-        "node-1: driver 570.00, sample of 4 s ago",
-        "",
-        "       MODEL       USED       TOTAL     FREE      PROMISED  HOST     UNATTRIBUTED",
-        "GPU 0  NVIDIA A10  13.1 GiB   24.0 GiB  10.6 GiB  11.0 GiB  1.0 GiB  100.0 MiB",
-        "GPU 1  NVIDIA A10  100.0 MiB  24.0 GiB  23.6 GiB  0 B       0 B      100.0 MiB",
-    ]
-    start, below = next(index for index, line in enumerate(lines) if "STATE" in line), " " * 5
-    assert [words(line) for line in lines[start:] if not line.startswith(below)] == [
-        "STATE GPU USED SHARE % LIMIT OVER FOR POD NAMESPACE QUEUE PROCESSES SOURCE IN VCLUSTER",
-        "! flagged: limit-bypassed 0 6.0 GiB 2.0 GiB 300% 3.0 GiB 3 min far-over team-a - 1 bind-request red: ml/train-0",
-        "! flagged: over-share 0 2.0 GiB 1.0 GiB 200% - 3 min over team-a - 1 bind-request -",
-        "! flagged: no-reservation unknown - 5.0 GiB unknown - 3 min nowhere team-a - - bind-request -",
-        "within share 0 4.0 GiB 8.0 GiB 50% - - within team-a vision 1 annotation -",
-        "in order 0 1.0 MiB - - - - none team-a - 1 - -",
-        "not judged: its GPU does not respond unknown unknown 1.0 GiB unknown - - lost team-a - unknown bind-request -",
-    ]
-    advice = " ".join(words(line) for line in lines[start:] if line.startswith(below))
-    for reason, message in (
-        ("limit-bypassed", f"uses 6.0 GiB on GPU 0 ({A}), above its memory limit of 3.0 GiB, which is"),
-        ("over-share", f"uses 2.0 GiB on GPU 0 ({A}), above its share of 1.0 GiB, for 3 min"),
-        ("no-reservation", "its GPU is no longer reserved"),
-    ):
-        assert advice.count(message) == advice.count(FOR_FLAG[reason].line) == 1
-    early = text_of(judged(30.0))
-    assert early.startswith("0 flagged, 3 in grace, ")
-    assert "~  in grace: over-share" in early
-    assert "flagged:" not in early
-
-
-def test_problems_and_values_that_cannot_be_read_are_named_and_unknown_figures_are_not_zero() -> None:
-    taken = sample(samples.gpu((1, None), (2, GIB)), origins={1: in_pod("a-pod"), 2: DENIED})
-    note = 'Pod team-a/hidden: gpu-fraction: "half" is not allowed'
-    snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB, notes=(note,)))
-    status = status_of(snapshot, None, Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied"))
-    raised = replace(status, transitions={(FlagReason.OVER_SHARE, Change.FLAGGED): 2})
-    text = words(text_of(raised))
-    for name in ("a-pod", "hidden"):
-        assert f"not judged: verdicts are suspended 0 unknown 1.0 GiB unknown - {name} team-a unknown" in text
-    assert "? node-1: verdicts suspended: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
-    assert f" note: {note}" in text
-    assert "; flags since the agent started: 2 raised, 0 cleared, 0 dropped" in text
-
-
-def test_each_mig_device_of_a_pod_is_a_line() -> None:
-    split = samples.gpu(mig=True, instances=tuple(
-        MigInstance(uuid=f"MIG-{n}aaaaaaa-0000", total_bytes=GIB, processes=()) for n in (1, 2)
-    ))  # fmt: skip
-    both = pod_share("both", GIB, gpus=("MIG-1aaaaaaa-0000", "MIG-2aaaaaaa-0000"))
-    text = words(text_of(status_of(snapshot_of(sample(split), both))))
-    for device in ("MIG-1aaa…", "MIG-2aaa…"):
-        assert f"not judged: MIG 0 {device} 0 B 1.0 GiB 0% - both team-a" in text
-    assert "100.0 MiB MIG: not judged" in text
-
-
 @pytest.mark.parametrize("columns", range(30, 90, 3))
 def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
-    for line in text_of(judged(180.0), columns).splitlines():
-        assert not re.match(r" *([GMK]i)?B\b", line)
+    greedy = pod(
+        "greedy", "n", 3 * GIB, lasted=300.0, is_flagged=True, notes=["gpu-memory: 7 GiB is not allowed"]
+    )
+    greedy["verdicts"][0]["message"] = (
+        "uses 3.0 GiB on GPU 0 (GPU-n-0), above its share of 2.0 GiB, for 5 min"
+    )
+    full = gpu("n", atRiskBytes=3 * GIB, usedBytes=22 * GIB, promisedBytes=30 * GIB)
+    lines = as_text(
+        fleet_of({"n": document("n", greedy, gpus=[full])}), ALL, 0.0, columns=columns
+    ).splitlines()
+    assert not any(re.match(r" *([GMK]i)?B\b", line) for line in lines)
+    text = " ".join(" ".join(lines).split())
+    for part in (
+        "note: gpu-memory: 7 GiB",
+        "above its share of 2.0 GiB, for 5 min",
+        FOR_FLAG["over-share"].line,
+    ):
+        assert part in text
