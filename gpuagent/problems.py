@@ -30,7 +30,7 @@ class Cause(StrEnum):
     PODS_STALE = "pods-stale"
     """The source of pods has been silent for 180 s, or has never answered."""
     SAMPLE_STALE = "sample-stale"
-    """The last successful sample is too old (`sampling.schedule.longest_gap`)."""
+    """The last successful sample is too old (`sampling.sampler.longest_gap`)."""
     RESERVATION_CONFLICT = "reservation-conflict"
     """One GPU has reservation pods, or pods with whole GPUs, of two namespaces; suspends no verdict."""
     RESERVATION_UNRESOLVED = "reservation-unresolved"

@@ -17,8 +17,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.pods.inventory import NodePod
 from gpuagent.shares.pod_share import Amount, PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.verdict import Verdict
+from gpuagent.verdicts.verdict import Key, Verdict
 from kai import keys
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
@@ -87,7 +86,7 @@ class EvictionRules:
         refusal = self.refusal_by_state(pod)
         if refusal is not None:
             return refusal
-        if verdict.key.gpu_uuid in verdict.pod_share.gpus_with_undecided_limit:
+        if verdict.pod_share.on(verdict.key.gpu_uuid).has_undecided_limit:
             return EvictionRefusal.UNDECIDED_LIMIT
         return None if self._is_proven(verdict, evaluation) else EvictionRefusal.WEAK_EVIDENCE
 
@@ -137,7 +136,7 @@ def still(key: Key, evaluation: Evaluation) -> Verdict | None:
 
 def why_no_longer(key: Key, evaluation: Evaluation) -> tuple[str, str]:
     """Return result and explanation for a key that is no longer a candidate in a newer sample."""
-    if key.uid not in evaluation.snapshot.pod_uids:
+    if key.uid not in evaluation.sampled.pod_uids:
         return EvictionAnswer.GONE, "the pod has ended"
     policy = evaluation.over_share_policies.get(key.uid)
     if policy is None or not policy.evict:
@@ -155,7 +154,7 @@ def is_settled(key: Key, evaluation: Evaluation) -> bool:
     """
     verdict = evaluation.verdicts.by_key.get(key)
     if verdict is None:
-        return key.uid not in evaluation.snapshot.pod_uids
+        return key.uid not in evaluation.sampled.pod_uids
     return not verdict.is_flagged
 
 
@@ -196,9 +195,8 @@ def _excess(verdict: Verdict) -> int:
 def _figure(verdict: Verdict) -> Amount | None:
     """Return the limit or else the share behind a verdict."""
     pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
-    share = pod_share.shares.get(gpu)
-    limit = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else None
-    return limit or share
+    limit = pod_share.on(gpu).limit if verdict.key.reason is FlagReason.LIMIT_BYPASSED else None
+    return limit or pod_share.promised_on(gpu)
 
 
 KEPT_SECONDS: Final = 3600.0

@@ -34,9 +34,8 @@ from gpuagent.actions.flag_events import COMPONENT
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import figures, named
 from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.messages import EVICTED
-from gpuagent.verdicts.verdict import Verdict
+from gpuagent.verdicts.verdict import Key, Verdict
 from kai.kaishare_keys import EVICTED_OWNER
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
@@ -260,7 +259,7 @@ class Evictor:
             self._logged = {
                 key: result for key, result in self._logged.items() if not is_settled(key, evaluation)
             }
-            listed = evaluation.snapshot.pod_uids
+            listed = evaluation.sampled.pod_uids
             self._edits = Counter({uid: count for uid, count in self._edits.items() if uid in listed})
             self._last_tries = {uid: tried for uid, tried in self._last_tries.items() if uid in listed}
             pods_to_evict = self._in_turn(candidates(evaluation))
@@ -360,7 +359,7 @@ class Evictor:
         if now is None:
             self._put_off(verdict, *why_no_longer(verdict.key, newest))
             return
-        if self._clock() - newest.snapshot.taken_at > self._timing.oldest:
+        if self._clock() - newest.sampled.taken_at > self._timing.oldest:
             self._put_off(now, NO_FRESH_SAMPLE, "the newest sample is too old")
             return
         if (refusal := self._rules.refusal(now, newest)) is not None:
@@ -423,7 +422,7 @@ class Evictor:
             async with asyncio.timeout(self._timing.fresh):
                 while True:
                     evaluation = await self._next()
-                    if evaluation.snapshot.taken_at >= requested_at:
+                    if evaluation.sampled.taken_at >= requested_at:
                         return evaluation
         except TimeoutError:
             return None

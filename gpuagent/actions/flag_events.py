@@ -7,9 +7,8 @@ from typing import Final
 
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.messages import EVICTED, WITHIN_SHARE, event_reason, eviction_message, message
-from gpuagent.verdicts.verdict import Change, Transition, Verdict
+from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict
 from kube.events import Event, EventWriter, ObjectReference, event_name
 from service.backoff import Backoff, TokenBucket
 

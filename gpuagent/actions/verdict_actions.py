@@ -96,7 +96,7 @@ class VerdictActions:
     def handle(self, evaluation: Evaluation) -> None:
         """Receive the newest verdicts. Never blocks."""
         if self._flags is not None:
-            self._flags.handle(evaluation.snapshot, evaluation.transitions)
+            self._flags.handle(evaluation.sampled, evaluation.changes)
         if self._evictor is not None:
             self._evictor.handle(evaluation)
 
@@ -112,8 +112,8 @@ class VerdictActions:
         """Write the Event of an eviction before the pod goes, and wait for the API server up to a timeout."""
         if self._flags is None or self._writer is None:
             return
-        totals = {account.gpu.uuid: account.gpu.total_bytes for account in evaluation.snapshot.gpus}
-        lasted = verdict.lasted(evaluation.snapshot.taken_at)
+        totals = {account.gpu.uuid: account.gpu.total_bytes for account in evaluation.sampled.gpus}
+        lasted = verdict.lasted(evaluation.sampled.taken_at)
         self._flags.emit_eviction(verdict, lasted, totals.get(verdict.key.gpu_uuid))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TO_WRITE_SECONDS):

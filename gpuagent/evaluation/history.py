@@ -124,7 +124,7 @@ class History:
         self._newest = number
 
     def _add(self, series: _Series, holding: Holding) -> None:
-        share, used = holding.pod_share.shares.get(holding.gpu_uuid), holding.used_bytes
+        share, used = holding.pod_share.promised_on(holding.gpu_uuid), holding.used_bytes
         if share is not None:
             series.share = share.bytes
         if used is None:
@@ -151,7 +151,7 @@ class History:
 def _is_idle(holding: Holding) -> bool:
     """Whether a pod with a share ran no kernel: it holds no memory, or its utilisation is 0."""
     pod_share, uuid = holding.pod_share, holding.gpu_uuid
-    has_share = uuid in pod_share.shares or (pod_share.has_share and uuid in pod_share.gpu_uuids)
+    has_share = pod_share.has_share and uuid in pod_share.gpu_uuids
     if not has_share or holding.is_mig or holding.used_bytes is None:
         return False
     return holding.used_bytes == 0 or holding.utilization_ratio == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuagent.evaluation.history import History
-from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, Status, pods_stale, status_at
+from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, pods_stale
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
@@ -59,12 +59,10 @@ class SamplePipeline:
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
         self._on_evaluation = on_evaluation
         self._own_problems = own_problems
-        self._transition_counts: Counter[tuple[FlagReason, Change]] = Counter()
+        self._transitions: Counter[tuple[FlagReason, Change]] = Counter()
         self.history = History(interval=interval)
         self._started_at = clock()
-        self._evaluation: Evaluation | None = None
-        self._last_good: tuple[float | None, float | None] = None, None
-        """End of the last sample with a GPU: on the injected clock, and in Unix time."""
+        self._evaluation = Evaluation()
         self._index: tuple[Inventory, PodIndex] | None = None
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
@@ -72,11 +70,11 @@ class SamplePipeline:
         inventory = self._pods.inventory
         attribution = None
         pod_shares: tuple[PodShare, ...] = ()
-        over_share_policies: dict[str, OverSharePolicy] = {}
+        policies: dict[str, OverSharePolicy] = {}
         if inventory is not None:
             attribution = attribute(sample, self._indexed(inventory))
             pod_shares = self._share_resolver.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
-            over_share_policies = self._over_share_policies.read(inventory)
+            policies = self._over_share_policies.read(inventory)
         snapshot = build_snapshot(
             sample,
             attribution=attribution,
@@ -86,47 +84,36 @@ class SamplePipeline:
             is_simulated=self._is_simulated,
             slack=self._judge.slack,
         )
-        snapshot = replace(
-            snapshot,
-            lost_gpus=sample.reading.lost,
-            labelled_gpus=inventory.labelled_gpus if inventory is not None else None,
-        )
         if inventory is not None:
             conflicts = self._reservations.problems(inventory, snapshot)
-            snapshot = replace(snapshot, problems=(*snapshot.problems, *conflicts))
-        graces = {
-            uid: policy.grace for uid, policy in over_share_policies.items() if policy.grace is not None
-        }
-        verdicts, transitions = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
+            problems = (*snapshot.problems, *conflicts)
+            snapshot = replace(snapshot, problems=problems, labelled_gpus=inventory.labelled_gpus)
+        graces = {uid: policy.grace for uid, policy in policies.items() if policy.grace is not None}
+        verdicts, changes = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
         self.history.record(snapshot)
-        if snapshot.is_good:
-            self._last_good = sample.ended_at, sample.wall_time + sample.seconds
-        self._transition_counts.update(
-            (transition.verdict.key.reason, transition.change) for transition in transitions
-        )
-        good_at, good_wall_time = self._last_good
+        self._transitions.update((change.verdict.key.reason, change.change) for change in changes)
+        before, is_good = self._evaluation, snapshot.is_good
         self._evaluation = evaluation = Evaluation(
             snapshot=snapshot,
             verdicts=verdicts,
-            transitions=transitions,
-            over_share_policies=over_share_policies,
+            changes=changes,
+            transitions=dict(self._transitions),
+            over_share_policies=policies,
             reservation_uids=inventory.reservation_uids if inventory else frozenset(),
-            good_at=good_at,
-            good_wall_time=good_wall_time,
+            good_at=sample.ended_at if is_good else before.good_at,
+            good_wall_time=sample.wall_time + sample.seconds if is_good else before.good_wall_time,
             history=self.history,
-            transition_counts=dict(self._transition_counts),
         )
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)
-        self._transition_log.transitions(transitions)
+        self._transition_log.transitions(changes)
         self.log_problems()
         self._on_evaluation(evaluation)
 
-    def status(self) -> Status:
-        """Return the current status."""
-        status = status_at(
+    def status(self) -> Evaluation:
+        """Return the evaluation of the newest sample as it stands now."""
+        status = self._evaluation.at(
             self._clock(),
-            self._evaluation,
             started_at=self._started_at,
             interval=self._interval,
             pods_silent_for=self._pods.seconds_since_contact(),

@@ -18,19 +18,16 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 _K = TypeVar("_K")
 
 
-class Reservation(Enum):
-    """Owner of the processes of reservation pods, which have no metric series."""
+class NoPod(Enum):
+    """Owner of processes that count as processes of the host."""
 
-    POD = "reservation-pod"
-
-
-class Ended(Enum):
-    """Owner of the processes of a pod that is no longer listed; they count as processes of the host."""
-
-    POD = "ended-pod"
+    RESERVATION = "reservation-pod"
+    """A reservation pod, which has no metric series."""
+    ENDED = "ended-pod"
+    """A pod that is no longer listed."""
 
 
-Owner = NodePod | Reservation | Ended
+Owner = NodePod | NoPod
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,8 @@ class PodIndex:
             for pod in pods
             if pod.config_hash not in by_hash and _HASH.fullmatch(pod.config_hash)
         )
-        reservations = dict.fromkeys(inventory.reservation_uids, Reservation.POD)
-        ended = dict.fromkeys(inventory.ended_uids, Ended.POD)
+        reservations = dict.fromkeys(inventory.reservation_uids, NoPod.RESERVATION)
+        ended = dict.fromkeys(inventory.ended_uids, NoPod.ENDED)
         return cls({**by_hash, **ended, **reservations, **inventory.pods}, pods)
 
     @cached_property
@@ -134,8 +131,5 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
         for uid in {pod.uid for pid in present if (pod := owners[pid]) is not None}:
             gpu_uuids.setdefault(uid, set()).add(gpu.uuid)
     return Attribution(
-        owners=owners,
-        named_by_uid=frozenset(named_by_uid),
-        denied=frozenset(denied),
-        gpu_uuids=gpu_uuids,
+        owners=owners, named_by_uid=frozenset(named_by_uid), denied=frozenset(denied), gpu_uuids=gpu_uuids
     )

@@ -5,6 +5,7 @@ figures that depend on it. The unattributed memory of a GPU is what the driver r
 memory of all processes.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -18,7 +19,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
-from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.pod_share import PodShare, Relation
 from service.text import counted
 
 
@@ -38,15 +39,9 @@ def at_risk_bytes(
       a limit above the share allows a pod to use memory that other pods are promised.
     - The GPU is promised more than its total.
 
-    Args:
-        gpu: the GPU.
-        holdings: of every pod that uses the GPU or has a share of it, each once.
-        promised_bytes: sum of the shares; None if unknown.
-        slack: tolerance above a share, as for verdicts.
-
-    Returns:
-        A lower bound if the use of a pod with a share is unknown; None if a figure is unknown and the GPU is
-        not known to be at risk; None for a GPU in MIG mode.
+    `holdings` are those of every pod that uses the GPU or has a share of it. The result is a lower bound if
+    the use of a pod with a share is unknown. It is None for a GPU in MIG mode, and if a figure is unknown and
+    the GPU is not known to be at risk.
     """
     if gpu.mig or gpu.total_bytes is None or gpu.used_bytes is None or promised_bytes is None:
         return None
@@ -54,7 +49,8 @@ def at_risk_bytes(
     unused_bytes = most_unused_bytes = 0
     for holding in holdings:
         pod_share = holding.pod_share
-        amount = pod_share.share_on(gpu.uuid)
+        entitlement = pod_share.on(gpu.uuid)
+        amount = entitlement.share
         share_bytes = amount.bytes if amount else 0
         if amount is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
             is_unknown |= holding.used_bytes != 0  # what it may use here is unknown
@@ -62,7 +58,7 @@ def at_risk_bytes(
         if holding.known_bytes > share_bytes + slack.of(share_bytes):
             has_cause = True
             continue
-        if gpu.uuid not in pod_share.shares:
+        if entitlement.relation is not Relation.OWN:
             share_bytes = 0
         own_unused_bytes = max(share_bytes - holding.known_bytes, 0)
         most_unused_bytes += own_unused_bytes
@@ -103,8 +99,7 @@ def build_snapshot(
 
     Args:
         sample: GPUs and processes.
-        attribution: the owners of the processes; None until the pods have been listed, since no memory can be
-            attributed before that.
+        attribution: the owners of the processes; None until the pods have been listed.
         pod_shares: one for each listed pod.
         problems: problems of the source of pods.
         errors: number of failed driver calls by (call, error).
@@ -114,23 +109,16 @@ def build_snapshot(
     reading = sample.reading
     all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
     present = {gpu.uuid for gpu in reading.gpus} | {i.uuid for gpu in reading.gpus for i in gpu.instances}
-    shares_by_uid = {share.pod.uid: _as_of_now(share, present) for share in pod_shares}
-    assigned = _assigned(shares_by_uid.values())
+    shares_by_uid = {share.pod.uid: _without_lost_gpus(share, present) for share in pod_shares}
+    assigned: defaultdict[str, list[PodShare]] = defaultdict(list)
+    for pod_share in shares_by_uid.values():
+        for uuid in pod_share.gpu_uuids:
+            assigned[uuid].append(pod_share)
     accounts, holdings = [], []
     for gpu in reading.gpus:
         tally = _Tally(gpu, all_problems, attribution)
         all_problems += tally.problems
-        promised = sum(
-            pod_share.shares[gpu.uuid].bytes
-            for pod_share in shares_by_uid.values()
-            if gpu.uuid in pod_share.shares
-        )
-        is_promise_known = attribution is not None and promised <= _MOST_PROMISED
-        if gpu.total_bytes is None:  # shares that are a fraction of the total may be unknown
-            is_promise_known &= all(
-                gpu.uuid in shares_by_uid[uid].shares for uid in assigned.get(gpu.uuid, ())
-            )
-        promised_bytes = promised if is_promise_known else None
+        promised_bytes = None if attribution is None else _promised_bytes(gpu, assigned[gpu.uuid])
         on_gpu = tally.holdings(shares_by_uid, assigned)
         holdings += on_gpu
         accounts.append(
@@ -148,6 +136,7 @@ def build_snapshot(
         taken_at=sample.taken_at,
         wall_time=sample.wall_time,
         gpus=tuple(accounts),
+        lost_gpus=reading.lost,
         holdings=tuple(holdings),
         pod_shares=tuple(
             pod_share
@@ -163,42 +152,26 @@ def build_snapshot(
     )
 
 
-def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
-    """Return the pod's current share: empty for a finished pod, and without lost GPUs."""
-    if pod_share.pod.is_finished:
-        if not pod_share.has_share:  # the usual case
-            return pod_share
-        return replace(
-            pod_share,
-            has_share=False,
-            gpu_uuids=(),
-            shares={},
-            limits={},
-            changed="",
-            lacks_reservation=False,
-        )
-    if pod_share.shares.keys() <= present and pod_share.limits.keys() <= present:
+def _without_lost_gpus(pod_share: PodShare, present: set[str]) -> PodShare:
+    if pod_share.entitlements.keys() <= present:
         return pod_share
-    return replace(
-        pod_share,
-        shares={uuid: amount for uuid, amount in pod_share.shares.items() if uuid in present},
-        limits={uuid: amount for uuid, amount in pod_share.limits.items() if uuid in present},
-    )
+    entitlements = {uuid: each for uuid, each in pod_share.entitlements.items() if uuid in present}
+    return replace(pod_share, entitlements=entitlements)
+
+
+def _promised_bytes(gpu: Gpu, assigned: Iterable[PodShare]) -> int | None:
+    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real."""
+    promises = [pod_share.promised_on(gpu.uuid) for pod_share in assigned]
+    if gpu.total_bytes is None and None in promises:  # a share that is a fraction of the total
+        return None
+    promised = sum(amount.bytes for amount in promises if amount is not None)
+    return promised if promised <= _MOST_PROMISED else None
 
 
 def _is_relevant(pod_share: PodShare) -> bool:
     return not pod_share.pod.is_finished and bool(
         pod_share.has_share or pod_share.gpu_uuids or pod_share.notes
     )
-
-
-def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
-    """Return pod UIDs by the GPU that is assigned to the pods."""
-    assigned: dict[str, list[str]] = {}
-    for pod_share in pod_shares:
-        for uuid in pod_share.gpu_uuids:
-            assigned.setdefault(uuid, []).append(pod_share.pod.uid)
-    return assigned
 
 
 class _Usage(Struct, gc=False):
@@ -234,18 +207,10 @@ class _Usage(Struct, gc=False):
         return None if self.percent is None else min(self.percent, 100) / 100
 
 
-_NO_USAGE: Final = _Usage()
-
-
 class _Tally:
     """Sums of one GPU's processes by owner, for the GPU and for each of its MIG devices."""
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        problems: Sequence[Problem],
-        attribution: Attribution | None,
-    ) -> None:
+    def __init__(self, gpu: Gpu, problems: Sequence[Problem], attribution: Attribution | None) -> None:
         self._gpu = gpu
         self._all_bytes = 0
         self._unknown = 0
@@ -258,7 +223,7 @@ class _Tally:
         causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
         self._is_incomplete = not causes.isdisjoint(_LIST_INCOMPLETE)
         self._hides_owners = attribution is None or not causes.isdisjoint(_OWNER_HIDDEN)
-        self._add_device(gpu.uuid, gpu.processes, attribution, gpu.utilization)
+        self._add_device(gpu.uuid, gpu.processes, attribution, None if gpu.mig else gpu.utilization)
         for instance in gpu.instances:
             self._add_device(instance.uuid, instance.processes, attribution)
 
@@ -311,10 +276,7 @@ class _Tally:
 
     @property
     def problems(self) -> list[Problem]:
-        """Problems that the sums reveal.
-
-        The memory of a process is unknown, or the processes use more than the device.
-        """
+        """The memory of a process is unknown, or the processes use more than the device."""
         uuid, problems = self._gpu.uuid, []
         if self._unknown:
             unknown = counted(self._unknown, "process", "processes")
@@ -327,18 +289,18 @@ class _Tally:
         return problems
 
     def holdings(
-        self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, list[str]]
+        self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, Sequence[PodShare]]
     ) -> list[Holding]:
         """Return a Holding for each pod that uses this GPU or to which the GPU is assigned.
 
         A pod that does not use its GPU has 0 bytes, and a utilisation of 0 if the GPU's is known.
         """
         gpu, holdings = self._gpu, []
-        has_utilization = gpu.utilization is not None and not gpu.mig
+        unused = _Usage(percent=None if gpu.utilization is None or gpu.mig else 0)
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list
-            for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
-                usage = by_pod.get(uid) or _NO_USAGE
+            for uid in dict.fromkeys((*by_pod, *(each.pod.uid for each in assigned.get(device, ())))):
+                usage = by_pod.get(uid) or unused
                 holdings.append(
                     Holding(
                         pod_share=pod_shares[uid],
@@ -347,9 +309,7 @@ class _Tally:
                         used_bytes=None if is_hidden or usage.unknown else usage.known_bytes,
                         processes=None if is_hidden else usage.processes,
                         known_bytes=usage.known_bytes,
-                        utilization_ratio=usage.utilization_ratio
-                        if has_utilization and not is_hidden
-                        else None,
+                        utilization_ratio=None if is_hidden else usage.utilization_ratio,
                         is_mig=gpu.mig,
                         is_attributed_by_uid=usage.is_attributed_by_uid,
                     )

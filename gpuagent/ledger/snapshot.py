@@ -45,7 +45,7 @@ class GpuAccount:
     host_bytes: int | None
     unattributed_bytes: int | None
     at_risk_bytes: int | None
-    """Unused shares beyond the free memory while a pod is above its share (`ledger.risk`)."""
+    """Unused shares beyond the free memory while a pod is above its share (`ledger.balance`)."""
     ended_bytes: int | None = 0
     """Memory of the processes that ended before their owner was looked up, which may be any pod's; None if it
     is unknown."""

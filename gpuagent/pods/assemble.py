@@ -13,6 +13,7 @@ from gpuagent.pods.objects import KubernetesObject, ObjectError
 from gpuagent.pods.pod_owners import tenant_of
 from kai import keys
 from kai.share_bytes import Card
+from service.log import WARNING, JsonLog, NewLines
 
 MOST_ENDED: Final = 1 << 13
 """Maximum of remembered UIDs of ended pods: about 1.5 MB."""
@@ -47,7 +48,7 @@ class EndedPods:
 _UNKNOWN_GPU: Final = "-1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AssembledInventory:
     """An inventory, and the objects that it could not include."""
 
@@ -59,27 +60,35 @@ class AssembledInventory:
 
 
 def build(
-    items: Iterable[NodePod | KubernetesObject],
-    *,
-    node: str,
-    reservation_namespace: str,
+    items: Iterable[NodePod | KubernetesObject], *, node: str, reservation_namespace: str
 ) -> AssembledInventory:
-    """Build the inventory of one node.
-
-    Args:
-        items: Kubernetes objects, and NodePods of this node that were already decoded.
-        node: name of the node.
-        reservation_namespace: namespace of KAI's reservation pods.
-    """
-    parts = _Assembly(node=node, reservation_namespace=reservation_namespace)
+    """Build the inventory of one node from its NodePods, decoded before, and from Kubernetes objects."""
+    assembly = _Assembly(node=node, reservation_namespace=reservation_namespace)
     for item in items:
         try:
-            parts.add(item)
+            assembly.add(item)
         except ObjectError as error:
-            parts.lines.append(f"{' '.join(str(error).split())}; skipped")
-    return AssembledInventory(
-        inventory=parts.inventory(), lines=tuple(parts.lines), elsewhere=parts.elsewhere
-    )
+            assembly.lines.append(f"{' '.join(str(error).split())}; skipped")
+    return AssembledInventory(assembly.inventory(), tuple(assembly.lines), assembly.elsewhere)
+
+
+def counts(inventory: Inventory) -> dict[str, int]:
+    """Return the numbers of pods for the log."""
+    tenants = sum(pod.is_tenants for pod in inventory.reservation_pods)
+    return {
+        "pods": len(inventory.pods),
+        "reservation_pods": len(inventory.reservation_pods),
+        "tenant_reservation_pods": tenants,
+    }
+
+
+def log_invalid(log: JsonLog, known: NewLines, lines: Iterable[str], **about: str) -> None:
+    """Log the lines about invalid objects that are new."""
+    new, more = known.update(lines)
+    for line in new:
+        log("skipping invalid object", WARNING, **about, error=line)
+    if more:
+        log("more invalid objects", WARNING, **about, more=more)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,25 +112,23 @@ class _Assembly:
     elsewhere: int = 0
 
     def add(self, item: NodePod | KubernetesObject) -> None:
-        if isinstance(item, NodePod):
-            self._add_pod(item)
-            return
-        metadata = item.metadata
-        key = (metadata.namespace or "default", metadata.name or "")
         match item:
+            case NodePod():
+                self._add_pod(item)
             case objects.Pod():
                 if item.spec.node_name == self.node:
                     self._add_pod(node_pod(item))
                 else:
                     self.elsewhere += 1
             case objects.BindRequestObject():
+                key = item.metadata.key
                 self.unreadable_bind_requests.add(key)
                 self.bind_requests[key] = bind_request(item)
                 self.unreadable_bind_requests.remove(key)
             case objects.Namespace():
-                self.namespaces[key[1]] = LABELS.kept(metadata.labels)
+                self.namespaces[item.metadata.name or ""] = LABELS.kept(item.metadata.labels)
             case objects.Node():
-                if metadata.name == self.node:
+                if item.metadata.name == self.node:
                     self._add_node(item)
 
     def _add_pod(self, pod: NodePod) -> None:

@@ -1,9 +1,13 @@
-"""KAI's BindRequests of a node: followed by a watch, and the last one that was seen of each pod."""
+"""KAI's BindRequests of a node: followed by a watch, and the last one that was seen of each pod.
+
+KAI creates the BindRequest before it binds the pod, and keeps it until the pod ends (observed on v0.9.8,
+v0.13.4 and v0.17.0).
+"""
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +17,7 @@ from gpuagent.pods.inventory import Availability, BindRequest, Key, NodePod, Una
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.pods.node_pods import decoder
 from gpuagent.pods.objects import ObjectError
-from gpuagent.pods.unplaced import UnplacedPods
+from kai import keys
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
@@ -29,18 +33,18 @@ def bind_request(object_: objects.BindRequestObject) -> BindRequest:
     Raises:
         ObjectError: it has more GPU groups than any node has GPUs.
     """
-    spec, received = object_.spec, object_.spec.received_gpu or objects.ReceivedGpu()
-    groups = tuple(spec.selected_gpu_groups or ())
+    metadata, spec = object_.metadata, object_.spec
+    received, groups = spec.received_gpu or objects.ReceivedGpu(), tuple(spec.selected_gpu_groups or ())
     if len(groups) > _MOST_GROUPS:
-        where = f"BindRequest {object_.metadata.namespace or 'default'}/{object_.metadata.name}"
+        where = f"BindRequest {'/'.join(metadata.key)}"
         raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
     return BindRequest(
-        pod_uid=bounded(object_.metadata.pod_owner_uid),
+        pod_uid=bounded(metadata.pod_owner_uid),
         portion=(received.portion or "")[:LONGEST_NAME],  # a valid value is far shorter
         count=received.count or 0,
         groups=tuple(map(bounded, groups)),
         resource_type=bounded(spec.received_resource_type),
-        created=creation_time(object_.metadata),
+        created=creation_time(metadata),
     )
 
 
@@ -58,10 +62,7 @@ class LastBindRequests:
     def of(self, pods: Mapping[str, NodePod], current: Mapping[Key, BindRequest]) -> dict[Key, BindRequest]:
         """Return the current BindRequests and the last ones of these pods; forget those of other pods.
 
-        Args:
-            pods: the node's pods by UID.
-            current: the BindRequests that exist. A pod's own last one takes precedence over one of another
-                pod with the same name.
+        A pod's own last one takes precedence over a current one of another pod with the same name.
         """
         known = dict(current)
         kept: dict[str, tuple[Key, BindRequest]] = {}
@@ -77,6 +78,98 @@ class LastBindRequests:
         return known
 
 
+_CERTAIN: Final[Callable[[str], bool]] = lambda _uid: True  # noqa: E731 - a default
+
+
+class UnplacedPods:
+    """Pods with the label of a GPU group that certainly started without a BindRequest.
+
+    Any user may copy the label. A missing BindRequest is proof in two cases:
+
+    - The pod appeared while all BindRequests were followed without a gap. Its own would have been seen, even
+      if KAI had deleted it since.
+    - KAI still has the BindRequest of another running pod that is at least as old as this pod. BindRequests
+      were thus in use when the pod was created, and have been kept since. The pod's own may have been deleted
+      by hand all the same, so a pod with the condition PodBound, which KAI's binder writes, is not accused.
+      KAI places no pod of the default scheduler.
+
+    A BindRequest that appears later counts.
+    """
+
+    def __init__(self) -> None:
+        self._epoch: Hashable = None
+        self._appeared: dict[str, Hashable] = {}
+        """By UID of the known pods: the epoch in which the pod appeared; None if it was there before."""
+        self._labelled: set[str] = set()
+        """UIDs of pods that had the label of a GPU group at any time; their owners may remove it."""
+        self._unplaced: set[str] = set()
+
+    def of(
+        self,
+        pods: Mapping[str, NodePod],
+        present: Mapping[Key, BindRequest],
+        known: Mapping[Key, BindRequest],
+        unknown: Collection[Key],
+        *,
+        epoch: Hashable,
+        is_confirmed: Callable[[str], bool] = _CERTAIN,
+    ) -> frozenset[str]:
+        """Return the UIDs of these pods.
+
+        Args:
+            pods: the node's pods by UID.
+            present: the BindRequests that exist, by namespace and name.
+            known: the same, and the deleted ones of these pods.
+            unknown: namespace and name of the pods whose BindRequest may exist.
+            epoch: the same value while pods and BindRequests are followed without a gap; None while it is
+                unknown which BindRequests exist.
+            is_confirmed: whether the BindRequests have been read after a pod, by UID, was seen to run. The
+                events of BindRequests may be late.
+        """
+        appeared_in = epoch if epoch == self._epoch else None
+        self._epoch = epoch
+        self._appeared = {uid: self._appeared.get(uid, appeared_in) for uid in pods}
+        self._labelled = {uid for uid, pod in pods.items() if uid in self._labelled or _has_group(pod)}
+        created = [
+            request.created
+            for key, request in present.items()
+            if (pod := pods.get(request.pod_uid)) is not None and pod.key == key and pod.is_running
+        ]
+        oldest = min(created, default=None)
+        unplaced: set[str] = set()
+        for uid in self._labelled:
+            pod = pods[uid]
+            if pod.key in known or pod.is_finished:
+                continue
+            is_absent = epoch is not None and pod.key not in unknown and pod.is_running
+            if uid in self._unplaced or (
+                is_absent
+                and (self._appeared[uid] == epoch or _must_have_one(pod, oldest))
+                and is_confirmed(uid)
+            ):
+                unplaced.add(uid)
+        self._unplaced = unplaced
+        return frozenset(unplaced)
+
+
+def _has_group(pod: NodePod) -> bool:
+    return any(key == keys.GPU_GROUP or key.startswith(keys.GPU_GROUP_PREFIX) for key in pod.labels)
+
+
+def _must_have_one(pod: NodePod, oldest: str | None) -> bool:
+    """Whether KAI would still have the BindRequest of a pod that it had placed.
+
+    `oldest` is the creation time of the oldest BindRequest of a running pod; None if there is none. Only
+    objects in a file that was written by hand lack a creation time.
+    """
+    if oldest is None:
+        return False
+    is_foreign = pod.scheduler_name == keys.DEFAULT_SCHEDULER
+    if not oldest or not pod.created:
+        return is_foreign
+    return oldest <= pod.created and (is_foreign or not pod.has_bound_condition)
+
+
 RESOURCE: Final = "bindrequests.scheduling.run.ai"
 """Name as in RBAC and kubectl."""
 WITHOUT: Final = "shares come from the pods' own annotations, which their owners can edit"
@@ -86,7 +179,13 @@ _NODE_LABEL: Final = "selected-node"
 """Label with the node's name on every BindRequest (KAI since v0.5, pkg/scheduler/cache/cache.go)."""
 _LIST_PAUSE: Final = 30.0
 """Shortest time between two lists beside the watch, in seconds."""
-_ANSWERS: Final = {"403": UnavailableReason.DENIED, "404": UnavailableReason.NOT_SERVED}
+_REFUSALS: Final = {
+    "403": (
+        UnavailableReason.DENIED,
+        f"no right to list and watch {RESOURCE}: {WITHOUT}; grant the right to change that",
+    ),
+    "404": (UnavailableReason.NOT_SERVED, f"the API server has no {RESOURCE}: {WITHOUT}"),
+}
 """Causes that show that BindRequests are not available, as opposed to not yet known."""
 _LOST: Final = frozenset({"unreachable", "credentials"})
 """Causes that say nothing about BindRequests, and that the watch of the pods reports, too."""
@@ -102,10 +201,7 @@ class _Unreadable:
 
 
 class BindRequestWatch:
-    """Keeps the BindRequests of a node, which are known, not yet known, or not available.
-
-    The last one of a pod counts until the pod ends, also if KAI deletes it.
-    """
+    """Keeps the BindRequests of a node, which are known, not yet known, or not available."""
 
     def __init__(
         self,
@@ -120,14 +216,8 @@ class BindRequestWatch:
     ) -> None:
         """Set up the watch; call `run` to start it.
 
-        Args:
-            client: connection to the API server.
-            node: name of the node.
-            on_change: called when a BindRequest appears, changes or disappears, and when the state changes.
-            log: receives it when BindRequests become unavailable, and when they are available again.
-            on_unreadable: called with one line for each object that cannot be decoded at all.
-            clock: monotonic seconds.
-            timing: of the watch.
+        `on_change` is called when a BindRequest appears, changes or disappears, and when the state changes;
+        `on_unreadable` with one line for each object that cannot be decoded at all.
         """
         self._client = client
         self._on_change = on_change
@@ -178,35 +268,26 @@ class BindRequestWatch:
         return self._last.of(pods, self._current)
 
     def unknown(self, pods: Mapping[str, NodePod], known: Mapping[Key, BindRequest]) -> frozenset[Key]:
-        """Return namespace and name of the pods whose possible BindRequest is not known yet.
-
-        Args:
-            pods: the node's pods by UID.
-            known: the known BindRequests.
-        """
-        unreadable = self._unreadable.keys() - known.keys()
-        if self._is_refused or (self.watch.is_synced and not self.watch.problem):
-            return frozenset(unreadable)
+        """Return namespace and name of the pods whose possible BindRequest is not known yet."""
+        unreadable = frozenset(self._unreadable.keys() - known.keys())
+        if self._is_refused or self._is_followed:
+            return unreadable
         own = {key for key, request in known.items() if (pod := pods.get(request.pod_uid)) and pod.key == key}
-        missing = {
+        return unreadable | {
             pod.key
             for pod in pods.values()
             if not pod.is_finished and pod.key not in own and may_be_kais(pod)
         }
-        return frozenset(missing | unreadable)
 
     def unplaced(
         self, pods: Mapping[str, NodePod], known: Mapping[Key, BindRequest], *, pod_states_read: int
     ) -> frozenset[str]:
         """Return the UIDs of the pods that certainly started without a BindRequest.
 
-        Args:
-            pods: the node's pods by UID.
-            known: the known BindRequests.
-            pod_states_read: how often the whole list of pods has been read.
+        `pod_states_read` is how often the whole list of pods has been read.
         """
         self._seen_at = {uid: at for uid, at in self._seen_at.items() if uid in pods}
-        is_known = self.watch.is_synced and not self.watch.problem and not self._is_refused
+        is_known = self._is_followed and not self._is_refused
         return self._unplaced.of(
             pods,
             self._current,
@@ -245,9 +326,13 @@ class BindRequestWatch:
             await asyncio.sleep(_LIST_PAUSE)
 
     @property
+    def _is_followed(self) -> bool:
+        return self.watch.is_synced and not self.watch.problem
+
+    @property
     def _is_refused(self) -> bool:
         problem = self.availability.problem
-        return problem is not None and problem.reason in _ANSWERS.values()
+        return problem is not None and problem.reason is not UnavailableReason.ERROR
 
     def _take(self, data: bytes) -> BindRequest | _Unreadable:
         try:
@@ -271,16 +356,8 @@ class BindRequestWatch:
     def _update_state(self) -> None:
         cause = self.watch.cause
         if cause not in _LOST:
-            self.availability.update(self._unavailable(cause) if cause else None)
+            failing = UnavailableReason.ERROR, f"{self.watch.problem}: {WITHOUT}"
+            reason, line = _REFUSALS.get(cause, failing)
+            problem = Unavailable(resource=RESOURCE, reason=reason, line=line) if cause else None
+            self.availability.update(problem)
         self._on_change()
-
-    def _unavailable(self, cause: str) -> Unavailable:
-        reason = _ANSWERS.get(cause, UnavailableReason.ERROR)
-        line = {
-            UnavailableReason.DENIED: (
-                f"no right to list and watch {RESOURCE}: {WITHOUT}; grant the right to change that"
-            ),
-            UnavailableReason.NOT_SERVED: f"the API server has no {RESOURCE}: {WITHOUT}",
-            UnavailableReason.ERROR: f"{self.watch.problem}: {WITHOUT}",
-        }[reason]
-        return Unavailable(resource=RESOURCE, reason=reason, line=line)

@@ -8,16 +8,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from gpuagent.pods.assemble import EndedPods, build
+from gpuagent.pods.assemble import EndedPods, build, counts, log_invalid
 from gpuagent.pods.bind_requests import BindRequestWatch
 from gpuagent.pods.inventory import Inventory, NodePod, Unavailable
-from gpuagent.pods.lookups import (
-    NAMESPACES,
-    NODES,
-    Fetcher,
-    FetchTiming,
-    Kind,
-)
+from gpuagent.pods.lookups import NAMESPACES, NODES, Fetcher, FetchTiming
 from gpuagent.pods.node_pods import read_pod
 from kai import keys
 from kube.client import KubeClient
@@ -48,14 +42,7 @@ class ClusterPods:
     ) -> None:
         """Set up the watches and the fetches; call `run` to start them.
 
-        Args:
-            client: connection to the API server.
-            node: `spec.nodeName` of the pods.
-            reservation_namespace: namespace of KAI's reservation pods.
-            log: receives each problem once.
-            clock: monotonic seconds.
-            timing: of the watches; None for `WATCH_TIMING`.
-            fetch_timing: of the fetches by name; None for the defaults.
+        `timing` is that of the watches, `fetch_timing` that of the fetches by name; None for the defaults.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace
@@ -71,11 +58,7 @@ class ClusterPods:
         self._unreadable = FirstLines()
         self.watch: Watch[NodePod] = Watch(
             client,
-            Resource(
-                name="pods",
-                path="/api/v1/pods",
-                params={"fieldSelector": f"spec.nodeName={node}"},
-            ),
+            Resource(name="pods", path="/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}),
             read=self._read,
             on_change=self._pods_changed,
             on_trouble=problem_logger(log, "pod watch failing", "pod watch recovered"),
@@ -95,17 +78,10 @@ class ClusterPods:
         )
         """The watch of KAI's BindRequests."""
 
-        def fetcher(kind: Kind) -> Fetcher:
-            return Fetcher(
-                client,
-                kind,
-                on_change=self._changed.set,
-                log=log,
-                clock=clock,
-                timing=fetch_timing,
-            )
-
-        self._nodes, self._namespaces = fetcher(NODES), fetcher(NAMESPACES)
+        self._fetchers = self._nodes, self._namespaces = tuple(
+            Fetcher(client, kind, on_change=self._changed.set, log=log, clock=clock, timing=fetch_timing)
+            for kind in (NODES, NAMESPACES)
+        )
         self._nodes.request([node])
 
     @property
@@ -121,15 +97,9 @@ class ClusterPods:
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:
         """Kinds of objects that cannot be read, for lack of a right or of the API."""
-        states = (
-            self.bind_requests.availability,
-            *(fetcher.availability for fetcher in self._fetchers),
-        )
+        fetched = (fetcher.availability for fetcher in self._fetchers)
+        states = (self.bind_requests.availability, *fetched)
         return tuple(state.problem for state in states if state.problem is not None)
-
-    @property
-    def _fetchers(self) -> tuple[Fetcher, ...]:
-        return self._nodes, self._namespaces
 
     def seconds_since_contact(self) -> float:
         """Return the seconds since the last contact with the API server; infinite before the first."""
@@ -185,20 +155,9 @@ class ClusterPods:
             node=self._node,
             reservation_namespace=self._reservation_namespace,
         )
-        new, more = self._invalid.update(assembled.lines + self.bind_requests.lines)
-        for line in new:
-            self._log("skipping invalid object", WARNING, error=line)
-        if more:
-            self._log("more invalid objects", WARNING, more=more)
+        log_invalid(self._log, self._invalid, assembled.lines + self.bind_requests.lines)
         if self._inventory is None:
-            self._log(
-                "pods listed",
-                INFO,
-                node=self._node,
-                pods=len(assembled.inventory.pods),
-                reservation_pods=len(assembled.inventory.reservation_pods),
-                tenant_reservation_pods=assembled.inventory.tenant_reservation_count,
-            )
+            self._log("pods listed", INFO, node=self._node, **counts(assembled.inventory))
         listed = assembled.inventory.pods
         bind_requests = self.bind_requests.known(listed)
         self._inventory = replace(

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuagent.pods.assemble import AssembledInventory, EndedPods, build
-from gpuagent.pods.bind_requests import LastBindRequests
+from gpuagent.pods.assemble import AssembledInventory, EndedPods, build, counts, log_invalid
+from gpuagent.pods.bind_requests import LastBindRequests, UnplacedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
-from gpuagent.pods.unplaced import UnplacedPods
 from service.documents import DocumentError, decode_text
 from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog, NewLines
@@ -107,21 +106,9 @@ class FilePods:
 
     def _take(self, assembled: AssembledInventory) -> Inventory:
         inventory = assembled.inventory
-        self._log(
-            "pods file read",
-            INFO,
-            file=str(self._path),
-            node=self._node,
-            pods=len(inventory.pods),
-            reservation_pods=len(inventory.reservation_pods),
-            tenant_reservation_pods=inventory.tenant_reservation_count,
-            pods_elsewhere=assembled.elsewhere,
-        )
-        new, more = self._invalid.update(assembled.lines)
-        for line in new:
-            self._log("skipping invalid object", WARNING, file=str(self._path), error=line)
-        if more:
-            self._log("more invalid objects", WARNING, file=str(self._path), more=more)
+        about = {"node": self._node, **counts(inventory), "pods_elsewhere": assembled.elsewhere}
+        self._log("pods file read", INFO, file=str(self._path), **about)
+        log_invalid(self._log, self._invalid, assembled.lines, file=str(self._path))
         self._ended.add(inventory.pods)
         present = inventory.bind_requests
         for key, request in present.items():

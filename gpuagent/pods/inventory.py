@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Protocol
 
 from gpuagent.pods.bounds import ContainerCommand
-from gpuagent.pods.objects import is_running
 from kai import keys
 from service.log import JsonLog, OngoingProblem, problem_logger
 
@@ -54,7 +53,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
-    """One pod of this node; `pods.reading` limits its size."""
+    """One pod of this node; `pods.bounds` limits its size."""
 
     namespace: str
     name: str
@@ -76,8 +75,6 @@ class NodePod:
     scheduler_name: str = ""
     config_hash: str = ""
     """A static pod's name in cgroup paths (annotation kubernetes.io/config.hash), or empty."""
-    is_bound: bool = True
-    """Whether spec.nodeName is set. The annotations of a bound pod count as first seen."""
     controller_uid: str = ""
     """UID of the controller that would recreate the pod; empty if there is none."""
     controller_kind: str = ""
@@ -111,8 +108,12 @@ class NodePod:
 
     @property
     def is_running(self) -> bool:
-        """Whether the pod can have processes, at least in an init container."""
-        return is_running(self.phase, has_started=self.has_started)
+        """Whether the pod can have processes, at least in an init container.
+
+        A pod is Pending while its init containers run, and while one container runs and another cannot start
+        (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
+        """
+        return self.phase == "Running" or (self.has_started and not self.is_finished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +188,6 @@ class Inventory:
         """Number of GPUs by the node label `nvidia.com/gpu.count`; None without a number in the label."""
         text = (self.node_labels or {}).get(keys.NODE_GPU_COUNT, "")
         return int(text) if re.fullmatch("[0-9]{1,4}", text) else None
-
-    @property
-    def tenant_reservation_count(self) -> int:
-        """Number of reservation pods that belong to KAI inside a vCluster."""
-        return sum(pod.is_tenants for pod in self.reservation_pods)
 
 
 class PodSource(Protocol):

@@ -9,8 +9,8 @@ from typing import Final
 
 from gpuagent.pods import objects
 from gpuagent.pods.inventory import Availability, NodePod, Unavailable, UnavailableReason
-from gpuagent.pods.node_pods import decoder
-from gpuagent.pods.objects import KubernetesObject, ObjectError
+from gpuagent.pods.node_pods import labels_decoder
+from gpuagent.pods.objects import ObjectError
 from kai import keys
 from kai.share import shows_share
 from kube.access import AccessError
@@ -18,6 +18,8 @@ from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from service.backoff import JITTER_AROUND, JITTER_UP, Backoff, jittered
 from service.log import JsonLog
+
+Labelled = objects.Node | objects.Namespace
 
 _SOON_SECONDS: Final = 60.0
 """Shortest time between two fetches of one object; also the pause before a missing one is fetched again."""
@@ -47,7 +49,7 @@ class Kind:
 
     resource: str
     """Name as in RBAC and kubectl: `nodes`. The kind is cluster-scoped."""
-    decode: Callable[[bytes], KubernetesObject]
+    decode: Callable[[bytes], Labelled]
     """Decodes the object; raises ObjectError if it is malformed."""
     without: str
     """Consequence of missing this kind, in words."""
@@ -59,7 +61,7 @@ class Kind:
 
 @dataclass(slots=True)
 class _Entry:
-    object_: KubernetesObject | None = None
+    object_: Labelled | None = None
     due: float = -math.inf
     fetched_at: float = -math.inf
 
@@ -89,16 +91,7 @@ class Fetcher:
         clock: Callable[[], float] = time.monotonic,
         timing: FetchTiming | None = None,
     ) -> None:
-        """Set up the fetches; call `run` to start them.
-
-        Args:
-            client: connection to the API server.
-            kind: the kind of the objects.
-            on_change: called when an object appears, changes or disappears.
-            log: receives it when the kind becomes unavailable, and when it is available again.
-            clock: monotonic seconds.
-            timing: None for the defaults.
-        """
+        """Set up the fetches; call `run` to start them."""
         self._client = client
         self._kind = kind
         self._on_change = on_change
@@ -116,16 +109,14 @@ class Fetcher:
         self._is_requested = False
 
     @property
-    def objects(self) -> Iterator[KubernetesObject]:
+    def objects(self) -> Iterator[Labelled]:
         """Fetched objects."""
         return (entry.object_ for entry in self._entries.values() if entry.object_ is not None)
 
     def request(self, names: Iterable[str], *, renewed: Iterable[str] = ()) -> None:
         """Fetch these objects, and forget all others.
 
-        Args:
-            names: names of the objects.
-            renewed: those to fetch again now, unless they were fetched within the last minute.
+        Those in `renewed` are fetched again now, unless they were fetched within the last minute.
         """
         before, self._is_requested = self._entries, True
         self._entries = {name: before.get(name) or _Entry() for name in names}
@@ -165,84 +156,71 @@ class Fetcher:
             timing, count = self._timing, len(self._entries)
             gap = min(timing.gap, timing.gap_for_each * count, timing.spread / count)
             self._next_at = self._clock() + jittered(gap, JITTER_AROUND)
+        path, without = f"/api/v1/{self._kind.resource}/{name}", self._kind.without
+        object_, line, retry_after, reason = None, "", 0.0, UnavailableReason.ERROR
         try:
-            object_ = await self._get(name)
+            # The API server answers from its memory, not from etcd; the object may be a little old.
+            body = await self._client.get(path, params={"resourceVersion": "0"}, accept=_METADATA)
+            object_ = self._kind.decode(body)
         except ApiError as error:
+            if error.status == 404 and error.reason == "NotFound":
+                self._store(name, None)
+                return
+            line, retry_after = f"{error}: {without}", error.retry_after or 0.0
             if error.status == 403:
-                line = f"no right to get {self._kind.resource}: {self._kind.without}"
-                self._fail(name, UnavailableReason.DENIED, f"{line}; grant the right to change that")
-            else:
-                line = f"{error}: {self._kind.without}"
-                self._fail(name, UnavailableReason.ERROR, line, error.retry_after or 0.0)
+                reason, retry_after = UnavailableReason.DENIED, 0.0
+                line = f"no right to get {self._kind.resource}: {without}; grant the right to change that"
         except ObjectError as error:
-            self._fail(name, UnavailableReason.ERROR, f"{error}: {self._kind.without}")
+            line = f"{error}: {without}"
         except (Unreachable, AccessError):
-            self._fail(name, UnavailableReason.ERROR, "")  # the watch of the pods reports the error
+            pass  # the watch of the pods reports the error
+        if object_ is None:
+            self._fail(name, reason, line, retry_after)
         else:
-            self._failure = None
-            self.availability.update(None)
             self._store(name, object_)
 
-    def _store(self, name: str, object_: KubernetesObject | None) -> None:
+    def _store(self, name: str, object_: Labelled | None) -> None:
+        self._failure = None
+        self.availability.update(None)
         entry = self._entries.get(name)
         if entry is None:
             return  # its pods were removed in the meantime
-        again = self._kind.again_seconds
-        if object_ is None:
-            again = _SOON_SECONDS  # the API server's memory may be older than the pod
+        # The API server's memory may be older than the pod, so a missing object is soon fetched again.
+        again = _SOON_SECONDS if object_ is None else self._kind.again_seconds
         entry.fetched_at = self._clock()
         entry.due = entry.fetched_at + jittered(again, JITTER_UP)
         if object_ != entry.object_:
             entry.object_ = object_
             self._on_change()
 
-    async def _get(self, name: str) -> KubernetesObject | None:
-        """Return the metadata of an object, which may be a little old; None if it does not exist.
-
-        The API server answers from its memory, not from etcd.
-
-        Raises:
-            ApiError, Unreachable, AccessError, ObjectError: the object's state is unknown.
-        """
-        path = f"/api/v1/{self._kind.resource}/{name}"
-        try:
-            body = await self._client.get(path, params={"resourceVersion": "0"}, accept=_METADATA)
-        except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound":
-                return None
-            raise
-        return self._kind.decode(body)
-
-    def _fail(self, name: str, reason: UnavailableReason, line: str, retry_after: float = 0.0) -> None:
+    def _fail(self, name: str, reason: UnavailableReason, line: str, retry_after: float) -> None:
         """Pause, and then fetch another object first, so that a malformed one does not block the rest.
 
         A single error is not reported, and neither is one without a line.
         """
-        timing, failure = self._timing, self._failure
+        timing, failure, is_denied = self._timing, self._failure, reason is UnavailableReason.DENIED
         if failure is None or failure.reason is not reason:
-            if reason is UnavailableReason.DENIED:
-                first, longest = timing.first_refused, timing.longest_refused
-            else:
-                first, longest = timing.first_pause, timing.longest_pause
+            first = timing.first_refused if is_denied else timing.first_pause
+            longest = timing.longest_refused if is_denied else timing.longest_pause
             backoff = Backoff(first=first, most=longest, jitter=JITTER_AROUND)
             failure = self._failure = _Failure(reason, backoff)
         failure.count += 1
         failure.backoff.back_off(self._clock(), retry_after)
         if name in self._entries:
             self._entries[name].due = failure.backoff.due_at
-        if line and (reason is UnavailableReason.DENIED or failure.count > 1):
+        if line and (is_denied or failure.count > 1):
             self.availability.update(Unavailable(resource=self._kind.resource, reason=reason, line=line))
 
 
 NODES: Final = Kind(
     resource="nodes",
-    decode=decoder("Node", objects.Node),
+    decode=labels_decoder("Node", objects.Node),
     without="GPU memory is the driver's figure instead of the node label that KAI uses",
     again_seconds=300.0,
 )
 NAMESPACES: Final = Kind(
     resource="namespaces",
-    decode=decoder("Namespace", objects.Namespace),
+    decode=labels_decoder("Namespace", objects.Namespace),
     without="namespaces cannot enable eviction or set their own grace, and pods have no names of a vCluster",
     again_seconds=1800.0,
     is_spread=True,

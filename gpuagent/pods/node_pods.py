@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import (
@@ -25,7 +24,7 @@ from gpuagent.pods.bounds import (
     creation_time,
 )
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.objects import KubernetesObject, ObjectError, Pod, decode_object
+from gpuagent.pods.objects import KubernetesObject, Metadata, Namespace, Node, ObjectError, Pod, decode_object
 from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
 from kai.numbers import is_quantity, parse_quantity
@@ -42,11 +41,7 @@ _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
 
 def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand, ...]] = tuple) -> NodePod:
-    """Convert a pod.
-
-    Args:
-        pod: the object.
-        commands: returns the excerpts of its containers' commands; called only if the pod requests a share.
+    """Convert a pod; `commands` returns excerpts of its commands, called only if it requests a share.
 
     Raises:
         ObjectError: the UID is missing, a name is longer than the API allows, or a GPU count is invalid.
@@ -55,7 +50,8 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
     namespace, name, uid = _identity(metadata)
     where = f"Pod {namespace}/{name}"
     labels, annotations = LABELS.kept(metadata.labels), ANNOTATIONS.kept(metadata.annotations)
-    ids, count = _container_ids(status)
+    matches = [_CONTAINER_ID.fullmatch(container.container_id or "") for container in status.containers]
+    ids = [match[1] for match in matches if match]
     controller = metadata.controller
     whole_gpus, notes_on_gpus = _whole_gpus(spec, where)
     return NodePod(
@@ -65,29 +61,28 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
         phase=bounded(status.phase) or "Unknown",
         labels=labels,
         annotations=annotations,
-        container_ids=ids,
+        container_ids=tuple(ids[:MOST_CONTAINER_IDS]),
         whole_gpus=whole_gpus,
         has_unsized_gpus=_has_unsized_gpus(spec),
         commands=commands() if shows_share((*labels, *annotations)) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
-        is_bound=bool(spec.node_name),
         controller_uid=bounded(controller.uid),
         controller_kind=bounded(controller.kind, LONGEST_KIND),
         controller_name=bounded(controller.name),
-        has_started=status.has_started,
+        has_started=any(container.has_started for container in status.containers),
         has_bound_condition=any(
             condition.type == keys.BOUND_CONDITION and condition.status == "True"
             for condition in status.conditions or ()
         ),
         created=creation_time(metadata),
         is_terminating=bool(metadata.deletion_timestamp),
-        notes=(*notes_on_gpus, *_notes(metadata, where, count)),
+        notes=(*notes_on_gpus, *_notes(metadata, where, len(ids))),
     )
 
 
 def _identity(metadata: objects.Metadata) -> tuple[str, str, str]:
-    namespace, name = metadata.namespace or "default", metadata.name or ""
+    namespace, name = metadata.key
     where = f"Pod {namespace[:LONGEST_NAME]}/{name[:LONGEST_NAME]}"
     if not metadata.uid:
         raise ObjectError(f"{where}: metadata.uid: expected a UID, got none")
@@ -150,36 +145,14 @@ def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
     A ResourceClaim may be for any device. A GPU resource other than `nvidia.com/gpu` is a part of a GPU, or a
     renamed resource of the device plugin. An amount of 0 does not count.
     """
-    if spec.resource_claims:
-        return True
-    for container in chain(
-        spec.containers or (), spec.init_containers or (), spec.ephemeral_containers or ()
-    ):
-        resources = container.resources
-        for amounts in (resources.limits, resources.requests) if resources else ():
-            for name, amount in (amounts or {}).items():
-                if amount not in _NOTHING and name != keys.GPU_RESOURCE and names_gpu(name):
-                    return True
-    return False
-
-
-def _container_ids(status: objects.PodStatus) -> tuple[tuple[str, ...], int]:
-    """Return the container IDs to keep, and their total number."""
-    ids: list[str] = []
-    count = 0
-    for statuses in (
-        status.container_statuses,
-        status.init_container_statuses,
-        status.ephemeral_container_statuses,
-    ):
-        for container in statuses or ():
-            match = _CONTAINER_ID.fullmatch(container.container_id) if container.container_id else None
-            if match is None:
-                continue
-            count += 1
-            if len(ids) < MOST_CONTAINER_IDS:
-                ids.append(match[1])
-    return tuple(ids), count
+    containers = chain(spec.containers or (), spec.init_containers or (), spec.ephemeral_containers or ())
+    resources = [container.resources for container in containers if container.resources]
+    amounts = [entry for each in resources for entry in (each.limits, each.requests) if entry]
+    return bool(spec.resource_claims) or any(
+        amount not in _NOTHING and name != keys.GPU_RESOURCE and names_gpu(name)
+        for entry in amounts
+        for name, amount in entry.items()
+    )
 
 
 def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:
@@ -196,24 +169,10 @@ _Object = TypeVar("_Object", bound=KubernetesObject)
 
 
 def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
-    """Return a decoder for one kind of object other than Pod.
+    """Return a decoder of one kind from the API server's JSON, which skips irrelevant fields.
 
     The decoder raises ObjectError, with one line that names the object, for a malformed object.
     """
-    decode = _decoder(kind, type_)
-    return lambda data: _bounded(decode(data))
-
-
-def read_pod(data: bytes) -> NodePod:
-    """Decode a pod from the API server's JSON; irrelevant fields are skipped without decoding.
-
-    Raises:
-        ObjectError: the pod is malformed; one line that names it.
-    """
-    return node_pod(_decode_pod(data), commands=lambda: commands_of(data))
-
-
-def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
     decode = msgspec.json.Decoder(type_).decode
 
     def read(data: bytes) -> _Object:
@@ -229,7 +188,27 @@ def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
     return read
 
 
-_decode_pod: Final = _decoder("Pod", Pod)
+def labels_decoder(kind: str, type_: type[Node | Namespace]) -> Callable[[bytes], Node | Namespace]:
+    """Return a decoder that keeps the name and as many labels as may be kept."""
+    decode = decoder(kind, type_)
+
+    def read(data: bytes) -> Node | Namespace:
+        metadata = decode(data).metadata
+        return type_(Metadata(name=metadata.name, labels={**LABELS.kept(metadata.labels)}))
+
+    return read
+
+
+_decode_pod: Final = decoder("Pod", Pod)
+
+
+def read_pod(data: bytes) -> NodePod:
+    """Decode a pod from the API server's JSON.
+
+    Raises:
+        ObjectError: the pod is malformed; one line that names it.
+    """
+    return node_pod(_decode_pod(data), commands=lambda: commands_of(data))
 
 
 def _explain(data: bytes, kind: str, error: Exception) -> str:
@@ -243,16 +222,3 @@ def _explain(data: bytes, kind: str, error: Exception) -> str:
     except MALFORMED:
         return f"{kind}: not JSON: {one_line(str(error))}"
     return f"{kind}: {one_line(str(error))}"
-
-
-def _bounded(decoded: _Object) -> _Object:
-    """Limit an object to the strings that may be kept."""
-    metadata = decoded.metadata
-    return replace(
-        decoded,
-        metadata=replace(
-            metadata,
-            labels=LABELS.kept(metadata.labels),
-            annotations=ANNOTATIONS.kept(metadata.annotations),
-        ),
-    )

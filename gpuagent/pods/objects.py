@@ -1,6 +1,7 @@
 """Kubernetes objects that describe a node's pods, with the fields that the agent reads.
 
-Missing fields and null become empty values, as in Go. Any other wrong type is an ObjectError of that object.
+Missing fields and null become empty values, as in Go, unlike in `kube.kinds`: a file is not checked by an API
+server, and its errors are reported with the field's name. Any other wrong type is an ObjectError.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,11 +34,7 @@ _NO_OWNER: Final = Owner()
 
 
 class Metadata(Struct, frozen=True, rename="camel"):
-    """`metadata` of any object, from the API server or from a user's file.
-
-    All fields may be missing or null, unlike in `kube.kinds.ObjectMeta`: a file is not checked by an API
-    server, and its errors are reported with the field's name.
-    """
+    """`metadata` of any object."""
 
     name: str | None = None
     namespace: str | None = None
@@ -49,6 +46,11 @@ class Metadata(Struct, frozen=True, rename="camel"):
     deletion_timestamp: str | None = None
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace or "default", self.name or ""
+
+    @property
     def controller(self) -> Owner:
         """The controller that would recreate the object; an owner without fields if there is none."""
         owners = self.owner_references or ()
@@ -56,10 +58,13 @@ class Metadata(Struct, frozen=True, rename="camel"):
 
     @property
     def pod_owner_uid(self) -> str | None:
-        """UID of the owning pod; empty if there are only other owners, None without owners."""
-        if not self.owner_references:
-            return None
-        return next((owner.uid or "" for owner in self.owner_references if owner.kind == "Pod"), "")
+        """UID of the owning pod; None if there is none."""
+        owners = self.owner_references or ()
+        return next((owner.uid for owner in owners if owner.kind == "Pod"), None)
+
+
+class Present(Struct, frozen=True):
+    """An object of which only the presence matters."""
 
 
 Quantity = str | int | float
@@ -93,15 +98,11 @@ class Container(Struct, frozen=True):
         return self.restart_policy == "Always"
 
 
-class StateDetails(Struct, frozen=True):
-    """Details of a container's state; only their presence matters."""
-
-
 class ContainerState(Struct, frozen=True):
     """`state` or `lastState` of a container: `waiting`, `running` or `terminated`."""
 
-    running: StateDetails | None = None
-    terminated: StateDetails | None = None
+    running: Present | None = None
+    terminated: Present | None = None
 
 
 class ContainerStatus(Struct, frozen=True, rename="camel"):
@@ -115,14 +116,8 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
     @property
     def has_started(self) -> bool:
         """Whether the container has run: it has an ID, or a state after its start."""
-        return bool(self.container_id) or any(
-            state is not None and (state.running is not None or state.terminated is not None)
-            for state in (self.state, self.last_state)
-        )
-
-
-class ResourceClaim(Struct, frozen=True):
-    """An entry of `spec.resourceClaims` (DRA). The requested devices are in another object."""
+        states = [state for state in (self.state, self.last_state) if state is not None]
+        return bool(self.container_id) or any(state.running or state.terminated for state in states)
 
 
 class PodSpec(Struct, frozen=True, rename="camel"):
@@ -133,7 +128,8 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     ephemeral_containers: list[Container] | None = None
-    resource_claims: list[ResourceClaim] | None = None
+    resource_claims: list[Present] | None = None
+    """Claims of DRA. The requested devices are in another object."""
 
 
 class StatusCondition(Struct, frozen=True):
@@ -153,26 +149,11 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     ephemeral_container_statuses: list[ContainerStatus] | None = None
 
     @property
-    def has_started(self) -> bool:
-        """Whether any container of the pod has run, init containers included."""
-        return any(
-            status.has_started
-            for statuses in (
-                self.init_container_statuses,
-                self.container_statuses,
-                self.ephemeral_container_statuses,
-            )
-            for status in statuses or ()
-        )
-
-
-def is_running(phase: str, *, has_started: bool) -> bool:
-    """Whether a pod can have processes: a container has started, and the pod is not finished.
-
-    A pod is Pending while its init containers run, and while one container runs and another cannot start
-    (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
-    """
-    return phase == "Running" or (has_started and phase not in keys.FINISHED_PHASES)
+    def containers(self) -> Iterator[ContainerStatus]:
+        """Status of every container, init containers included."""
+        yield from self.container_statuses or ()
+        yield from self.init_container_statuses or ()
+        yield from self.ephemeral_container_statuses or ()
 
 
 class Pod(Struct, frozen=True):
@@ -181,12 +162,6 @@ class Pod(Struct, frozen=True):
     metadata: Metadata
     spec: PodSpec
     status: PodStatus | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the pod can have processes, at least in an init container."""
-        status = self.status or PodStatus()
-        return is_running(status.phase or "", has_started=status.has_started)
 
 
 class Node(Struct, frozen=True):
@@ -236,9 +211,7 @@ _TYPES: Final[Mapping[str, type[KubernetesObject]]] = {
 def decode_object(document: Any, *, kind: str = "") -> KubernetesObject | None:
     """Convert a decoded JSON or YAML object; return None for an irrelevant kind.
 
-    Args:
-        document: the decoded object.
-        kind: kind of an object without `kind`, such as an item of a list from the API server.
+    `kind` is that of an object without `kind`, such as an item of a list.
 
     Raises:
         ObjectError: the object is malformed.
@@ -292,15 +265,11 @@ def objects_of(documents: list[Any]) -> Iterator[tuple[Any, str]]:
 def _wrong_string(document: dict[str, Any]) -> str | None:
     """Name the key whose value YAML parsed as another type than string; msgspec names only the map."""
     metadata = document.get("metadata")
-    inner = metadata if isinstance(metadata, dict) else {}
-    for path, decoded in (
-        ("metadata.labels", inner.get("labels")),
-        ("metadata.annotations", inner.get("annotations")),
-        ("data", document.get("data")),
-    ):
-        for key, value in decoded.items() if isinstance(decoded, dict) else ():
+    for name in ("labels", "annotations"):
+        strings = metadata.get(name) if isinstance(metadata, dict) else None
+        for key, value in strings.items() if isinstance(strings, dict) else ():
             if value is not None and not isinstance(value, str):
-                return f"{path}[{key}]: expected str, got {_type_name(value)}; put it in quotes"
+                return f"metadata.{name}[{key}]: expected str, got {_type_name(value)}; put it in quotes"
     return None
 
 

@@ -38,11 +38,8 @@ def tenant_of(pod: NodePod, namespaces: Mapping[str, Mapping[str, str]]) -> Tena
     Every user who may create pods can write the same keys. They count only in labelled host namespaces, where
     only the syncer creates pods; it overwrites a tenant's values of these keys (v0.36.1 `translator.go`). As
     in vCluster's own `IsManaged`, the annotations must name the pod itself. Tenants can choose the short
-    `vcluster.loft.sh/name` and `namespace`, so these are not read.
-
-    Args:
-        pod: the host pod.
-        namespaces: labels of the host namespaces that could be fetched.
+    `vcluster.loft.sh/name` and `namespace`, so these are not read. `namespaces` are the labels of the host
+    namespaces that could be fetched.
     """
     if not is_vcluster_host(namespaces.get(pod.namespace, {})):
         return None

@@ -35,20 +35,13 @@ class ProcDenied(Exception):
     """A file of a process is not readable or malformed; the message has the details."""
 
 
-class Program(Struct, frozen=True, gc=False):
-    """A program that a process executes. Another process or program under the same PID is not equal."""
-
-    start: bytes
-    """Start of the process in ticks since boot, as in /proc/<pid>/stat (field 22)."""
-    name: bytes
-
-    def started_after(self, ticks: int | None) -> bool:
-        """Whether the process started after a time in ticks since boot; False if the time is None."""
-        return ticks is not None and self.start.isdigit() and int(self.start) > ticks
+Program = tuple[bytes, bytes]
+"""Start of a process in ticks since boot, as in /proc/<pid>/stat (field 22), and the name of its program.
+Another process or program under the same PID is not equal."""
 
 
 def ticks_since_boot() -> int:
-    """Return the time since boot in the unit of `Program.start`; it includes the time of suspensions."""
+    """Return the time since boot in the unit of a Program's start; it includes the time of suspensions."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
@@ -64,6 +57,11 @@ class ProcStat(Struct, frozen=True, gc=False):
         """Whether the main thread of the process exits or has exited."""
         return self.state in b"ZXx" or bool(int(self.flags) & _EXITING)
 
+    def started_after(self, ticks: int | None) -> bool:
+        """Whether the process started after a time in ticks since boot; False if the time is None."""
+        start = self.program[0]
+        return ticks is not None and start.isdigit() and int(start) > ticks
+
 
 class ProcFiles:
     """The files below one /proc. `stat` and `cgroup` return None if the process or thread does not exist.
@@ -74,7 +72,6 @@ class ProcFiles:
 
     def __init__(self, root: Path, *, clock: Callable[[], int] = time.time_ns) -> None:
         """Set the root of /proc, and the clock of its files in nanoseconds of Unix time."""
-        self._root_path = root
         self.root = str(root)
         self._clock = clock
         self._settled_before = 0
@@ -106,7 +103,7 @@ class ProcFiles:
         fields = tail.split(maxsplit=20)
         if not closing or len(fields) < 20 or not fields[6].isdigit():
             raise ProcDenied(f"{self.root}/{pid}/stat: not of the form <pid> (<name>) <state> and 49 numbers")
-        return ProcStat(Program(fields[19], head.partition(b"(")[2]), fields[0], fields[6])
+        return ProcStat((fields[19], head.partition(b"(")[2]), fields[0], fields[6])
 
     def cgroup(self, pid: int | str) -> CgroupNames | None:
         """Return the pods and the container that cgroup names."""
@@ -122,7 +119,7 @@ class ProcFiles:
         """Return the name from comm or else from stat, which escapes line breaks; empty without both."""
         data = self._read(pid, "comm")
         if data is None:
-            return _decoded(stat.program.name) if stat else ""
+            return _decoded(stat.program[1]) if stat else ""
         return _decoded(data).removesuffix("\n")
 
     def threads(self, pid: int, most: int) -> list[str]:
@@ -143,7 +140,7 @@ class ProcFiles:
         Works only with /proc of the agent's own PID namespace.
         """
         try:
-            if str((self._root_path / "self").readlink()) != str(os.getpid()):
+            if str(Path(f"{self.root}/self").readlink()) != str(os.getpid()):
                 return False
         except OSError:
             return False
@@ -152,7 +149,7 @@ class ProcFiles:
         except ProcessLookupError:
             return False
         except PermissionError:
-            return True  # the process is alive, and belongs to another user
+            pass  # the process is alive, and belongs to another user
         return True
 
     def _read(self, pid: int | str, name: str) -> bytes | None:
@@ -176,13 +173,17 @@ def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-_GONE = Origin(result=LookupResult.GONE)
+_GONE, _DENIED = Origin(result=LookupResult.GONE), Origin(result=LookupResult.DENIED)
 THREADS_OF_A_PROCESS: Final = 64
 THREADS_OF_A_SAMPLE: Final = 1024
 """Maximum of threads to read per process, and per sample, for processes whose main thread has exited. A
 tenant may have 30,000 threads; reading one takes about 20 µs."""
 _PID_MOST: Final = 1 << 22  # the kernel's PID_MAX_LIMIT
 _HIDDEN_EVIDENCE_BYTES: Final = 1 << 30
+_HIDDEN: Final = (
+    "the driver lists no process, but a GPU has over 1 GiB in use or does not report its memory:"
+    " the agent must run with hostPID: true"
+)
 _SAMPLES_PER_READ: Final = 12
 """Samples after which stat is read again, since an exec does not change the identity of the file."""
 
@@ -214,7 +215,6 @@ class Processes:
     """
 
     def __init__(self, *, proc_root: Path, clock: Callable[[], int] = time.time_ns) -> None:
-        """Set the root of /proc, and the clock of its files in nanoseconds of Unix time."""
         self._files = ProcFiles(proc_root, clock=clock)
         self._known: dict[int, _KnownProcess] = {}
         self._samples = 0
@@ -227,10 +227,8 @@ class Processes:
     ) -> tuple[dict[int, Origin], tuple[Problem, ...]]:
         """Return the origin of every process of the reading, and the problems of the look-up.
 
-        Args:
-            reading: the processes that the driver listed.
-            began: start of the reading in ticks since boot. A process that started later may not be the one
-                that the driver listed under its PID, and counts as gone in this sample. None to accept all.
+        `began` is the start of the reading in ticks since boot. A process that started later may not be the
+        one that the driver listed under its PID, and counts as gone in this sample. None to accept all.
         """
         origins: dict[int, Origin] = {}
         reasons: dict[int, str] = {}
@@ -241,37 +239,29 @@ class Processes:
         self._files.begin_sample()
         self._threads_left = THREADS_OF_A_SAMPLE
         for gpu in reading.gpus:
-            denied: list[int] = []
-            for process in processes_of(gpu):
-                pid = process.pid
-                if pid not in origins:
-                    try:
-                        unchanged = self._unchanged(pid)
-                        if unchanged is not None:
-                            known[pid] = unchanged
-                            origins[pid] = unchanged.origin
-                        else:
-                            origins[pid] = self._place(pid, known)
-                    except ProcDenied as error:
-                        origins[pid] = Origin(result=LookupResult.DENIED)
-                        reasons[pid] = str(error)
-                if pid in reasons:
-                    denied.append(pid)
-            if denied:
-                more = f", and {len(set(denied)) - 1} more" if len(set(denied)) > 1 else ""
+            pids = dict.fromkeys(process.pid for process in processes_of(gpu))
+            for pid in pids:
+                if pid in origins:
+                    continue
+                try:
+                    unchanged = self._unchanged(pid)
+                    if unchanged is not None:
+                        known[pid] = unchanged
+                        origins[pid] = unchanged.origin
+                    else:
+                        origins[pid] = self._place(pid, known)
+                except ProcDenied as error:
+                    origins[pid] = _DENIED
+                    reasons[pid] = str(error)
+            if denied := [pid for pid in pids if pid in reasons] if reasons else []:
+                more = f", and {len(denied) - 1} more" if len(denied) > 1 else ""
                 problems.append(Problem(Cause.PROC_DENIED, gpu.uuid, f"{reasons[denied[0]]}{more}"))
         self._known = known
         # A process that was denied for this reason stays denied until its owner is found.
         lost = (LookupResult.GONE, LookupResult.DENIED)
         self._unplaced = frozenset(pid for pid, origin in origins.items() if origin.result in lost)
         if self._hides_processes(reading):
-            problems.append(
-                Problem(
-                    Cause.PID_NAMESPACE,
-                    detail="the driver lists no process, but a GPU has over 1 GiB in use or does not report"
-                    " its memory: the agent must run with hostPID: true",
-                )
-            )
+            problems.append(Problem(Cause.PID_NAMESPACE, "", _HIDDEN))
         return origins, tuple(problems)
 
     def _place(self, pid: int, known: dict[int, _KnownProcess]) -> Origin:
@@ -288,9 +278,7 @@ class Processes:
         return origin
 
     def _find(self, pid: int, known: dict[int, _KnownProcess]) -> Origin:
-        if not 0 < pid <= _PID_MOST:
-            return _GONE
-        for _ in range(2):  # again if another process took over the PID in the meantime
+        for _ in range(2 if 0 < pid <= _PID_MOST else 0):  # again if another process took over the PID
             before = self._files.stat(pid)
             names = self._files.cgroup(pid)
             if names is None:
@@ -300,24 +288,23 @@ class Processes:
             name = self._files.name(pid, before)
             after = self._files.stat(pid)
             if after is None:
-                if before is not None:
-                    return _GONE
-                return _origin(names, name)
-            if after.program.started_after(self._began):
+                return _origin(names, name) if before is None else _GONE
+            if after.started_after(self._began):
                 return _GONE
-            if before is not None and before.program.start == after.program.start:
-                if after.is_exiting and names.hides_exiting and not names.pod_uids:
-                    living = self._of_living_thread(pid)
-                    if living is None:
-                        return _GONE
-                    names = living
-                    now = self._files.stat(pid)
-                    if now is None or now.program.start != before.program.start:
-                        continue
-                origin = _origin(names, name)
-                if before.program == after.program:
-                    known[pid] = _KnownProcess(after.program, origin)
-                return origin
+            if before is None or before.program[0] != after.program[0]:
+                continue
+            if after.is_exiting and names.hides_exiting and not names.pod_uids:
+                living = self._of_living_thread(pid)
+                if living is None:
+                    return _GONE
+                names = living
+                now = self._files.stat(pid)
+                if now is None or now.program[0] != before.program[0]:
+                    continue
+            origin = _origin(names, name)
+            if before.program == after.program:
+                known[pid] = _KnownProcess(after.program, origin)
+            return origin
         return _GONE
 
     def _unchanged(self, pid: int) -> _KnownProcess | None:
@@ -335,11 +322,7 @@ class Processes:
         return _KnownProcess(known.program, known.origin, file)
 
     def _of_living_thread(self, pid: int) -> CgroupNames | None:
-        """Return the cgroup names of a living thread; None if there is no such thread.
-
-        A process whose main thread has exited continues while another thread lives. Only that thread shows
-        its cgroup.
-        """
+        """Return the cgroup names of a living thread, which alone shows them after the main thread's exit."""
         most = min(THREADS_OF_A_PROCESS, self._threads_left)
         for thread in self._files.threads(pid, most):
             self._threads_left -= 1
@@ -354,10 +337,10 @@ class Processes:
         return None
 
     def _hides_processes(self, reading: GpuReading) -> bool:
-        gpus = reading.gpus
-        if not any(_may_hold_much(gpu) for gpu in gpus):
+        if not any(map(_may_hold_much, reading.gpus)):
             return False
-        lists = [gpu.processes for gpu in gpus] + [part.processes for gpu in gpus for part in gpu.instances]
+        lists = [gpu.processes for gpu in reading.gpus]
+        lists += [part.processes for gpu in reading.gpus for part in gpu.instances]
         if any(processes is None or processes for processes in lists):
             return False
         try:
@@ -397,8 +380,6 @@ def processes_of(gpu: Gpu) -> Iterable[GpuProcess]:
 
 Lookup = tuple[dict[int, Origin], tuple[Problem, ...]]
 """Origins by PID, and the problems of the look-up."""
-
-_DENIED = Origin(result=LookupResult.DENIED)
 
 
 class ProcessLookup:

@@ -13,10 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import SystemRandom
 from typing import Final, TypeVar
 
-from gpuagent.gpus.gpu_reading import DriverReplaced, GpuReading, GpuSource
+from gpuagent.gpus.gpu_reading import DriverReplaced, GpuSource
 from gpuagent.sampling.processes import Processes, ProcessLookup, ticks_since_boot
 from gpuagent.sampling.sample import Sample
 from service.log import JsonLog
@@ -46,12 +47,7 @@ def longest_gap(interval: float) -> float:
 
 
 def next_gap(interval: float, chance: float) -> float:
-    """Return the time to the next sample in seconds; its mean is the interval.
-
-    Args:
-        interval: seconds.
-        chance: uniform from 0 to 1, without 1.
-    """
+    """Return the seconds to the next sample; their mean is the interval if `chance` is uniform in [0, 1)."""
     exponential = -MEAN_EXPONENTIAL * math.log1p(-chance)
     return interval * min(SHORTEST_GAP + exponential, LONGEST_GAP)
 
@@ -60,13 +56,7 @@ class Schedule:
     """The time of the next regular sample."""
 
     def __init__(self, *, interval: float, random: Callable[[], float], now: float) -> None:
-        """Schedule a first sample at once.
-
-        Args:
-            interval: seconds between two samples, on average.
-            random: returns unpredictable numbers, uniform from 0 to 1 without 1.
-            now: monotonic seconds.
-        """
+        """Schedule a first sample at once; `random` returns unpredictable numbers, uniform in [0, 1)."""
         self._interval = interval
         self._random = random
         self._due = now
@@ -109,17 +99,8 @@ class Timing:
     system: other generators can be reconstructed from the published times of their samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Receiver:
-    """The event loop, and the callbacks that run in it."""
-
-    loop: asyncio.AbstractEventLoop
-    on_sample: Callable[[Sample], None]
-    on_fatal: Callable[[str], None]
-
-
 class Sampler:
-    """Samples at unpredictable times (`schedule`), and passes each sample to the event loop.
+    """Samples at unpredictable times, and passes each sample to the event loop.
 
     A driver call can hang in the kernel, where nothing can end it. Killing the process in the middle of a
     call has frozen GPUs (dcgm-exporter #84). All threads are therefore daemons that do not delay the exit. A
@@ -130,14 +111,7 @@ class Sampler:
     source itself limits the calls to the driver.
     """
 
-    def __init__(
-        self,
-        *,
-        source: GpuSource,
-        processes: Processes,
-        timing: Timing,
-        log: JsonLog,
-    ) -> None:
+    def __init__(self, *, source: GpuSource, processes: Processes, timing: Timing, log: JsonLog) -> None:
         self._source = source
         self._lookup = ProcessLookup(processes, deadline=answer_deadline(timing.interval))
         self._timing = timing
@@ -160,8 +134,9 @@ class Sampler:
             on_fatal: receives one line, at most once and in the same loop, when only a new process can help:
                 the driver was replaced, or no GPU has responded for too long. No sample follows.
         """
-        receiver = _Receiver(asyncio.get_running_loop(), on_sample, on_fatal)
-        self._thread = threading.Thread(target=self._run, args=(receiver,), name="sampler", daemon=True)
+        pass_on = partial(self._hand_over, asyncio.get_running_loop())
+        receivers = partial(pass_on, on_sample), partial(pass_on, on_fatal)
+        self._thread = threading.Thread(target=self._run, args=receivers, name="sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -200,16 +175,18 @@ class Sampler:
         """Number of errors by (call, error): those of the driver, and unexpected ones as call `sample`."""
         return self._source.errors | self._crashes.copy()
 
-    def _run(self, receiver: "_Receiver") -> None:
+    def _run(self, on_sample: Callable[[Sample], None], on_fatal: Callable[[str], None]) -> None:
         try:
-            self._sample_until_stopped(receiver)
+            self._sample_until_stopped(on_sample, on_fatal)
         finally:
             self._call_began = self._clock()
             self._source.close()
             self._lookup.close()
             self._call_began = None
 
-    def _sample_until_stopped(self, receiver: "_Receiver") -> None:
+    def _sample_until_stopped(
+        self, on_sample: Callable[[Sample], None], on_fatal: Callable[[str], None]
+    ) -> None:
         schedule = Schedule(interval=self._timing.interval, random=self._timing.random, now=self._clock())
         while not self._stopping:
             began = self._clock()
@@ -217,14 +194,13 @@ class Sampler:
             try:
                 sample = self._sample(is_extra=not is_regular)
             except DriverReplaced as replaced:
-                self._hand_over(receiver, receiver.on_fatal, str(replaced))
+                on_fatal(str(replaced))
                 return
             if sample is not None:
-                self._hand_over(receiver, receiver.on_sample, sample)
+                on_sample(sample)
                 self._hanging_since = _since(self._hanging_since, sample, holds=sample.reading.is_hanging)
-                reason = self._why_lost(sample)
-                if reason:
-                    self._hand_over(receiver, receiver.on_fatal, reason)
+                if reason := self._why_lost(sample):
+                    on_fatal(reason)
                     return
             now = self._clock()
             if is_regular:
@@ -246,7 +222,10 @@ class Sampler:
         except DriverReplaced:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, the next sample may go well
-            self._crashed(error)
+            self._crashes["sample", type(error).__name__] += 1
+            before, self._last_crash = self._last_crash, repr(error)
+            if self._last_crash != before:  # logged unless the previous sample failed with the same error
+                self._log.failure("sample failed", error)
             return None
         finally:
             self._call_began = None
@@ -261,36 +240,23 @@ class Sampler:
             problems=problems,
         )
 
-    def _hand_over(self, receiver: "_Receiver", callback: Callable[[_T], None], value: _T) -> None:
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, callback: Callable[[_T], None], value: _T) -> None:
         try:
-            receiver.loop.call_soon_threadsafe(callback, value)
+            loop.call_soon_threadsafe(callback, value)
         except RuntimeError:
-            if not receiver.loop.is_closed():
+            if not loop.is_closed():
                 raise
             self._stopping = True
 
-    def _crashed(self, error: Exception) -> None:
-        """Count the error, and log it unless the previous sample failed with the same one."""
-        self._crashes["sample", type(error).__name__] += 1
-        text = repr(error)
-        if text != self._last_crash:
-            self._log.failure("sample failed", error)
-        self._last_crash = text
-
     def _why_lost(self, sample: Sample) -> str:
         """Return one line if no GPU has responded for too long; else an empty string."""
-        self._lost_since = _since(self._lost_since, sample, holds=_is_lost(sample.reading))
-        if self._lost_since is None:
-            return ""
-        lost_for = sample.taken_at - self._lost_since
-        if lost_for < self._timing.give_up_after:
+        is_lost = not sample.reading.gpus and sample.reading.restart_may_help
+        self._lost_since = _since(self._lost_since, sample, holds=is_lost)
+        lost_for = 0.0 if self._lost_since is None else sample.taken_at - self._lost_since
+        if not is_lost or lost_for < self._timing.give_up_after:
             return ""
         details = "; ".join(problem.detail for problem in sample.reading.problems)
         return f"no GPU answered for {lost_for:.0f} s: {details}"
-
-
-def _is_lost(reading: GpuReading) -> bool:
-    return not reading.gpus and reading.restart_may_help
 
 
 def _since(before: float | None, sample: Sample, *, holds: bool) -> float | None:

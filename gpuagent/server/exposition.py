@@ -172,13 +172,13 @@ class Metrics:
                 page.add(Family.POD_USED, labels, holding.used_bytes)
             if holding.utilization_ratio is not None:
                 page.add(Family.POD_UTILIZATION, labels, holding.utilization_ratio)
-            share, limit = pod_share.shares.get(uuid), pod_share.limits.get(uuid)
-            if share is not None:
-                page.add(Family.POD_SHARE, f'{labels},source="{share.source}"', share.bytes)
+            entitlement, promised = pod_share.on(uuid), pod_share.promised_on(uuid)
+            if promised is not None:
+                page.add(Family.POD_SHARE, f'{labels},source="{promised.source}"', promised.bytes)
             over_seconds = verdicts.over_seconds.get((pod_share.pod.uid, uuid))
-            if over_seconds is not None and pod_share.share_on(uuid) is not None:
+            if over_seconds is not None and entitlement.share is not None:
                 page.add(Family.POD_OVER_SECONDS, labels, over_seconds)
-            if limit is not None:
+            if (limit := entitlement.limit) is not None:
                 page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
         self._add_info(page, snapshot)
         for key, verdict in verdicts.by_key.items():

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.shares.allocations import Allocation
+from gpuagent.shares.pod_share import Author
 from gpuagent.shares.share_requests import ShareRequest
 from kai import keys
 
@@ -21,8 +21,8 @@ class Placement:
     """Whether all GPUs of the pod are known."""
     groups: tuple[str, ...] = ()
     """The groups whose reservation pods name the GPUs; empty for another source."""
-    is_kais: bool = False
-    """Whether all of these reservation pods are in a namespace that no tenant can write."""
+    author: Author = Author.TENANT
+    """KAI if all of these reservation pods are in a namespace that no tenant can write."""
 
     def updated(self, newer: "Placement", groups: tuple[str, ...]) -> "Placement":
         """Return the placement that counts after a newer resolution for the same pod.
@@ -30,12 +30,8 @@ class Placement:
         What is known stays. Another GPU counts only if KAI itself records it: reservation pods of the pod's
         groups in a namespace that no tenant can write. Those of another group prove nothing: KAI may give the
         group of an outdated BindRequest to another pod, on another GPU.
-
-        Args:
-            newer: the newer resolution.
-            groups: the groups of the pod.
         """
-        if newer.is_complete and newer.is_kais and newer.groups == groups:
+        if newer.is_complete and newer.author is Author.KAI and newer.groups == groups:
             return newer
         if self.is_complete or not newer.gpus:
             return self
@@ -84,60 +80,45 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
         tuple(dict.fromkeys(gpu for gpu in gpus if gpu)),
         is_complete=bool(groups) and all(gpus),
         groups=tuple(groups),
-        is_kais=all(group in inventory.reservations for group in groups),
+        author=Author.KAI if all(group in inventory.reservations for group in groups) else Author.TENANT,
     )
 
 
 def of_share(
-    groups: Sequence[str], request: ShareRequest, allocation: Allocation, pod: NodePod, inventory: Inventory
+    groups: Sequence[str], bound: Sequence[str], request: ShareRequest, pod: NodePod, inventory: Inventory
 ) -> Placement:
     """Find the GPUs of a share.
 
-    The sources are, in order: the reservation pod of the group label, that of the BindRequest's group, and
-    the annotation `gpus.devices` of a container. The latter comes last because the pod's owner can write it
-    as well as KAI's binder.
+    The sources are, in order: the reservation pod of the group label, that of the BindRequest's groups
+    (`bound`), and the annotation `gpus.devices` of a container. The latter comes last because the pod's owner
+    can write it as well as KAI's binder.
     """
-    bound = allocation.bound
     places = (
         of_groups(groups, pod, inventory),
-        of_groups(bound.groups if bound else (), pod, inventory),
+        of_groups(bound, pod, inventory),
         Placement(request.gpus, is_complete=bool(request.gpus)),
     )
-    for place in places:
-        if place.is_complete:
-            return place
-    return next((place for place in places if place.gpus), Placement())
+    complete = next((place for place in places if place.is_complete), None)
+    return complete or next((place for place in places if place.gpus), UNPLACED)
 
 
-class GroupGpus:
-    """GPUs that KAI groups hold, by the writer of the reservation pod.
+def is_time_sliced(inventory: Inventory) -> bool:
+    """Whether the device plugin gives each GPU to several pods."""
+    return (inventory.node_labels or {}).get(keys.NODE_GPU_REPLICAS, "1") not in ("", "0", "1")
 
-    The device plugin gives a reservation pod its GPU. It gives each GPU to one pod only, except with time
-    slicing.
+
+def withheld_gpus(pod: NodePod, inventory: Inventory) -> frozenset[str]:
+    """Return the GPUs that a pod with whole GPUs cannot have been given, since a KAI group holds them.
+
+    The device plugin gives a reservation pod its GPU, and each GPU to one pod only, except with time slicing.
+    Reservation pods in namespaces that no tenant can write count, and those in the pod's own namespace. None
+    counts while the node's labels are unknown, since they show whether time slicing is on.
     """
-
-    def __init__(self, inventory: Inventory) -> None:
-        trusted = {gpu for gpu in inventory.reservations.values() if gpu}
-        by_namespace: dict[str, set[str]] = {}
-        for (namespace, _), gpu in inventory.tenant_reservations.items():
-            by_namespace.setdefault(namespace, set(trusted)).update({gpu} - {""})
-        is_exclusive = inventory.node_labels is not None and not is_time_sliced(inventory)
-        self._trusted = frozenset(trusted if is_exclusive else ())
-        self._by_namespace = (
-            {name: frozenset(gpus) for name, gpus in by_namespace.items()} if is_exclusive else {}
-        )
-        self._reservation_uids = inventory.tenant_reservation_uids
-
-    def unavailable_to(self, pod: NodePod) -> frozenset[str]:
-        """Return the GPUs that a pod with whole GPUs cannot have been given, since a KAI group holds them.
-
-        Reservation pods in namespaces that no tenant can write count, and those in the pod's own namespace.
-        Those of other tenants do not count. No reservation pod counts while the node's labels are unknown,
-        since they show whether time slicing is on.
-        """
-        if pod.uid in self._reservation_uids:
-            return frozenset()
-        return self._by_namespace.get(pod.namespace, self._trusted)
+    is_reservation = pod.uid in inventory.tenant_reservation_uids
+    if inventory.node_labels is None or is_time_sliced(inventory) or is_reservation:
+        return frozenset()
+    own = [gpu for (namespace, _), gpu in inventory.tenant_reservations.items() if namespace == pod.namespace]
+    return frozenset((*inventory.reservations.values(), *own)) - {""}
 
 
 class WholeGpus:
@@ -149,75 +130,52 @@ class WholeGpus:
 
     def __init__(self) -> None:
         self._assigned: dict[str, tuple[str, ...]] = {}
-        self._present: frozenset[str] = frozenset()
         self._seen: frozenset[str] = frozenset()
+        """All GPUs that ever responded."""
 
     def assign(
         self,
         wanted: Mapping[str, int],
+        withheld: Mapping[str, frozenset[str]],
         inventory: Inventory,
         devices: Sequence[Gpu],
         holders: Mapping[str, Collection[str]],
-        groups: GroupGpus,
     ) -> Mapping[str, tuple[str, ...]]:
         """Find the GPUs of the pods with whole GPUs.
 
         Args:
-            wanted: number of GPUs by pod UID, for every pod that requests some; without finished pods and the
-                reservation pods of the cluster's own KAI.
-            inventory: has those reservation pods, each of which has a whole GPU.
+            wanted: number of GPUs by pod UID, for every unfinished pod that requests some.
+            withheld: GPUs that KAI groups hold, by pod UID.
+            inventory: has the reservation pods of the cluster's own KAI, each of which has a whole GPU.
             devices: the node's GPUs.
             holders: GPUs on which each pod has a process, by pod UID.
-            groups: GPUs that KAI groups hold, by the same inventory.
         """
-        present = self._present = frozenset(gpu.uuid for gpu in devices)
+        present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present
-        unavailable = {uid: groups.unavailable_to(inventory.pods[uid]) for uid in wanted}
-        self._assigned = {
-            uid: tuple(gpu for gpu in gpus if gpu not in unavailable[uid])
+        assigned = self._assigned = {
+            uid: tuple(gpu for gpu in gpus if gpu not in withheld[uid])
             for uid, gpus in self._assigned.items()
             if uid in wanted
         }
         if any(gpu.mig for gpu in devices) or is_time_sliced(inventory):
-            return self._assigned  # `nvidia.com/gpu` is then a part of a GPU
+            return assigned  # `nvidia.com/gpu` is then a part of a GPU
         reserved = set(inventory.reservations.values())
-        free = present - reserved - self._all_assigned()
-        used = {uid: free.intersection(holders.get(uid, ())) - unavailable[uid] for uid in wanted}
+        free = present.difference(reserved, *assigned.values())
+        used = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
         times = Counter(gpu for gpus in used.values() for gpu in gpus)
         for uid, count in wanted.items():
-            known, own = self._assigned.get(uid, ()), sorted(used[uid])
+            known, own = assigned.get(uid, ()), sorted(used[uid])
             if own and len(known) + len(own) <= count and all(times[gpu] == 1 for gpu in own):
-                self._assigned[uid] = (*known, *own)
-        free = present - reserved - self._all_assigned()
-        missing = [uid for uid, count in wanted.items() if count > len(self._assigned.get(uid, ()))]
-        if len(missing) == 1 and "" not in reserved and not free & unavailable[missing[0]]:
-            self._assign_the_rest(missing[0], wanted, free, holders, inventory)
-        return self._assigned
-
-    def _assign_the_rest(
-        self,
-        uid: str,
-        wanted: Mapping[str, int],
-        free: frozenset[str],
-        holders: Mapping[str, Collection[str]],
-        inventory: Inventory,
-    ) -> None:
-        """Assign the remaining GPUs to the last pod, if every GPU and every other owner is known."""
-        if not self._sees_all(inventory):
-            return
-        own = self._assigned.get(uid, ())
-        is_elsewhere = (self._all_assigned() - set(own)).intersection(holders.get(uid, ()))
-        if wanted[uid] == len(own) + len(free) and not is_elsewhere:
-            self._assigned[uid] = (*own, *sorted(free))
-
-    def _all_assigned(self) -> set[str]:
-        return {gpu for gpus in self._assigned.values() for gpu in gpus}
-
-    def _sees_all(self, inventory: Inventory) -> bool:
-        count = (inventory.node_labels or {}).get(keys.NODE_GPU_COUNT)
-        return self._present == self._seen and (count is None or count == str(len(self._present)))
-
-
-def is_time_sliced(inventory: Inventory) -> bool:
-    """Whether the device plugin gives each GPU to several pods."""
-    return (inventory.node_labels or {}).get(keys.NODE_GPU_REPLICAS, "1") not in ("", "0", "1")
+                assigned[uid] = (*known, *own)
+        free = present.difference(reserved, *assigned.values())
+        missing = [uid for uid, count in wanted.items() if count > len(assigned.get(uid, ()))]
+        labelled = (inventory.node_labels or {}).get(keys.NODE_GPU_COUNT, str(len(present)))
+        sees_all = present == self._seen and labelled == str(len(present)) and "" not in reserved
+        if len(missing) == 1 and sees_all and not free & withheld[missing[0]]:
+            # Every GPU and every other owner is known, so the rest belongs to the last pod.
+            uid = missing[0]
+            own_gpus = assigned.get(uid, ())
+            others = {gpu for gpus in assigned.values() for gpu in gpus} - set(own_gpus)
+            if wanted[uid] == len(own_gpus) + len(free) and others.isdisjoint(holders.get(uid, ())):
+                assigned[uid] = (*own_gpus, *sorted(free))
+        return assigned

@@ -1,14 +1,26 @@
-"""A pod's share on each GPU, with the source of each figure. Pure.
+"""What a pod may use on each GPU: the candidates of all sources, and the entitlement that counts. Pure.
 
-`shares.share_resolver` finds them.
+`shares.share_resolver` reads the candidates, `shares.entitlement` decides which of them counts.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
+from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.pod_owners import NO_WORKLOAD, Tenant, Workload
+
+
+class Author(Enum):
+    """Who wrote a record, and so what may be decided on it."""
+
+    KAI = "KAI"
+    TENANT = "tenant"
+    """The owner of the pod, who can write it at any time. Its first text counts, and a limit only lowers."""
+    ADMINISTRATOR = "administrator"
 
 
 class ShareSource(StrEnum):
@@ -18,6 +30,18 @@ class ShareSource(StrEnum):
     ANNOTATION = "annotation"
     WHOLE_GPU = "whole-gpu"
 
+    @property
+    def author(self) -> Author:
+        """Who says so; whole GPUs are handed out by the administrator's device plugin."""
+        return _AUTHORS[self]
+
+
+_AUTHORS: Final = {
+    ShareSource.BIND_REQUEST: Author.KAI,
+    ShareSource.ANNOTATION: Author.TENANT,
+    ShareSource.WHOLE_GPU: Author.ADMINISTRATOR,
+}
+
 
 class LimitSource(StrEnum):
     """Source of a limit; the `source` label of the limit series."""
@@ -25,17 +49,29 @@ class LimitSource(StrEnum):
     ANNOTATION = "annotation"
 
 
+class Validity(Enum):
+    """Whether a candidate may count."""
+
+    COUNTS = "counts"
+    """It decides unless a better source has a candidate."""
+    OVERRULED = "overruled"
+    """KAI's BindRequest says that the pod has no share."""
+    IGNORED = "ignored"
+    """KAI did not place the pod, so it never read the candidate."""
+    LATER = "later"
+    """The pod's owner wrote it after the first one was seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod's share according to one source, whether or not that source decides."""
+    """What one source says a pod may use, whether or not it counts."""
 
     source: ShareSource
     text: str
     """The share in the source's own form: `gpu-fraction 0.5`, `portion 0.50`."""
     bytes_per_gpu: Mapping[str, int | None]
     """By GPU UUID; the key is empty while the GPU is unknown. None if the memory of the device is unknown."""
-    counts: bool = True
-    """Whether the candidate decides if no better source has one."""
+    validity: Validity = Validity.COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +82,39 @@ class Amount:
     source: ShareSource | LimitSource
 
 
+class Relation(Enum):
+    """What a GPU is to a pod."""
+
+    OWN = "own"
+    """Assigned to the pod."""
+    POSSIBLE = "possible"
+    """It was the pod's before KAI recorded another one, or may be the pod's while its GPU is not certain."""
+    WITHHELD = "withheld"
+    """The pod has whole GPUs, and a KAI group holds this one, so no device plugin handed it out."""
+    OTHER = "other"
+
+
+class Entitlement(Struct, frozen=True, gc=False):
+    """The candidate that counts for a pod on one GPU."""
+
+    relation: Relation
+    share: Amount | None = None
+    """What the pod is compared with; promised to the pod if the GPU is its own. None: nothing or unknown."""
+    limit: Amount | None = None
+    """Limit of an enforcer, which takes precedence over the share."""
+    is_excused: bool = False
+    """Whether the use of the GPU is no violation, or cannot be compared with anything."""
+    has_undecided_limit: bool = False
+    """Whether the pod has a limit above its share, and `--gpu-sharing-mode` does not state whether KAI
+    enforces it. The pod is compared with its share there, and not evicted."""
+
+
+NOTHING: Final = Entitlement(Relation.OTHER)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodShare:
-    """A pod's shares, limits and GPUs."""
+    """A pod with its candidates and entitlements."""
 
     pod: NodePod
     tenant: Tenant | None = None
@@ -58,50 +124,56 @@ class PodShare:
     """The annotation kaishare.dev/size as first seen, if it is a size's name; for display only."""
     workload: Workload = NO_WORKLOAD
     """The pod's workload, for display only."""
-    has_share: bool = False
-    """Whether any source has a share for the pod."""
-    is_whole: bool = False
-    """Whether whole GPUs are the pod's only share; such a pod is never over. A pod with both a whole GPU and
-    a share is compared with its share. KAI up to v0.10.0 admits such pods (PR #660)."""
+    candidates: tuple[Candidate, ...] = ()
+    """Best first."""
+    source: ShareSource | None = None
+    """Source of the candidate that counts; None without a share. A pod with both a whole GPU and a share is
+    compared with its share. KAI up to v0.10.0 admits such pods (PR #660)."""
     groups: tuple[str, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     """GPUs assigned to the pod; empty if it has none or if they are unknown."""
     is_unresolved: bool = False
-    """Whether a GPU of the pod's share is unknown; no GPU is then unassigned. A group label alone is no
-    share, since any user can write one."""
-    awaits_bind_request: bool = False
-    """Whether the pod may have a share: it has no group label, and its BindRequest is unknown."""
-    is_annotation_ignored: bool = False
-    """Whether the pod runs with a share annotation that does not count, since KAI did not place the pod."""
-    shares: Mapping[str, Amount] = field(default_factory=dict)
-    """Effective share by GPU UUID."""
-    allowed_elsewhere: Mapping[str, Amount] = field(default_factory=dict)
-    """Share by UUID of the other GPUs that may be the pod's, or were. The pod may use as much there without
-    a flag, and nothing is promised."""
-    former_gpus: frozenset[str] = frozenset()
-    """GPUs that were the pod's own before KAI recorded other ones."""
-    has_doubtful_gpus: bool = False
-    """Whether the pod's GPUs may be other ones than those known: its group has no reservation pod that names
-    a GPU, or had none before its GPU was known. No use of a GPU is then newly unassigned."""
-    limits: Mapping[str, Amount] = field(default_factory=dict)
-    """Limit of an enforcer by GPU UUID; it takes precedence over the share in verdicts."""
-    gpus_with_undecided_limit: frozenset[str] = frozenset()
-    """GPUs on which the pod has a limit above its share, and `--gpu-sharing-mode` does not state whether KAI
-    enforces it. The pod is compared with its share there, and not evicted."""
-    candidates: tuple[Candidate, ...] = ()
+    """Whether a GPU of the pod's share is unknown. A group label alone is no share, since any user can write
+    one."""
+    awaits_record: bool = False
+    """Whether KAI may have placed the pod: its BindRequest is not known yet, and no group label shows it."""
+    entitlements: Mapping[str, Entitlement] = field(default_factory=dict)
+    """By UUID of the GPU."""
+    elsewhere: Entitlement = NOTHING
+    """On every other GPU."""
     changed: str = ""
     """Differences from a better source or from the first annotations; empty if none (`share-changed`)."""
     lacks_reservation: bool = False
     """Whether the pod runs with a share in a group without a reservation pod (`no-reservation`)."""
-    unavailable_gpus: frozenset[str] = frozenset()
-    """GPUs that KAI groups hold, so that this pod with whole GPUs cannot have them; empty for other pods."""
     notes: tuple[str, ...] = ()
     """Malformed values, one line each with pod, key and allowed values."""
 
-    def share_on(self, gpu_uuid: str) -> Amount | None:
-        """Return the share with which the pod is compared on a GPU, its own or another; None without one."""
-        return self.shares.get(gpu_uuid) or self.allowed_elsewhere.get(gpu_uuid)
+    def on(self, gpu_uuid: str) -> Entitlement:
+        """Return the entitlement on one GPU."""
+        return self.entitlements.get(gpu_uuid, self.elsewhere)
 
-    def may_own(self, gpu_uuid: str) -> bool:
-        """Whether a GPU is or was the pod's, or may be."""
-        return self.has_doubtful_gpus or gpu_uuid in self.gpu_uuids or gpu_uuid in self.former_gpus
+    @property
+    def has_share(self) -> bool:
+        """Whether any candidate counts."""
+        return self.source is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether whole GPUs are the pod's only share; such a pod is never over."""
+        return self.source is ShareSource.WHOLE_GPU
+
+    @property
+    def shares(self) -> dict[str, Amount]:
+        """What the pod is promised, by UUID of its GPUs."""
+        own = ((uuid, each) for uuid, each in self.entitlements.items() if each.relation is Relation.OWN)
+        return {uuid: each.share for uuid, each in own if each.share is not None}
+
+    @property
+    def limits(self) -> dict[str, Amount]:
+        """Limits of an enforcer by UUID of the GPU."""
+        return {uuid: each.limit for uuid, each in self.entitlements.items() if each.limit is not None}
+
+    def promised_on(self, gpu_uuid: str) -> Amount | None:
+        """Return the share that the pod is promised on one GPU; None without or of unknown size."""
+        entitlement = self.on(gpu_uuid)
+        return entitlement.share if entitlement.relation is Relation.OWN else None

@@ -1,4 +1,4 @@
-"""Parses the share that a pod's annotations request. Pure.
+"""The share that a pod's annotations request, and what it is worth on the node's cards. Pure.
 
 Any user who may edit the pod can change its annotations, even while it runs. They contain the request, not
 what KAI allocated.
@@ -6,14 +6,16 @@ what KAI allocated.
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
+from gpuagent.gpus.gpu_reading import Gpu
 from kai import keys
 from kai.gpu_resources import parse_gpu_uuids
 from kai.installation import SharingMode
+from kai.releases import Version
 from kai.share import (
     MIB,
     MOST_BYTES,
@@ -23,8 +25,10 @@ from kai.share import (
     is_container_memory_key,
     portion_text,
 )
-from kai.share_bytes import Card
+from kai.share_bytes import MEGABYTE, Card, label_bytes
 from service.text import LONGEST_VALUE, first_few, one_line, printable, quoted
+
+_T = TypeVar("_T")
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
 _MOST_GPUS: Final = 64
@@ -32,28 +36,81 @@ _MOST_GPUS: Final = 64
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 
 
-@dataclass(frozen=True, slots=True)
+class Cards:
+    """Memory of the node's GPUs, from the node label that KAI uses, or else from the driver."""
+
+    def __init__(
+        self, *, node_labels: Mapping[str, str] | None, devices: Sequence[Gpu], version: Version | None
+    ) -> None:
+        label = (node_labels or {}).get(keys.NODE_GPU_MEMORY)
+        self._labelled = None if label is None else _card_of_label(label, version)
+        self._by_gpu = {gpu.uuid: _card_of(gpu, version) for gpu in devices}
+        labelled_bytes = label_bytes(label) if label is not None and self._labelled else None
+        totals = {gpu.uuid: gpu.total_bytes for gpu in devices}
+        self._totals = {uuid: labelled_bytes if total is None else total for uuid, total in totals.items()}
+        self.gpus = tuple(self._by_gpu)
+        """UUIDs of the GPUs that responded."""
+        self.unit_bytes = MEGABYTE if version is not None and version.counts_megabytes else MIB
+        """Bytes of one unit of `gpu-memory`, which need no card."""
+
+    def of(self, gpu: str) -> Card | None:
+        """Return the card of one GPU; for an unknown GPU ("") only if all cards are equal."""
+        return self._labelled or _one_of(self._by_gpu, gpu)
+
+    def total_of(self, gpu: str) -> int | None:
+        """Return the memory of one GPU in bytes, by the driver or else by the label.
+
+        For an unknown GPU ("") the result is None unless all GPUs are equal.
+        """
+        return _one_of(self._totals, gpu)
+
+    def all(self) -> frozenset[Card]:
+        """Return all different cards of the node; empty if one is unknown."""
+        if self._labelled is not None:
+            return frozenset({self._labelled})
+        known = frozenset(card for card in self._by_gpu.values() if card is not None)
+        return frozenset() if None in self._by_gpu.values() else known
+
+
+def _one_of(by_gpu: Mapping[str, _T], gpu: str) -> _T | None:
+    if gpu:
+        return by_gpu.get(gpu)
+    alike = set(by_gpu.values())
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _card_of_label(label: str, version: Version | None) -> Card | None:
+    try:
+        return Card.from_label(label, version)
+    except ValueError:  # reported once, where the node was read
+        return None
+
+
+def _card_of(gpu: Gpu, version: Version | None) -> Card | None:
+    if gpu.total_bytes is None:
+        return None
+    try:
+        return Card.from_mib(gpu.total_bytes // MIB, version)
+    except ValueError:  # too small for any share
+        return None
+
+
 class _PerGpu:
     """Amounts of containers, summed up by GPU once: a pod can name thousands of containers and GPUs."""
 
-    everywhere: int
-    """Sum of the containers without a GPU list; it counts on each GPU of the pod."""
-    by_gpu: Mapping[str, int]
-
-    @classmethod
-    def of(cls, amounts: Mapping[str, int], devices: Mapping[str, tuple[str, ...]]) -> "_PerGpu":
-        everywhere = 0
-        by_gpu: dict[str, int] = {}
+    def __init__(self, amounts: Mapping[str, int], devices: Mapping[str, tuple[str, ...]]) -> None:
+        self._everywhere = 0
+        """Sum of the containers without a GPU list; it counts on each GPU of the pod."""
+        self._by_gpu: dict[str, int] = {}
         for container, amount in amounts.items():
             gpus = devices.get(container)
             if gpus is None:
-                everywhere += amount
+                self._everywhere += amount
             for gpu in gpus or ():
-                by_gpu[gpu] = by_gpu.get(gpu, 0) + amount
-        return cls(everywhere, by_gpu)
+                self._by_gpu[gpu] = self._by_gpu.get(gpu, 0) + amount
 
     def on(self, gpu: str) -> int:
-        return self.everywhere + self.by_gpu.get(gpu, 0)
+        return self._everywhere + self._by_gpu.get(gpu, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,60 +141,55 @@ class ShareRequest:
             return ()
         return tuple(dict.fromkeys(gpu for name in names for gpu in self.devices[name]))
 
-    def bytes_on(self, gpu: str, card: Card | None, unit_bytes: int) -> int | None:
+    def bytes_on(self, cards: Cards, gpu: str) -> int | None:
         """Return the share on one of the pod's GPUs, in bytes; None if it depends on an unknown card.
 
-        Args:
-            gpu: UUID, or empty for an unknown GPU.
-            card: the GPU's memory; None if unknown. An amount of memory does not depend on it.
-            unit_bytes: bytes of one unit of `gpu-memory`.
+        The UUID is empty for an unknown GPU. An amount of memory does not depend on the card.
         """
         if self.share is None:
             return self._requested.on(gpu)
         if self.share.memory_mib is not None:
-            return self.share.memory_mib * unit_bytes
+            return self.share.memory_mib * cards.unit_bytes
+        card = cards.of(gpu)
         return card.share_bytes(self.share) if card else None
 
     def limit_on(self, gpu: str) -> int | None:
-        """Return the limit on one of the pod's GPUs.
-
-        None if a container with a request there has no limit.
-        """
-        is_limited = self._limited.on(gpu) > 0 and self._unlimited_containers.on(gpu) == 0
-        return self._limited.on(gpu) if is_limited else None
+        """Return the limit on one of the pod's GPUs; None if a container with a request there has none."""
+        limit = self._limited.on(gpu)
+        return limit if limit > 0 and self._unlimited_containers.on(gpu) == 0 else None
 
     def portions(self, cards: Collection[Card]) -> frozenset[str]:
         """Return the share as KAI's binder writes it: a fraction with two decimals for each card."""
-        if self.share is not None and self.share.portion is not None:
-            return frozenset({self.share.portion})
-        if self.share is not None and self.share.memory_mib is not None:
-            memory = self.share.memory_mib
-        else:
+        share = self.share
+        if share is not None and share.portion is not None:
+            return frozenset({share.portion})
+        memory = share.memory_mib if share is not None else None
+        if memory is None:
             memory = -(-max(self._requested.on(gpu) for gpu in self.gpus or ("",)) // MIB)
         return frozenset(portion_text(card.portion_of_memory(memory)) for card in cards)
 
     @cached_property
     def _requested(self) -> _PerGpu:
-        return _PerGpu.of(self.requests, self.devices)
+        return _PerGpu(self.requests, self.devices)
 
     @cached_property
     def _limited(self) -> _PerGpu:
-        return _PerGpu.of(self.limits, self.devices)
+        return _PerGpu(self.limits, self.devices)
 
     @cached_property
     def _unlimited_containers(self) -> _PerGpu:
         names = self.requests.keys() - self.limits.keys()
-        return _PerGpu.of(dict.fromkeys(names, 1), self.devices)
+        return _PerGpu(dict.fromkeys(names, 1), self.devices)
 
 
 def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[ShareRequest, tuple[str, ...]]:
-    """Parse all annotations that request GPU memory, with one note for each malformed one.
-
-    Args:
-        annotations: annotations of the pod.
-        where: the pod's name, as the prefix of notes.
-    """
+    """Parse all annotations that request GPU memory; the pod's name (`where`) begins each note."""
     notes: list[str] = []
+    request = _parse(annotations, where, notes)
+    return request, tuple(map(one_line, notes))  # whatever the annotations contain
+
+
+def _parse(annotations: Mapping[str, str], where: str, notes: list[str]) -> ShareRequest:
     share = _legacy(annotations, where, notes)
     memory: list[ContainerMemory] = []
     devices: dict[str, tuple[str, ...]] = {}
@@ -156,25 +208,17 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
         notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; all are ignored")
         devices = {}
     if share is not None:
-        if memory:
-            kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
-            notes += _combined(kind, share, memory, where)
-        return ShareRequest(share=share, devices=devices, text=_text(annotations, share)), _lines(notes)
+        notes += _ignored(share, memory, where)
+        return ShareRequest(share=share, devices=devices, text=_text(annotations, share))
     limits = {entry.container: entry.memory_bytes for entry in memory if entry.kind == "limit"}
     requests = limits | {entry.container: entry.memory_bytes for entry in memory if entry.kind == "request"}
     if max(sum(requests.values()), sum(limits.values())) > MOST_BYTES:
         notes.append(
             f"{where}: its containers together request more memory than any GPU has; all are ignored"
         )
-        return ShareRequest(devices=devices), _lines(notes)
-    return ShareRequest(requests=requests, limits=limits, devices=devices, text=_texts(requests)), _lines(
-        notes
-    )
-
-
-def _lines(notes: list[str]) -> tuple[str, ...]:
-    """Make each note one line, whatever the annotation contains."""
-    return tuple(map(one_line, notes))
+        return ShareRequest(devices=devices)
+    text = first_few([f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()])
+    return ShareRequest(requests=requests, limits=limits, devices=devices, text=text)
 
 
 def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Share | None:
@@ -214,31 +258,28 @@ def _devices(key: str, value: str) -> tuple[str, ...]:
         raise ValueError(f"{key}: {error}") from None
 
 
-def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
+def _ignored(share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
     """Return notes on requests that are ignored beside a legacy annotation.
 
     KAI v0.18 accepts only a request that repeats gpu-memory. A limit is ignored, too. Releases before v0.18
     do not know it, and a user could set a limit that is never reached in order to evade the share.
     """
-    ignored = [
-        entry
-        for entry in memory
-        if entry.kind == "limit" or share.memory_mib is None or entry.memory_bytes != share.memory_mib * MIB
-    ]
+    own_bytes = None if share.memory_mib is None else share.memory_mib * MIB
+    prefix, beside = f"{where}: {keys.CONTAINER_PREFIX}", f"is ignored beside {_key(share)}"
     return [
-        f"{where}: nvidia.com/container.{entry.container}.gpu-memory.{entry.kind} is ignored beside {kind}"
-        for entry in ignored
+        f"{prefix}{entry.container}.gpu-memory.{entry.kind} {beside}"
+        for entry in memory
+        if entry.kind == "limit" or entry.memory_bytes != own_bytes
     ]
+
+
+def _key(share: Share) -> str:
+    return keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
 
 
 def _text(annotations: Mapping[str, str], share: Share) -> str:
-    key = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
-    text = f"{key} {printable(annotations[key], LONGEST_VALUE)}"
+    text = f"{_key(share)} {printable(annotations[_key(share)], LONGEST_VALUE)}"
     return f"{text} on {share.devices} GPUs" if share.devices > 1 else text
-
-
-def _texts(requests: Mapping[str, int]) -> str:
-    return first_few([f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()])
 
 
 def effective_limit(
@@ -248,12 +289,6 @@ def effective_limit(
 
     The pod's owner can write the annotation, so a limit above the share does not count. The exception is
     NvFractions, the mode in which the driver enforces the limit; even there it is at most the GPU's memory.
-
-    Args:
-        limit_bytes: the limit in the annotations.
-        share_bytes: the pod's share of the GPU; None if unknown.
-        gpu_bytes: total memory of the GPU; None if unknown.
-        mode: KAI's mode; None if unknown.
     """
     if share_bytes is None or limit_bytes <= share_bytes:
         return limit_bytes

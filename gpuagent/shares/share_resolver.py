@@ -1,30 +1,38 @@
-"""Resolves the share of each pod on each GPU by BindRequest, annotation or whole GPUs.
+"""Resolves what each pod may use on each GPU. Pure, except that it remembers the first records of each pod.
 
-Pure, except that it remembers the first annotations of each pod, and KAI's first records of it.
+A source is one reader here (`_Resolution._read`), and one row in the table of `entitlement`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.pod_owners import tenant_of
-from gpuagent.shares.allocations import find_allocation
-from gpuagent.shares.cards import Cards
-from gpuagent.shares.drift import PodDeclaration, pod_name, share_drift
-from gpuagent.shares.first_records import FirstRecord, first_record
+from gpuagent.shares.entitlement import Record, Sources, entitlement
 from gpuagent.shares.placement import (
     UNPLACED,
-    GroupGpus,
     Placement,
     WholeGpus,
     is_of_vcluster,
     is_reserved,
     of_groups,
+    withheld_gpus,
 )
-from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
-from gpuagent.shares.share_requests import ShareRequest, effective_limit
+from gpuagent.shares.pod_share import (
+    Amount,
+    Candidate,
+    Entitlement,
+    LimitSource,
+    PodShare,
+    Relation,
+    ShareSource,
+    Validity,
+)
+from gpuagent.shares.records import NO_RECORDS, PodDeclaration, PodRecords, share_drift
+from gpuagent.shares.share_requests import Cards, effective_limit
 from kai import keys
 from kai.installation import SharingMode
 from kai.releases import Version
@@ -41,13 +49,25 @@ def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
     return (*cut, f"{more} more values of the pod are invalid") if more > 0 else cut
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of one pod, for as long as its UID exists."""
+
+    pod: NodePod
+    now: PodDeclaration
+    first: PodDeclaration
+    records: PodRecords = NO_RECORDS
+    finished: PodShare | None = None
+    """Result for a finished pod, which is resolved once."""
+
+
 class ShareResolver:
     """Resolves the shares of all pods, and remembers each pod's first declaration and KAI's first records.
 
-    The annotations, GPU groups and queue label of a bound pod count as first seen, for as long as its UID
-    exists. Any user who may edit the pod can change them later (observed: KAI applies a later gpu-fraction to
-    its quotas, but not to the allocation). The same holds for the GPUs and the share that KAI recorded
-    (`shares.pins`). A restart forgets them.
+    The annotations, GPU groups and queue label of a pod count as first seen, for as long as its UID exists.
+    Any user who may edit the pod can change them later (observed: KAI applies a later gpu-fraction to its
+    quotas, but not to the allocation). The same holds for the GPUs and the share that KAI recorded
+    (`shares.records`). A restart forgets them.
     """
 
     def __init__(
@@ -56,19 +76,12 @@ class ShareResolver:
         """Set KAI's release and its mode of GPU sharing; None if the administrator has not stated it."""
         self._version = kai_version
         self._mode = gpu_sharing_mode
-        self._declared: dict[str, tuple[NodePod, PodDeclaration]] = {}
-        self._first: dict[str, PodDeclaration] = {}
-        self._records: dict[str, FirstRecord] = {}
-        self._finished: dict[str, PodShare] = {}
-        """By UID: a finished pod is resolved once."""
+        self._known: dict[str, _Known] = {}
         self._whole = WholeGpus()
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
 
     def resolve(
-        self,
-        inventory: Inventory,
-        devices: Sequence[Gpu],
-        holders: Mapping[str, Collection[str]] = _NOBODY,
+        self, inventory: Inventory, devices: Sequence[Gpu], holders: Mapping[str, Collection[str]] = _NOBODY
     ) -> tuple[PodShare, ...]:
         """Return the share of every pod of the inventory; it is empty for a pod without share and GPU.
 
@@ -83,265 +96,202 @@ class ShareResolver:
         situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), used)
         if self._last and self._last[0] is inventory and self._last[1] == situation:
             return self._last[2]
-        self._update(inventory.pods)
+        self._known = {uid: self._seen(uid, pod) for uid, pod in inventory.pods.items()}
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
-        drafts = [
-            _Resolution(
-                pod,
-                now,
-                self._first.get(uid, now),
-                inventory=inventory,
-                cards=cards,
-                known=self._records.get(uid),
-                mode=self._mode,
-            )
-            for uid, (pod, now) in self._declared.items()
-            if uid not in self._finished
-        ]
-        self._records = {
-            draft.pod.uid: draft.record
-            for draft in drafts
-            if draft.pod.is_bound and not draft.pod.is_finished
-        }
-        groups = GroupGpus(inventory)
-        whole = self._whole.assign(wanted, inventory, devices, used, groups)
-        resolved = {draft.pod.uid: draft.pod_share(whole.get(draft.pod.uid, ()), groups) for draft in drafts}
-        resolved |= self._finished
-        self._finished = {uid: share for uid, share in resolved.items() if share.pod.is_finished}
-        pod_shares = tuple(resolved[uid] for uid in inventory.pods)
-        self._last = (inventory, situation, pod_shares)
-        return pod_shares
+        withheld = {uid: withheld_gpus(inventory.pods[uid], inventory) for uid in wanted}
+        whole = self._whole.assign(wanted, withheld, inventory, devices, used)
+        pod_shares = []
+        for uid, known in self._known.items():
+            if known.finished is None:
+                resolution = _Resolution(known, inventory, cards, self._mode)
+                pod_share = resolution.pod_share(whole.get(uid, ()), withheld.get(uid, ()))
+                if known.pod.is_finished:
+                    known.finished, known.records = pod_share, NO_RECORDS
+                else:
+                    known.records = resolution.records
+            pod_shares.append(known.finished or pod_share)
+        self._last = (inventory, situation, tuple(pod_shares))
+        return self._last[2]
 
-    def _update(self, pods: Mapping[str, NodePod]) -> None:
-        """Read new pods, and forget removed ones."""
-        declared: dict[str, tuple[NodePod, PodDeclaration]] = {}
-        for uid, pod in pods.items():
-            before = self._declared.get(uid)
-            declared[uid] = (
-                before if before is not None and before[0] is pod else (pod, PodDeclaration.by(pod))
-            )
-        self._declared = declared
-        self._finished = {
-            uid: share
-            for uid, share in self._finished.items()
-            if uid in declared and declared[uid][0] is share.pod
-        }
-        self._first = {uid: self._first.get(uid, now) for uid, (pod, now) in declared.items() if pod.is_bound}
+    def _seen(self, uid: str, pod: NodePod) -> _Known:
+        known = self._known.get(uid)
+        if known is None:
+            declaration = PodDeclaration.by(pod)
+            return _Known(pod, declaration, declaration)
+        if known.pod is not pod:
+            known.pod, known.now, known.finished = pod, PodDeclaration.by(pod), None
+        return known
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A candidate of one source: a portion of a device, a request, or (without both) the whole device."""
+class _Reading:
+    """What one source says, before the pod's GPUs are known."""
 
     source: ShareSource
     text: str
-    portion: str = ""
-    request: ShareRequest | None = None
-    may_decide: bool = True
-
-    def bytes_on(self, gpu: str, cards: Cards) -> int | None:
-        card = cards.of(gpu)
-        if self.request is not None:
-            return self.request.bytes_on(gpu, card, cards.unit_bytes)
-        if self.portion:
-            return card.fraction_bytes(float(self.portion)) if card else None
-        return cards.total_of(gpu)
+    bytes_on: Callable[[str], int | None]
+    validity: Validity = Validity.COUNTS
 
 
 class _Resolution:
     """Resolution of one pod's share."""
 
-    def __init__(
-        self,
-        pod: NodePod,
-        now: PodDeclaration,
-        first: PodDeclaration,
-        *,
-        inventory: Inventory,
-        cards: Cards,
-        known: FirstRecord | None,
-        mode: SharingMode | None,
-    ) -> None:
-        self.pod = pod
-        self._notes = now.notes
-        self._declaration = first
+    def __init__(self, known: _Known, inventory: Inventory, cards: Cards, mode: SharingMode | None) -> None:
+        self._pod = pod = known.pod
+        self._now, self._first = known.now, known.first
         self._inventory = inventory
         self._cards = cards
         self._mode = mode
-        self._latest = find_allocation(pod, inventory, pod_name(pod))
-        self.record = first_record(known, self._latest, pod, inventory)
-        self._allocation = self.record.allocation
-        bound, share = self._allocation.bound, first.request.share
-        devices = (bound.count if bound else 0) or (share.devices if share else 1)
-        self._now, self._first = now.declared(devices), first.declared(devices)
-        allocated_groups = bound.groups if bound else ()
-        is_more_than_given = bool(allocated_groups) and len(self._first.groups) > len(allocated_groups)
+        self.records = records = known.records.updated(pod, inventory, known.now.name)
+        bound, request = records.bound, self._first.request
+        self._devices = (bound.count if bound else 0) or (request.share.devices if request.share else 1)
+        self._labelled = labelled = self._first.groups(self._devices)
+        allocated = bound.groups if bound else ()
         # KAI writes the label before it binds the pod, so a later label is not from KAI.
-        is_labelled = bool(self._first.groups) and not self._has_foreign_label()
-        labelled_groups = self._first.groups if is_labelled and not is_more_than_given else ()
-        self._groups = self.record.groups or labelled_groups or allocated_groups
-        self._is_placed_by_kai = is_labelled or self._allocation.has_bind_request
-        self._awaits_bind_request = not self._is_placed_by_kai and not self.record.is_bind_request_known
-        self._refusal = self._why_refused()
-        is_recorded = bound is not None and bool(bound.portion)
-        request = self._first.request
+        is_labelled = bool(labelled) and not self._has_foreign_label()
+        is_more_than_given = bool(allocated) and len(labelled) > len(allocated)
+        own = labelled if is_labelled and not is_more_than_given else ()
+        self._groups = records.groups or own or allocated
+        self._sources = sources = Sources(
+            record=records.state,
+            is_labelled=is_labelled,
+            has_annotation=request.has_share,
+            has_whole_gpus=pod.holds_whole_gpus and pod.uid not in inventory.tenant_reservation_uids,
+            has_unsized_gpus=pod.has_unsized_gpus,
+            is_running=pod.is_running,
+        )
         # The pod's owner can write `gpus.devices`, too, so it places only a share that KAI recorded.
+        is_recorded = sources.record is Record.SHARE
         self._request = request if is_recorded or not request.devices else replace(request, devices={})
-        self._candidates = tuple(self._find_candidates())
-        self._deciding = next((candidate for candidate in self._candidates if candidate.may_decide), None)
-        self._is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
-        if self._deciding is not None and not self._is_whole and self._is_placed_by_kai:
-            self.record = self.record.with_gpus(self._groups, self._request, pod, inventory)
+        self._is_whole = sources.counts is ShareSource.WHOLE_GPU
+        if sources.is_placed and sources.counts in (ShareSource.BIND_REQUEST, ShareSource.ANNOTATION):
+            self.records = records.with_gpus(self._groups, self._request, pod, inventory)
 
-    def pod_share(self, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
+    def pod_share(self, whole: tuple[str, ...], withheld: Collection[str]) -> PodShare:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
-        pod, declaration = self.pod, self._declaration
-        notes = pod.notes + self._notes + self._allocation.notes
+        pod, first, records, counts = self._pod, self._first, self.records, self._sources.counts
         tenant = tenant_of(pod, self._inventory.namespaces)
+        notes = (*pod.notes, *self._now.notes, *([records.note] if records.note else []))
         without_share = PodShare(
             pod=pod,
             tenant=tenant,
-            queue=declaration.queue,
-            size=declaration.size,
-            workload=declaration.virtual_workload if tenant else declaration.workload,
+            queue=first.queue,
+            size=first.size,
+            workload=first.virtual_workload if tenant else first.workload,
             notes=_bounded(notes),
         )
         if pod.is_finished:
             return without_share
-        has_share = self._deciding is not None
-        place = self.record.place if has_share else UNPLACED
+        place = records.place if counts is not None else UNPLACED
         if self._is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
         by_groups = of_groups(self._groups, pod, self._inventory)
-        may_have_other_gpus = self.record.may_have_other_gpus or (
-            bool(self._groups) and not by_groups.is_complete
+        has_doubtful_groups = bool(self._groups) and not by_groups.is_complete
+        is_certain = place.is_complete and not (records.may_have_other_gpus or has_doubtful_groups)
+        changes = share_drift(self._now, first, self._devices, records, self._cards)
+        has_record = counts is not None and not self._is_whole
+        if has_record and by_groups.is_complete and by_groups.gpus != place.gpus:
+            changes.append("the reservation pod of its group names another GPU now")
+        readings = tuple(self._read())
+        counting = next((reading for reading in readings if reading.source is counts), None)
+        entitlements, elsewhere = self._entitlements(
+            counting, place.gpus, withheld=withheld, is_certain=is_certain
         )
-        has_moved = (
-            by_groups.is_complete and by_groups.gpus != place.gpus and has_share and not self._is_whole
-        )
-        shares = self._shares(place.gpus)
-        limits, undecided = self._limits(place.gpus, shares)
         return replace(
             without_share,
-            has_share=has_share,
-            is_whole=self._is_whole,
-            groups=self._groups,
-            gpu_uuids=place.gpus,
-            is_unresolved=has_share and not place.is_complete,
-            awaits_bind_request=self._awaits_bind_request,
-            is_annotation_ignored=bool(self._refusal)
-            and (self._now.request.has_share or self._first.request.has_share),
-            shares=shares,
-            allowed_elsewhere=self._allowed_elsewhere(place, may_have_other_gpus=may_have_other_gpus),
-            former_gpus=frozenset(self.record.former_gpus),
-            has_doubtful_gpus=may_have_other_gpus,
-            limits=limits,
-            gpus_with_undecided_limit=undecided,
             candidates=tuple(
                 Candidate(
-                    candidate.source,
-                    candidate.text,
-                    {gpu: candidate.bytes_on(gpu, self._cards) for gpu in place.gpus or ("",)},
-                    counts=candidate.may_decide,
+                    reading.source,
+                    reading.text,
+                    {gpu: reading.bytes_on(gpu) for gpu in place.gpus or ("",)},
+                    reading.validity,
                 )
-                for candidate in self._candidates
+                for reading in readings
             ),
-            changed="; ".join(
-                (
-                    *share_drift(self._now, self._first, self._allocation, self._latest, self._cards),
-                    *(["the reservation pod of its group names another GPU now"] if has_moved else []),
-                )
-            ),
-            lacks_reservation=has_share and pod.is_running and self._lacks_reservation(),
-            unavailable_gpus=groups.unavailable_to(pod) if self._is_whole else frozenset(),
+            source=counts,
+            groups=self._groups,
+            gpu_uuids=place.gpus,
+            is_unresolved=counts is not None and not place.is_complete,
+            awaits_record=self._sources.awaits_record,
+            entitlements=entitlements,
+            elsewhere=elsewhere,
+            changed="; ".join(changes),
+            lacks_reservation=counts is not None and pod.is_running and self._lacks_reservation(),
         )
 
-    def _find_candidates(self) -> Iterator[_Candidate]:
-        """Yield all candidates, best first."""
-        bound = self._allocation.bound
-        if bound is not None and bound.portion:
+    def _read(self) -> Iterator[_Reading]:
+        """Yield what each source says, best first."""
+        bound, sources, cards = self.records.bound, self._sources, self._cards
+        if sources.record is Record.SHARE and bound is not None:
             devices = f" on {bound.count} GPUs" if bound.count > 1 else ""
-            yield _Candidate(
-                ShareSource.BIND_REQUEST, f"portion {bound.portion}{devices}", portion=bound.portion
+            part = float(bound.portion)
+            yield _Reading(
+                ShareSource.BIND_REQUEST,
+                f"portion {bound.portion}{devices}",
+                lambda gpu: card.fraction_bytes(part) if (card := cards.of(gpu)) else None,
             )
-        # A BindRequest without a share overrides the pod's own annotation.
-        is_open = (bound is None or bool(bound.portion)) and not self._refusal
-        now, first = self._now.request, self._first.request
+        now, first, ignored = self._now.request, self._first.request, ""
+        validity = Validity.OVERRULED if sources.record is Record.NO_SHARE else Validity.COUNTS
+        if sources.is_annotation_ignored:
+            validity = Validity.IGNORED
+            label = "the GPU group of its label is not from KAI" if self._labelled else "it has no GPU group"
+            ignored = f", ignored by KAI: the pod has no BindRequest, and {label}"
         if first.has_share:
-            text = (first.text if first == now else f"{first.text}, as first seen") + self._refusal
-            yield _Candidate(ShareSource.ANNOTATION, text, request=self._request, may_decide=is_open)
-        if self.pod.holds_whole_gpus and self.pod.uid not in self._inventory.tenant_reservation_uids:
-            yield _Candidate(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {self.pod.whole_gpus}")
+            text = (first.text if first == now else f"{first.text}, as first seen") + ignored
+            yield _Reading(ShareSource.ANNOTATION, text, partial(self._request.bytes_on, cards), validity)
+        if sources.has_whole_gpus:
+            text = f"{keys.GPU_RESOURCE} {self._pod.whole_gpus}"
+            yield _Reading(ShareSource.WHOLE_GPU, text, cards.total_of)
         if now.has_share and now != first:
-            yield _Candidate(
-                ShareSource.ANNOTATION, f"{now.text}, changed later", request=now, may_decide=False
+            validity = Validity.IGNORED if ignored else Validity.LATER
+            text = f"{now.text}, changed later"
+            yield _Reading(ShareSource.ANNOTATION, text, partial(now.bytes_on, cards), validity)
+
+    def _entitlements(
+        self, counting: _Reading | None, own: Sequence[str], *, withheld: Collection[str], is_certain: bool
+    ) -> tuple[dict[str, Entitlement], Entitlement]:
+        """Return the entitlement on each GPU that differs from those on all others, and the latter."""
+        sources, others = self._sources, Relation.OTHER
+        relations = dict.fromkeys(own, Relation.OWN)
+        if self._is_whole:
+            relations = dict.fromkeys(withheld, Relation.WITHHELD) | relations
+        elif counting is not None:
+            others = Relation.OTHER if is_certain else Relation.POSSIBLE
+            possible = self.records.former_gpus if is_certain else self._cards.gpus
+            relations |= {gpu: Relation.POSSIBLE for gpu in possible if gpu not in relations}
+        entitlements = {}
+        for gpu, relation in relations.items():
+            amount = counting.bytes_on(gpu) if counting else None
+            share = Amount(amount, counting.source) if counting and amount is not None else None
+            limit = self._request.limit_on(gpu) if relation is Relation.OWN else None
+            if limit is None:
+                entitlements[gpu] = entitlement(sources, relation, share)
+                continue
+            counts = effective_limit(
+                limit, share_bytes=amount, gpu_bytes=self._cards.total_of(gpu), mode=self._mode
             )
-
-    def _why_refused(self) -> str:
-        """Return why the pod's annotation does not count; empty if KAI used it, or may have.
-
-        A pod that KAI placed has a group label or a BindRequest. While the BindRequest is unknown, no
-        annotation is refused.
-        """
-        if self._is_placed_by_kai or self._awaits_bind_request or not self.pod.is_running:
-            return ""
-        label = "the GPU group of its label is not from KAI" if self._first.groups else "it has no GPU group"
-        return f", ignored by KAI: the pod has no BindRequest, and {label}"
+            entitlements[gpu] = entitlement(
+                sources,
+                relation,
+                share,
+                None if counts is None else Amount(counts, LimitSource.ANNOTATION),
+                has_undecided_limit=counts is None and self._mode is None,
+            )
+        return entitlements, entitlement(sources, others)
 
     def _has_foreign_label(self) -> bool:
         """Whether the pod's group label is not from KAI, on the host or inside the pod's vCluster.
 
         The BindRequests of a KAI inside a vCluster are not on the host.
         """
-        if self.pod.uid not in self._inventory.unplaced_uids or self._allocation.has_bind_request:
+        if self._pod.uid not in self._inventory.unplaced_uids or self.records.has_bind_request:
             return False
-        return not all(is_of_vcluster(group, self.pod, self._inventory) for group in self._first.groups)
-
-    def _shares(self, gpus: Iterable[str]) -> dict[str, Amount]:
-        candidate = self._deciding
-        if candidate is None:
-            return {}
-        amounts = {gpu: candidate.bytes_on(gpu, self._cards) for gpu in gpus}
-        return {
-            gpu: Amount(amount, candidate.source) for gpu, amount in amounts.items() if amount is not None
-        }
-
-    def _allowed_elsewhere(self, place: Placement, *, may_have_other_gpus: bool) -> dict[str, Amount]:
-        """Return the share on GPUs other than the known ones, as far as they may be the pod's or were."""
-        if self._is_whole or not self._is_placed_by_kai or self.pod.whole_gpus or self.pod.has_unsized_gpus:
-            return {}
-        is_uncertain = may_have_other_gpus or not place.is_complete
-        gpus = self._cards.gpus if is_uncertain else self.record.former_gpus
-        return self._shares(gpu for gpu in gpus if gpu not in place.gpus)
-
-    def _limits(
-        self, gpus: Sequence[str], shares: Mapping[str, Amount]
-    ) -> tuple[dict[str, Amount], frozenset[str]]:
-        """Return the limits of an enforcer, and the GPUs with an undecided limit.
-
-        A pod must not be able to set its own limit. A limit in its annotations only lowers what the pod may
-        use, unless KAI enforces it (mode NvFractions).
-        """
-        limits: dict[str, Amount] = {}
-        undecided: set[str] = set()
-        for gpu in gpus:
-            own_limit = self._request.limit_on(gpu)
-            if own_limit is None:
-                continue
-            share_bytes = shares[gpu].bytes if gpu in shares else None
-            limit = effective_limit(
-                own_limit, share_bytes=share_bytes, gpu_bytes=self._cards.total_of(gpu), mode=self._mode
-            )
-            if limit is not None:
-                limits[gpu] = Amount(limit, LimitSource.ANNOTATION)
-            elif self._mode is None:
-                undecided.add(gpu)
-        return limits, frozenset(undecided)
+        return not all(is_of_vcluster(group, self._pod, self._inventory) for group in self._labelled)
 
     def _lacks_reservation(self) -> bool:
         """Whether a group of the pod has no reservation pod.
 
         Both the current group, which KAI uses, and the first one count.
         """
-        groups = {*self._groups, *self._now.groups}
-        return not all(is_reserved(group, self.pod, self._inventory) for group in groups)
+        groups = {*self._groups, *self._now.groups(self._devices)}
+        return not all(is_reserved(group, self._pod, self._inventory) for group in groups)

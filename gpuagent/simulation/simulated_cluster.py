@@ -165,14 +165,15 @@ def memory_of(
     invalid: dict[str, str] = {}
     for pod_share in pod_shares:
         pod = pod_share.pod
-        if not pod_share.shares or not pod.is_running or not _UID.fullmatch(pod.uid):
+        shares = pod_share.shares
+        if not shares or not pod.is_running or not _UID.fullmatch(pod.uid):
             continue
         try:
             percent = percent_of_share(pod.annotations)
         except ValueError as error:
             invalid[pod.uid] = str(error)
             percent = DEFAULT_PERCENT
-        for gpu, share in pod_share.shares.items():
+        for gpu, share in shares.items():
             is_given = share.source is not ShareSource.WHOLE_GPU or gpu in whole.get(pod.uid, ())
             if gpu in wanted and is_given:
                 is_annotated = share.source is ShareSource.ANNOTATION

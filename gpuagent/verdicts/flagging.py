@@ -3,24 +3,19 @@
 All times are on the clock of the samples. There is no verdict without attribution, with a missing figure, or
 on a stale sample. Flags and balances survive such a gap, which adds nothing to them.
 
-What is compared with the grace is the balance of the time in which a pod was over. A stopwatch that restarts
-at each break never reaches the grace if a pod dips below its share once per grace. A balance keeps the
-history: each sample over the limit adds one interval, each sample within the limit subtracts half of one, and
-a sample without an evaluation changes nothing. A pod that is over in more than a third of the evaluated
-samples is therefore flagged eventually. The times of the samples are unpredictable (`sampling.schedule`), so
-for a pod that does not look the part of the samples is the part of the time. Times are whole nanoseconds, so
-that sums are exact for any number of samples.
+What is compared with the grace is a balance, not a stopwatch, which a pod could restart by a dip once per
+grace. Each sample over the limit adds one interval, each sample within it subtracts half of one, and a sample
+without an evaluation changes nothing. A pod that is over in more than a third of the evaluated samples is
+therefore flagged eventually. Times are whole nanoseconds, so that sums are exact for any number of samples.
 
-Each sample that evaluates a pod counts one interval, whatever the time since the previous sample. The times
-between samples are random (`sampling.schedule`). Counting them would favour a pod that is over only right
-after a sample, since the time until the next sample would then be counted as that of a pod within its share.
-A sample counts nothing if more than `longest_gap` lies between it and the previous one. An extra sample, as
-before an eviction, counts nothing either: pods for which more samples are taken would fill their balances
-sooner. It neither clears a flag, for which two regular samples are needed.
+Each sample counts one interval, whatever the time since the previous one: the times between samples are
+random (`sampling.sampler`), and counting them would favour a pod that is over only right after a sample. A
+sample counts nothing if more than `longest_gap` lies between it and the previous one. An extra sample, as
+before an eviction, counts nothing either, and clears no flag.
 
-Reasons without a limit have a balance, too. `unassigned-gpu` and `no-share` add the samples in which the pod
-uses more than 256 MiB on a GPU without a share there. `no-reservation` adds those in which the pod's group
-has no reservation pod. Half of the other ones is subtracted. `share-changed` has no grace.
+Reasons without a limit have a balance, too: `unassigned-gpu` and `no-share` by the samples with more than
+256 MiB on a GPU without a share there, `no-reservation` by those without a reservation pod. `share-changed`
+has no grace.
 """
 
 from collections.abc import Mapping
@@ -35,8 +30,8 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
-from gpuagent.verdicts.grounds import Ground, Grounds, Key
-from gpuagent.verdicts.verdict import Change, Transition, Verdict, Verdicts
+from gpuagent.verdicts.grounds import Ground, Grounds
+from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict, Verdicts
 
 _INTERVAL: Final = 5.0
 """Seconds; the default of `--interval`."""
@@ -72,17 +67,10 @@ def seconds(nanoseconds: int) -> float:
 
 
 def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
-    """Return the balance after one more sample.
+    """Return the balance after one more sample, in nanoseconds; the interval is 0 if it counts nothing.
 
-    The result is between 0 and the grace while time over is added. A shorter grace reduces a balance only at
-    the next time over. Otherwise a tenant could clear a balance by shortening and restoring the grace of the
-    namespace.
-
-    Args:
-        balance: the previous balance, in nanoseconds.
-        interval: nanoseconds that the sample counts; 0 if it counts nothing.
-        standing: result of the sample.
-        grace: nanoseconds.
+    A shorter grace reduces a balance only at the next time over. Otherwise a tenant could clear a balance by
+    shortening and restoring the grace of the namespace.
     """
     if standing is Standing.OVER:
         return min(balance + interval, grace)
@@ -98,9 +86,12 @@ class _History(Struct, gc=False):
     """The last verdict; its pod share is reported when the flag is dropped."""
     balance: int = 0
     """Nanoseconds."""
-    is_flagged: bool = False
     over_since: float | None = None
     clean_samples: int = 0
+
+    @property
+    def is_flagged(self) -> bool:
+        return self.verdict.is_flagged
 
     @property
     def is_empty(self) -> bool:
@@ -119,7 +110,6 @@ class _History(Struct, gc=False):
     def forget(self) -> None:
         """Forget everything but the balance."""
         self.forget_the_present()
-        self.is_flagged = False
         self.verdict = replace(self.verdict, is_flagged=False)
 
 
@@ -169,30 +159,21 @@ class Judge:
     def judge(
         self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES, *, is_extra: bool = False
     ) -> tuple[Verdicts, tuple[Transition, ...]]:
-        """Evaluate a snapshot; return the current verdicts and the transitions of flags.
+        """Evaluate the newest snapshot; return the current verdicts and the transitions of flags.
 
-        Args:
-            snapshot: the newest snapshot.
-            graces: seconds by pod UID, for pods whose namespace sets its own grace for `over-share` and
-                `limit-bypassed`.
-            is_extra: whether the sample was taken beside the schedule.
+        `graces` are seconds by pod UID, for pods whose namespace sets its own grace for `over-share` and
+        `limit-bypassed`. An extra sample was taken beside the schedule.
         """
-        sample = _Sample(
-            snapshot=snapshot,
-            grounds=Grounds(snapshot, slack=self._slack, excluded_namespaces=self._excluded),
-            seen=self._seen(snapshot.taken_at),
-            interval=0 if is_extra else self._interval,
-            listed=self._listed,
-            graces=graces,
-            grace=self._grace,
-        )
+        grounds = Grounds(snapshot, slack=self._slack, excluded_namespaces=self._excluded)
+        seen = self._seen(snapshot.taken_at)
+        sample = _Sample(snapshot, grounds, seen, 0 if seen is None or is_extra else self._interval, is_extra)
         if not is_extra:
             self._evaluated_at = snapshot.taken_at
         if sample.seen is None:
             for history in self._histories.values():
                 history.forget_the_present()
 
-        self._follow_gpus(sample.grounds)
+        self._follow_gpus(grounds)
         by_key: dict[Key, Verdict] = {}
         transitions: list[Transition] = []
 
@@ -206,17 +187,17 @@ class Judge:
                 )
             )
 
-        for key in [key for key in self._histories if key not in sample.grounds.by_key]:
-            verdict, change = self._judge_without_ground(key, sample)
+        for key in [key for key in self._histories if key not in grounds.by_key]:
+            verdict, change = self._judge_without_ground(key, sample, graces)
             if change is not None:
                 changed(change, verdict)
-            elif verdict.is_flagged and not sample.grounds.is_suspended(key):
+            elif verdict.is_flagged and not grounds.is_suspended(key):
                 by_key[key] = verdict
-        for key, ground in sample.grounds.by_key.items():
+        for key, ground in grounds.by_key.items():
             if key.reason is FlagReason.OVER_SHARE:
                 place = (key.uid, key.gpu_uuid)
                 self._over[place] = self._over.get(place, 0) + (sample.counted if ground.is_over else 0)
-            by_key[key], change = self._judge_ground(ground, sample)
+            by_key[key], change = self._judge_ground(ground, sample, graces)
             if change is not None:
                 changed(change, by_key[key])
         self._listed = snapshot.pod_uids if sample.knows_pods else self._listed | snapshot.pod_uids
@@ -249,7 +230,9 @@ class Judge:
             if successor is not None:
                 self._histories[successor] = self._histories.pop(key)
 
-    def _judge_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
+    def _judge_without_ground(
+        self, key: Key, sample: "_Sample", graces: Mapping[str, float]
+    ) -> tuple[Verdict, Change | None]:
         """Update the history of a key that the sample has no ground for.
 
         The history of a finished pod is deleted. A flag is compared with the limit that it was raised for.
@@ -262,34 +245,36 @@ class Judge:
             if sample.grounds.is_suspended(key):
                 history.forget_the_present()
                 return history.verdict, None
-            above = (history.verdict.allowed_bytes or 0) if history.is_flagged else None
-            ground = sample.grounds.of_remembered(key, history.verdict.pod_share, above)
+            ground = sample.grounds.of_remembered(history.verdict)
             if ground is not None:
-                return self._judge_ground(ground, sample)
+                return self._judge_ground(ground, sample, graces)
         was_flagged, verdict = history.is_flagged, history.verdict
         history.forget()
         if has_ended or history.is_empty:
             del self._histories[key]
         return verdict, Change.DROPPED if was_flagged else None
 
-    def _judge_ground(self, ground: Ground, sample: "_Sample") -> tuple[Verdict, Change | None]:
+    def _judge_ground(
+        self, ground: Ground, sample: "_Sample", graces: Mapping[str, float]
+    ) -> tuple[Verdict, Change | None]:
         """Combine one ground with the history of its key, and store the result."""
-        key = ground.key
+        key = ground.verdict.key
         history = self._histories.get(key)
-        if history is None and not ground.is_over:  # the usual case, in which there is nothing to store
-            return _verdict(ground), None
+        if history is None:
+            if not ground.is_over:  # the usual case, in which there is nothing to store
+                return ground.verdict, None
+            history = _History(ground.verdict)
         now = sample.snapshot.taken_at
-        balance = history.balance if history is not None else 0
-        was_flagged = history is not None and history.is_flagged
-        since = history.over_since if history is not None else None
-        clean_samples = history.clean_samples if history is not None else 0
+        balance, was_flagged, since = history.balance, history.is_flagged, history.over_since
+        clean_samples = history.clean_samples + (not sample.is_extra) if ground.is_clean else 0
         if not ground.is_over:
             since = None
         elif since is None:
-            since = now - seconds(sample.observed(key))
-        clean_samples = clean_samples + (not sample.is_extra) if ground.is_clean else 0
+            # A violation may have begun unseen since the previous sample, unless the pod is new.
+            since = now - seconds((sample.seen or 0) if key.uid in self._listed else 0)
         is_immediate = key.reason is FlagReason.SHARE_CHANGED
-        grace = nanoseconds(sample.grace_of(key))
+        own_grace = graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
+        grace = nanoseconds(own_grace)
         if not is_immediate:
             balance = next_balance(
                 balance, interval=sample.counted, standing=sample.standing(ground), grace=grace
@@ -298,8 +283,8 @@ class Judge:
             is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
         else:
             is_flagged = ground.is_over and (is_immediate or balance >= grace)
-        verdict = _verdict(ground, is_flagged=is_flagged, since=since, balance=seconds(balance))
-        history = _History(verdict, balance, is_flagged, since, clean_samples)
+        verdict = replace(ground.verdict, is_flagged=is_flagged, since=since, balance=seconds(balance))
+        history = _History(verdict, balance, since, clean_samples)
         if history.is_empty:
             self._histories.pop(key, None)
         else:
@@ -309,64 +294,30 @@ class Judge:
         return verdict, Change.FLAGGED if is_flagged else Change.CLEARED
 
 
-def _verdict(
-    ground: Ground, *, is_flagged: bool = False, since: float | None = None, balance: float = 0.0
-) -> Verdict:
-    return Verdict(
-        key=ground.key,
-        pod_share=ground.pod_share,
-        gpu_index=ground.gpu_index,
-        is_flagged=is_flagged,
-        since=since,
-        balance=balance,
-        used_bytes=ground.used_bytes,
-        is_lower_bound=ground.is_lower_bound,
-        allowed_bytes=ground.allowed_bytes,
-    )
-
-
 class _Sample:
     """One snapshot, with the time that it counts."""
 
     def __init__(
-        self,
-        *,
-        snapshot: Snapshot,
-        grounds: Grounds,
-        seen: int | None,
-        interval: int,
-        listed: frozenset[str],
-        graces: Mapping[str, float],
-        grace: float,
+        self, snapshot: Snapshot, grounds: Grounds, seen: int | None, counted: int, is_extra: bool
     ) -> None:
         self.snapshot = snapshot
         self.grounds = grounds
         self.seen = seen
         """Nanoseconds since the previous regular sample; None if that time was not observed."""
-        self.counted = 0 if seen is None else interval
+        self.counted = counted
         """Nanoseconds that the sample counts."""
-        self.is_extra = interval == 0
+        self.is_extra = is_extra
         self.knows_pods = all(problem.cause is not Cause.PODS_STALE for problem in snapshot.problems)
         """Whether an unlisted pod has certainly ended; False while the list is missing or stale."""
-        self._listed = listed
-        self._graces = graces
-        self._grace = grace
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
-        self._uids_over = {
+        over = [
             key.uid for key, ground in grounds.by_key.items() if ground.is_over and key.reason in _OF_MEMORY
-        }
+        ]
+        self._may_be_over = grounds.unknown_uids.union(over)
 
     def newest_share(self, last: PodShare) -> PodShare:
         """Return the pod's current share, or else `last`; all keys of the pod share one object."""
         return self._pod_shares.setdefault(last.pod.uid, last)
-
-    def observed(self, key: Key) -> int:
-        """Return the nanoseconds in which a violation may have begun unseen; 0 for a new pod."""
-        return (self.seen or 0) if key.uid in self._listed else 0
-
-    def grace_of(self, key: Key) -> float:
-        """Return the grace of a key, in seconds."""
-        return self._graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
 
     def standing(self, ground: Ground) -> Standing:
         """Return the result of the sample for the pod's balance.
@@ -376,7 +327,6 @@ class _Sample:
         """
         if ground.is_over:
             return Standing.OVER
-        uid = ground.key.uid
-        may_be_over = uid in self._uids_over or uid in self.grounds.unknown_uids
-        is_elsewhere = ground.key.reason in _OF_MEMORY and may_be_over
+        key = ground.verdict.key
+        is_elsewhere = key.reason in _OF_MEMORY and key.uid in self._may_be_over
         return Standing.WITHIN if ground.is_clean and not is_elsewhere else Standing.IN_SLACK

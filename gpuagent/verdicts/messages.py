@@ -9,6 +9,7 @@ from typing import Final
 
 from gpuagent.first_acts import FOR_FLAG, FOR_IGNORED_ANNOTATION, FirstAct
 from gpuagent.pods.bounds import ContainerCommand
+from gpuagent.shares.pod_share import Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from kai.frameworks import settings_of
@@ -51,12 +52,7 @@ def event_reason(transition: Transition) -> str | None:
 
 
 def message(transition: Transition, gpu_bytes: int | None) -> str:
-    """Describe a transition with its figures, and a raised flag with what to do first.
-
-    Args:
-        transition: a raised or cleared flag.
-        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
-    """
+    """Describe a raised or cleared flag with its figures, and a raised one with what to do first."""
     verdict = transition.verdict
     if transition.change is Change.CLEARED:
         used, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
@@ -71,13 +67,7 @@ def first_act(verdict: Verdict) -> FirstAct:
 
 
 def flag_message(verdict: Verdict, now: float, gpu_bytes: int | None) -> str:
-    """Describe a standing flag with its present figures and the framework option to set.
-
-    Args:
-        verdict: of a flagged pod.
-        now: time of the newest sample, in monotonic seconds.
-        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
-    """
+    """Describe a standing flag at the time of the newest sample, in monotonic seconds."""
     if verdict.is_over:
         return _description(verdict, verdict.lasted(now)) + _advice(verdict, gpu_bytes)
     reason = verdict.key.reason
@@ -92,7 +82,10 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
 
 
 def _is_annotation_ignored(verdict: Verdict) -> bool:
-    return verdict.key.reason is FlagReason.NO_SHARE and verdict.pod_share.is_annotation_ignored
+    candidates = verdict.pod_share.candidates
+    return verdict.key.reason is FlagReason.NO_SHARE and any(
+        candidate.validity is Validity.IGNORED for candidate in candidates
+    )
 
 
 def _description(verdict: Verdict, seconds: float) -> str:

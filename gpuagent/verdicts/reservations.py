@@ -11,6 +11,7 @@ from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod, ReservationPod
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.placement import is_time_sliced
+from gpuagent.shares.pod_share import Relation
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from service.text import first_few, one_line
 
@@ -95,7 +96,7 @@ def _may_conflict(holding: Holding) -> bool:
         (holding.used_bytes or 0) > SMALL_BYTES
         and not holding.is_mig
         and not pod_share.pod.is_finished
-        and holding.gpu_uuid not in pod_share.unavailable_gpus
+        and pod_share.on(holding.gpu_uuid).relation is not Relation.WITHHELD
     )
 
 

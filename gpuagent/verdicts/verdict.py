@@ -11,8 +11,16 @@ from msgspec import Struct
 
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.grounds import Key
 from service.units import size
+
+
+class Key(Struct, frozen=True, gc=False):
+    """Identifies a verdict: a pod, a GPU and a reason."""
+
+    uid: str
+    gpu_uuid: str
+    """Empty if the pod's GPU is unknown."""
+    reason: FlagReason
 
 
 class Verdict(Struct, frozen=True, kw_only=True, gc=False):
@@ -22,15 +30,17 @@ class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     pod_share: PodShare
     gpu_index: int | None
     """None if the pod's GPU is unknown."""
-    is_flagged: bool
-    since: float | None
-    """Start of the current uninterrupted violation, in monotonic seconds; None if there is none."""
-    balance: float = 0.0
-    """Seconds that count towards the grace."""
     used_bytes: int | None = None
+    """None if the reason is not about memory."""
     is_lower_bound: bool = False
     """Whether the pod may use more than `used_bytes`."""
     allowed_bytes: int | None = None
+    """Share or limit that the usage is compared with, without slack; None if there is none."""
+    is_flagged: bool = False
+    since: float | None = None
+    """Start of the current uninterrupted violation, in monotonic seconds; None if there is none."""
+    balance: float = 0.0
+    """Seconds that count towards the grace."""
 
     @property
     def used_text(self) -> str:

@@ -15,7 +15,7 @@ from gpuagent.api_types import (
     NotAnAnswer,
     read_answer,
 )
-from gpuagent.evaluation.status import status_at
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.api import shares_json
 from tests.support.agent_process import agent
 
@@ -66,7 +66,7 @@ def test_the_response_of_an_agent_has_the_fields_of_the_types_and_no_others(
 
 
 def test_the_response_before_the_first_sample_has_the_fields_of_the_types() -> None:
-    status = status_at(0.0, None, started_at=0.0, interval=5.0, pods_silent_for=0.0)
+    status = Evaluation().at(0.0, started_at=0.0, interval=5.0, pods_silent_for=0.0)
     body = shares_json(status, node="n", is_simulated=False)
     assert typed(body) == json.loads(body)
     assert (json.loads(body)["sampleTimestamp"], json.loads(body)["attributionOk"]) == (None, None)

@@ -215,7 +215,7 @@ class SimulatedNode:
             transition_log=TransitionLog(log),
             over_share_policies=OverSharePolicies(),
             reservations=Reservations(grace=self.GRACE),
-            on_evaluation=lambda each: flags.handle(each.snapshot, each.transitions),
+            on_evaluation=lambda each: flags.handle(each.sampled, each.changes),
         )
         self._metrics = AgentMetrics(node=self._node, is_simulated=True)
 

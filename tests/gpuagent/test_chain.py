@@ -232,10 +232,7 @@ def test_two_gpus_six_pods_and_eleven_processes_are_exact_to_the_byte(node: Node
         "reserved": {A: RESERVED, B: RESERVED},
         "promised": {A: 25_250 * MIB, B: 11_040 * MIB},
         "host": {A: 64 * MIB + 5, B: 2 * MIB},
-        "unattributed": {
-            A: USED[A] - (19_564 * MIB + 15),
-            B: USED[B] - (6_559 * MIB + 37),
-        },
+        "unattributed": {A: USED[A] - (19_564 * MIB + 15), B: USED[B] - (6_559 * MIB + 37)},
     }.items():
         figures = named(series, f"kaishare_gpu_memory_{name}_bytes", "gpu_uuid", "gpu", "model", "node")
         assert figures == {

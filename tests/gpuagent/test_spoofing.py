@@ -115,7 +115,7 @@ class Chain:
 
     def take(self, judged: Evaluation) -> None:
         self.judged.append(judged)
-        self.flags.handle(judged.snapshot, judged.transitions)
+        self.flags.handle(judged.snapshot, judged.changes)
 
     def seconds_since_contact(self) -> float:
         return 0.0

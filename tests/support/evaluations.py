@@ -54,7 +54,7 @@ class Node:
         return Evaluation(
             snapshot=snapshot,
             verdicts=verdicts,
-            transitions=transitions,
+            changes=transitions,
             over_share_policies=everybody if over_share_policies is None else over_share_policies,
             reservation_uids=frozenset(reservations),
         )

@@ -117,6 +117,28 @@ def bind_request(
     }
 
 
+def of_tenant(
+    document: dict[str, Any], host: str = "vcluster-red", namespace: str | None = None
+) -> dict[str, Any]:
+    """Return the copy of a tenant's object in its host namespace, with the names inside the vCluster.
+
+    The namespace inside is that of reservation pods for one of them, else `ml`.
+    """
+    metadata = document["metadata"]
+    is_reservation = metadata["name"].startswith("gpu-reservation")
+    metadata["namespace"] = host
+    metadata["labels"] = (metadata["labels"] or {}) | {
+        "vcluster.loft.sh/managed-by": host.removeprefix("vcluster-")
+    }
+    metadata["annotations"] = (metadata["annotations"] or {}) | {
+        "vcluster.loft.sh/object-name": metadata["name"],
+        "vcluster.loft.sh/object-namespace": namespace or (RESERVATIONS if is_reservation else "ml"),
+        "vcluster.loft.sh/object-host-name": metadata["name"],
+        "vcluster.loft.sh/object-host-namespace": host,
+    }
+    return document
+
+
 def config_map(name: str, *, namespace: str = "team-a", data: str = "x") -> dict[str, Any]:
     """Return a ConfigMap."""
     metadata = {"name": name, "namespace": namespace}

@@ -1,7 +1,10 @@
 """Short forms for a node in tests: GPUs, pods, shares, and samples."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, GpuReading
 from gpuagent.ledger.attribution import PodIndex, attribute
@@ -10,7 +13,8 @@ from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Problem
 from gpuagent.sampling.sample import LookupResult, Origin, Sample
-from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
+from gpuagent.shares.entitlement import Record, Sources, entitlement
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, Relation, ShareSource
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -64,18 +68,54 @@ def pod_share(
     *,
     gpus: Iterable[str] = (A,),
     pod: NodePod | None = None,
+    has_share: bool | None = None,
+    shares: Mapping[str, Amount] | None = None,
+    limits: Mapping[str, Amount] | None = None,
+    possible: Mapping[str, Amount | None] | None = None,
+    is_unresolved: bool = False,
+    source: ShareSource = ShareSource.BIND_REQUEST,
     **fields: Any,
 ) -> PodShare:
-    """Return a pod's share with an amount of bytes on each GPU, or without any."""
+    """Return a pod's share with an amount of bytes on each GPU, or without any.
+
+    `shares`, `limits` and `possible` are the amounts by GPU where they differ: `possible` on GPUs that may be the
+    pod's, or were.
+    """
+    pod = pod or globals()["pod"](name)
+    has_share = share is not None if has_share is None else has_share
     gpus = tuple(gpus) if share is not None else ()
+    if shares is None:
+        shares = {uuid: Amount(share, source) for uuid in gpus} if share else {}
+    sources = Sources(
+        record=Record.SHARE if has_share and source is not ShareSource.WHOLE_GPU else Record.NONE,
+        has_whole_gpus=source is ShareSource.WHOLE_GPU,
+        has_unsized_gpus=pod.has_unsized_gpus,
+    )
+    entitlements = {
+        uuid: entitlement(sources, Relation.POSSIBLE, each) for uuid, each in (possible or {}).items()
+    }
+    for uuid in gpus:
+        limit = (limits or {}).get(uuid)
+        entitlements[uuid] = entitlement(sources, Relation.OWN, shares.get(uuid), limit)
+    others = Relation.POSSIBLE if is_unresolved and has_share else Relation.OTHER
     return PodShare(
         **{
-            "pod": pod or globals()["pod"](name),
-            "has_share": share is not None,
+            "pod": pod,
+            "source": source if has_share else None,
             "gpu_uuids": gpus,
-            "shares": {uuid: Amount(share, ShareSource.BIND_REQUEST) for uuid in gpus} if share else {},
+            "is_unresolved": is_unresolved,
+            "entitlements": entitlements,
+            "elsewhere": entitlement(sources, others),
             **fields,
         }
+    )
+
+
+def with_limit(made: PodShare, limit: int, uuid: str = A) -> PodShare:
+    """Return the pod's share with an enforcer's limit on a GPU."""
+    amount = Amount(limit, LimitSource.ANNOTATION)
+    return replace(
+        made, entitlements={**made.entitlements, uuid: structs.replace(made.on(uuid), limit=amount)}
     )
 
 

@@ -7,8 +7,7 @@ from gpuagent.problems import Problem
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.verdict import Transition, Verdicts
+from gpuagent.verdicts.verdict import Key, Transition, Verdicts
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of
 
 GRACE = 10.0

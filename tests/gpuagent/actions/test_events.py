@@ -16,14 +16,25 @@ from gpuagent.first_acts import FOR_FLAG
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.node_pods import read_pod
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare
+from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.verdict import Change, Transition, Verdict
+from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict
 from kube.events import Event
 from tests.support.kube_objects import fraction
-from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+from tests.support.samples import (
+    GIB,
+    A,
+    B,
+    gpu,
+    in_pod,
+    pod,
+    pod_share,
+    sample,
+    snapshot_of,
+    uid_of,
+    with_limit,
+)
 
 DAY = 86400.0
 
@@ -340,6 +351,6 @@ def test_an_event_after_breaks_names_the_total_time() -> None:
 
 
 def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
-    limited = replace(PodShare(pod=runs(VLLM)), limits={A: Amount(6 * GIB, LimitSource.ANNOTATION)})
+    limited = with_limit(PodShare(pod=runs(VLLM)), 6 * GIB)
     event = the_event(transition(reason=FlagReason.LIMIT_BYPASSED, pod_share=limited, allowed_bytes=6 * GIB))
     assert "; vLLM: set --gpu-memory-utilization=0.25 (by default it takes 0.9 of the GPU). " in event.message

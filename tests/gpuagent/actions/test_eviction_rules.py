@@ -16,12 +16,12 @@ from gpuagent.actions.eviction_rules import (
 )
 from gpuagent.pods.pod_owners import Tenant
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.over_share import OverSharePolicy
 from kai import keys
 from tests.support.evaluations import EVICT, RULES, SHARE, Node, of_pod
-from tests.support.samples import GIB, MIB, A, B, pod_share, uid_of
+from tests.support.samples import GIB, MIB, A, B, pod_share, uid_of, with_limit
 
 TRAIN = pod_share("train", SHARE)
 OVER = {"train": 12 * GIB}
@@ -153,8 +153,8 @@ def test_flags_other_than_over_share_and_limit_bypassed_make_no_candidate(reason
         (of_pod(TRAIN, namespace="kube-system"), EvictionRefusal.EXCLUDED_NAMESPACE),
         (of_pod(TRAIN, namespace="kai-resource-reservation"), EvictionRefusal.RESERVATION_POD),
         (of_pod(TRAIN, annotations={keys.MIRROR_POD: "0" * 32}), EvictionRefusal.STATIC_POD),
-        (replace(TRAIN, shares={A: Amount(SHARE, ShareSource.ANNOTATION)}), None),
-        (replace(TRAIN, limits={A: Amount(9 * GIB, LimitSource.ANNOTATION)}), None),
+        (pod_share("train", SHARE, source=ShareSource.ANNOTATION), None),
+        (with_limit(TRAIN, 9 * GIB), None),
     ],
     ids=["excluded", "reservation namespace", "static", "its own word", "its own limit"],
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.evaluation.status import Evaluation, Status, status_at
+from gpuagent.evaluation.status import Evaluation, Status
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.verdicts.flagging import Judge
@@ -26,7 +26,7 @@ def node(*problems: Problem, at: float = 10.0) -> Snapshot:
 
 
 def status(now: float, evaluation: Evaluation | None, *, silent: float = 0.0) -> Status:
-    return status_at(now, evaluation, started_at=0.0, interval=INTERVAL, pods_silent_for=silent)
+    return (evaluation or Evaluation()).at(now, started_at=0.0, interval=INTERVAL, pods_silent_for=silent)
 
 
 def causes(status_now: Status) -> list[tuple[str, str]]:

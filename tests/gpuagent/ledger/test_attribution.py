@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.ledger.attribution import Ended, PodIndex, Reservation
+from gpuagent.ledger.attribution import NoPod, PodIndex
 from gpuagent.pods.inventory import NodePod
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.inventories import inventory
@@ -73,14 +73,14 @@ def test_the_owner_of_a_process(process_origin: Origin, name: str | None) -> Non
 
 
 def test_a_reservation_pods_process_is_its_own() -> None:
-    assert INDEX.pod_of(origin(uid(900))) is Reservation.POD
-    assert INDEX.pod_of(origin(uid(900), uid(1))) is Reservation.POD
-    assert INDEX.pod_of(origin(uid(1), uid(900))) is not Reservation.POD
+    assert INDEX.pod_of(origin(uid(900))) is NoPod.RESERVATION
+    assert INDEX.pod_of(origin(uid(900), uid(1))) is NoPod.RESERVATION
+    assert INDEX.pod_of(origin(uid(1), uid(900))) is not NoPod.RESERVATION
 
 
 def test_a_static_reservation_pods_hash_is_known_too() -> None:
     document = reservation(annotations={"kubernetes.io/config.hash": HASH})
-    assert PodIndex.from_inventory(inventory(document)).pod_of(origin(HASH)) is Reservation.POD
+    assert PodIndex.from_inventory(inventory(document)).pod_of(origin(HASH)) is NoPod.RESERVATION
 
 
 class TestForgedNames:
@@ -117,7 +117,7 @@ def test_nested_cgroups_do_not_change_the_owner(path: list[str], data: st.DataOb
 def test_an_ended_pod_is_still_the_outermost_one() -> None:
     victim = inventory(pod("a", 1))
     index = PodIndex.from_inventory(replace(victim, ended_uids=frozenset({uid(2)})))
-    assert index.pod_of(origin(uid(2), uid(1))) is Ended.POD
+    assert index.pod_of(origin(uid(2), uid(1))) is NoPod.ENDED
     assert index.pod_of(origin(uid(1), uid(2))) is victim.pods[uid(1)]
 
 

@@ -12,7 +12,6 @@ from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.snapshot import GpuAccount, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Origin, Sample
-from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from tests.support.samples import (
     DENIED,
     GIB,
@@ -189,7 +188,7 @@ def test_a_lost_gpu_takes_its_pods_shares_along_and_leaves_the_others() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_promises_nothing_and_is_seen_only_while_a_process_lives(phase: str) -> None:
-    done = pod_share("done", GIB, pod=pod("done", phase=phase))
+    done = pod_share("done", pod=pod("done", phase=phase))
     alive = snapshot_of(sample(gpu((10, MIB)), origins={10: in_pod("done")}), done)
     assert account(alive).promised_bytes == 0
     assert used(alive, "done") == MIB
@@ -356,16 +355,11 @@ def test_the_share_of_a_neighbour_changes_no_figure_of_another_pod(
     share: int, gpus: list[str], asks: bool, group: str
 ) -> None:
     """A tenant may write anything on its own pod; its claim comes out as anything."""
-    spoof = PodShare(
-        pod=pod("spoof", labels={"runai-gpu-group": group}),
-        has_share=asks,
-        gpu_uuids=tuple(gpus),
-        shares={uuid: Amount(share, ShareSource.ANNOTATION) for uuid in gpus},
-        groups=(group,),
-    )
+    own = pod("spoof", labels={"runai-gpu-group": group})
+    spoof = pod_share("spoof", share, gpus=gpus, pod=own, has_share=asks, groups=(group,))
     devices: tuple[Gpu, ...] = (gpu((10, GIB), (11, MIB)), gpu((12, 3 * MIB), uuid=B, index=1))
     origins = {10: in_pod("train"), 11: in_pod("spoof"), 12: in_pod("serve")}
-    honest = replace(spoof, has_share=False, gpu_uuids=(), shares={}, groups=())
+    honest = pod_share("spoof", pod=own)
     with_spoof, without = (
         snapshot_of(sample(*devices, origins=origins), TRAIN, SERVE, each) for each in (spoof, honest)
     )

@@ -1,6 +1,6 @@
 """Memory at risk: promised, unused and not free, while a pod is above its share or the GPU is overpromised."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
@@ -14,19 +14,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
-from tests.support.samples import (
-    DENIED,
-    GIB,
-    MIB,
-    A,
-    B,
-    gpu,
-    in_pod,
-    pod,
-    pod_share,
-    sample,
-    snapshot_of,
-)
+from tests.support.samples import DENIED, GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of
 
 FULL = pod_share("train", 12 * GIB), pod_share("serve", 12 * GIB)
 
@@ -53,8 +41,8 @@ def at_risk(snapshot: Snapshot, uuid: str = A) -> int | None:
         pytest.param(node(pod_share("train", 2 * GIB), pod_share("serve", 4 * GIB), train=15 * GIB, serve=2 * GIB), 0, id="above its share, and enough is free"),
         pytest.param(node(*FULL, pod_share("guest"), train=0, serve=0, guest=257 * MIB), 657 * MIB, id="a pod without a share"),
         pytest.param(node(*FULL, pod_share("guest"), train=0, serve=0, guest=256 * MIB), 0, id="a small context of a pod without a share"),
-        pytest.param(node(*FULL, replace(pod_share("guest"), is_unresolved=True), train=0, serve=0, guest=9 * GIB), None, id="what a pod of an unknown GPU may use is unknown"),
-        pytest.param(node(*FULL, replace(pod_share("guest"), allowed_elsewhere={A: Amount(4 * GIB, ShareSource.BIND_REQUEST)}), train=0, serve=0, guest=9 * GIB), 9 * GIB + 400 * MIB, id="above the share that it may use on any GPU"),
+        pytest.param(node(*FULL, pod_share("guest", is_unresolved=True), train=0, serve=0, guest=9 * GIB), None, id="what a pod of an unknown GPU may use is unknown"),
+        pytest.param(node(*FULL, pod_share("guest", has_share=True, is_unresolved=True, possible={A: Amount(4 * GIB, ShareSource.BIND_REQUEST)}), train=0, serve=0, guest=9 * GIB), 9 * GIB + 400 * MIB, id="above the share that it may use on any GPU"),
         pytest.param(node(*FULL, pod_share("mps", pod=pod("mps", namespace="nvidia-device-plugin")), train=0, serve=0, mps=2 * GIB), 2 * GIB + 400 * MIB, id="an excluded namespace takes promised memory, too"),
         pytest.param(node(pod_share("train", 16 * GIB), pod_share("serve", 12 * GIB), train=0, serve=0), 4 * GIB + 400 * MIB, id="overpromised alone"),
         pytest.param(node(pod_share("train", 16 * GIB), pod_share("serve", 12 * GIB), train=13 * GIB, serve=12 * GIB - 500 * MIB), 3 * GIB + 500 * MIB, id="overpromised and full: nothing is free"),

@@ -42,12 +42,7 @@ def test_a_pod_with_every_kind_of_container() -> None:
     document["spec"]["ephemeralContainers"] = [{"name": "debug"}]
     (parsed_pod,) = inventory(document).pods.values()
     assert (parsed_pod.container_ids, parsed_pod.whole_gpus) == ((LEAF, "1e" * 32), 2)
-    assert (parsed_pod.key, parsed_pod.uid, parsed_pod.phase, parsed_pod.is_bound) == (
-        ("research", "half"),
-        uid(1),
-        "Running",
-        True,
-    )
+    assert (parsed_pod.key, parsed_pod.uid, parsed_pod.phase) == (("research", "half"), uid(1), "Running")
 
 
 def with_gpus(number: int, **more: str) -> dict[str, Any]:
@@ -382,8 +377,5 @@ NO_CONTAINER_STARTED = {"name": "main", "state": {"waiting": {"reason": "PodInit
 )  # fmt: skip
 def test_a_pod_runs_from_its_first_init_container_on(status: dict[str, Any], is_running: bool) -> None:
     document = {**pod(), "status": status}
-    decoded = decode_object(document)
-    assert isinstance(decoded, objects.Pod)
-    assert decoded.is_running is is_running
     assert node_pod_of(document).is_running is is_running
     assert read_pod(json.dumps(document).encode()).is_running is is_running

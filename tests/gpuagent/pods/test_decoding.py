@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.pods.node_pods import decoder, read_pod
+from gpuagent.pods.node_pods import labels_decoder, read_pod
 from gpuagent.pods.objects import Namespace, ObjectError
 from tests.support.inventories import inventory
 from tests.support.kube_objects import fraction, uid
 from tests.support.large_objects import deep_fields
 
-read_namespace = decoder("Namespace", Namespace)
+read_namespace = labels_decoder("Namespace", Namespace)
 
 
 def test_decoding_agrees_with_the_file_source() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from gpuagent.pods.bind_requests import UnplacedPods
 from gpuagent.pods.inventory import BindRequest, Key, NodePod
-from gpuagent.pods.unplaced import UnplacedPods
 from tests.support.samples import pod, uid_of
 
 GROUP = {"runai-gpu-group": "ga"}

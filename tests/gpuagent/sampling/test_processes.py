@@ -387,64 +387,56 @@ def test_bytes_that_are_no_text_and_files_without_end(proc: ProcTree) -> None:
     assert look_up(proc, 10)[0][10].result is LookupResult.DENIED
 
 
-class TestPidNamespace:
-    def problems(self, proc: ProcTree, *gpus: Gpu) -> list[Cause]:
-        return [problem.cause for problem in Processes(proc_root=proc.root).look_up(reading(*gpus))[1]]
+def unknown(*instances: MigInstance, mig: bool = False) -> Gpu:
+    """A GPU that does not report its memory."""
+    return Gpu(
+        index=0, uuid="GPU-a", model="GB10", total_bytes=None, used_bytes=None, reserved_bytes=None, processes=(), mig=mig,
+        instances=instances,
+    )  # fmt: skip
 
-    def test_empty_lists_and_memory_that_is_used(self, proc: ProcTree) -> None:
-        assert self.problems(proc, gpu(used=2 * GIB), gpu(uuid="GPU-b", used=0)) == [Cause.PID_NAMESPACE]
 
-    def test_the_problem_is_the_nodes(self, proc: ProcTree) -> None:
-        (problem,) = Processes(proc_root=proc.root).look_up(reading(gpu(used=2 * GIB)))[1]
-        assert problem.gpu_uuid == ""
-        assert "hostPID" in problem.detail
+def part(used: int | None, *pids: int) -> MigInstance:
+    processes = tuple(GpuProcess(pid, 1) for pid in pids)
+    return MigInstance(uuid="MIG-1", total_bytes=GIB, used_bytes=used, processes=processes)
 
-    def test_not_with_one_process_anywhere(self, proc: ProcTree) -> None:
-        proc.add(10, HOST)
-        assert self.problems(proc, gpu(used=2 * GIB), gpu(10, uuid="GPU-b")) == []
 
-    def test_not_with_one_process_on_a_mig_device(self, proc: ProcTree) -> None:
-        proc.add(10, HOST)
-        instance = MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(10, 1),))
-        assert self.problems(proc, gpu(used=2 * GIB, instances=(instance,))) == []
+DROPPED = Gpu(
+    index=0,
+    uuid="GPU-a",
+    model="A10",
+    total_bytes=24 * GIB,
+    used_bytes=2 * GIB,
+    reserved_bytes=0,
+    processes=None,
+)
+HIDDEN_LISTS = {
+    "empty lists, and memory that is used": ((gpu(used=2 * GIB), gpu(uuid="GPU-b", used=0)), True),
+    "one process anywhere": ((gpu(used=2 * GIB), gpu(10, uuid="GPU-b")), False),
+    "one process on a MIG device": ((gpu(used=2 * GIB, instances=(part(0, 10),)),), False),
+    "no memory that would need a process": ((gpu(used=GIB),), False),
+    "no GPU": ((), False),
+    "GB10: a GPU of unknown memory may be in use": ((unknown(),), True),
+    "a MIG device in use": ((unknown(part(GIB + 1), mig=True),), True),
+    "a MIG device of unknown memory": ((unknown(part(None), mig=True),), True),
+    "a MIG device with little memory in use": ((unknown(part(GIB), mig=True),), False),
+    "an unused MIG device": ((unknown(part(0), mig=True),), False),
+    "no MIG device": ((unknown(mig=True),), False),
+    "a list was dropped": ((DROPPED,), False),
+}
 
-    def test_not_in_the_hosts_namespace(self, proc: ProcTree) -> None:
-        proc.add(2, "0::/", name="kthreadd")
-        assert self.problems(proc, gpu(used=2 * GIB)) == []
 
-    def test_not_without_memory_that_would_need_a_process(self, proc: ProcTree) -> None:
-        assert self.problems(proc, gpu(used=GIB)) == []
-        assert self.problems(proc) == []
-
-    def unknown(self, *instances: MigInstance, mig: bool = False) -> Gpu:
-        return Gpu(
-            index=0, uuid="GPU-a", model="GB10", total_bytes=None, used_bytes=None, reserved_bytes=None,
-            processes=(), mig=mig, instances=instances,
-        )  # fmt: skip
-
-    def test_a_gpu_of_unknown_memory_may_be_in_use(self, proc: ProcTree) -> None:
-        """On GB10 an agent without hostPID sees no process either, and zero would be a lie."""
-        assert self.problems(proc, self.unknown()) == [Cause.PID_NAMESPACE]
-        proc.add(2, "0::/", name="kthreadd")
-        assert self.problems(proc, self.unknown()) == []
-
-    @pytest.mark.parametrize(
-        ("used", "is_evidence"), [(GIB + 1, True), (None, True), (GIB, False), (0, False)]
-    )
-    def test_mig_devices_count_for_their_gpu(
-        self, proc: ProcTree, used: int | None, is_evidence: bool
-    ) -> None:
-        instance = MigInstance(uuid="MIG-1", total_bytes=GIB, used_bytes=used, processes=())
-        causes = self.problems(proc, self.unknown(instance, mig=True))
-        assert causes == ([Cause.PID_NAMESPACE] if is_evidence else [])
-        assert self.problems(proc, self.unknown(mig=True)) == []
-
-    def test_not_when_a_list_was_dropped(self, proc: ProcTree) -> None:
-        unknown = Gpu(
-            index=0, uuid="GPU-a", model="A10", total_bytes=24 * GIB, used_bytes=2 * GIB, reserved_bytes=0,
-            processes=None,
-        )  # fmt: skip
-        assert self.problems(proc, unknown) == []
+@pytest.mark.parametrize(("gpus", "is_hidden"), HIDDEN_LISTS.values(), ids=HIDDEN_LISTS)
+def test_a_driver_that_lists_no_process_beside_used_memory(
+    proc: ProcTree, gpus: tuple[Gpu, ...], is_hidden: bool
+) -> None:
+    proc.add(10, HOST)
+    problems = Processes(proc_root=proc.root).look_up(reading(*gpus))[1]
+    assert [(problem.cause, problem.gpu_uuid) for problem in problems] == [
+        (Cause.PID_NAMESPACE, "")
+    ] * is_hidden
+    assert all("hostPID" in problem.detail for problem in problems)
+    proc.add(2, "0::/", name="kthreadd")
+    assert Processes(proc_root=proc.root).look_up(reading(*gpus))[1] == (), "the host's namespace"
 
 
 class TestTheRealProc:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent.evaluation.history import History
-from gpuagent.evaluation.status import Evaluation, Status, status_at
+from gpuagent.evaluation.status import Evaluation, Status
 from gpuagent.gpus.gpu_reading import LostGpu, Sensors, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.api import shares_json
@@ -28,7 +28,7 @@ def status_of(*snapshots: Snapshot) -> Status:
         history.record(snapshot)
     newest = snapshots[-1]
     evaluation = Evaluation(snapshot=newest, history=history, good_at=newest.taken_at)
-    return status_at(newest.taken_at, evaluation, started_at=0, interval=5, pods_silent_for=0)
+    return evaluation.at(newest.taken_at, started_at=0, interval=5, pods_silent_for=0)
 
 
 def api(status: Status) -> Any:

@@ -22,7 +22,6 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.server.agent_server import HttpServer
 from gpuagent.server.api import PageLinks
 from gpuagent.server.exposition import Metrics
-from gpuagent.shares.pod_share import Amount, LimitSource
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.verdicts.flagging import Judge
@@ -30,7 +29,7 @@ from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.driver_chain import Chain
-from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of
+from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, with_limit
 
 pytestmark = [
     pytest.mark.skipif(
@@ -104,8 +103,8 @@ def _sampled(number: int, at: float) -> Snapshot:
     long = pod("long", name=LONG, namespace="n" * 63, uid=shares[-1].pod.uid)
     shares[-1] = replace(shares[-1], pod=long)
     lost = pod_share("lost", GIB, gpus=(B,))
-    shares[1] = replace(pod_share(names[1]), limits={A: Amount(GIB, LimitSource.ANNOTATION)})
-    shares[2] = replace(shares[2], limits={A: Amount(GIB, LimitSource.ANNOTATION)})
+    shares[1] = with_limit(pod_share(names[1]), GIB)
+    shares[2] = with_limit(shares[2], GIB)
     busy = gpu(*used.items(), uuid=A, total_bytes=28 * GIB)
     origins = {index: in_pod(name) for index, name in enumerate(names, 1)}
     snapshot = snapshot_of(sample(busy, origins=origins, at=at), *shares, lost)

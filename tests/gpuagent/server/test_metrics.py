@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuagent.evaluation.status import Evaluation, Status, status_at
+from gpuagent.evaluation.status import Evaluation, Status
 from gpuagent.first_acts import FOR_FLAG, FOR_PROBLEM
 from gpuagent.gpus.gpu_reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
@@ -26,12 +26,25 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.server.exposition import Counts, Metrics
 from gpuagent.server.metric_families import Family
-from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, Candidate, PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.verdict import Change
 from kube.watch import Resource
-from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+from tests.support.samples import (
+    GIB,
+    MIB,
+    A,
+    B,
+    gpu,
+    in_pod,
+    pod,
+    pod_share,
+    sample,
+    snapshot_of,
+    uid_of,
+    with_limit,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,7 +59,9 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
         wall = None if good is None else 1.8e9 + good
         evaluation = Evaluation(snapshot=snapshot, verdicts=verdicts, good_at=good, good_wall_time=wall)
     at = evaluation.snapshot.taken_at if evaluation else 0
-    return status_at(at if now is None else now, evaluation, started_at=0, interval=5, pods_silent_for=0)
+    return (evaluation or Evaluation()).at(
+        at if now is None else now, started_at=0, interval=5, pods_silent_for=0
+    )
 
 
 class StubWatch:
@@ -87,7 +102,7 @@ TRAIN = replace(
         Candidate(ShareSource.ANNOTATION, "gpu-fraction 0.5", {A: 10 * GIB + 1}),
     ),
 )
-LIMITED = replace(pod_share("limited", GIB), limits={A: Amount(2 * GIB, LimitSource.ANNOTATION)})
+LIMITED = with_limit(pod_share("limited", GIB), 2 * GIB)
 
 
 def node(
@@ -189,8 +204,8 @@ def test_attribution_ok_is_0_exactly_while_verdicts_are_suspended() -> None:
 
 
 def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
-    lost = replace(
-        pod_share("lost", GIB, gpus=()), is_unresolved=True, lacks_reservation=True, changed="0.5, not 0.25"
+    lost = pod_share(
+        "lost", GIB, gpus=(), is_unresolved=True, lacks_reservation=True, changed="0.5, not 0.25"
     )
     text = text_of(status_of(node(0, more=lost), node(5, more=lost), node(10, more=lost)))
     assert [line for line in text.splitlines() if 'pod="lost"' in line and "_info" not in line] == [
@@ -202,14 +217,14 @@ def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"gpus": (), "is_unresolved": True}, {"gpus": (B,), "former_gpus": frozenset({A})}],
+    [{"gpus": (), "is_unresolved": True}, {"gpus": (B,)}],
     ids=["a share of an unknown GPU", "a former GPU"],
 )
 def test_the_time_above_a_share_is_exported_wherever_a_pod_is_compared_with_it(
     fields: dict[str, Any],
 ) -> None:
     elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
-    train = pod_share("train", 8 * GIB, allowed_elsewhere=elsewhere, **fields)
+    train = pod_share("train", 8 * GIB, possible=elsewhere, **fields)
     snapshots = [
         snapshot_of(sample(gpu((10, 12 * GIB)), origins={10: in_pod("train")}, at=at), train)
         for at in (0.0, 5.0)

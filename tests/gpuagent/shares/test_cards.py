@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.evaluation.status import Evaluation, status_at
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
@@ -17,15 +17,7 @@ from gpuagent.shares.share_resolver import ShareResolver
 from kai.share import MIB, MOST_BYTES
 from tests.support import samples as nodes
 from tests.support.inventories import built
-from tests.support.kube_objects import (
-    GPU_0,
-    GROUP_0,
-    bind_request,
-    fraction,
-    node,
-    pod,
-    reservation,
-)
+from tests.support.kube_objects import GPU_0, GROUP_0, bind_request, fraction, node, pod, reservation
 
 LARGEST_MIB = MOST_BYTES // MIB
 DEVICES: tuple[Gpu, ...] = (nodes.gpu(uuid=GPU_0),)
@@ -45,7 +37,7 @@ def answer(*documents: dict[str, Any]) -> dict[str, Any]:
     attribution = attribute(taken, PodIndex.from_inventory(made))
     snapshot = build_snapshot(taken, attribution=attribution, pod_shares=pod_shares)
     evaluation = Evaluation(snapshot=snapshot, good_at=0)
-    status = status_at(0, evaluation, started_at=0, interval=5, pods_silent_for=0)
+    status = evaluation.at(0, started_at=0, interval=5, pods_silent_for=0)
     read: dict[str, Any] = json.loads(shares_json(status, node="n", is_simulated=False))
     return read
 

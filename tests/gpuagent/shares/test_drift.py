@@ -1,6 +1,5 @@
 """Changes of a pod's declaration after its binding: the share that counts, flags, and effects on other pods."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.gpus.gpu_reading import Gpu
-from gpuagent.shares.pod_share import PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.releases import Version
-from tests.support.inventories import built, inventory
+from tests.support.inventories import inventory
 from tests.support.kube_objects import (
     GPU_0,
     GPU_1,
@@ -24,20 +23,11 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
+from tests.support.samples import MIB, gpu
 
-MIB = 1 << 20
 TWO_RESERVATIONS = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
 DEVICES = tuple(
-    Gpu(
-        index=index,
-        uuid=uuid,
-        model="A10",
-        total_bytes=23028 * MIB,
-        used_bytes=0,
-        reserved_bytes=0,
-        processes=(),
-    )
-    for index, uuid in enumerate((GPU_0, GPU_1))
+    gpu(uuid=uuid, index=index, total_bytes=23028 * MIB, used=0) for index, uuid in enumerate((GPU_0, GPU_1))
 )
 
 
@@ -59,178 +49,131 @@ def half(**annotations: str | None) -> dict[str, Any]:
     return document
 
 
-class TestAgainstTheBindRequest:
-    @pytest.mark.parametrize("share", ["0.5", "0.50", ".5", "5e-1", "0.504", "0.4951"])
-    def test_the_annotation_counts_as_kai_rounds_it(self, share: str) -> None:
-        made = inventory(fraction(share=share), reservation(), node(), bind_request())
-        assert not ShareResolver().resolve(made, DEVICES)[0].changed
-
-    def test_roundings_observed_on_clusters(self) -> None:
-        for share, portion in (("0.125", "0.12"), ("0.135", "0.14"), ("0.995", "0.99"), ("0.004", "0.00")):
-            made = inventory(fraction(share=share), reservation(), node(), bind_request(portion=portion))
-            assert not ShareResolver().resolve(made, DEVICES)[0].changed
-
-    @pytest.mark.parametrize(
-        ("document", "change"),
-        [
-            (half(gpu_fraction="0.9"), "the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"),
-            (half(gpu_fraction="0.51"), "the pod declares gpu-fraction 0.51, its BindRequest allocates 0.50"),
-            (half(gpu_fraction=None), "the pod declares no share, its BindRequest allocates 0.50"),
-            (half(gpu_fraction="abc"), "the pod declares no share, its BindRequest allocates 0.50"),
-            (half(gpu_fraction=None, gpu_memory="2000"), "the pod declares gpu-memory 2000, its BindRequest allocates 0.50"),
-            (half(gpu_fraction_num_devices="2"), "the pod declares gpu-fraction 0.5 on 2 GPUs, its BindRequest allocates 1 GPU"),
-        ],
-        ids=["more", "a little more", "gone", "unreadable", "of another kind", "on more devices"],
-    )  # fmt: skip
-    def test_a_difference_is_named_whether_or_not_the_edit_was_seen(
-        self, document: dict[str, Any], change: str
-    ) -> None:
-        made = inventory(document, reservation(), node(), bind_request())
-        unseen = ShareResolver().resolve(made, DEVICES)[0]
-        assert unseen.changed == change
-        seen = edited(half(), document, bind_request())
-        assert seen.changed == change
-        assert unseen.shares == seen.shares
-        assert unseen.shares[GPU_0].source is ShareSource.BIND_REQUEST
-        assert unseen.shares[GPU_0].bytes == 11500 * MIB
-
-    def test_gpu_memory_counts_as_its_portion(self) -> None:
-        document = half(gpu_fraction=None, gpu_memory="2000")
-        for portion, is_changed in (("0.09", False), ("0.08", True), ("0.10", True)):
-            made = inventory(document, reservation(), node(), bind_request(portion=portion))
-            assert bool(ShareResolver().resolve(made, DEVICES)[0].changed) is is_changed
-
-    def test_gpu_memory_by_an_old_kai(self) -> None:
-        """KAI v0.7 takes 4000 of a T4 for a quarter, later releases for 0.27."""
-        document = half(gpu_fraction=None, gpu_memory="4000")
-        made = inventory(document, reservation(), node("15360"), bind_request(portion="0.25"))
-        assert ShareResolver().resolve(made, DEVICES)[0].changed
-        assert not ShareResolver(kai_version=Version.parse("0.7.11")).resolve(made, DEVICES)[0].changed
-
-    def test_without_any_card_gpu_memory_cannot_be_compared(self) -> None:
-        document = half(gpu_fraction=None, gpu_memory="2000")
-        assert not ShareResolver().resolve(inventory(document, bind_request()), ())[0].changed
-
-    def test_the_change_ends_when_the_difference_is_gone(self) -> None:
-        pod_shares = ShareResolver()
-        for share, is_changed in (("0.5", False), ("0.9", True), ("0.5", False)):
-            made = inventory(fraction(share=share), reservation(), node(), bind_request())
-            assert bool(pod_shares.resolve(made, DEVICES)[0].changed) is is_changed
-
-    def test_a_label_that_differs_is_no_change(self) -> None:
-        assert not edited(fraction(), fraction(group=GROUP_1), bind_request()).changed
-
-    def test_groups_beyond_those_given_do_not_count(self) -> None:
-        more = fraction(group=None, labels={f"runai-gpu-group/{g}": g for g in (GROUP_0, GROUP_1)})
-        made = inventory(more, *TWO_RESERVATIONS, node(), bind_request())
-        pod_share = ShareResolver().resolve(made, DEVICES)[0]
-        assert (pod_share.groups, pod_share.gpu_uuids) == ((GROUP_0,), (GPU_0,))
-
-    def test_the_bind_request_that_comes_later_decides_from_then(self) -> None:
-        pod_shares = ShareResolver()
-        document = fraction(share="0.9")
-        assert (
-            pod_shares.resolve(inventory(document, reservation(), node()), DEVICES)[0].shares[GPU_0].bytes
-            == 20700 * MIB
-        )
-        later = pod_shares.resolve(inventory(document, reservation(), node(), bind_request()), DEVICES)[0]
-        assert later.shares[GPU_0].bytes == 11500 * MIB
-        assert later.changed
+def resolved(
+    *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
+) -> PodShare:
+    """The claim of a pod that was never seen before."""
+    resolver = ShareResolver(kai_version=Version.parse(version) if version else None)
+    return resolver.resolve(inventory(*documents), devices)[0]
 
 
-class TestAgainstTheFirstDeclaration:
-    @pytest.mark.parametrize(
-        ("then", "change"),
-        [
-            (half(gpu_fraction="0.9"), "the pod declares gpu-fraction 0.9; it declared gpu-fraction 0.5 when first seen"),
-            (half(gpu_fraction="0.501"), "the pod declares gpu-fraction 0.501; it declared gpu-fraction 0.5 when first seen"),
-            (half(gpu_fraction=None), "the pod declares no share; it declared gpu-fraction 0.5 when first seen"),
-            (half(gpu_fraction="abc"), "the pod declares no share; it declared gpu-fraction 0.5 when first seen"),
-            (half(gpu_fraction_num_devices="2"), "the pod declares gpu-fraction 0.5 on 2 GPUs; it declared gpu-fraction 0.5 when first seen"),
-            (fraction(group=GROUP_1), "its GPU group labels have changed since the pod was first seen"),
-            (fraction(group=None), "its GPU group labels have changed since the pod was first seen"),
-            (fraction(labels={"runai-gpu-group/x": "x"}), ""),
-            (half(gpu_fraction="0.50"), ""),
-            (half(gpu_fraction_container_name="other"), ""),
-        ],
-    )  # fmt: skip
-    def test_the_first_counts_and_the_difference_is_named(self, then: dict[str, Any], change: str) -> None:
-        pod_share = edited(half(), then)
-        assert pod_share.changed == change
-        assert {gpu: amount.bytes for gpu, amount in pod_share.shares.items()} == {GPU_0: 11500 * MIB}
-        assert pod_share.shares[GPU_0].source is ShareSource.ANNOTATION
-        assert pod_share.gpu_uuids == (GPU_0,)
+MEMORY = half(gpu_fraction=None, gpu_memory="2000")
+BESIDE = (reservation(), node())
+BEYOND = fraction(group=None, labels={f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)})
+ROUNDED = {
+    **{f"{share} is 0.50": ((fraction(share=share), *BESIDE, bind_request()), False)
+       for share in ("0.5", "0.50", ".5", "5e-1", "0.504", "0.4951")},
+    **{f"observed: {share} is {portion}": ((fraction(share=share), *BESIDE, bind_request(portion=portion)), False)
+       for share, portion in (("0.125", "0.12"), ("0.135", "0.14"), ("0.995", "0.99"), ("0.004", "0.00"))},
+    **{f"2000 MiB of an A10 and {portion}": ((MEMORY, *BESIDE, bind_request(portion=portion)), is_changed)
+       for portion, is_changed in (("0.09", False), ("0.08", True), ("0.10", True))},
+    "another group label: KAI changes it, too": ((fraction(group=GROUP_1), *BESIDE, bind_request()), False),
+}  # fmt: skip
 
-    def test_a_share_that_is_added_later_does_not_count(self) -> None:
-        """A pod without a share must not be able to declare one later."""
-        pod_share = edited(pod(), half())
-        assert (pod_share.has_share, pod_share.shares) == (False, {})
-        assert pod_share.changed.startswith("the pod declares gpu-fraction 0.5; it declared no share")
-        assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, changed later"]
 
-    def test_both_declarations_are_candidates(self) -> None:
-        pod_share = edited(half(), half(gpu_fraction="0.9"))
-        assert [candidate.text for candidate in pod_share.candidates] == [
-            "gpu-fraction 0.5, as first seen",
-            "gpu-fraction 0.9, changed later",
-        ]
+@pytest.mark.parametrize(("documents", "is_changed"), ROUNDED.values(), ids=ROUNDED)
+def test_an_annotation_counts_as_kai_rounds_it(
+    documents: tuple[dict[str, Any], ...], is_changed: bool
+) -> None:
+    assert bool(resolved(*documents).changed) is is_changed
 
-    def test_the_change_ends_when_the_difference_is_gone(self) -> None:
-        pod_shares = ShareResolver()
-        for share, is_changed in (("0.5", False), ("0.9", True), ("0.5", False)):
-            made = inventory(fraction(share=share), reservation(), node())
-            assert bool(pod_shares.resolve(made, DEVICES)[0].changed) is is_changed
 
-    def test_more_groups_than_devices_are_named_from_the_start(self) -> None:
-        more = fraction(group=None, labels={f"runai-gpu-group/{g}": g for g in (GROUP_0, GROUP_1)})
-        pod_share = ShareResolver().resolve(inventory(more, *TWO_RESERVATIONS, node()), DEVICES)[0]
-        assert pod_share.changed == "the pod has 2 GPU groups for a share of 1 GPU"
-
-    def test_the_queue_is_the_first_one(self) -> None:
-        assert edited(fraction(), fraction(labels={"kai.scheduler/queue": "team-b"})).queue == "team-a"
-
-    def test_a_new_pod_of_the_same_name_has_its_own_share(self) -> None:
-        pod_share = edited(fraction(), fraction(number=2, share="0.9"))
-        assert not pod_share.changed
-        assert pod_share.shares[GPU_0].bytes == 20700 * MIB
-
-    def test_a_pod_that_went_away_is_forgotten(self) -> None:
-        pod_shares = ShareResolver()
-        pod_shares.resolve(inventory(fraction(), reservation(), node()), DEVICES)
-        pod_shares.resolve(inventory(reservation(), node()), DEVICES)
-        pod_share = pod_shares.resolve(inventory(fraction(share="0.9"), reservation(), node()), DEVICES)[0]
-        assert not pod_share.changed
-        assert pod_share.shares[GPU_0].bytes == 20700 * MIB
-
-    def test_a_pod_that_is_not_bound_yet_may_still_change(self) -> None:
-        pod_shares = ShareResolver()
-        first = built(fraction(), reservation(), node()).inventory
-        unbound = {key: replace(node_pod, is_bound=False) for key, node_pod in first.pods.items()}
-        pod_shares.resolve(replace(first, pods=unbound), DEVICES)
-        pod_share = pod_shares.resolve(inventory(fraction(share="0.9"), reservation(), node()), DEVICES)[0]
-        assert not pod_share.changed
-        assert pod_share.shares[GPU_0].bytes == 20700 * MIB
-
-    @pytest.mark.parametrize(
-        ("key", "change"),
-        [
-            ("gpu-memory.request", "the pod declares gpu-memory.request"),
-            ("gpu-memory.limit", "the memory limits of its containers have changed"),
-            ("gpus.devices", "the GPUs of its containers have changed"),
-        ],
+def test_gpu_memory_is_compared_by_kais_release_and_the_card() -> None:
+    """KAI v0.7 takes 4000 of a T4 for a quarter, later releases for 0.27."""
+    documents = (
+        half(gpu_fraction=None, gpu_memory="4000"),
+        reservation(),
+        node("15360"),
+        bind_request(portion="0.25"),
     )
-    def test_changed_requests_of_containers_are_named(self, key: str, change: str) -> None:
-        prefix = "nvidia.com/container.main."
-        before = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "3Gi", "gpus.devices": GPU_0}
-        later = {"gpu-memory.request": "5Gi", "gpu-memory.limit": "1Ti", "gpus.devices": GPU_1}
-        labels = {"runai-gpu-group": GROUP_0}
-        first = pod(labels=labels, annotations={prefix + name: value for name, value in before.items()})
-        edit = {prefix + name: value for name, value in (before | {key: later[key]}).items()}
-        then = pod(labels=labels, annotations=edit)
-        pod_share = edited(first, then)
-        assert pod_share.changed.startswith(change)
-        assert pod_share.shares[GPU_0].bytes == 4 << 30
-        assert pod_share.limits[GPU_0].bytes == 3 << 30
+    assert resolved(*documents).changed
+    assert not resolved(*documents, version="0.7.11").changed
+    assert not resolved(MEMORY, bind_request(), devices=()).changed, "without any card it cannot be compared"
+
+
+ALLOCATES, FIRST_SEEN = "its BindRequest allocates", "it declared gpu-fraction 0.5 when first seen"
+LABELS_CHANGED = "its GPU group labels have changed since the pod was first seen"
+EDITS = {
+    "more": (half(gpu_fraction="0.9"), f"the pod declares gpu-fraction 0.9, {ALLOCATES} 0.50", f"the pod declares gpu-fraction 0.9; {FIRST_SEEN}"),
+    "a little more": (half(gpu_fraction="0.51"), f"the pod declares gpu-fraction 0.51, {ALLOCATES} 0.50", f"the pod declares gpu-fraction 0.51; {FIRST_SEEN}"),
+    "as little as KAI rounds": (half(gpu_fraction="0.501"), "", f"the pod declares gpu-fraction 0.501; {FIRST_SEEN}"),
+    "gone": (half(gpu_fraction=None), f"the pod declares no share, {ALLOCATES} 0.50", f"the pod declares no share; {FIRST_SEEN}"),
+    "unreadable": (half(gpu_fraction="abc"), f"the pod declares no share, {ALLOCATES} 0.50", f"the pod declares no share; {FIRST_SEEN}"),
+    "of another kind": (MEMORY, f"the pod declares gpu-memory 2000, {ALLOCATES} 0.50", f"the pod declares gpu-memory 2000; {FIRST_SEEN}"),
+    "on more devices": (half(gpu_fraction_num_devices="2"), f"the pod declares gpu-fraction 0.5 on 2 GPUs, {ALLOCATES} 1 GPU", f"the pod declares gpu-fraction 0.5 on 2 GPUs; {FIRST_SEEN}"),
+    "another group": (fraction(group=GROUP_1), "", LABELS_CHANGED),
+    "no group": (fraction(group=None), "", LABELS_CHANGED),
+    "a label in the form for several devices": (fraction(labels={"runai-gpu-group/x": "x"}), "", ""),
+    "another form": (half(gpu_fraction="0.50"), "", ""),
+    "another container": (half(gpu_fraction_container_name="other"), "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("then", "against_record", "against_first"), EDITS.values(), ids=EDITS)
+def test_a_difference_is_named_and_what_counted_counts(
+    then: dict[str, Any], against_record: str, against_first: str
+) -> None:
+    for beside, change, source in (
+        ((bind_request(),), against_record, ShareSource.BIND_REQUEST),
+        ((), against_first, ShareSource.ANNOTATION),
+    ):
+        pod_share = edited(half(), then, *beside)
+        assert pod_share.changed == change
+        assert pod_share.shares == {GPU_0: Amount(11500 * MIB, source)}
+        assert not edited(then, half(), bind_request()).changed, "the difference is gone"
+    assert resolved(then, *BESIDE, bind_request()).changed == against_record, (
+        "whether or not the edit was seen"
+    )
+
+
+def test_groups_beyond_those_given_do_not_count() -> None:
+    pod_share = resolved(BEYOND, *TWO_RESERVATIONS, node(), bind_request())
+    assert (pod_share.groups, pod_share.gpu_uuids) == ((GROUP_0,), (GPU_0,))
+    pod_share = resolved(BEYOND, *TWO_RESERVATIONS, node())
+    assert pod_share.changed == "the pod has 2 GPU groups for a share of 1 GPU", "named from the start"
+
+
+def test_a_share_that_is_added_later_does_not_count() -> None:
+    """A pod without a share must not be able to declare one later."""
+    pod_share = edited(pod(), half())
+    assert (pod_share.has_share, pod_share.shares) == (False, {})
+    assert pod_share.changed.startswith("the pod declares gpu-fraction 0.5; it declared no share")
+    assert [candidate.text for candidate in pod_share.candidates] == ["gpu-fraction 0.5, changed later"]
+
+
+def test_both_declarations_are_candidates_and_the_first_queue_counts() -> None:
+    pod_share = edited(half(), fraction(share="0.9", labels={"kai.scheduler/queue": "team-b"}))
+    texts = [candidate.text for candidate in pod_share.candidates]
+    assert texts == ["gpu-fraction 0.5, as first seen", "gpu-fraction 0.9, changed later"]
+    assert pod_share.queue == "team-a"
+
+
+def test_a_new_pod_of_the_same_name_has_its_own_share_and_a_pod_that_went_away_is_forgotten() -> None:
+    resolver = ShareResolver()
+    for documents in ((fraction(),), (fraction(number=2, share="0.9"),), (), (fraction(share="0.9"),)):
+        made = resolver.resolve(inventory(*documents, *BESIDE), DEVICES)
+        for pod_share in made if documents != (fraction(),) else ():
+            assert (pod_share.changed, pod_share.shares[GPU_0].bytes) == ("", 20700 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("gpu-memory.request", "the pod declares gpu-memory.request"),
+        ("gpu-memory.limit", "the memory limits of its containers have changed"),
+        ("gpus.devices", "the GPUs of its containers have changed"),
+    ],
+)
+def test_changed_requests_of_containers_are_named(key: str, change: str) -> None:
+    prefix = "nvidia.com/container.main."
+    before = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "3Gi", "gpus.devices": GPU_0}
+    later = {"gpu-memory.request": "5Gi", "gpu-memory.limit": "1Ti", "gpus.devices": GPU_1}
+    labels = {"runai-gpu-group": GROUP_0}
+    first = pod(labels=labels, annotations={prefix + name: value for name, value in before.items()})
+    edit = {prefix + name: value for name, value in (before | {key: later[key]}).items()}
+    pod_share = edited(first, pod(labels=labels, annotations=edit))
+    assert pod_share.changed.startswith(change)
+    assert (pod_share.shares[GPU_0].bytes, pod_share.limits[GPU_0].bytes) == (4 << 30, 3 << 30)
 
 
 def test_a_group_that_is_edited_to_an_unreserved_one_lacks_a_reservation() -> None:
@@ -286,11 +229,7 @@ def test_a_spoof_changes_no_share_of_another_pod(
     has_requests: bool,
     whole: str | None,
 ) -> None:
-    beside = [
-        _VICTIM,
-        *TWO_RESERVATIONS,
-        node(),
-    ]
+    beside = [_VICTIM, *TWO_RESERVATIONS, node()]
     if has_requests:
         beside.append(bind_request("victim", 2, "0.25", groups=(GROUP_1,)))
     alone = ShareResolver().resolve(inventory(*beside), DEVICES)[0]

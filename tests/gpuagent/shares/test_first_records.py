@@ -7,9 +7,10 @@ import pytest
 
 from gpuagent.actions.eviction_rules import EvictionRefusal
 from gpuagent.gpus.gpu_reading import Gpu
-from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.inventory import NodePod
 from gpuagent.serve_options import parse_sharing_mode
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.records import NO_RECORDS, PodRecords
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.installation import SharingMode
 from kai.releases import Version
@@ -20,10 +21,10 @@ from tests.support.kube_objects import (
     GPU_1,
     GROUP_0,
     GROUP_1,
-    RESERVATIONS,
     bind_request,
     fraction,
     node,
+    of_tenant,
     pod,
     reservation,
     uid,
@@ -39,21 +40,6 @@ OVER, UNASSIGNED = (POD, GPU_0, "over-share"), (POD, GPU_1, "unassigned-gpu")
 TENANT = "vcluster-red"
 BOTH = {POD: {GPU_0: 20 * GIB, GPU_1: 18 * GIB}}
 """Above a half of 24 GiB on the pod's own GPU, and on another one."""
-
-
-def of_tenant(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the host's copy of a tenant's object, with the names inside the vCluster."""
-    metadata = document["metadata"]
-    namespace = RESERVATIONS if metadata["name"].startswith("gpu-reservation") else "ml"
-    metadata["namespace"] = TENANT
-    metadata["labels"] |= {"vcluster.loft.sh/managed-by": "red"}
-    metadata["annotations"] |= {
-        "vcluster.loft.sh/object-name": metadata["name"],
-        "vcluster.loft.sh/object-namespace": namespace,
-        "vcluster.loft.sh/object-host-name": metadata["name"],
-        "vcluster.loft.sh/object-host-namespace": TENANT,
-    }
-    return document
 
 
 def share_after(*histories: tuple[dict[str, Any], ...], version: str | None = None) -> PodShare:
@@ -127,10 +113,7 @@ def test_a_standing_flag_on_a_foreign_gpu_ends_when_the_pod_leaves_the_gpu() -> 
 RETRIED = (fraction(group="retried"), bind_request(groups=(GROUP_0,)))
 ANOTHER = fraction("another", 2, "0.25", GROUP_0)
 WITHIN = {POD: {GPU_0: 10 * GIB}}
-KNOWN_BY = {
-    "nothing": (),
-    "an earlier reservation pod": (reservation("retried", GPU_0, 800),),
-}
+KNOWN_BY = {"nothing": (), "an earlier reservation pod": (reservation("retried", GPU_0, 800),)}
 
 
 @pytest.mark.parametrize("records", KNOWN_BY.values(), ids=KNOWN_BY)
@@ -203,7 +186,7 @@ def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
 def test_other_later_records_change_nothing(later: tuple[dict[str, Any], ...]) -> None:
     pod_share = share_after(HOST, later)
     assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
-    assert (pod_share.gpu_uuids, pod_share.former_gpus) == ((GPU_0,), frozenset())
+    assert (pod_share.gpu_uuids, list(pod_share.entitlements)) == ((GPU_0,), [GPU_0])
 
 
 def test_a_pod_that_is_bound_again_needs_kais_own_reservation_pod() -> None:
@@ -247,12 +230,10 @@ def test_a_bind_request_that_comes_late_counts() -> None:
 
 
 def test_the_second_of_two_gpus_is_added_when_it_becomes_known() -> None:
-    labels = {f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)}
-    two = fraction(group=None, labels=labels, annotations={"gpu-fraction-num-devices": "2"})
     first, second = reservation(), reservation(GROUP_1, GPU_1, 901)
-    assert share_after((two, first), (two, first, second)).gpu_uuids == (GPU_0, GPU_1)
-    assert share_after((two, first), (two,)).gpu_uuids == (GPU_0,)
-    assert share_after((two, first, second), (two, second)).gpu_uuids == (GPU_0, GPU_1)
+    assert share_after((TWO_GROUPS, first), (TWO_GROUPS, first, second)).gpu_uuids == (GPU_0, GPU_1)
+    assert share_after((TWO_GROUPS, first), (TWO_GROUPS,)).gpu_uuids == (GPU_0,)
+    assert share_after((TWO_GROUPS, first, second), (TWO_GROUPS, second)).gpu_uuids == (GPU_0, GPU_1)
 
 
 def test_a_pin_ends_with_the_pods_uid() -> None:
@@ -276,19 +257,19 @@ def test_pins_and_finished_pods_cost_no_memory_after_their_end() -> None:
             for each in range(4)
         ]
         resolver.resolve(inventory(node(), *documents, reservation(number=9000)), DEVICES)
-    assert (len(resolver._records), len(resolver._finished), len(resolver._first)) == (2, 2, 4)
+    kept = [(each.finished is None, each.records is NO_RECORDS) for each in resolver._known.values()]
+    assert sorted(kept) == [(False, True)] * 2 + [(True, False)] * 2
 
 
 def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[str] = []
+    resolved: list[str] = []
+    original = PodRecords.updated
 
-    def counted(pod_: Any, inventory_: Inventory, where: str) -> Any:
-        parsed.append(pod_.uid)
-        return original(pod_, inventory_, where)
+    def counted(records: PodRecords, pod_: NodePod, *rest: Any) -> PodRecords:
+        resolved.append(pod_.uid)
+        return original(records, pod_, *rest)
 
-    from gpuagent.shares.allocations import find_allocation as original
-
-    monkeypatch.setattr("gpuagent.shares.share_resolver.find_allocation", counted)
+    monkeypatch.setattr(PodRecords, "updated", counted)
     made = inventory(
         node(), *HOST, *(fraction(f"p{number}", number, phase="Succeeded") for number in range(10, 40))
     )
@@ -296,51 +277,47 @@ def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(5):
         shares = resolver.resolve(replace(made), DEVICES)
         assert [each.pod.uid for each in shares] == list(made.pods)
-    assert len(parsed) == 30 + 5
+    assert len(resolved) == 30 + 5
 
 
-class TestUnknownGpu:
-    """The share is known and the GPU is not: the share is the bound on each GPU."""
+CLAIM = {**HOST_POD, "spec": HOST_POD["spec"] | {"resourceClaims": [{"name": "gpu"}]}}
+TWO_GROUPS = fraction(
+    group=None, labels={f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)},
+    annotations={"gpu-fraction-num-devices": "2"},
+)  # fmt: skip
+SUM = pod(
+    annotations={f"nvidia.com/container.{name}.gpu-memory.request": "6Gi" for name in "ab"},
+    labels={"runai-gpu-group": GROUP_0},
+)
+UNKNOWN_GPU = {
+    "annotation": ((HOST_POD,), (10, 14), {GPU_1}),
+    "BindRequest": ((HOST_POD, bind_request()), (10, 14), {GPU_1}),
+    "reservation pod without a GPU": ((HOST_POD, reservation(gpu="-1")), (10, 14), {GPU_1}),
+    "no group": ((NO_LABEL, bind_request(groups=())), (10, 14), {GPU_1}),
+    "within on both": ((HOST_POD,), (10, 10), set()),
+    "a claim beside the share": ((CLAIM,), (14, 0), set()),
+    "a whole GPU beside the share": ((fraction(gpus="1"),), (14, 0), set()),
+    "the sum of the containers is the bound": ((SUM,), (13, 0), {GPU_0}),
+    "within the sum of the containers": ((SUM,), (12, 0), set()),
+}  # fmt: skip
 
-    def flagged(self, *documents: dict[str, Any], **used: int) -> set[tuple[str, str, str]]:
-        seen = Pipeline()
-        on = {GPU_0: used.get("first", 0), GPU_1: used.get("second", 0)}
-        seen.see(
-            node(),
-            *documents,
-            used_bytes={POD: {uuid: amount for uuid, amount in on.items() if amount}},
-            times=4,
-        )
-        assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0), "nothing is promised on a GPU"
-        return {each for each in seen.flagged if each[2] != "no-reservation"}
 
-    @pytest.mark.parametrize(
-        "documents",
-        [(HOST_POD,), (HOST_POD, bind_request()), (HOST_POD, reservation(gpu="-1")), (NO_LABEL, bind_request(groups=()))],
-        ids=["annotation", "BindRequest", "reservation pod without a GPU", "no group"],
-    )  # fmt: skip
-    def test_more_than_the_share_on_one_gpu(self, documents: tuple[dict[str, Any], ...]) -> None:
-        assert self.flagged(*documents, first=10 * GIB, second=10 * GIB) == set()
-        assert self.flagged(*documents, first=10 * GIB, second=14 * GIB) == {(POD, GPU_1, "over-share")}
+@pytest.mark.parametrize(("documents", "used", "over"), UNKNOWN_GPU.values(), ids=UNKNOWN_GPU)
+def test_where_the_gpu_is_unknown_the_share_is_the_bound_on_each(
+    documents: tuple[dict[str, Any], ...], used: tuple[int, int], over: set[str]
+) -> None:
+    seen, on = Pipeline(), dict(zip((GPU_0, GPU_1), used, strict=True))
+    used_bytes = {POD: {uuid: amount * GIB for uuid, amount in on.items() if amount}}
+    seen.see(node(), *documents, used_bytes=used_bytes, times=4)
+    assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0), "nothing is promised on a GPU"
+    flagged = {each for each in seen.flagged if each[2] != "no-reservation"}
+    assert flagged == {(POD, uuid, "over-share") for uuid in over}
 
-    def test_one_of_two_gpus_is_known(self) -> None:
-        labels = {f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)}
-        two = fraction(group=None, labels=labels, annotations={"gpu-fraction-num-devices": "2"})
-        seen = Pipeline()
-        seen.see(node(), two, reservation(), used_bytes={POD: {GPU_0: 10 * GIB, GPU_1: 14 * GIB}}, times=4)
-        assert (POD, GPU_1, "over-share") in seen.flagged
 
-    def test_a_pod_with_gpus_of_unknown_size_beside_its_share_is_not_compared(self) -> None:
-        claim = {**HOST_POD, "spec": HOST_POD["spec"] | {"resourceClaims": [{"name": "gpu"}]}}
-        assert self.flagged(claim, first=14 * GIB) == set()
-        whole = fraction(gpus="1")
-        assert self.flagged(whole, first=14 * GIB) == set()
-
-    def test_the_sum_of_the_containers_is_the_bound(self) -> None:
-        requests = {f"nvidia.com/container.{name}.gpu-memory.request": "6Gi" for name in "ab"}
-        document = pod(annotations=requests, labels={"runai-gpu-group": GROUP_0})
-        assert self.flagged(document, first=12 * GIB) == set()
-        assert self.flagged(document, first=13 * GIB) == {(POD, GPU_0, "over-share")}
+def test_where_one_of_two_gpus_is_known_the_share_is_the_bound_on_the_other() -> None:
+    seen = Pipeline()
+    seen.see(node(), TWO_GROUPS, reservation(), used_bytes={POD: {GPU_0: 10 * GIB, GPU_1: 14 * GIB}}, times=4)
+    assert (POD, GPU_1, "over-share") in seen.flagged
 
 
 PREFIX = "nvidia.com/container.main.gpu-memory."

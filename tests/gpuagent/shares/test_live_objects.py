@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.pod_owners import Tenant
@@ -18,20 +17,11 @@ from kai.releases import Version
 from service.log import JsonLog
 from tests.support.kube_objects import GPU_0, GPU_1, listed, namespace_object, node
 from tests.support.pods import folder_from
+from tests.support.samples import MIB, gpu
 
-MIB = 1 << 20
 BOUND, WRITTEN = ShareSource.BIND_REQUEST, ShareSource.ANNOTATION
 DEVICES = tuple(
-    Gpu(
-        index=index,
-        uuid=uuid,
-        model="A10",
-        total_bytes=23028 * MIB,
-        used_bytes=0,
-        reserved_bytes=0,
-        processes=(),
-    )
-    for index, uuid in enumerate((GPU_0, GPU_1))
+    gpu(uuid=uuid, index=index, total_bytes=23028 * MIB, used=0) for index, uuid in enumerate((GPU_0, GPU_1))
 )
 # Moments of objects that later files show further on, and pods that never got a node.
 EARLIER = (".1-", ".2-grouped", ".3-", ".admitted", ".pending", "failed-webhook-order", ".tenant")
@@ -39,14 +29,7 @@ EARLIER = (".1-", ".2-grouped", ".3-", ".admitted", ".pending", "failed-webhook-
 
 def documents(folder: str) -> list[dict[str, Any]]:
     root = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / folder
-    names = (
-        "pod-*",
-        "reservation-pod*",
-        "bindrequest-*",
-        "node-*",
-        "kai-pod*",
-        "node.host*",
-    )
+    names = ("pod-*", "reservation-pod*", "bindrequest-*", "node-*", "kai-pod*", "node.host*")
     files = [file for pattern in names for file in sorted(root.glob(f"{pattern}.json"))]
     made = [json.loads(file.read_text()) for file in files if not any(part in file.name for part in EARLIER)]
     assert made
@@ -105,11 +88,11 @@ def test_shares_sources_queues_and_gpus(tmp_path: Path, version: str) -> None:
 
 def test_the_pods_that_share_a_deployments_and_a_jobs_gpu(tmp_path: Path) -> None:
     pod_shares = resolve(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")
-    for owner, gpu in (("server-", GPU_0), ("batch-", GPU_1)):
+    for owner, uuid in (("server-", GPU_0), ("batch-", GPU_1)):
         (pod_share,) = (
             pod_share for pod_share in pod_shares.values() if pod_share.pod.name.startswith(owner)
         )
-        assert pod_share.shares == {gpu: Amount(1150 * MIB, WRITTEN)}
+        assert pod_share.shares == {uuid: Amount(1150 * MIB, WRITTEN)}
 
 
 def test_the_pod_without_a_reservation_left(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.shares.pod_share import ShareSource
+from gpuagent.shares.pod_share import ShareSource, Validity
 from gpuagent.verdicts.messages import message
 from tests.support.inventories import built
 from tests.support.kube_objects import (
@@ -52,7 +52,7 @@ def test_an_annotation_without_an_allocation_is_no_share(annotations: dict[str, 
         {},
     )
     (candidate,) = pod_share.candidates
-    assert not candidate.counts
+    assert candidate.validity is Validity.IGNORED
     assert "ignored by KAI" in candidate.text
 
 
@@ -113,33 +113,57 @@ def test_an_invented_group_label_is_flagged_as_no_reservation(annotations: dict[
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
 
 
-def test_a_group_label_that_comes_later_makes_no_share() -> None:
-    """KAI writes it before it binds the pod."""
-    seen, used_bytes = Pipeline(), {POD: {GPU_1: GIB}}
-    seen.see(*NODE, pod(annotations={"gpu-fraction": "0.9"}), used_bytes=used_bytes)
-    edited = pod(annotations={"gpu-fraction": "0.9"}, labels={"runai-gpu-group": GROUP_0})
-    seen.see(*NODE, edited, used_bytes=used_bytes, times=3)
-    assert seen.flagged == {(POD, GPU_1, "no-share")}
-    assert seen.promised(GPU_0) == 0
+STARTED: dict[str, Any] = {
+    "initContainerStatuses": [{"name": "init", "containerID": f"containerd://{'c' * 64}"}]
+}
+WAITS, INIT_RUNS = fraction(group=None, phase="Pending"), fraction(group=None, phase="Pending", **STARTED)
+UNPLACED, LABELLED = (
+    pod(annotations={"gpu-fraction": "0.9"}, labels=labels) for labels in ({}, {"runai-gpu-group": GROUP_0})
+)
+NO_SHARE = {(POD, GPU_0, "no-share")}
+Step = tuple[tuple[dict[str, Any], ...], dict[str, int]]
+HISTORIES: dict[str, tuple[list[Step], set[tuple[str, str, str]], bool, int]] = {
+    "a label that comes later makes no share: KAI writes it before it binds the pod": (
+        [((*NODE, UNPLACED), {GPU_1: GIB}), ((*NODE, LABELLED), {GPU_1: GIB})], {(POD, GPU_1, "no-share")}, False, 0,
+    ),
+    "a label that goes takes no share: the pod was placed": (
+        [((*NODE, fraction()), {GPU_0: GIB}), ((*NODE, fraction(group=None)), {GPU_0: GIB})],
+        {(POD, GPU_0, "share-changed")}, True, 11500 << 20,
+    ),
+    "a BindRequest alone is enough": (
+        [((*NODE, fraction(group=None), bind_request()), {GPU_0: GIB})], set(), True, 11500 << 20,
+    ),
+    "also one whose portion cannot be read": (
+        [((*NODE, fraction(group=None), bind_request(portion="a half")), {GPU_0: GIB})], set(), True, 0,
+    ),
+    "the BindRequest of another pod": (
+        [((*NODE, fraction(group=None), bind_request(number=2)), {GPU_0: GIB})], NO_SHARE, False, 0,
+    ),
+    "an unreadable BindRequest leaves the share open": (
+        [((*NODE, fraction(group=None), bind_request(groups=("g",) * 2000)), {GPU_0: GIB})], set(), True, 0,
+    ),
+    "a pod that does not run yet has the share it asks for, and promises nothing": (
+        [((*NODE, WAITS), {})], set(), True, 0,
+    ),
+    "until an init container of it runs": (
+        [((*NODE, WAITS), {}), ((*NODE, INIT_RUNS), {GPU_0: GIB})], NO_SHARE, False, 0,
+    ),
+    "a pod that does not run lacks no reservation": ([((node(), fraction(phase="Pending")), {})], set(), True, 0),
+    "an init container that runs counts": (
+        [((node(), fraction(phase="Pending", **STARTED)), {GPU_0: GIB})], {(POD, "", "no-reservation")}, True, 0,
+    ),
+}  # fmt: skip
 
 
-def test_a_group_label_that_goes_takes_no_share() -> None:
-    """Of KAI's own accord, or by an edit: the pod was placed."""
-    seen, used_bytes = Pipeline(), {POD: {GPU_0: GIB}}
-    seen.see(*NODE, fraction(), used_bytes=used_bytes)
-    seen.see(*NODE, fraction(group=None), used_bytes=used_bytes, times=3)
-    assert seen.pod_share(POD).shares[GPU_0].bytes == 11500 << 20
-    assert {reason for _, _, reason in seen.flagged} == {"share-changed"}
-
-
-@pytest.mark.parametrize("portion", ["0.50", "a half"])
-def test_a_bind_request_alone_is_enough(portion: str) -> None:
+@pytest.mark.parametrize(("steps", "flagged", "has_share", "promised"), HISTORIES.values(), ids=HISTORIES)
+def test_what_kais_records_make_of_a_share(
+    steps: list[Step], flagged: set[tuple[str, str, str]], has_share: bool, promised: int
+) -> None:
     seen = Pipeline()
-    seen.see(
-        *NODE, fraction(group=None), bind_request(portion=portion), used_bytes={POD: {GPU_0: GIB}}, times=3
-    )
-    assert seen.pod_share(POD).has_share
-    assert seen.flagged == set()
+    for documents, used_bytes in steps:
+        seen.see(*documents, used_bytes={POD: used_bytes}, times=3)
+    assert seen.flagged == flagged
+    assert (seen.pod_share(POD).has_share, seen.promised(GPU_0)) == (has_share, promised)
 
 
 def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
@@ -150,48 +174,8 @@ def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
     ):
         seen = Pipeline()
         seen.see(*NODE, fraction(group=None), *others, used_bytes={POD: {GPU_0: GIB}}, times=3)
-        (transition,) = [
-            each for each in seen.judged[-1].transitions if each.verdict.key.reason == "no-share"
-        ]
+        (transition,) = [each for each in seen.judged[-1].changes if each.verdict.key.reason == "no-share"]
         assert ("KAI did not place the pod" in message(transition, None)) is is_annotation_ignored
-
-
-def test_the_bind_request_of_another_pod_is_ignored() -> None:
-    seen = Pipeline()
-    seen.see(*NODE, fraction(group=None), bind_request(number=2), used_bytes={POD: {GPU_0: GIB}}, times=3)
-    assert seen.flagged == {(POD, GPU_0, "no-share")}
-
-
-def test_an_unreadable_bind_request_leaves_the_share_open() -> None:
-    broken = bind_request(groups=("g",) * 2000)
-    seen = Pipeline()
-    seen.see(*NODE, fraction(group=None), broken, used_bytes={POD: {GPU_0: GIB}}, times=3)
-    assert seen.flagged == set()
-    assert seen.promised(GPU_0) == 0
-
-
-STARTED: dict[str, Any] = {
-    "initContainerStatuses": [{"name": "init", "containerID": f"containerd://{'c' * 64}"}]
-}
-
-
-def test_a_pod_that_does_not_run_yet_has_the_share_it_asks_for_and_promises_nothing() -> None:
-    seen = Pipeline()
-    seen.see(*NODE, fraction(group=None, phase="Pending"), used_bytes={}, times=2)
-    assert seen.pod_share(POD).is_unresolved
-    assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
-    seen.see(
-        *NODE, fraction(group=None, phase="Pending", **STARTED), used_bytes={POD: {GPU_1: GIB}}, times=3
-    )  # fmt: skip
-    assert seen.flagged == {(POD, GPU_1, "no-share")}, "an init container of it runs"
-
-
-def test_an_init_container_that_runs_counts_for_no_reservation() -> None:
-    seen = Pipeline()
-    seen.see(node(), fraction(phase="Pending"), used_bytes={}, times=3)
-    assert seen.flagged == set()
-    seen.see(node(), fraction(phase="Pending", **STARTED), used_bytes={POD: {GPU_0: GIB}}, times=3)
-    assert seen.flagged == {(POD, "", "no-reservation")}
 
 
 CLAIM = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}

@@ -21,6 +21,7 @@ from tests.support.kube_objects import (
     RESERVATIONS,
     bind_request,
     node,
+    of_tenant,
     pod,
     reservation,
     uid,
@@ -132,7 +133,7 @@ class Node(RuleBasedStateMachine):
                 annotations=dict(placed.annotations),
                 gpus="1" if placed.whole else None,
             )
-            yield of_tenant(made, "ml") if placed.is_tenants else made
+            yield of_tenant(made) if placed.is_tenants else made
             if placed.bind_request_groups is not None:
                 yield bind_request(
                     placed.name, placed.number, placed.portion, groups=placed.bind_request_groups,
@@ -140,7 +141,7 @@ class Node(RuleBasedStateMachine):
                 )  # fmt: skip
         for (namespace, group), (uuid, number) in self.reservations.items():
             made = reservation(group, uuid, number)
-            yield made if namespace == RESERVATIONS else of_tenant(made, RESERVATIONS)
+            yield made if namespace == RESERVATIONS else of_tenant(made)
 
     def inventory(self) -> Inventory:
         assembled = built(*self.documents()).inventory
@@ -371,20 +372,6 @@ class Node(RuleBasedStateMachine):
 
     def gpus_of(self, placed: Placed) -> tuple[str, ...]:
         return self.seen.pod_share(placed.uid).gpu_uuids
-
-
-def of_tenant(document: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """Return the host's copy of a tenant's object, with the names inside the vCluster."""
-    metadata = document["metadata"]
-    metadata["namespace"] = TENANT
-    metadata["labels"] |= {"vcluster.loft.sh/managed-by": "red"}
-    metadata["annotations"] |= {
-        "vcluster.loft.sh/object-name": metadata["name"],
-        "vcluster.loft.sh/object-namespace": namespace,
-        "vcluster.loft.sh/object-host-name": metadata["name"],
-        "vcluster.loft.sh/object-host-namespace": TENANT,
-    }
-    return document
 
 
 TestNode = Node.TestCase

@@ -357,7 +357,7 @@ def tenants_reservation(number: int) -> dict[str, Any]:
 def test_a_tenants_reservation_pods_add_no_gpu_beyond_the_nodes() -> None:
     many = [tenants_reservation(number) for number in range(1, 301)]
     made = inventory(*HELD, *many)
-    assert made.tenant_reservation_count == 300
+    assert sum(pod.is_tenants for pod in made.reservation_pods) == 300
     assert len(uuids(*HELD, *many)) == 2
     assert uuids(*HELD, *many)[0] == GPU_0
     assert len(uuids(node(), reservation(), *many)) == MOST_GPUS

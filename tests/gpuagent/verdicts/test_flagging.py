@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from gpuagent.verdicts.messages import message
@@ -30,6 +30,7 @@ from tests.support.samples import (
     sample,
     snapshot_of,
     uid_of,
+    with_limit,
 )
 from tests.support.verdict_steps import (
     BETWEEN,
@@ -107,7 +108,7 @@ def test_over_share_through_time(steps: list[tuple[float, int | None]], expected
     ],
 )
 def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: str, still_fine: int) -> None:
-    small = replace(pod_share("train", 1), shares={A: Amount(share, ShareSource.ANNOTATION)})
+    small = pod_share("train", 1, shares={A: Amount(share, ShareSource.ANNOTATION)})
     for used_bytes, expected in ((still_fine, False), (still_fine + 1, True)):
         by = judge(slack=Slack.parse(slack))
         verdicts, _ = run(
@@ -134,13 +135,11 @@ def test_each_change_is_one_transition() -> None:
 
 
 STRANGER = pod_share("train")
-LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.ANNOTATION)})
-UNRESOLVED = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
-WHOLE = replace(
-    pod_share("train", SHARE, pod=pod("train", whole_gpus=1)),
-    is_whole=True,
-    shares={A: Amount(SHARE, ShareSource.WHOLE_GPU)},
-)
+LIMITED = with_limit(TRAIN, SHARE)
+UNRESOLVED = pod_share("train", SHARE, gpus=(), is_unresolved=True)
+POSSIBLE = pod_share("train", SHARE, possible={B: Amount(SHARE, ShareSource.BIND_REQUEST)})
+UNSIZED = pod_share("train", SHARE, shares={})
+WHOLE = pod_share("train", SHARE, pod=pod("train", whole_gpus=1), source=ShareSource.WHOLE_GPU)
 SYSTEM = pod("train", namespace="kube-system")
 
 
@@ -151,13 +150,11 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(TRAIN, B, SMALL_BYTES, {**CLEAN, "unassigned-gpu@b": False}, id="a context there is no matter"),
         pytest.param(STRANGER, A, SMALL_BYTES + 1, {"no-share@a": True}, id="no share at all"),
         pytest.param(STRANGER, A, SMALL_BYTES, {"no-share@a": False}, id="no share, and a context"),
-        pytest.param(replace(STRANGER, is_unresolved=True), A, GIB, {}, id="a group that leads nowhere, and no share"),
         pytest.param(UNRESOLVED, A, GIB, {"share-changed@": False, "no-reservation@": False}, id="a share whose GPU is unknown is neither"),
-        pytest.param(replace(TRAIN, is_unresolved=True), B, GIB, CLEAN, id="one of two groups unknown: nothing is unassigned"),
-        pytest.param(replace(TRAIN, has_doubtful_gpus=True), B, GIB, CLEAN, id="its group has no reservation pod: nothing is unassigned"),
-        pytest.param(replace(TRAIN, former_gpus=frozenset({B})), B, GIB, CLEAN, id="a GPU that was its own is not unassigned"),
-        pytest.param(replace(TRAIN, allowed_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, OVER, {**CLEAN, "over-share@b": True}, id="its share is the bound on a GPU that may be its own"),
-        pytest.param(replace(TRAIN, allowed_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, WITHIN, {**CLEAN, "over-share@b": False}, id="the same, within"),
+        pytest.param(pod_share("train", SHARE, is_unresolved=True), B, GIB, CLEAN, id="one of two groups unknown: nothing is unassigned"),
+        pytest.param(pod_share("train", SHARE, possible={B: None}), B, GIB, CLEAN, id="a GPU that was its own is not unassigned"),
+        pytest.param(POSSIBLE, B, OVER, {**CLEAN, "over-share@b": True}, id="its share is the bound on a GPU that may be its own"),
+        pytest.param(POSSIBLE, B, WITHIN, {**CLEAN, "over-share@b": False}, id="the same, within"),
         pytest.param(LIMITED, A, OVER, {"limit-bypassed@a": True, "share-changed@a": False, "no-reservation@a": False}, id="a limit replaces the share"),
         pytest.param(replace(TRAIN, lacks_reservation=True), A, MIB, {**CLEAN, "no-reservation@a": True}, id="no reservation, GPU known"),
         pytest.param(replace(UNRESOLVED, lacks_reservation=True), A, 0, {"no-reservation@": True, "share-changed@": False}, id="no reservation, GPU unknown: judged without used"),
@@ -165,12 +162,12 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(UNRESOLVED, changed="0.5, not 0.25"), A, 0, {"no-reservation@": False, "share-changed@": True}, id="share changed, GPU unknown"),
         pytest.param(WHOLE, A, OVER, {}, id="a whole GPU is never over"),
         pytest.param(WHOLE, B, OVER, {}, id="nor unassigned"),
-        pytest.param(replace(UNRESOLVED, is_whole=True), A, OVER, {}, id="a whole GPU, unknown which"),
+        pytest.param(pod_share("train", SHARE, gpus=(), is_unresolved=True, source=ShareSource.WHOLE_GPU), A, OVER, {}, id="a whole GPU, unknown which"),
         pytest.param(pod_share("train", SHARE, pod=pod("train", whole_gpus=1)), A, OVER, {**CLEAN, "over-share@a": True}, id="a whole GPU beside a share excuses nothing"),
         pytest.param(pod_share("train", pod=SYSTEM), A, GIB, {}, id="the system's pods without a share"),
         pytest.param(pod_share("train", SHARE, pod=SYSTEM), A, OVER, {**CLEAN, "over-share@a": True}, id="a pod with a share is always judged"),
         pytest.param(pod_share("train", SHARE, pod=pod("train", phase="Failed")), A, OVER, {}, id="a finished pod"),
-        pytest.param(replace(TRAIN, shares={}), A, OVER, {"share-changed@a": False, "no-reservation@a": False}, id="a share of unknown size"),
+        pytest.param(UNSIZED, A, OVER, {"share-changed@a": False, "no-reservation@a": False}, id="a share of unknown size"),
     ],
 )  # fmt: skip
 def test_flags_after_the_grace(
@@ -274,9 +271,9 @@ def test_a_flag_that_no_longer_applies_is_dropped_not_cleared(after: Snapshot, c
         (LIMITED, WITHIN, False),
         (UNRESOLVED, OVER, True),
         (UNRESOLVED, WITHIN, False),
-        (replace(TRAIN, shares={}), OVER, True),
-        (replace(TRAIN, shares={}, gpu_uuids=(B,)), OVER, True),
-        (replace(TRAIN, shares={}, gpu_uuids=(B,)), 0, False),
+        (UNSIZED, OVER, True),
+        (pod_share("train", SHARE, shares={}, gpus=(B,)), OVER, True),
+        (pod_share("train", SHARE, shares={}, gpus=(B,)), 0, False),
     ],
     ids=["a limit came", "a limit came, between", "a limit came, within", "GPU unknown", "GPU unknown, within", "size unknown",
          "another GPU", "another GPU, and left"],
@@ -312,17 +309,14 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
     ),
 )
 def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
-    others = (
-        pod_share("other", GIB, gpus=(B,)),
-        replace(pod_share("lost", GIB, gpus=()), is_unresolved=True),
-    )
+    others = (pod_share("other", GIB, gpus=(B,)), pod_share("lost", GIB, gpus=(), is_unresolved=True))
     verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
     judged = {verdict.pod_share.pod.name for verdict in verdicts.by_key.values()}
     assert judged == left | ({"lost"} if left else set())
 
 
 def test_a_problem_on_every_gpu_suspends_verdicts_without_a_gpu_too() -> None:
-    lost = replace(pod_share("lost", GIB, gpus=()), is_unresolved=True, changed="x")
+    lost = pod_share("lost", GIB, gpus=(), is_unresolved=True, changed="x")
     verdicts, _ = run(node(0, lost, problems=[Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)]))
     assert verdicts.by_key == {}
 
@@ -631,30 +625,6 @@ def test_flags_and_balances_follow_from_the_history(samples: list[Step]) -> None
             raised = verdict.is_flagged
 
 
-intervals = st.floats(0.001, 14.9)
-"""Seconds between two samples, of any length that is no gap, even after sums of them are rounded."""
-anything = st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS)))
-
-
-@given(st.lists(anything, max_size=40))
-def test_a_balance_is_never_negative_nor_more_than_the_grace(samples: list[tuple[float, str]]) -> None:
-    by, at = judge(), 0.0
-    for after, says in samples:
-        at += after
-        verdicts, _ = by.judge(SAYS[says](at))
-        assert all(0 <= verdict.balance <= GRACE for verdict in verdicts.by_key.values())
-
-
-@given(st.lists(intervals, min_size=1, max_size=40))
-def test_a_pod_that_is_always_over_is_flagged_after_a_grace_of_samples(pauses: list[float]) -> None:
-    by, at = judge(interval=STEP), 0.0
-    by.judge(node(OVER, at=at))
-    for number, after in enumerate(pauses, 1):
-        at += after
-        verdict = by.judge(node(OVER, at=at))[0].by_key[OVER_SHARE]
-        assert verdict.is_flagged is (number * STEP >= GRACE)
-
-
 @given(st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - IS_OVER))), max_size=40))
 def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, str]]) -> None:
     by, at = judge(), 0.0
@@ -668,32 +638,6 @@ def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, st
         assert set(verdicts.over_seconds.values()) <= {0.0}
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(UNJUDGED))), max_size=20),
-    intervals,
-    st.integers(1, 9),
-)
-def test_time_that_was_not_judged_changes_no_balance(
-    unseen: list[tuple[float, str]], last: float, before: int
-) -> None:
-    by, at = judge(interval=before), 1.0
-    by.judge(node(OVER, at=0))
-    by.judge(node(OVER, at=at))
-    for after, says in unseen:
-        at += after
-        by.judge(SAYS[says](at))
-    verdict = by.judge(node(BETWEEN, at=at + last))[0].by_key[OVER_SHARE]
-    assert verdict.balance == before
-
-
-@given(st.floats(15.001, 1e6), st.sampled_from([OVER, BETWEEN, WITHIN]))
-def test_a_gap_of_more_than_the_bound_changes_no_balance(gap: float, used_bytes: int) -> None:
-    by = judge(interval=4.0)
-    run(node(OVER, at=0), node(OVER, at=4), by=by)
-    verdict = by.judge(node(used_bytes, at=4 + gap))[0].by_key[OVER_SHARE]
-    assert (verdict.balance, verdict.is_flagged) == (4, False)
-
-
 @given(steps, st.lists(st.sampled_from([0, 1, GIB, OVER]), min_size=25, max_size=25), st.text(max_size=3))
 def test_a_neighbours_ups_and_downs_change_no_verdict_of_a_pod(
     samples: list[Step], neighbour: list[int], changed: str
@@ -701,11 +645,7 @@ def test_a_neighbours_ups_and_downs_change_no_verdict_of_a_pod(
     alone, beside, at = judge(interval=STEP), judge(interval=STEP), 0.0
     for step, used_bytes in zip(samples, neighbour, strict=False):
         at += step.after
-        spoof = replace(
-            pod_share("spoof", used_bytes, gpus=(A, B)),
-            changed=changed,
-            limits={A: Amount(used_bytes, LimitSource.ANNOTATION)},
-        )
+        spoof = with_limit(pod_share("spoof", used_bytes, gpus=(A, B), changed=changed), used_bytes)
         snapshot = SAYS[step.says](at)
         taken = snapshot_of_neighbour(snapshot, spoof)
         own = flags(alone.judge(snapshot)[0])

@@ -11,12 +11,24 @@ from hypothesis import strategies as st
 
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare
+from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge, Standing, next_balance
-from gpuagent.verdicts.grounds import SMALL_BYTES, Key
-from gpuagent.verdicts.verdict import Change, Verdicts
-from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+from gpuagent.verdicts.grounds import SMALL_BYTES
+from gpuagent.verdicts.verdict import Change, Key, Verdicts
+from tests.support.samples import (
+    GIB,
+    A,
+    B,
+    gpu,
+    in_pod,
+    pod,
+    pod_share,
+    sample,
+    snapshot_of,
+    uid_of,
+    with_limit,
+)
 from tests.support.verdict_steps import (
     BETWEEN,
     OVER,
@@ -33,8 +45,8 @@ from tests.support.verdict_steps import (
 INTERVAL, GRACE = 5.0, 120.0
 BLIND = None
 STRANGER = pod_share("train")
-LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.ANNOTATION)})
-LOST = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
+LIMITED = with_limit(TRAIN, SHARE)
+LOST = pod_share("train", SHARE, gpus=(), is_unresolved=True)
 
 
 def usual() -> Judge:

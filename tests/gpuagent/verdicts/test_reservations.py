@@ -23,6 +23,7 @@ from tests.support.kube_objects import (
     fraction,
     namespace_object,
     node,
+    of_tenant,
     pod,
     reservation,
     uid,
@@ -40,16 +41,7 @@ def tenants(
     namespace: str = EVIL, gpu: str | None = GPU_0, number: int = 950, group: str = "evil", **more: Any
 ) -> dict[str, Any]:
     """A reservation pod of a KAI inside a vCluster."""
-    made = reservation(group, gpu, number, namespace=namespace, **more)
-    metadata = made["metadata"]
-    metadata["labels"] |= {"vcluster.loft.sh/managed-by": namespace}
-    metadata["annotations"] |= {
-        "vcluster.loft.sh/object-name": f"gpu-reservation-{number}",
-        "vcluster.loft.sh/object-namespace": RESERVATIONS,
-        "vcluster.loft.sh/object-host-name": metadata["name"],
-        "vcluster.loft.sh/object-host-namespace": namespace,
-    }
-    return made
+    return of_tenant(reservation(group, gpu, number, **more), namespace)
 
 
 EVICT = [
@@ -62,91 +54,61 @@ def whole(namespace: str = "research", **more: Any) -> dict[str, Any]:
     return pod("whole", 7, namespace=namespace, gpus="1", **more)
 
 
-class TestWholeGpus:
-    @pytest.mark.parametrize(
-        ("namespace", "holder"),
-        [("research", reservation()), (EVIL, tenants())],
-        ids=["KAI's own reservation pod", "one of the pod's own namespace"],
-    )
-    def test_a_gpu_of_a_group_is_no_pods_whole_gpu(self, namespace: str, holder: dict[str, Any]) -> None:
-        seen, used_bytes = Pipeline(), {WHOLE: {GPU_0: GIB, GPU_1: GIB}}
-        seen.see(node(), holder, whole(namespace), used_bytes=used_bytes, times=3)
-        assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
-        assert seen.pod_share(WHOLE).gpu_uuids == (GPU_1,)
-        assert seen.problems == {}
-        seen.see(node(), holder, whole(namespace), used_bytes={WHOLE: {GPU_1: GIB}}, times=2)
+BOTH, UNASSIGNED = {GPU_0: GIB, GPU_1: GIB}, {(WHOLE, GPU_0, "unassigned-gpu")}
+ON_WHOLE_GPUS: dict[str, tuple[tuple[dict[str, Any], ...], str, dict[str, int], set[tuple[str, str, str]]]] = {
+    "a GPU of KAI's own reservation pod": ((node(), reservation()), "research", BOTH, UNASSIGNED),
+    "of one of the pod's own namespace": ((node(), tenants()), EVIL, BOTH, UNASSIGNED),
+    "a small context there": ((node(), reservation()), "research", {GPU_0: GIB >> 2, GPU_1: GIB}, set()),
+    "never over its own": ((node(), reservation()), "research", {GPU_1: 23 * GIB}, set()),
+    "no group there: another pod with whole GPUs may have it": ((node(),), "research", BOTH, set()),
+    "the node's labels are unknown": ((reservation(),), "research", BOTH, set()),
+    "time slicing": ((node(**{"nvidia.com/gpu.replicas": "4"}), reservation()), "research", BOTH, set()),
+    "a finished reservation pod": ((node(), reservation(phase="Succeeded")), "research", BOTH, set()),
+    "one without a GPU": ((node(), reservation(gpus=None)), "research", BOTH, set()),
+    "one elsewhere": ((node(), reservation(node="another")), "research", BOTH, set()),
+    "a tenant's": ((node(), tenants()), "research", BOTH, set()),
+    "another tenant's": ((node(), tenants(OTHER)), "research", BOTH, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("documents", "namespace", "used_bytes", "flagged"), ON_WHOLE_GPUS.values(), ids=ON_WHOLE_GPUS
+)
+def test_a_gpu_of_a_group_is_no_pods_whole_gpu(
+    documents: tuple[dict[str, Any], ...],
+    namespace: str,
+    used_bytes: dict[str, int],
+    flagged: set[tuple[str, str, str]],
+) -> None:
+    seen = Pipeline()
+    seen.see(*documents, whole(namespace), used_bytes={WHOLE: used_bytes}, times=3)
+    assert seen.flagged == flagged
+    if flagged:
+        assert (seen.pod_share(WHOLE).gpu_uuids, seen.problems) == ((GPU_1,), {})
+        seen.see(*documents, whole(namespace), used_bytes={WHOLE: {GPU_1: GIB}}, times=2)
         assert seen.flagged == set()
 
-    def test_a_small_context_on_a_reserved_gpu_is_not_flagged(self) -> None:
-        seen = Pipeline()
-        seen.see(node(), reservation(), whole(), used_bytes={WHOLE: {GPU_0: GIB >> 2, GPU_1: GIB}}, times=3)
-        assert seen.flagged == set()
 
-    def test_a_pod_with_a_whole_gpu_is_never_over_its_share(self) -> None:
-        seen = Pipeline()
-        seen.see(node(), reservation(), whole(), used_bytes={WHOLE: {GPU_1: 23 * GIB}}, times=3)
-        assert seen.flagged == set()
+def test_a_gpu_in_use_before_its_reservation_is_not_the_pods_own() -> None:
+    seen, used_bytes = Pipeline(), {WHOLE: {GPU_0: GIB}}
+    seen.see(node(), whole(), used_bytes=used_bytes)
+    assert seen.pod_share(WHOLE).gpu_uuids == (GPU_0,)
+    seen.see(node(), reservation(), whole(), used_bytes=used_bytes, times=3)
+    assert seen.flagged == UNASSIGNED
+    assert GPU_0 not in seen.pod_share(WHOLE).gpu_uuids
+    assert seen.promised(GPU_0) == 0
 
-    def test_memory_on_a_gpu_without_a_group_is_not_flagged(self) -> None:
-        """Another pod with whole GPUs may have it; which one, the API does not tell."""
-        seen = Pipeline()
-        seen.see(node(), whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
-        assert seen.flagged == set()
 
-    def test_a_gpu_in_use_before_its_reservation_is_not_the_pods_own(self) -> None:
-        seen, used_bytes = Pipeline(), {WHOLE: {GPU_0: GIB}}
-        seen.see(node(), whole(), used_bytes=used_bytes)
-        assert seen.pod_share(WHOLE).gpu_uuids == (GPU_0,)
-        seen.see(node(), reservation(), whole(), used_bytes=used_bytes, times=3)
-        assert seen.flagged == {(WHOLE, GPU_0, "unassigned-gpu")}
-        assert GPU_0 not in seen.pod_share(WHOLE).gpu_uuids
-        assert seen.promised(GPU_0) == 0
-
-    @pytest.mark.parametrize(
-        "given",
-        [(), (node(**{"nvidia.com/gpu.replicas": "4"}),)],
-        ids=["labels unknown", "time slicing"],
-    )
-    def test_where_a_gpu_may_be_handed_out_twice_nothing_is_flagged(
-        self, given: tuple[dict[str, Any], ...]
-    ) -> None:
-        seen = Pipeline()
-        seen.see(*given, reservation(), whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
-        assert seen.flagged == set()
-
-    @pytest.mark.parametrize(
-        "holder",
-        [
-            reservation(phase="Succeeded"),
-            reservation(gpus=None),
-            reservation(node="another"),
-            tenants(),
-            tenants(OTHER),
-        ],
-        ids=["finished", "without a GPU", "elsewhere", "a tenant's", "another tenant's"],
-    )
-    def test_a_reservation_pod_that_is_ignored_grounds_no_flag(self, holder: dict[str, Any]) -> None:
-        seen = Pipeline()
-        seen.see(node(), holder, whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB}}, times=3)
-        assert seen.flagged == set()
-
-    def test_a_gpu_of_another_tenants_reservation_is_a_conflict(self) -> None:
-        seen = Pipeline()
-        used_bytes = {WHOLE: {GPU_0: GIB, GPU_1: GIB >> 2}}
-        seen.see(
-            node(),
-            tenants(),
-            tenants(gpu=GPU_1, number=951, group="b"),
-            whole(),
-            used_bytes=used_bytes,
-            times=3,
-        )
-        assert seen.problems.keys() == {("reservation-conflict", GPU_0)}, "not for a context on the other"
-        detail = seen.problems["reservation-conflict", GPU_0]
-        assert EVIL in detail
-        assert "research/whole" in detail
-        assert seen.flagged == set()
-        assert seen.books.status().attribution_ok
+def test_a_gpu_of_another_tenants_reservation_is_a_conflict() -> None:
+    seen = Pipeline()
+    forged = (tenants(), tenants(gpu=GPU_1, number=951, group="b"))
+    seen.see(node(), *forged, whole(), used_bytes={WHOLE: {GPU_0: GIB, GPU_1: GIB >> 2}}, times=3)
+    assert seen.problems.keys() == {("reservation-conflict", GPU_0)}, "not for a context on the other"
+    detail = seen.problems["reservation-conflict", GPU_0]
+    assert EVIL in detail
+    assert "research/whole" in detail
+    assert seen.flagged == set()
+    assert seen.books.status().attribution_ok
 
 
 VICTIM, HALF = uid(1), 11 * GIB
@@ -205,16 +167,9 @@ class TestConflicts:
 
     @pytest.mark.parametrize(
         "attack",
-        [
-            tenants(gpu=GPU_1),
-            tenants(gpus=None),
-            tenants(phase="Failed"),
-            tenants(node="another"),
-            tenants(group=""),
-            tenants(RESERVATIONS),
-        ],
+        [tenants(gpu=GPU_1), tenants(gpus=None), tenants(phase="Failed"), tenants(node="another"), tenants(group=""), tenants(RESERVATIONS)],
         ids=["another GPU", "asks for no GPU", "finished", "elsewhere", "no group", "the same namespace"],
-    )
+    )  # fmt: skip
     def test_reservation_pods_without_a_conflict(self, attack: dict[str, Any]) -> None:
         assert self.seen(attack).problems == {}
 
@@ -306,37 +261,15 @@ def test_a_pod_without_a_gpu_of_its_own_hides_behind_no_reservation() -> None:
 
 
 texts = st.sampled_from(
-    [
-        "",
-        "-1",
-        "0.5",
-        "1",
-        "NaN",
-        "0x1p-2",
-        GPU_0,
-        GPU_1,
-        f"{GPU_0},{GPU_1}",
-        "9007199254740993",
-        "9Ei",
-        "true",
-    ]
-) | st.text(max_size=20)
+    ["", "-1", "0.5", "1", "NaN", "0x1p-2", GPU_0, GPU_1, f"{GPU_0},{GPU_1}", "9007199254740993", "9Ei", "true"]
+) | st.text(max_size=20)  # fmt: skip
 groups = st.sampled_from([GROUP_0, GROUP_1, "evil", "", "x" * 63])
 label_keys = st.sampled_from(["runai-gpu-group", f"runai-gpu-group/{GROUP_0}", "kai.scheduler/queue", "app"])
 annotation_keys = st.sampled_from(
-    [
-        "gpu-fraction",
-        "gpu-memory",
-        "gpu-fraction-num-devices",
-        "received-resource-type",
-        "run.ai/reserve_for_gpu_index",
-        "kubernetes.io/config.hash",
-        "kubernetes.io/config.mirror",
-        "nvidia.com/container.main.gpu-memory.request",
-        "nvidia.com/container.main.gpu-memory.limit",
-        "nvidia.com/container.main.gpus.devices",
-    ]
-)
+    ["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "received-resource-type", "run.ai/reserve_for_gpu_index",
+     "kubernetes.io/config.hash", "kubernetes.io/config.mirror", "nvidia.com/container.main.gpu-memory.request",
+     "nvidia.com/container.main.gpu-memory.limit", "nvidia.com/container.main.gpus.devices"]
+)  # fmt: skip
 resources = st.dictionaries(
     st.sampled_from(
         ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/rdma", "cpu"]
@@ -387,16 +320,8 @@ def test_no_tenants_objects_get_a_pod_of_another_namespace_flagged(
     attack: list[dict[str, Any]], later: list[dict[str, Any]], used_bytes: list[int]
 ) -> None:
     """The honest ones hold what they may: a share with KAI's word, one without, whole GPUs, none at all."""
-    ours = [
-        *EVICT,
-        node(),
-        reservation(),
-        fraction(),
-        bind_request(),
-        fraction("word", 3, "0.25"),
-        whole(),
-        pod("idle", 4),
-    ]
+    shares = (reservation(), fraction(), bind_request(), fraction("word", 3, "0.25"))
+    ours = [*EVICT, node(), *shares, whole(), pod("idle", 4)]
     honest = {uid(1): {GPU_0: 10 * GIB}, uid(3): {GPU_0: 4 * GIB}, WHOLE: {GPU_1: 20 * GIB}, uid(4): {}}
     seen = Pipeline()
     for items in (attack, later, attack):

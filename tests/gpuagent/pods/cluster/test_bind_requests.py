@@ -10,27 +10,9 @@ from aiohttp import web
 
 from gpuagent.pods.inventory import UnavailableReason
 from kube.client import KubeClient
-from tests.support.api_server import (
-    ApiServer,
-    refuses,
-    says,
-)
-from tests.support.cluster_pods import (
-    FORBIDDEN,
-    offer,
-    portion_of,
-    running,
-    scheduled_by,
-    versioned,
-)
-from tests.support.kube_objects import (
-    GROUP_1,
-    bind_request,
-    fraction,
-    pod,
-    reservation,
-    uid,
-)
+from tests.support.api_server import ApiServer, refuses, says
+from tests.support.cluster_pods import FORBIDDEN, offer, portion_of, running, scheduled_by, versioned
+from tests.support.kube_objects import GROUP_1, bind_request, fraction, pod, reservation, uid
 from tests.support.waiting import seconds_until, until
 from tests.support.watches import QUICK
 

@@ -9,23 +9,8 @@ from aiohttp import web
 from gpuagent.pods.inventory import UnavailableReason
 from kai.kaishare_keys import VCLUSTER
 from kube.client import KubeClient
-from tests.support.api_server import (
-    BIND_REQUESTS,
-    ApiServer,
-    event,
-    initial_events,
-    refuses,
-    says,
-    streams,
-)
-from tests.support.cluster_pods import (
-    EVERYTHING,
-    FORBIDDEN,
-    offer,
-    portion_of,
-    running,
-    versioned,
-)
+from tests.support.api_server import BIND_REQUESTS, ApiServer, event, initial_events, refuses, says, streams
+from tests.support.cluster_pods import EVERYTHING, FORBIDDEN, offer, portion_of, running, versioned
 from tests.support.inventories import inventory
 from tests.support.kube_objects import (
     GROUP_1,
@@ -54,10 +39,7 @@ async def test_the_inventory_equals_that_of_a_file_with_the_same_objects(
             request.path: request.query.get("fieldSelector") or request.query.get("labelSelector")
             for request in server.watch_requests
         }
-        assert selectors == {
-            "/api/v1/pods": f"spec.nodeName={NODE}",
-            BIND_REQUESTS: f"selected-node={NODE}",
-        }
+        assert selectors == {"/api/v1/pods": f"spec.nodeName={NODE}", BIND_REQUESTS: f"selected-node={NODE}"}
 
 
 async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, client: KubeClient) -> None:

@@ -12,25 +12,9 @@ from aiohttp import web
 from gpuagent.pods.lookups import NAMESPACES, Fetcher
 from kube.client import KubeClient
 from service.log import JsonLog
-from tests.support.api_server import (
-    ApiServer,
-    says,
-)
-from tests.support.cluster_pods import (
-    EVERYTHING,
-    NAMESPACE,
-    SOON,
-    offer,
-    running,
-    versioned,
-)
-from tests.support.kube_objects import (
-    NODE,
-    fraction,
-    namespace_object,
-    node,
-    pod,
-)
+from tests.support.api_server import ApiServer, says
+from tests.support.cluster_pods import EVERYTHING, NAMESPACE, SOON, offer, running, versioned
+from tests.support.kube_objects import NODE, fraction, namespace_object, node, pod
 from tests.support.waiting import seconds_until, until
 
 
