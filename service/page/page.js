@@ -3,7 +3,7 @@
 // An agent serves its own node's document; `kaishare ui` serves {version, names, failure, isListed, nodes}, with
 // the nodes that have changed since the version that was asked for.
 
-import { byUrgency, counted, duration, percent, readNode, size, sizeOf, sums, troublesOf } from "./model.js";
+import { byUrgency, counted, duration, matches, percent, podName, readNode, size, sizeOf, sums, troublesOf } from "./model.js";
 import { address, gpuCard, h, nodeCard, plain, podDetails, podRow, troubleItem, update } from "./view.js";
 
 const AGENT_SECONDS = 5, FLEET_SECONDS = 2, OLD_AFTER = 20, TIMEOUT = 20000;
@@ -142,7 +142,7 @@ function drawAge() {
 function drawPods() {
   const words = find("filter").value.toLowerCase().split(" ").filter(Boolean);
   const chosen = chosenNodes();
-  const rows = chosen.flatMap((node) => node.rows).filter((row) => words.every((word) => row.haystack.includes(word))).sort(byUrgency);
+  const rows = chosen.flatMap((node) => node.rows).filter((row) => !words.length || matches(row, words)).sort(byUrgency);
   const shown = rows.slice(0, most);
   update(find("rows"), shown.map((row) => podRow(row, chosen.length > 1)));
   find("count").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length}, the most urgent first` : rows.length ? "" : words.length ? "No pod matches." : "No pod has a GPU share or uses GPU memory.";
@@ -158,7 +158,7 @@ function drawDetails() {
     if (dialog.open && (!openPod || node)) dialog.close();
     return;
   }
-  find("details-title").textContent = plain(`${row.pod.namespace}/${row.pod.name}`);
+  find("details-title").textContent = plain(podName(row));
   const rows = node.rows.filter((each) => each.pod.uid === row.pod.uid).sort((one, other) => Number(other === row) - Number(one === row));
   update(find("details-body"), podDetails(rows, history?.node === node.name ? history : null, isFleet ? null : node.answer.runbooksUrl, isFleet));
   if (!dialog.open) dialog.showModal();

@@ -1,6 +1,6 @@
 // Builds the page's elements. Every text from a document passes `plain`, and becomes a text node.
 
-import { byUrgency, counted, duration, known, percent, size, sizeOf, whyCommand } from "./model.js";
+import { byUrgency, counted, duration, known, percent, podName, size, sizeOf, whyCommand } from "./model.js";
 
 const ASCII = /^[ -~]*$/; // most texts; one class of characters takes linear time
 const LATIN_END = 0x250, PUNCTUATION = "–—‘’“”…•→×≥≤", LONGEST = 1000;
@@ -47,7 +47,6 @@ export function update(parent, fresh) {
 }
 
 export const address = (values) => `#${new URLSearchParams(values)}`;
-const podName = (row) => `${row.pod.namespace}/${row.pod.name}`;
 const podLink = (row, label = podName(row), place = "") => h("a", { href: address({ pod: row.key }), class: "pod", "data-key": `${place} ${row.key}` }, label);
 const nodeLink = (name, label = name, place = "") => h("a", { href: address({ node: name }), "data-key": `${place} node ${name}` }, label);
 const command = (pod) => (whyCommand(pod) ? h("code", {}, whyCommand(pod)) : null);
