@@ -41,12 +41,21 @@ function merge({ document, now }) {
   }
 }
 
+// The last 15 minutes of a node's pods, or why there are none: an older agent has no such path.
+async function past(node) {
+  try {
+    return (await get(`api/v1/history?node=${encodeURIComponent(node)}`)).document;
+  } catch (error) {
+    return { node, failure: error.message };
+  }
+}
+
 async function poll() {
   clearTimeout(timer);
   try {
     merge(await get(`api/v1/shares?since=${version}`));
     [failure, answeredAt] = ["", performance.now()];
-    if (openPod) history = (await get(`api/v1/history?node=${encodeURIComponent(nodeOfPod())}`)).document;
+    if (openPod) history = await past(nodeOfPod());
   } catch (error) {
     failure = error.name === "TimeoutError" ? "no answer in time" : error.message;
   }

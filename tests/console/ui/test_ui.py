@@ -37,9 +37,11 @@ FLAGGED = pod("greedy", "node-1", 9 * GIB, share=6 * GIB, lasted=400.0, is_flagg
 class AgentsWithHistory(FakeAgents):
     """Agents without a cluster, whose pods used 1 GiB."""
 
+    history_failure = ""
+
     async def history(self, pod: AgentPod) -> tuple[HistoryResponse | None, str]:
-        if not isinstance(self.answers[pod.node], bytes):
-            return None, HANGING
+        if self.history_failure:
+            return None, self.history_failure
         series = ApiPodHistory(
             uid=f"uid-{pod.node}-greedy", gpu_uuid=f"GPU-{pod.node}-0", share_mebibytes=6144,
             used_mebibytes=(None, 1024, 9216),
@@ -218,6 +220,18 @@ class TestInABrowser:
             await browser.evaluate("document.querySelector('#links a').click()")
             await browser.until("document.querySelectorAll('article.node').length === 3")
             assert list(browser.complaints) == []
+
+    async def test_an_agent_without_a_history_hides_no_figures(self, browser: Browser) -> None:
+        agents = three_nodes()
+        agents.history_failure = "404, not found"
+        async with serving(agents) as url:
+            await browser.open(url)
+            await browser.until("document.querySelectorAll('article.node').length === 3")
+            await browser.evaluate("document.querySelector('#rows tr').click()")
+            await browser.until(
+                "document.querySelector('dialog[open]')?.innerText.includes('404, not found')"
+            )
+            assert await browser.evaluate("document.querySelector('#banner').hidden")
 
     async def test_200_nodes_are_drawn_within_a_second_and_a_key_answered_within_100_ms(
         self, browser: Browser
