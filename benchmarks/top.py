@@ -188,7 +188,7 @@ async def _answered(app: TopApp, key: str) -> float:
 
 def _state(app: TopApp) -> tuple[object, ...]:
     table = app.screen_stack[0].query_one(LinesTable)
-    return table.cursor, app.arrangement, app.is_paused, len(app.screen_stack)
+    return table.cursor, app.arrangement, app.rounds.is_paused, len(app.screen_stack)
 
 
 async def measure(agents: BusyAgents, *, rounds: int = 3, size: tuple[int, int] = (120, 40)) -> Measured:

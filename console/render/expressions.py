@@ -95,11 +95,8 @@ def _value(label: PolicyLabel) -> str:
     default = literal(absent) if isinstance(absent, str) else "''"
     if label.key == kaishare_keys.MODE:
         default = "variables.defaultMode"
-    is_allowed = has_form("value", label.form)
-    return (
-        f"[?'{label.key}'].optFlatMap(value, {is_allowed} ? optional.of(value) : optional.none())"
-        f".orValue({default})"
-    )
+    value = f"{has_form('value', label.form)} ? optional.of(value) : optional.none()"
+    return f"[?'{label.key}'].optFlatMap(value, {value}).orValue({default})"
 
 
 def sentence(reason: Reason, **details: str) -> str:

@@ -30,14 +30,11 @@ from webhook.registration.configurations import (
 )
 from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
-NAME: Final = "kaishare"
-"""Name of the MutatingAdmissionPolicy and of its binding."""
+NAME: Final = "kaishare"  # of the MutatingAdmissionPolicy and of its binding
 MUTATING: Final = "mutating.yaml"
 VALIDATING: Final = "validating.yaml"
-OLDEST_KUBERNETES: Final[Mapping[str, int]] = {MUTATING: 36, VALIDATING: 36}
-"""By file, the oldest release 1.N of Kubernetes that serves and compiles its objects (run on 1.36.3)."""
+_OLDEST: Final = 36  # release 1.N of Kubernetes that serves and compiles the objects (run on 1.36.3)
 _KINDS: Final = {"mutatingadmissionpolicy": MUTATING, "validatingadmissionpolicy": VALIDATING}
-"""The file of policies/ for each value of `--as`."""
 _KUBERNETES: Final = re.compile(r"v?1\.([0-9]{1,3})(?:\.[0-9]{1,4})?(?:[-+][0-9A-Za-z.+-]{1,60})?")
 _IN_THE_WHEEL: Final = Path(__file__).parent / "policies"
 _IN_THE_CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "files" / "policies"
@@ -88,8 +85,7 @@ def tables(excluded_namespaces: str) -> dict[str, Any]:
 
 
 def _included(line: re.Match[str]) -> str:
-    text = (POLICIES / line[2]).read_text(encoding="utf-8")
-    return textwrap.indent(text, line[1]).rstrip("\n")
+    return textwrap.indent((POLICIES / line[2]).read_text(encoding="utf-8"), line[1]).rstrip("\n")
 
 
 def settings(rules: DecisionSettings) -> Mapping[str, str]:
@@ -147,11 +143,8 @@ def _minor_version(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the objects; raise UsageError if the API server does not serve the kind."""
-    file = _KINDS[arguments.kind]
-    oldest = OLDEST_KUBERNETES[file]
-    if arguments.kube_version is not None and arguments.kube_version < oldest:
-        raise UsageError(
-            f"Kubernetes 1.{arguments.kube_version} does not serve these policies; they need 1.{oldest}"
-        )
-    write_document(text_of(file, parse_decision_options(arguments).rules))
+    release = arguments.kube_version
+    if release is not None and release < _OLDEST:
+        raise UsageError(f"Kubernetes 1.{release} does not serve these policies; they need 1.{_OLDEST}")
+    write_document(text_of(_KINDS[arguments.kind], parse_decision_options(arguments).rules))
     return 0

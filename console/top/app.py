@@ -52,9 +52,7 @@ def _style_of(line: Line, *, is_old: bool) -> Style:
 class LinesTable(ScrollView, can_focus=True):
     """The table. The cursor stays on its pod when the order changes, and at the top while it is there."""
 
-    DEFAULT_CSS = """
-    LinesTable { height: 1fr; scrollbar-size: 0 0; overflow-x: hidden; }
-    """
+    DEFAULT_CSS = "LinesTable { height: 1fr; scrollbar-size: 0 0; overflow-x: hidden; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Move", key_display="↑↓/PgDn"),
@@ -119,9 +117,9 @@ class LinesTable(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked line; open it on the second click."""
         index = event.y + self.scroll_offset.y
-        if index < len(self.lines):
-            if index == self.cursor:
-                self.action_open()
+        if index == self.cursor:
+            self.action_open()
+        elif index < len(self.lines):
             self._move_to(index)
 
     def action_move(self, lines: int) -> None:
@@ -142,10 +140,9 @@ class LinesTable(ScrollView, can_focus=True):
 
     def _after_move(self) -> None:
         top, height = self.scroll_offset.y, max(self.size.height, 1)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, immediate=True)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
+        if not top <= self.cursor < top + height:
+            y = self.cursor if self.cursor < top else self.cursor - height + 1
+            self.scroll_to(y=y, animate=False, immediate=True)
         self.refresh()
         self.post_message(self.Moved())
 
@@ -156,17 +153,14 @@ _LOW_ROWS: Final = 20  # a terminal with fewer rows has no summary of the line u
 _HELP: Final = """\
 Keys
   ↑ ↓ j k            move the cursor
-  PgUp PgDn space    move by a page
-  Home End           first line, last line
+  PgUp PgDn space    move by a page; Home End: first line, last line
   Enter              details: every figure of the line with its source
   /                  filter; Esc removes it. All words must occur in the
                      node, namespace/pod, size, queue, vCluster, or flag
-  s                  sort by flags, used, use of share, time over, pod,
-                     node
+  s                  sort by flags, used, share, time over, pod, node
   f                  flagged pods, and those on a GPU at risk
   g                  group by node, namespace, queue
-  p                  pause, resume
-  q                  quit
+  p  q               pause or resume; quit
 
 Signs in front of a line
   !   flagged
@@ -250,13 +244,8 @@ class TopApp(App[None]):
         """Set what is shown: the state that `rounds` keeps current, in the first order and filter."""
         super().__init__(ansi_color=True)
         self.arrangement = arrangement
-        self._rounds, self._fleet = rounds, fleet
+        self.rounds, self._fleet = rounds, fleet
         self._shown_version = -1
-
-    @property
-    def is_paused(self) -> bool:
-        """Return whether reading is paused."""
-        return self._rounds.is_paused
 
     def compose(self) -> ComposeResult:
         """Make the parts from top to bottom."""
@@ -280,15 +269,13 @@ class TopApp(App[None]):
 
     @work(exit_on_error=True)
     async def _read(self) -> None:
-        await self._rounds.run()
+        await self.rounds.run()
 
     def _refresh(self) -> None:
         """Show new responses; nothing moves while paused."""
-        if not self._is_complete():
-            return
-        if not self._rounds.is_paused and self._shown_version != self._fleet.version:
+        if self._is_complete() and not self.rounds.is_paused and self._shown_version != self._fleet.version:
             self.rearrange()
-        else:
+        elif self._is_complete():
             self._show_head()
             self.query_one(LinesTable).refresh()
 
@@ -319,16 +306,16 @@ class TopApp(App[None]):
         if not self._is_complete():
             return
         table = self.query_one(LinesTable)
-        self.query_one("#columns", Static).update(Text(table.chosen.heading()))
         line = table.line_at_cursor()
         summary = summary_of(line, self._fleet) if line is not None else []
-        self.query_one("#summary", Static).update(Text("\n".join(summary)))
-        self.query_one("#status", Static).update(Text(self._status(table)))
+        texts = (table.chosen.heading(), "\n".join(summary), self._status(table))
+        for part, text in zip(("#columns", "#summary", "#status"), texts, strict=True):
+            self.query_one(part, Static).update(Text(text))
 
     def _status(self, table: LinesTable) -> str:
         choice, count = self.arrangement, len(table.lines)
         parts = {
-            "PAUSED": self.is_paused,
+            "PAUSED": self.rounds.is_paused,
             f"{table.cursor + 1 if count else 0}/{count}": True,
             f"sort: {choice.sort}": True,
             f"group: {choice.group}": choice.group is not GroupBy.NONE,
@@ -354,7 +341,7 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         """Stop or resume reading."""
-        self._rounds.is_paused = not self._rounds.is_paused
+        self.rounds.is_paused = not self.rounds.is_paused
         self.on_lines_table_moved()
 
     def action_help(self) -> None:
@@ -369,10 +356,9 @@ class TopApp(App[None]):
 
     def action_clear_filter(self) -> None:
         """Remove the filter and close its line."""
-        field = self.query_one("#filter", Input)
-        field.value = ""
+        self.query_one("#filter", Input).value = ""
         self._choose(words=())
-        self._close_filter()
+        self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while a person types."""
@@ -380,9 +366,6 @@ class TopApp(App[None]):
 
     def on_input_submitted(self) -> None:
         """Keep the filter and return to the table."""
-        self._close_filter()
-
-    def _close_filter(self) -> None:
         self.query_one("#filter", Input).remove_class("open")
         self.query_one(LinesTable).focus()
 

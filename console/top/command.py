@@ -18,9 +18,6 @@ from service.command import UsageError, add_namespace, columns_of, write_output
 from service.log_writer import discard_library_logs
 from service.text import quoted
 
-_NEGATIVE: Final = 1
-"""Exit status if an agent did not answer, or if there is none."""
-
 _SORTS: Final = {sort.name.lower(): sort for sort in Sort}
 
 
@@ -84,9 +81,8 @@ async def _run(arguments: argparse.Namespace) -> int:
         flagged_only=arguments.flagged,
         namespace=arguments.namespace or "",
     )
-    url, token, access = arguments.url, "", await _access(arguments)
-    if arguments.token_file:
-        token = read_token(arguments.token_file)
+    url, access = arguments.url, await _access(arguments)
+    token = read_token(arguments.token_file) if arguments.token_file else ""
     on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
     fleet = Fleet(place="" if url else f"{on_node} in namespace {arguments.agent_namespace}")
     async with KubeClient(access) as client:
@@ -98,10 +94,8 @@ async def _run(arguments: argparse.Namespace) -> int:
         try:
             from console.top.app import show  # noqa: PLC0415 - only the interactive view draws
         except ModuleNotFoundError as error:
-            raise UsageError(
-                f"the interactive view needs {error.name}: install kaishare[top], or give --once"
-            ) from None
-
+            advice = "install kaishare[top], or give --once"
+            raise UsageError(f"the interactive view needs {error.name}: {advice}") from None
         await show(rounds, fleet, arrangement)
         return 0
 
@@ -137,7 +131,7 @@ async def _print_once(
     else:
         write_output(as_text(fleet, arrangement, now, columns=columns_of(sys.stdout)))
     has_failed = any(agent.failure for agent in fleet.agents.values())
-    return _NEGATIVE if has_failed or not fleet.agents else 0
+    return int(has_failed or not fleet.agents)
 
 
 def _is_terminal() -> bool:

@@ -28,10 +28,7 @@ def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
 
 
 def summary_of(line: Line, fleet: Fleet) -> list[str]:
-    """Return what to know of a line first: the pod's state, its cause, what to do, and the command.
-
-    The list is empty for a line that is no pod's, and has the state only for a pod without trouble.
-    """
+    """Return what to know of a pod first: its state, and in trouble the cause, what to do, the command."""
     if not isinstance(line, PodRow):
         return []
     lines = [f"{line.namespace}/{line.pod}: {line.state_text}"]
@@ -136,14 +133,13 @@ def _sources(pod: ApiPod) -> Iterator[str]:
 
 
 def _notes(pod: ApiPod) -> Iterator[str]:
-    if pod.share_changed:
-        yield f"share changed: {plain(pod.share_changed)}"
-    if pod.gpu_unresolved:
-        yield "The GPU of the share is unknown."
-    if pod.lacks_reservation:
-        yield "The pod's GPU group has no reservation pod."
-    if pod.has_unsized_gpus:
-        yield "The pod has GPUs of a ResourceClaim or of a resource without a known size."
+    sentences = {
+        f"share changed: {plain(pod.share_changed or '')}": pod.share_changed,
+        "The GPU of the share is unknown.": pod.gpu_unresolved,
+        "The pod's GPU group has no reservation pod.": pod.lacks_reservation,
+        "The pod has GPUs of a ResourceClaim or of a resource without a known size.": pod.has_unsized_gpus,
+    }
+    yield from (sentence for sentence, is_so in sentences.items() if is_so)
     if pod.over_share_policy is not None:
         grace = pod.over_share_policy.grace_seconds
         after = f" after {duration(min(grace, MAX_SECONDS))}" if grace is not None else ""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from console.cluster.agents import AgentPod, Received
 from console.top.gpu_rows import LONGEST_NAME, GpuState, plain
@@ -56,9 +56,9 @@ class Fleet:
         """Take a new list of agents, by node: keep the state of known ones, drop those that are gone."""
         known, self.agents = self.agents, {}
         for pod in sorted(pods, key=lambda pod: (pod.node, pod.name)):
-            node = plain(pod.node or pod.name, LONGEST_NAME)
-            agent = known.get(pod.name) or AgentState(pod=pod, node=node, since=now)
-            agent.pod, self.agents[pod.name] = pod, agent
+            agent = known.get(pod.name) or AgentState(pod=pod, node=plain(pod.name, LONGEST_NAME), since=now)
+            agent.pod, agent.node = pod, plain(pod.node, LONGEST_NAME) or agent.node
+            self.agents[pod.name] = agent
         self.list_failure, self.is_listed = "", True
         self.version += 1
 
@@ -124,8 +124,7 @@ class Arrangement:
     namespace: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLine:
+class GroupLine(NamedTuple):
     """Heading of a group, with its sums."""
 
     name: str
@@ -133,10 +132,7 @@ class GroupLine:
     flagged: int
     over: int
     at_risk: int
-    used: int
-    share: int
-    is_lower_bound: bool
-    """Whether the memory of a row is unknown."""
+    sums: str
 
     @property
     def key(self) -> Key:
@@ -145,12 +141,9 @@ class GroupLine:
 
     def text(self, _now: float) -> str:
         """Return the line."""
-        at_least = "≥" if self.is_lower_bound else ""
         at_risk = f" {self.at_risk} at risk," if self.at_risk else ""
-        return (
-            f"── {self.name}: {counted(self.rows, 'row')}, {self.flagged} flagged, {self.over} in grace,"
-            f"{at_risk} used {at_least}{size(self.used)} of shares {at_least}{size(self.share)}"
-        )
+        flags = f"{self.flagged} flagged, {self.over} in grace,{at_risk}"
+        return f"── {self.name}: {counted(self.rows, 'row')}, {flags} {self.sums}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +202,7 @@ def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
 def chosen_rows(rows: Iterable[PodRow], arrangement: Arrangement) -> Iterable[PodRow]:
     """Return the rows that an arrangement shows."""
     if arrangement.flagged_only:
-        rows = (row for row in rows if row.is_flagged_or_at_risk)
+        rows = (row for row in rows if row.state is PodState.FLAGGED or row.risk.text)
     if arrangement.namespace:
         rows = (row for row in rows if row.namespace == arrangement.namespace)
     words = arrangement.words
@@ -272,5 +265,7 @@ def _heading(name: str, rows: Sequence[PodRow]) -> GroupLine:
         at_risk += row.is_at_risk
         used += row.used or 0
         share += row.share or 0
-        is_lower_bound = is_lower_bound or row.used is None or row.share_is_unknown
-    return GroupLine(name, len(rows), flagged, over, at_risk, used, share, is_lower_bound)
+        is_lower_bound = is_lower_bound or row.used is None or (row.has_share and row.share is None)
+    at_least = "≥" if is_lower_bound else ""
+    sums = f"used {at_least}{size(used)} of shares {at_least}{size(share)}"
+    return GroupLine(name, len(rows), flagged, over, at_risk, sums)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiPod, ApiProblem, ApiVerdict, ApiXid
+from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiVerdict, ApiXid
 from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
 from service.names import LONGEST_SUBDOMAIN
 from service.text import one_line
@@ -26,9 +26,6 @@ _LATIN_END: Final = 0x250
 _PUNCTUATION: Final = frozenset("–—‘’“”…•→×≥≤")
 _LONGEST_DETAIL: Final = 1000
 _IMPLAUSIBLE: Final = 1 << 53  # bytes (8 PiB); JSON numbers above this are not exact
-_SMALL: Final = 256 << 20
-"""Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
-the response does not have the agent's slack."""
 
 
 def plain(text: str, limit: int = 300) -> str:
@@ -244,75 +241,3 @@ def nothing_text(response: AgentResponse) -> str:
     if response.sample_timestamp is None:
         return "No figures: there is no sample yet, or the last one is too old."
     return "No GPU on this node responds."
-
-
-class GpuRisk(NamedTuple):
-    """A GPU at risk, in bytes, and the excess above its share from which on a pod counts as a cause."""
-
-    free: int
-    smallest_excess: int
-
-
-class RowRisk(NamedTuple):
-    """The part of one pod in the risk of its GPU, in bytes and in words; one of the first two is 0."""
-
-    excess: int = 0
-    """Memory above the share, 0 for a pod that is no cause."""
-    unused: int = 0
-    """Memory that the pod is still promised, which may not be free."""
-    text: str = ""
-
-
-NO_RISK: Final = RowRisk()
-
-
-def gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> dict[str, GpuRisk]:
-    """Return the GPUs at risk by UUID."""
-    at_risk = {gpu.uuid: gpu for gpu in gpus if gpu.at_risk and gpu.uuid}
-    largest = dict.fromkeys(at_risk, 0)
-    for pod in pods if at_risk else ():
-        for holding in pod.gpus:
-            uuid = holding.gpu_uuid
-            share = _allowed(pod, uuid) if uuid in largest else None
-            if share is not None:
-                used = known_bytes(holding.used_bytes)
-                # A pod of unknown use may be the cause, so that little above a share is none.
-                largest[uuid] = max(largest[uuid], _SMALL if used is None else used - share)
-    return {
-        uuid: GpuRisk(gpu.free or 0, _SMALL if gpu.is_over_promised else min(_SMALL, max(largest[uuid], 1)))
-        for uuid, gpu in at_risk.items()
-    }
-
-
-def risk_of(
-    risk: GpuRisk | None, pod: ApiPod, uuid: str, used: int | None, verdicts: Iterable[ApiVerdict]
-) -> RowRisk:
-    """Return the part of a pod, which uses so many bytes, in the risk of a GPU.
-
-    Where the use is unknown, the verdicts have a lower bound.
-    """
-    share = _allowed(pod, uuid) if risk is not None else None
-    if risk is None or share is None:
-        return NO_RISK
-    least = max((known_bytes(verdict.used_at_least_bytes) or 0 for verdict in verdicts), default=0)
-    excess = (least if used is None else used) - share
-    if excess >= risk.smallest_excess:
-        above = "above its share" if share else "without a share here"
-        return RowRisk(excess, 0, f"holds {'at least ' if used is None else ''}{size(excess)} {above}")
-    if uuid not in pod.shares or excess >= 0:
-        return NO_RISK
-    amount = f"{'up to ' if used is None else ''}{size(-excess)}"
-    return RowRisk(0, -excess, f"at risk: {amount} of its share unused, {size(risk.free)} free")
-
-
-def _allowed(pod: ApiPod, uuid: str) -> int | None:
-    """Return the bytes that a pod may use on a GPU; None if that is unknown.
-
-    A pod whose GPU is unknown may use its share on any GPU; the verdict has the share then.
-    """
-    amount = pod.shares.get(uuid)
-    if amount is not None:
-        return known_bytes(amount.bytes)
-    allowed = [verdict.allowed_bytes for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
-    share = max((known_bytes(amount) or 0 for amount in allowed if amount is not None), default=None)
-    return None if share is None and (pod.gpu_unresolved or pod.has_unsized_gpus) else share or 0

@@ -12,6 +12,7 @@ from service.units import duration, size
 SIGN_FLAGGED: Final = "!"
 SIGN_AT_RISK: Final = "*"
 SIGN_OLD: Final = "?"
+_RIGHT: Final = frozenset({"used", "share", "percent", "utilization", "limit", "over", "processes"})
 _BAR: Final = 10
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -28,11 +29,14 @@ class Column:
     cell: Callable[[PodRow], str]
     narrowest: int
     """Smallest width, unless all cells are narrower."""
-    is_right: bool = False
     rank: int = 0
     """Columns with a higher rank appear on wider terminals; 0 is always there."""
-    is_optional: bool = False
-    """Whether the column is left out while no row has a value."""
+
+    def fit(self, text: str, width: int) -> str:
+        """Return a text, which comes from `plain`, in exactly the given number of terminal columns."""
+        if len(text) > width:
+            text = shorten_middle(text, width)
+        return text.rjust(width) if self.name in _RIGHT else text.ljust(width)
 
 
 def bar(ratio: float | None, width: int = _BAR) -> str:
@@ -45,55 +49,37 @@ def bar(ratio: float | None, width: int = _BAR) -> str:
     return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(width)
 
 
-def _share(row: PodRow) -> str:
-    return size(row.share) if row.share is not None or row.share_is_unknown else NONE
-
-
-def _percent(row: PodRow) -> str:
-    return percent(row.ratio) if row.share or row.share_is_unknown else NONE
+def _cell(text: str, is_there: object) -> str:
+    return text if is_there else NONE
 
 
 def _processes(row: PodRow) -> str:
     number = row.holding.known_processes if row.holding else None
-    return NONE if not row.has_gpu else UNKNOWN if number is None else str(number)
-
-
-def _used(row: PodRow) -> str:
-    return size(row.used) if row.has_gpu else NONE
-
-
-def _utilization(row: PodRow) -> str:
-    return percent(row.utilization) if row.has_gpu else NONE
-
-
-def _limit(row: PodRow) -> str:
-    return NONE if row.limit is None else size(row.limit)
-
-
-def _over_for(row: PodRow) -> str:
-    return NONE if row.over_seconds is None else duration(row.over_seconds)
+    return _cell(UNKNOWN if number is None else str(number), row.has_gpu)
 
 
 COLUMNS: Final = (
     Column("state", "STATE", lambda row: row.state_text, 19, rank=5),
     Column("node", "NODE", lambda row: row.node, 10),
     Column("gpu", "GPU", lambda row: row.gpu, 11),
-    Column("used", "USED", _used, 10, is_right=True),
-    Column("share", "SHARE", _share, 10, is_right=True),
+    Column("used", "USED", lambda row: _cell(size(row.used), row.has_gpu), 10),
+    Column("share", "SHARE", lambda row: _cell(size(row.share), row.has_share), 10),
     Column("bar", "", lambda row: bar(row.ratio), _BAR, rank=3),
-    Column("percent", "%", _percent, 7, is_right=True),
-    Column("utilization", "UTIL", _utilization, 7, is_right=True, rank=4, is_optional=True),
-    Column("limit", "LIMIT", _limit, 10, is_right=True, rank=6, is_optional=True),
-    Column("over", "OVER FOR", _over_for, 8, is_right=True, rank=1),
+    Column("percent", "%", lambda row: _cell(percent(row.ratio), row.has_share and row.share != 0), 7),
+    Column("utilization", "UTIL", lambda row: _cell(percent(row.utilization), row.has_gpu), 7, rank=4),
+    Column("limit", "LIMIT", lambda row: _cell(size(row.limit), row.limit is not None), 10, rank=6),
+    Column("over", "OVER FOR", lambda row: _cell(duration(row.over_seconds or 0), row.verdicts), 8, rank=1),
     Column("pod", "POD", lambda row: row.pod, 20),
     Column("namespace", "NAMESPACE", lambda row: row.namespace, 14, rank=2),
-    Column("size", "SIZE", lambda row: row.size or NONE, 8, rank=7, is_optional=True),
-    Column("queue", "QUEUE", lambda row: row.queue or NONE, 10, rank=8, is_optional=True),
-    Column("processes", "PROCESSES", _processes, 9, is_right=True, rank=9),
+    Column("size", "SIZE", lambda row: row.size or NONE, 8, rank=7),
+    Column("queue", "QUEUE", lambda row: row.queue or NONE, 10, rank=8),
+    Column("processes", "PROCESSES", _processes, 9, rank=9),
     Column("source", "SOURCE", lambda row: row.share_source or NONE, 12, rank=10),
-    Column("workload", "WORKLOAD", lambda row: row.workload or NONE, 14, rank=11, is_optional=True),
-    Column("tenant", "IN VCLUSTER", lambda row: row.tenant or NONE, 14, rank=12, is_optional=True),
+    Column("workload", "WORKLOAD", lambda row: row.workload or NONE, 14, rank=11),
+    Column("tenant", "IN VCLUSTER", lambda row: row.tenant or NONE, 14, rank=12),
 )
+_OPTIONAL: Final = frozenset({"utilization", "limit", "size", "queue", "workload", "tenant"})
+"""Columns that are left out while no row has a value."""
 CELLS: Final = {column.name: column.cell for column in COLUMNS}
 _POD_WITH_NAMESPACE: Final = Column("pod", "NAMESPACE/POD", lambda row: f"{row.namespace}/{row.pod}", 24)
 """On terminals too narrow for a column with the namespace."""
@@ -102,15 +88,12 @@ _WIDENED: Final = ("state", "gpu", "pod", "namespace", "node", "size", "queue", 
 """Columns that share the space left, in order of preference."""
 
 
-def measure(rows: Iterable[PodRow]) -> Widths:
+def measure(rows: Collection[PodRow]) -> Widths:
     """Return the widths that rows need."""
-    rows = tuple(rows)
-    return {column.name: _BAR if column.name == "bar" else _measured(column, rows) for column in COLUMNS}
-
-
-def _measured(column: Column, rows: Iterable[PodRow]) -> int:
-    cells = {column.cell(row) for row in rows}
-    return 0 if column.is_optional and cells <= {NONE, UNKNOWN} else max(map(len, cells), default=0)
+    cells = {column.name: {column.cell(row) for row in rows} for column in COLUMNS}
+    empty = {name for name in _OPTIONAL if cells[name] <= {NONE, UNKNOWN}}
+    longest = {name: 0 if name in empty else max(map(len, texts), default=0) for name, texts in cells.items()}
+    return {**longest, "bar": _BAR}
 
 
 def merge_widths(all_widths: Iterable[Widths]) -> Widths:
@@ -135,12 +118,12 @@ class Layout:
 
     def heading(self) -> str:
         """Return the line with the headings."""
-        cells = (_fit(column.heading, width, is_right=column.is_right) for column, width in self.columns)
+        cells = (column.fit(column.heading, width) for column, width in self.columns)
         return self.fit_line(" ".join(("  ", *cells)))
 
     def row(self, row: PodRow, *, is_old: bool = False) -> str:
         """Return the line of a row, in exactly the width of the table; `is_old` are figures of the past."""
-        cells = (_fit(column.cell(row), width, is_right=column.is_right) for column, width in self.columns)
+        cells = (column.fit(column.cell(row), width) for column, width in self.columns)
         return self.fit_line(" ".join((sign(row, is_old=is_old), *cells)))
 
     def fit_line(self, text: str) -> str:
@@ -157,19 +140,12 @@ def sign(row: PodRow, *, is_old: bool) -> str:
     return mark + (SIGN_OLD if is_old else " ")
 
 
-def _fit(text: str, width: int, *, is_right: bool) -> str:
-    """Return a text in exactly the given number of columns; the text comes from `plain`."""
-    if len(text) > width:
-        text = shorten_middle(text, width)
-    return text.rjust(width) if is_right else text.ljust(width)
-
-
 def layout(width: int, widths: Widths, *, without: Collection[str] = ()) -> Layout:
     """Choose the columns for a terminal: as many as fit in their order of rank, then widen the long ones."""
     wanted = [
         column
         for column in COLUMNS
-        if column.name not in without and (not column.is_optional or widths.get(column.name, 0))
+        if column.name not in without and (column.name not in _OPTIONAL or widths.get(column.name, 0))
     ]
     chosen = [column for column in wanted if not column.rank]
     for column in sorted(wanted, key=lambda column: column.rank):

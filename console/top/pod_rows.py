@@ -4,10 +4,10 @@ A response of a node that was taken over can have any figures and any number of 
 implausible figures are unknown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -15,18 +15,14 @@ from console.top.gpu_rows import (
     LONGEST_NAME,
     NONE,
     UNKNOWN,
-    GpuRisk,
     GpuState,
     ProblemText,
-    RowRisk,
-    gpus_at_risk,
     gpus_of,
     index_text,
     known_bytes,
     nothing_text,
     plain,
     problems_of,
-    risk_of,
 )
 from gpuagent.api_types import AgentResponse, ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from kai.keys import FINISHED_PHASES
@@ -40,7 +36,23 @@ MAX_SECONDS: Final = 1e10  # larger durations are shown as this one
 _MAX_GPUS: Final = 256  # GPUs and MIG devices of one pod
 _IDLE_AFTER: Final = 3600.0  # seconds from which on a row says that its share is idle
 
+_SMALL: Final = 256 << 20
+"""Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
+the response does not have the agent's slack."""
+
 Key = tuple[str, str, str]
+Risks = Mapping[str, tuple[int, int]]
+"""By UUID of a GPU at risk, its free bytes, and the excess from which on a pod counts as a cause."""
+
+
+class RowRisk(NamedTuple):
+    """The part of one pod in the risk of its GPU, in bytes and in words; one of the first two is 0."""
+
+    excess: int = 0
+    """Memory above the share, 0 for a pod that is no cause."""
+    unused: int = 0
+    """Memory that the pod is still promised, which may not be free."""
+    text: str = ""
 
 
 class PodState(StrEnum):
@@ -71,8 +83,9 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes; None is unknown."""
     share: int | None
     """Bytes; None if there is none, or if it is unknown."""
+    has_share: bool
+    """Whether there is a share, known or not."""
     share_source: str
-    share_is_unknown: bool
     limit: int | None
     """Bytes that an enforcer allows."""
     ratio: float | None
@@ -122,11 +135,6 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
         return self.is_violation or self.is_cause or self.is_at_risk
 
     @property
-    def is_flagged_or_at_risk(self) -> bool:
-        """Whether the pod is flagged, a cause of a GPU's risk, or at risk."""
-        return self.state is PodState.FLAGGED or self.is_cause or self.is_at_risk
-
-    @property
     def has_gpu(self) -> bool:
         """Whether the pod has or uses a GPU here; without one it has no figures, not even unknown ones."""
         return self.holding is not None or bool(self.key[2])
@@ -173,8 +181,10 @@ NO_TABLE: Final = NodeTable()
 
 def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     """Return the table of a response. The agent is in the keys of the rows; the node is printable."""
-    gpus = gpus_of(node, response)
-    rows = _rows(agent, node, response.pods[:MAX_PODS], gpus)
+    gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
+    by_uuid, risks = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}, _gpus_at_risk(pods, gpus)
+    every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
+    rows = tuple(sorted(islice(every, MAX_ROWS), key=lambda row: (len(row.gpu), row.gpu, row.by_pod)))
     flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
     return NodeTable(
         rows=rows,
@@ -190,15 +200,8 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     )
 
 
-def _rows(agent: str, node: str, pods: Sequence[ApiPod], gpus: Sequence[GpuState]) -> tuple[PodRow, ...]:
-    by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
-    risks = gpus_at_risk(pods, gpus)
-    rows = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
-    return tuple(sorted(islice(rows, MAX_ROWS), key=lambda row: (len(row.gpu), row.gpu, row.by_pod)))
-
-
 def _pod_rows(
-    agent: str, node: str, pod: ApiPod, gpus: Mapping[str, GpuState], risks: Mapping[str, GpuRisk]
+    agent: str, node: str, pod: ApiPod, gpus: Mapping[str, GpuState], risks: Risks
 ) -> Iterator[PodRow]:
     holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
     verdicts: dict[str, list[ApiVerdict]] = {}
@@ -228,7 +231,7 @@ def _pod_rows(
         visible = tuple(each for each in of_gpu if (each.flagged if is_flagged else each.is_over))
         over_seconds = max((min(each.over_seconds, MAX_SECONDS) for each in visible), default=None)
         ratio = used / share if used is not None and share else None
-        risk = risk_of(risks.get(uuid), pod, uuid, used, of_gpu)
+        risk = _risk_of(risks, pod, uuid, used, of_gpu)
         if visible:
             reasons = dict.fromkeys(plain(each.reason, 48) for each in visible)
             state_text = f"{state}: {', '.join(reasons)}{f'; {risk.text}' if risk.text else ''}"
@@ -249,9 +252,8 @@ def _pod_rows(
             gpu=_place_text(pod, uuid, holding, gpu),
             used=used,
             share=share,
+            has_share=amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share),
             share_source=plain(amount.source, 48) if amount else "",
-            share_is_unknown=share is None
-            and (amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share)),
             limit=known_bytes(limit.bytes) if limit else None,
             ratio=ratio,
             utilization=utilization if utilization is not None and 0 <= utilization <= 1 else None,
@@ -265,6 +267,59 @@ def _pod_rows(
             api_pod=pod,
             **names,
         )
+
+
+def _gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> Risks:
+    """Return the GPUs at risk by UUID."""
+    at_risk = {gpu.uuid: gpu for gpu in gpus if gpu.at_risk and gpu.uuid}
+    largest = dict.fromkeys(at_risk, 0)
+    for pod in pods if at_risk else ():
+        for holding in pod.gpus:
+            uuid = holding.gpu_uuid
+            share = _allowed(pod, uuid) if uuid in largest else None
+            if share is not None:
+                used = known_bytes(holding.used_bytes)
+                # A pod of unknown use may be the cause, so that little above a share is none.
+                largest[uuid] = max(largest[uuid], _SMALL if used is None else used - share)
+    return {
+        uuid: (gpu.free or 0, _SMALL if gpu.is_over_promised else min(_SMALL, max(largest[uuid], 1)))
+        for uuid, gpu in at_risk.items()
+    }
+
+
+def _risk_of(
+    risks: Risks, pod: ApiPod, uuid: str, used: int | None, verdicts: Iterable[ApiVerdict]
+) -> RowRisk:
+    """Return the part of a pod, which uses so many bytes, in the risk of a GPU.
+
+    Where the use is unknown, the verdicts have a lower bound.
+    """
+    share = _allowed(pod, uuid) if uuid in risks else None
+    if share is None:
+        return RowRisk()
+    free, smallest_excess = risks[uuid]
+    least = max((known_bytes(verdict.used_at_least_bytes) or 0 for verdict in verdicts), default=0)
+    excess = (least if used is None else used) - share
+    if excess >= smallest_excess:
+        above = "above its share" if share else "without a share here"
+        return RowRisk(excess, 0, f"holds {'at least ' if used is None else ''}{size(excess)} {above}")
+    if uuid not in pod.shares or excess >= 0:
+        return RowRisk()
+    amount = f"{'up to ' if used is None else ''}{size(-excess)}"
+    return RowRisk(0, -excess, f"at risk: {amount} of its share unused, {size(free)} free")
+
+
+def _allowed(pod: ApiPod, uuid: str) -> int | None:
+    """Return the bytes that a pod may use on a GPU; None if that is unknown.
+
+    A pod whose GPU is unknown may use its share on any GPU; the verdict has the share then.
+    """
+    amount = pod.shares.get(uuid)
+    if amount is not None:
+        return known_bytes(amount.bytes)
+    allowed = [verdict.allowed_bytes for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
+    share = max((known_bytes(amount) or 0 for amount in allowed if amount is not None), default=None)
+    return None if share is None and (pod.gpu_unresolved or pod.has_unsized_gpus) else share or 0
 
 
 def _share_elsewhere(pod: ApiPod, verdicts: Sequence[ApiVerdict]) -> ApiAmount | None:

@@ -13,18 +13,14 @@ from service.text import one_line
 EVERY_SECONDS: Final = 2.0
 LIST_EVERY_SECONDS: Final = 10.0
 MOST_A_SECOND: Final = 200
-"""Largest number of requests a second to agents that have been asked before. With more than 400 agents a
-round takes longer than `EVERY_SECONDS`: one table of 5,000 agents must not keep an API server busy."""
-
+"""Requests a second to agents that have been asked before. With more than 400 agents a round takes longer
+than `EVERY_SECONDS`: one table of 5,000 agents must not keep an API server busy."""
 _LISTED_IN_A_TURN: Final = 500
-"""Largest number of agents that are listed every `LIST_EVERY_SECONDS`; more are listed less often. The list
-of 5,000 pods has about 40 MB."""
-
+"""Agents that are listed every `LIST_EVERY_SECONDS`; more are listed less often. The list of 5,000 pods has
+about 40 MB."""
 _MOST_FAILING_AT_ONCE: Final = 4
 """Concurrent requests to agents whose last request failed; a node that hangs must not delay the others."""
-
-_SPREAD: Final = 0.8
-"""Part of a round over which its requests are spread."""
+_SPREAD: Final = 0.8  # part of a round over which its requests are spread
 
 
 class ListFailed(Exception):
@@ -43,11 +39,7 @@ class Rounds:
         self._listed_at: float | None = None
 
     async def once(self) -> None:
-        """List the agents and read each of them once.
-
-        Raises:
-            ListFailed: the list is not available.
-        """
+        """List the agents, or raise ListFailed, and read each of them once."""
         await self._list()
         await asyncio.gather(*(self._start(agent) for agent in self._due()))
 

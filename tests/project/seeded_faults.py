@@ -253,7 +253,7 @@ FAULTS: Final = (
         "console: rows without a figure come last",
         "return 1.0 if value is None else -value",
         "return -value if value else -1e99",
-        "console/top/test_model.py",
+        "console/top/test_table.py",
     ),
     Fault(
         "watch: after 410 the whole state is read again",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from console.cluster.agents import AgentPod
 from console.top.details import details_of
 from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.gpu_rows import percent, plain
@@ -83,8 +84,8 @@ def test_order_and_filters(arrangement: Arrangement, expected: list[str]) -> Non
 def test_groups_have_sums_and_the_flagged_ones_come_first() -> None:
     lines = arrange(busy(), Arrangement(group=GroupBy.NAMESPACE))
     assert [line for line in lines if isinstance(line, GroupLine)] == [
-        GroupLine("team-a", 5, 2, 1, 0, 11 * GIB, 10 * GIB, is_lower_bound=True),
-        GroupLine("team-b", 1, 0, 0, 0, GIB // 2, 2 * GIB, is_lower_bound=False),
+        GroupLine("team-a", 5, 2, 1, 0, "used ≥11.0 GiB of shares ≥10.0 GiB"),
+        GroupLine("team-b", 1, 0, 0, 0, "used 512.0 MiB of shares 2.0 GiB"),
     ]
     by_queue = arrange(busy(), Arrangement(group=GroupBy.QUEUE))
     assert {line.name for line in by_queue if isinstance(line, GroupLine)} == {"vision", "(no queue)"}
@@ -180,6 +181,9 @@ def test_a_list_that_fails_keeps_the_agents_and_says_so_and_agents_that_are_gone
     fleet.set_response("agent-of-node-b", received(document("node-b")))
     fleet.set_failure("agent-of-node-c", "late")
     assert list(fleet.agents) == ["agent-of-node-a"]
+    for node in ("", "node-x"):  # the pod is not bound at first
+        fleet.set_agents([AgentPod(name="new", node=node)], 1.0)
+    assert [(agent.pod.node, agent.node) for agent in fleet.agents.values()] == [("node-x", "node-x")]
 
 
 def test_a_pod_that_is_flagged_on_two_gpus_counts_once() -> None:
