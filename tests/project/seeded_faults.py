@@ -185,8 +185,14 @@ FAULTS: Final = (
     ),
     Fault(
         "pins: only KAI's own reservation pod binds a pod again",
-        "return latest.groups != before.groups and place.is_complete and place.is_kais",
-        "return latest.groups != before.groups and place.is_complete",
+        "if place.is_complete and place.author is Author.KAI:",
+        "if place.is_complete:",
+        "gpuagent/shares",
+    ),
+    Fault(
+        "entitlement: an annotation counts only on a pod that KAI placed",
+        " and not self.is_annotation_ignored:",
+        ":",
         "gpuagent/shares",
     ),
     Fault(
@@ -287,8 +293,8 @@ FAULTS: Final = (
     ),
     Fault(
         "processes: a process that began after the reading is not the one that the driver listed",
-        "if after.program.started_after(self._began):",
-        "if not after.program.start:",
+        "if after.started_after(self._began):",
+        "if not after.program[0]:",
         "gpuagent/test_process_faults.py",
     ),
     Fault(
