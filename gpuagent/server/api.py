@@ -178,13 +178,10 @@ def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> Api
 def _is_above_share(holding: Holding) -> bool:
     """Whether a pod holds noticeably more than it may on a GPU. A pod whose share is unknown does not."""
     pod_share = holding.pod_share
-    if holding.gpu_uuid in pod_share.shares:
-        allowed = pod_share.shares[holding.gpu_uuid].bytes
-    elif pod_share.is_unresolved or pod_share.pod.has_unsized_gpus:
+    share = pod_share.on(holding.gpu_uuid).share
+    if share is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
         return False
-    else:
-        allowed = 0
-    return (holding.used_bytes or 0) > allowed + _NOTICEABLE
+    return (holding.used_bytes or 0) > (share.bytes if share else 0) + _NOTICEABLE
 
 
 def _xid(xid: Xid | None) -> ApiXid | None:

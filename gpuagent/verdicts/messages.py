@@ -52,7 +52,7 @@ def event_reason(transition: Transition) -> str | None:
 
 
 def message(transition: Transition, gpu_bytes: int | None) -> str:
-    """Describe a raised or cleared flag with its figures; a raised one also with what to do first."""
+    """Describe a raised or cleared flag with its figures, and a raised one with what to do first."""
     verdict = transition.verdict
     if transition.change is Change.CLEARED:
         used, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
@@ -67,7 +67,7 @@ def first_act(verdict: Verdict) -> FirstAct:
 
 
 def flag_message(verdict: Verdict, now: float, gpu_bytes: int | None) -> str:
-    """Describe a standing flag at the time of the newest sample, with the framework option to set."""
+    """Describe a standing flag at the time of the newest sample, in monotonic seconds."""
     if verdict.is_over:
         return _description(verdict, verdict.lasted(now)) + _advice(verdict, gpu_bytes)
     reason = verdict.key.reason
@@ -82,8 +82,9 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
 
 
 def _is_annotation_ignored(verdict: Verdict) -> bool:
+    candidates = verdict.pod_share.candidates
     return verdict.key.reason is FlagReason.NO_SHARE and any(
-        candidate.validity is Validity.IGNORED for candidate in verdict.pod_share.candidates
+        candidate.validity is Validity.IGNORED for candidate in candidates
     )
 
 

@@ -93,12 +93,11 @@ function readRow(node, pod, uuid, holding, gpu) {
   const visible = flags.length ? flags : verdicts.filter((each) => each.lastedSeconds !== null);
   return {
     key: `${node} ${pod.uid} ${uuid}`, node, pod, uuid, holding, gpu, verdicts, flags, visible, used, share, excess: 0, unused: 0, risk: "",
-    place: `${String(gpu?.index ?? holding?.gpu ?? 9999).padStart(4, "0")} ${pod.namespace} ${pod.name}`,
+    index: gpu?.index ?? holding?.gpu ?? Infinity, text: "",
     source: share === null ? "" : amount.source, limit: known(pod.limits[uuid]?.bytes),
     ofShare: used !== null && share ? used / share : null, utilization: ratio(holding?.utilizationRatio ?? NaN),
     over: visible.length ? Math.max(...visible.map(overSeconds)) : null,
     gpuName: gpu ? `GPU ${gpu.index}${gpu.mig ? " MIG" : ""}` : holding ? `GPU ${holding.gpu}` : uuid || amount ? "GPU unknown" : "",
-    haystack: [node, `${pod.namespace}/${pod.name}`, pod.size, pod.queue, pod.workload?.name, pod.vcluster?.name].join(" ").toLowerCase(),
   };
 }
 
@@ -135,7 +134,6 @@ function finish(row) {
   } else row.state = [row.risk || idle, notJudged(row)].filter(Boolean).join("; ");
   row.tier = row.flags.length ? 0 : row.visible.length ? 1 : row.excess ? 2 : row.unused ? 3 : 4;
   row.figure = row.over ?? (row.excess || row.unused || (row.ofShare ?? -1));
-  row.haystack += ` ${row.state}`;
 }
 
 function notJudged(row) {
@@ -151,7 +149,18 @@ function notJudged(row) {
   return why ? `not judged: ${why}` : "not judged";
 }
 
-export const byUrgency = (one, other) => one.tier - other.tier || other.figure - one.figure || (one.place < other.place ? -1 : 1);
+export const byUrgency = (one, other) => one.tier - other.tier || other.figure - one.figure || one.index - other.index
+  || (`${one.pod.namespace} ${one.pod.name}` < `${other.pod.namespace} ${other.pod.name}` ? -1 : 1);
+
+export const podName = (row) => `${row.pod.namespace}/${row.pod.name}`;
+
+// Whether a row has all words, which are in lower case. The text is made when it is first looked at.
+export function matches(row, words) {
+  const { pod } = row;
+  row.text ||= [row.node, podName(row), pod.size, pod.queue, pod.workload?.name, pod.vcluster?.name, row.state].join(" ").toLowerCase();
+  return words.every((word) => row.text.includes(word));
+}
+
 
 // Everything that is wrong, the most urgent first; what many nodes have in common is one entry.
 export function troublesOf(nodes) {
@@ -176,7 +185,7 @@ export function troublesOf(nodes) {
       if (gpu.lost) troubles.push({ ...place, ...act, rank: 3, kind: "lost", size: 0, tone: "alarm", text: "The GPU does not respond." });
     }
     for (const row of node.rows) for (const verdict of row.flags) {
-      const text = (verdict.message ?? verdict.reason).replace(` (${verdict.gpuUuid})`, "");
+      const text = (verdict.message ?? "").replace(` (${verdict.gpuUuid})`, "");
       troubles.push({
         rank: 1, kind: verdict.reason, size: overSeconds(verdict), tone: "alarm", nodes: [node.name], row, text, causes: [],
         victims: [], act: verdict.firstAct, runbook: verdict.runbook,

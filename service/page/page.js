@@ -3,16 +3,16 @@
 // An agent serves its own node's document; `kaishare ui` serves {version, names, failure, isListed, nodes}, with
 // the nodes that have changed since the version that was asked for.
 
-import { byUrgency, counted, duration, percent, readNode, size, sizeOf, sums, troublesOf } from "./model.js";
+import { byUrgency, counted, duration, matches, percent, podName, readNode, size, sizeOf, sums, troublesOf } from "./model.js";
 import { address, gpuCard, h, nodeCard, plain, podDetails, podRow, troubleItem, update } from "./view.js";
 
 const AGENT_SECONDS = 5, FLEET_SECONDS = 2, OLD_AFTER = 20, TIMEOUT = 20000;
-const MOST_TROUBLES = 50, ROWS = 100;
+const MOST_TROUBLES = 500, FEW_TROUBLES = 10, FEW_OF_A_KIND = 4, ROWS = 100;
 const find = (id) => document.getElementById(id);
 
 const nodes = new Map(); // by name, as readNode returns them
 const cards = new WeakMap(); // by node; a node that has not changed keeps its element
-let isFleet = false, version = 0, failure = "", answeredAt = 0, most = ROWS, history = null, timer = 0;
+let isFleet = false, version = 0, failure = "", answeredAt = 0, most = ROWS, showsAll = false, history = null, timer = 0;
 let listed = null, listFailure = ""; // the names of all nodes with an agent, and why the list is not current
 let chosenNode = "", openPod = ""; // what the address names: one of several nodes, and the key of a row
 
@@ -41,12 +41,21 @@ function merge({ document, now }) {
   }
 }
 
+// The last 15 minutes of a node's pods, or why there are none: an older agent has no such path.
+async function past(node) {
+  try {
+    return (await get(`api/v1/history?node=${encodeURIComponent(node)}`)).document;
+  } catch (error) {
+    return { node, failure: error.message };
+  }
+}
+
 async function poll() {
   clearTimeout(timer);
   try {
     merge(await get(`api/v1/shares?since=${version}`));
     [failure, answeredAt] = ["", performance.now()];
-    if (openPod) history = (await get(`api/v1/history?node=${encodeURIComponent(nodeOfPod())}`)).document;
+    if (openPod) history = await past(nodeOfPod());
   } catch (error) {
     failure = error.name === "TimeoutError" ? "no answer in time" : error.message;
   }
@@ -65,8 +74,12 @@ function draw() {
   if (!all.length && !listed) return;
   const runbooksUrl = isFleet ? null : all[0]?.answer.runbooksUrl; // no link by the word of a node
   const troubles = troublesOf(chosen);
-  const items = troubles.slice(0, MOST_TROUBLES).map((trouble) => troubleItem(trouble, isWide, runbooksUrl));
-  if (troubles.length > MOST_TROUBLES) items.push(h("li", {}, `${troubles.length - MOST_TROUBLES} more`));
+  const ofRank = new Map();
+  const few = troubles.filter(({ rank }) => ofRank.set(rank, (ofRank.get(rank) ?? 0) + 1).get(rank) <= FEW_OF_A_KIND);
+  const chosenTroubles = showsAll || troubles.length <= FEW_TROUBLES ? troubles.slice(0, MOST_TROUBLES) : few;
+  const items = chosenTroubles.map((trouble) => troubleItem(trouble, isWide, runbooksUrl));
+  find("all").hidden = chosenTroubles.length === troubles.length || showsAll;
+  find("all").textContent = `Show all ${troubles.length}`;
   const isEmpty = chosen.every((node) => !node.answer?.gpus.length);
   update(find("troubles"), items.length ? items : [h("li", { class: "fine" }, isEmpty ? "There are no figures yet." : "Nothing.")]);
   find("wrong").classList.toggle("fine", !items.length);
@@ -138,7 +151,7 @@ function drawAge() {
 function drawPods() {
   const words = find("filter").value.toLowerCase().split(" ").filter(Boolean);
   const chosen = chosenNodes();
-  const rows = chosen.flatMap((node) => node.rows).filter((row) => words.every((word) => row.haystack.includes(word))).sort(byUrgency);
+  const rows = chosen.flatMap((node) => node.rows).filter((row) => !words.length || matches(row, words)).sort(byUrgency);
   const shown = rows.slice(0, most);
   update(find("rows"), shown.map((row) => podRow(row, chosen.length > 1)));
   find("count").textContent = shown.length < rows.length ? `${shown.length} of ${rows.length}, the most urgent first` : rows.length ? "" : words.length ? "No pod matches." : "No pod has a GPU share or uses GPU memory.";
@@ -154,7 +167,7 @@ function drawDetails() {
     if (dialog.open && (!openPod || node)) dialog.close();
     return;
   }
-  find("details-title").textContent = plain(`${row.pod.namespace}/${row.pod.name}`);
+  find("details-title").textContent = plain(podName(row));
   const rows = node.rows.filter((each) => each.pod.uid === row.pod.uid).sort((one, other) => Number(other === row) - Number(one === row));
   update(find("details-body"), podDetails(rows, history?.node === node.name ? history : null, isFleet ? null : node.answer.runbooksUrl, isFleet));
   if (!dialog.open) dialog.showModal();
@@ -167,6 +180,7 @@ function readAddress() {
 }
 
 find("filter").addEventListener("input", () => { most = ROWS; drawPods(); });
+find("all").addEventListener("click", () => { showsAll = true; draw(); });
 find("more").addEventListener("click", () => { most += ROWS; drawPods(); });
 find("rows").addEventListener("click", (event) => {
   if (!event.target.closest("a") && getSelection().isCollapsed) event.target.closest("tr")?.querySelector("a").click();

@@ -1,6 +1,6 @@
 // Builds the page's elements. Every text from a document passes `plain`, and becomes a text node.
 
-import { byUrgency, counted, duration, known, percent, size, sizeOf, whyCommand } from "./model.js";
+import { byUrgency, counted, duration, known, percent, podName, size, sizeOf, whyCommand } from "./model.js";
 
 const ASCII = /^[ -~]*$/; // most texts; one class of characters takes linear time
 const LATIN_END = 0x250, PUNCTUATION = "–—‘’“”…•→×≥≤", LONGEST = 1000;
@@ -47,7 +47,6 @@ export function update(parent, fresh) {
 }
 
 export const address = (values) => `#${new URLSearchParams(values)}`;
-const podName = (row) => `${row.pod.namespace}/${row.pod.name}`;
 const podLink = (row, label = podName(row), place = "") => h("a", { href: address({ pod: row.key }), class: "pod", "data-key": `${place} ${row.key}` }, label);
 const nodeLink = (name, label = name, place = "") => h("a", { href: address({ node: name }), "data-key": `${place} node ${name}` }, label);
 const command = (pod) => (whyCommand(pod) ? h("code", {}, whyCommand(pod)) : null);
@@ -159,8 +158,8 @@ export function podRow(row, isFleet) {
 }
 
 // The last 15 minutes of a pod on a GPU: `series` has whole MiB, oldest first.
-function course(series, bucketSeconds) {
-  if (!series || !Array.isArray(series.usedMebibytes)) return h("p", { class: "faint" }, "No figures of the last 15 minutes.");
+function course(series, bucketSeconds, failure) {
+  if (!series || !Array.isArray(series.usedMebibytes)) return h("p", { class: "faint" }, "No figures of the last 15 minutes", failure ? `: ${failure}` : ".");
   const points = series.usedMebibytes.map(known);
   const share = known(series.shareMebibytes);
   const most = Math.max(1, share ?? 0, ...points) * 1.1;
@@ -196,7 +195,7 @@ export function podDetails(rows, history, runbooksUrl, isFleet) {
     h("p", {}, command(pod)),
     ...rows.flatMap((row) => [
       h("h3", {}, row.gpuName || "No GPU", " ", h("span", { class: "faint" }, row.uuid)),
-      row.uuid ? course(ofPod.find((each) => each.gpuUuid === row.uuid), history?.bucketSeconds ?? 0) : null,
+      row.uuid ? course(ofPod.find((each) => each.gpuUuid === row.uuid), history?.bucketSeconds ?? 0, history?.failure) : null,
       figures([
         ["state", row.state], ["used", row.holding && size(row.used)], ["share", row.share !== null && `${size(row.share)}${row.source && ` (${row.source})`}`],
         ["of share", row.share && percent(row.ofShare)], ["limit", row.limit !== null && `${size(row.limit)} (${pod.limits[row.uuid].source})`],

@@ -9,10 +9,13 @@ import http.client
 import json
 import os
 import re
+import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
@@ -168,6 +171,35 @@ async def test_a_user_without_the_right_to_the_proxy_reads_nothing(
         reading = await agents.read((await agents.list())[0])
         assert reading.received is None
         assert reading.failure == f"the caller may not get pods/proxy in {NAMESPACE}"
+
+
+async def test_ui_serves_all_agents_and_the_past_of_one_until_it_is_interrupted(
+    plane: ControlPlane, fleet: AgentFleet
+) -> None:
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "console", "ui", "--port", "0", "--kubeconfig", str(plane.kubeconfig()),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert program.stdout is not None
+    async with asyncio.timeout(90), aiohttp.ClientSession() as session:
+        url = (await program.stdout.readline()).decode().strip()
+
+        async def get(path: str) -> Any:
+            async with session.get(f"{url}{path}") as answer:
+                assert answer.status == 200
+                return await answer.json()
+
+        while len(nodes := (await get("api/v1/shares"))["nodes"]) <= AGENTS:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.2)
+        by_node = {entry["node"]: entry for entry in nodes}
+        hanging = by_node.pop(node_name(HANGING))
+        assert (hanging["answer"], hanging["failure"]) == (None, f"no answer within 5 s; {ADVICE}")
+        names = {pod["name"] for entry in by_node.values() for pod in entry["answer"]["pods"]}
+        assert (len(by_node), names) == (AGENTS, {"train"})
+        assert (await get(f"api/v1/history?node={node_name(0)}"))["node"] == node_name(0)
+    program.send_signal(signal.SIGINT)
+    _, err = await program.communicate()
+    assert err == b""
 
 
 def ask(host: str, port: int, path: str, name: str) -> tuple[int, bytes]:

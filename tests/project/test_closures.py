@@ -24,7 +24,7 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
     ("modules", "most"),
     [
         pytest.param("webhook.cli, webhook.serve", 17_000, id="webhook"),
-        pytest.param("gpuagent.cli, gpuagent.serve", 24_000, id="agent"),
+        pytest.param("gpuagent.cli, gpuagent.serve", 20_000, id="agent"),
     ],
 )
 def test_a_service_loads_few_lines_and_nothing_of_the_console(modules: str, most: int) -> None:

@@ -154,6 +154,7 @@ MODEL = """(async (answer) => {
 })(%s)"""
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)")
 async def test_the_page_has_the_same_rows_in_the_same_order(answer: dict[str, Any], tmp_path: Path) -> None:
     status = Status(snapshot=None, attribution_ok=None)
