@@ -29,7 +29,7 @@ _MEASURED: Final = re.compile(r"(kaishare_\w*(?:seconds\w*|timestamp\w*)(?:{.*})
 
 def scenario_cases(_folder: Path) -> Iterator[tuple[str, Any]]:
     """Yield the answers of the agent at fixed times; after the first time, the lines that have changed."""
-    for path in sorted((product.ROOT / "examples" / "agent").glob("*.yaml")):
+    for path in sorted((product.ROOT / "tests" / "support" / "scenarios").glob("*.yaml")):
         points = _POINTS.get(path.stem, (0, 30, 60, 120))
         node = product.SimulatedNode(path)
         with contextlib.closing(node):
