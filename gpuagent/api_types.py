@@ -21,6 +21,18 @@ def _about(description: str) -> Meta:
     return Meta(description=description)
 
 
+FirstActText: TypeAlias = Annotated[
+    str | None,
+    _about(
+        "What to do first, in one sentence. Null if there is nothing to do, if `detail` says it, or from an"
+        " older agent."
+    ),
+]
+RunbookSection: TypeAlias = Annotated[
+    str | None, _about("Section of docs/runbooks.md with the rest of what to do. Null without `firstAct`.")
+]
+
+
 class ApiObject(Struct, rename="camel", frozen=True, gc=False):
     """One object of the response; unknown fields of newer agents are ignored.
 
@@ -46,6 +58,8 @@ class ApiProblem(ApiObject, frozen=True, gc=False):
         ),
     ] = ""
     detail: Annotated[str, _about("One line for a person.")] = ""
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
 
 class ApiXid(ApiObject, frozen=True, gc=False):
@@ -131,6 +145,8 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
             " none, or does not report errors for the GPU."
         ),
     ] = None
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
 
 class ApiLostGpu(ApiObject, frozen=True, gc=False):
@@ -150,6 +166,8 @@ class ApiLostGpu(ApiObject, frozen=True, gc=False):
             " that has fallen off the bus. Null if it reported none."
         ),
     ] = None
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
 
 class ApiAmount(ApiObject, frozen=True, gc=False):
@@ -273,10 +291,12 @@ class ApiVerdict(ApiObject, frozen=True, gc=False):
     message: Annotated[
         str | None,
         _about(
-            "Text of the Event about the flag, with advice where the pod runs a framework with an option for"
-            " it. Null without a flag, or from an older agent."
+            "The flag with its figures, and the option to set where the pod runs a framework that has one;"
+            " the Event has `firstAct`, too. Null without a flag, or from an older agent."
         ),
     ] = None
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
     @property
     def is_over(self) -> bool:
