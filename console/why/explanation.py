@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
+
+from console.cluster.facts import Fact
 
 
 class Code(StrEnum):
@@ -124,6 +126,8 @@ class PodFinding:
     remedies: Sequence[Remedy] = ()
     details: Mapping[str, float | str] = field(default_factory=dict)
     """Figures of the sentence for programs."""
+    excluded_by: Sequence[Fact[Any]] = ()
+    """Of a cause by exclusion: the facts that exclude every other cause. The core refuses it without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +142,7 @@ class Step:
     what: str
     """`created`, `decided`, `grouped`, `waiting`, `bound`, `running`, `flagged`, `evicted` or `refused`."""
     text: str
-    """Details in one line, printable and without names that are hidden from the caller."""
+    """Details in one line, printable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

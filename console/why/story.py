@@ -1,8 +1,8 @@
-"""The story of a pod: what happened to it, in order of time. Pure.
+"""The story of a pod: Events and decisions in order of time. Pure.
 
-The words of KAI, of the API server and of the agent come from Events and conditions. A message that is
-repeated is one step with a count. What KAI writes about binding proves nothing (v0.17.0): a pod is bound when
-it has a node.
+The words of KAI, of the API server and of the agent come from Events and conditions, as they are. A message
+that is repeated is one step with a count. What KAI writes about binding proves nothing (v0.17.0): a pod is
+bound when it has a node.
 """
 
 import re
@@ -12,62 +12,52 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from console.cluster.facts import items
 from console.why.causes.bound import uses_of
-from console.why.causes.creation import evictions
-from console.why.causes.group_refused import HARMLESS
-from console.why.causes.requested_gpus import request_of
-from console.why.evidence import PodEvidence, known
-from console.why.evidence_objects import EventObject, PodBindRequest, PodObject
+from console.why.causes.creation import COMBINED, evictions
+from console.why.causes.unscheduled import HARMLESS
+from console.why.evidence import PodEvidence, PolicyDecision, request_of
 from console.why.explanation import Step
-from console.why.membership import workload_of
-from console.why.redaction import Redactor, without_suffixes
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import EVICTED, WITHIN_SHARE
 from kai import kaishare_keys
+from kube.kinds import Event, Pod
 from service.text import ELLIPSIS, LONGEST_VALUE, counted, joined, one_line
 from webhook.policy.reasons import Reason
 
 _OF_GROUP: Final = frozenset({"Unschedulable", "NotReady", "StaleJob"})
 _OF_POD: Final = frozenset(
-    {"Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning", "FailedScheduling", "SyncError"}
-)
-"""Reasons of the Events of KAI, of Kubernetes' scheduler and of vCluster about a pod that waits."""
-_OF_KUBELET: Final = frozenset(
     {
-        "BackOff",
-        "Failed",
-        "FailedAttachVolume",
-        "FailedCreatePodSandBox",
-        "FailedMount",
-        "FailedPrepareDynamicResources",
-        "NetworkNotReady",
-        "UnexpectedAdmissionError",
+        *("Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning"),  # KAI's
+        *("FailedScheduling", "SyncError"),  # of Kubernetes' scheduler and of vCluster
+        *(
+            "BackOff",
+            "Failed",
+            "FailedAttachVolume",
+            "FailedCreatePodSandBox",
+            "FailedMount",
+        ),  # the kubelet's
+        *("FailedPrepareDynamicResources", "NetworkNotReady", "UnexpectedAdmissionError"),
     }
 )
+"""Reasons of the Events about a pod that waits."""
 _FLAGS: Final = frozenset({reason.event_reason for reason in FlagReason} | {WITHIN_SHARE})
-
 _DECISIONS: Final = {reason.code: reason.text for reason in Reason}
-
 _MOST: Final = 5
 """Different messages of one kind that are steps of their own."""
-_MOST_CLEANED: Final = 50
-"""Different messages of one kind in which names are looked for."""
-_LONGEST: Final = 4096
-"""Characters of a condition's message that are read; `reading.events` has bounded those of Events."""
-
+_MOST_COMPARED: Final = 50
+"""Different messages of one kind that are compared with each other."""
 _LEAST_REPEATED: Final = 30
 """Length of a message from which its words in another message are no coincidence."""
-
-_COMBINED: Final = "(combined from similar events): "
-_CREATING: Final = "Error creating: "
-_ERRORS: Final = "PodSchedulingErrors: "
-_FOR_POD: Final = "Resources were not found for pod "
-_CONDITIONS: Final = "Scheduling conditions were not met for pod "
+_LONGEST: Final = 4096
+"""Characters of a condition's message that are read; `events` has bounded those of Events."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_RESERVATION: Final = "kai-resource-reservation/"
+_NUMBERED: Final = re.compile(r"(kai-resource-reservation/|gpu-reservation-)\S{1,253}")
+_SUFFIX: Final = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}\b")
+"""The end of a generated name (apimachinery, `pkg/util/rand`)."""
 
 
-def tell_story(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
+def tell_story(evidence: PodEvidence) -> list[Step]:
     """Return the steps in order of time; a repeated message stands where it was told first.
 
     A step of unknown time stands where a pod's life has it. At most 5 messages of a kind are told, the newest
@@ -75,7 +65,7 @@ def tell_story(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
     """
     latest: datetime | None = None
     ordered = []
-    for part in _parts(evidence, redactor):
+    for part in _parts(evidence):
         first = min((step.at for step in part if step.at), default=latest)
         latest = max(filter(None, (first, latest)), default=None)
         for step in part:
@@ -84,40 +74,42 @@ def tell_story(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
     return [step for _, step in sorted(ordered, key=lambda each: each[0])]
 
 
-def _parts(evidence: PodEvidence, redactor: Redactor) -> Iterator[list[Step]]:
+def _parts(evidence: PodEvidence) -> Iterator[list[Step]]:
     """Yield the steps by kind, in the order of a pod's life."""
-    pod = known(evidence.pod)
-    yield _evicted(evidence, redactor)
+    pod = evidence.pod.known
+    yield _evicted(evidence)
     yield [*_created(evidence, pod)]
-    yield _refused(evidence, redactor)
+    refusals = items(evidence.creation_events)
+    texts = (each.message.removeprefix(COMBINED).removeprefix("Error creating: ") for each in refusals)
+    yield _steps(map(_message, refusals, texts), "refused")
     if pod is not None:
         yield [*_decided(evidence, pod)]
-        yield [*_grouped(evidence, pod, redactor)]
-    yield _waiting(evidence, pod, redactor)
+        yield [*_grouped(evidence, pod)]
+    yield _waiting(evidence, pod)
     if pod is not None:
-        yield [*_bound(pod, redactor)]
-        yield [*_running(evidence, pod, redactor)]
-    yield _from_events(_of(evidence.pod_events, _FLAGS), "flagged", redactor)
+        yield [*_bound(pod)]
+        yield [*_running(evidence, pod)]
+    yield _steps((_message(each) for each in items(evidence.pod_events) if each.reason in _FLAGS), "flagged")
 
 
-def _created(evidence: PodEvidence, pod: PodObject | None) -> Iterator[Step]:
-    workload = known(evidence.workload)
+def _created(evidence: PodEvidence, pod: Pod | None) -> Iterator[Step]:
+    workload = evidence.workload.known
     if pod is not None:
         owners = [(owner.kind, owner.name) for owner in pod.metadata.owner_references if owner.controller][:1]
         owners += [(owner.kind, owner.metadata.name) for owner in evidence.owners]
-        names = [one_line(f"{kind} {name}") for kind, name in dict.fromkeys(owners)]
+        names = [f"{kind} {name}" for kind, name in dict.fromkeys(owners)]
         owner = f" by {' of '.join(names)}" if names else ", without a workload"
-        text = f"pod {one_line(pod.name)}{owner}, requests {request_of(pod).text}"
+        text = one_line(f"pod {pod.name}{owner}, requests {request_of(pod).text}")
         yield Step(at=pod.metadata.creation_timestamp, what="created", text=text)
     elif workload is not None:
         text = one_line(f"{evidence.kind} {workload.metadata.name}")
         yield Step(at=workload.metadata.creation_timestamp, what="created", text=text)
 
 
-def _decided(evidence: PodEvidence, pod: PodObject) -> Iterator[Step]:
+def _decided(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
     """Yield what kaishare decided about the pod, by the annotation, and what it would decide now."""
-    decision = evidence.decision
-    if decision is None or not (decision.reason or decision.now):
+    decision = evidence.decision.known or PolicyDecision()
+    if not (decision.reason or decision.now):
         return
     text = _decision(decision.reason, pod) if decision.reason else "kaishare added nothing to the pod"
     if decision.now and decision.now_reason != decision.reason:
@@ -125,7 +117,7 @@ def _decided(evidence: PodEvidence, pod: PodObject) -> Iterator[Step]:
     yield Step(at=pod.metadata.creation_timestamp, what="decided", text=text)
 
 
-def _decision(code: str, pod: PodObject) -> str:
+def _decision(code: str, pod: Pod) -> str:
     """Return the sentence of a reason, up to the first detail that the pod does not have."""
     template = _DECISIONS.get(code)
     if template is None:
@@ -144,47 +136,117 @@ def _decision(code: str, pod: PodObject) -> str:
     return f"{sentence}{ELLIPSIS if unknown else ''} ({code})"
 
 
-def _grouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[Step]:
-    group = known(evidence.pod_group)
+def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
+    group = evidence.pod_group.known
     if group is None:
         if pod.pod_group_name:
             name = evidence.queue_name
-            queue = f", by its labels in the queue {redactor.clean(name)}" if name else ""
+            queue = f", by its labels in the queue {one_line(name)}" if name else ""
             yield Step(at=None, what="grouped", text=f"by KAI{queue}")
         return
-    text = f"by KAI in the queue {redactor.clean(group.spec.queue)}"
+    text = f"by KAI in the queue {one_line(group.spec.queue)}"
     if group.spec.priority_class_name:
-        text += f", priority {redactor.clean(group.spec.priority_class_name)}"
+        text += f", priority {one_line(group.spec.priority_class_name)}"
     if (group.spec.min_member or 0) > 1:
         text += f", with at least {counted(group.spec.min_member or 0, 'pod')} at once"
     yield Step(at=group.metadata.creation_timestamp, what="grouped", text=text)
 
 
-def _bound(pod: PodObject, redactor: Redactor) -> Iterator[Step]:
+def _waiting(evidence: PodEvidence, pod: Pod | None) -> list[Step]:
+    """Return what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
+    words: list[_Message] = []
+    group = evidence.pod_group.known
+    scheduled = pod.status.condition("PodScheduled") if pod is not None else None
+    if scheduled is not None and scheduled.status == "False":
+        at = scheduled.last_transition_time
+        words.append(_Message(_bare(scheduled.message), "condition", at, at))
+    if group is not None and group.condition is not None:
+        at = group.condition.last_transition_time
+        words.append(_Message(_bare(group.condition.message), "condition of the group", at, at))
+    if pod is not None and not pod.is_bound:
+        words += _choices(evidence)
+    name = pod.pod_group_name if pod is not None else ""
+    of_kai = [event for event in items(evidence.pod_events) if event.reason in _OF_POD]
+    of_kai += [
+        event
+        for event in items(evidence.group_events)
+        if event.reason in _OF_GROUP and name in ("", event.involved_object.name)
+    ]
+    words += [_message(event, _bare(event.message)) for event in of_kai if not _is_harmless(event, pod)]
+    return _steps(words, "waiting")
+
+
+def _choices(evidence: PodEvidence) -> Iterator["_Message"]:
+    """Yield that KAI chose a node: its order to the binder, else the Events about it, which prove no more."""
+    order = evidence.bind_request.known
+    if order is not None:
+        at = order.metadata.creation_timestamp
+        yield _Message(f"KAI chose the node {order.spec.selected_node}", "BindRequest", at, at)
+        return
+    for event in items(evidence.pod_events):
+        if event.reason == "Scheduled":
+            yield _message(event, "KAI chose a node")
+
+
+def _is_harmless(event: Event, pod: Pod | None) -> bool:
+    """Whether an Event is about an error that the next attempt has overcome."""
+    if event.reason == "PodGrouperWarning":
+        is_grouped = pod is not None and bool(pod.pod_group_name)
+        return is_grouped or any(text in event.message for text in HARMLESS)
+    return event.reason == "SyncError" and HARMLESS[-1] in event.message
+
+
+def _bare(message: str) -> str:
+    """Return a verdict of KAI without the words that it puts before and after each one."""
+    text = message[:_LONGEST].strip().removeprefix("PodSchedulingErrors: ")
+    if text.startswith("Resources were not found for pod "):
+        text = text.partition(" due to: ")[2] or text
+    if text.startswith("Scheduling conditions were not met for pod "):
+        text = text.partition(":\n")[2] or text
+    return " ".join(text.split()).rstrip(". ")
+
+
+def _bound(pod: Pod) -> Iterator[Step]:
     if pod.is_bound:
         scheduled = pod.status.condition("PodScheduled")
         is_told = scheduled is not None and scheduled.status == "True"
         at = scheduled.last_transition_time if scheduled and is_told else pod.status.start_time
-        yield Step(at=at, what="bound", text=f"to node {redactor.name(pod.spec.node_name)}")
+        yield Step(at=at, what="bound", text=f"to node {one_line(pod.spec.node_name)}")
 
 
-def _running(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[Step]:
+def _running(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
     if pod.status.phase != "Running":
         return
     ready = pod.status.condition("Ready")
     at = ready.last_transition_time if ready and ready.status == "True" else pod.status.start_time
-    parts = []
-    figures = evidence.figures
-    if figures is not None and figures.failure:
-        parts.append(f"no figures: {redactor.clean(figures.failure)}")
-    elif figures is not None:
+    parts = [f"no figures: {evidence.figures.line}"] if evidence.figures.line else []
+    figures = evidence.figures.known
+    if figures is not None:
         parts = uses_of(figures)
         parts += [f"{counted(figures.neighbours, 'other pod')} on the same GPU"] if parts else []
-    containers = pod.status.container_statuses or ()
     parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
-    waiting = sum(not container.ready for container in containers)
+    waiting = sum(not container.ready for container in pod.status.container_statuses or ())
     parts += [f"{counted(waiting, 'container is', 'containers are')} not ready"] if waiting else []
     yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
+
+
+def _evicted(evidence: PodEvidence) -> list[Step]:
+    """Return the evictions of the pod, or of earlier pods of the workload, by KAI and by the agent."""
+    words = [
+        _message(event, event.message.partition("\n")[0])
+        for event in evictions(evidence)
+        if not _is_of_sibling(event, evidence.pod.known)
+    ]
+    words += [_message(event) for event in items(evidence.pod_events) if event.reason == EVICTED]
+    return _steps(words, "evicted")
+
+
+def _is_of_sibling(event: Event, pod: Pod | None) -> bool:
+    """Whether another pod of the workload was evicted while this one existed."""
+    created = pod.metadata.creation_timestamp if pod is not None else None
+    if pod is None or created is None or event.first is None:
+        return False
+    return event.involved_object.name != pod.pod_group_name and event.first > created
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,128 +261,28 @@ class _Message:
     times: int = 1
 
 
-def _from_events(events: Iterable[EventObject], what: str, redactor: Redactor) -> list[Step]:
-    return _steps(map(_message, events), what, redactor)
-
-
-def _message(event: EventObject, text: str | None = None) -> _Message:
+def _message(event: Event, text: str | None = None) -> _Message:
     about = f"{event.involved_object.kind}/{event.involved_object.name}"
-    message = event.message if text is None else text
-    return _Message(message, about, event.first, event.last, event.times)
+    return _Message(event.message if text is None else text, about, event.first, event.last, event.times)
 
 
-def _of(events: Iterable[EventObject], reasons: frozenset[str]) -> Iterator[EventObject]:
-    return (event for event in events if event.reason in reasons)
-
-
-def _waiting(evidence: PodEvidence, pod: PodObject | None, redactor: Redactor) -> list[Step]:
-    """Return what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
-    words: list[_Message] = []
-    group = known(evidence.pod_group)
-    if pod is not None:
-        condition = pod.status.condition("PodScheduled")
-        if condition is not None and condition.status == "False":
-            at = condition.last_transition_time
-            words.append(_Message(_bare(condition.message), "condition", at, at))
-        if not pod.is_bound:
-            words += _choices(evidence, known(evidence.bind_request))
-    if group is not None and group.condition is not None:
-        at = group.condition.last_transition_time
-        words.append(_Message(_bare(group.condition.message), "condition of the group", at, at))
-    name = pod.pod_group_name if pod is not None else ""
-    events = [event for event in evidence.group_events if name in ("", event.involved_object.name)]
-    of_kai = [*_of(evidence.pod_events, _OF_POD | _OF_KUBELET), *_of(events, _OF_GROUP)]
-    words += [_message(event, _bare(event.message)) for event in of_kai if not _is_harmless(event, pod)]
-    return _steps(words, "waiting", redactor)
-
-
-def _choices(evidence: PodEvidence, order: PodBindRequest | None) -> Iterator[_Message]:
-    """Yield that KAI chose a node: its order to the binder, else the Events about it, which prove no more."""
-    if order is not None:
-        at = order.metadata.creation_timestamp
-        yield _Message(f"KAI chose the node {order.spec.selected_node}", "BindRequest", at, at)
-        return
-    for event in evidence.pod_events:
-        if event.reason == "Scheduled":
-            yield _message(event, "KAI chose a node")
-
-
-def _is_harmless(event: EventObject, pod: PodObject | None) -> bool:
-    """Whether an Event is about an error that the next attempt has overcome."""
-    if event.reason == "PodGrouperWarning":
-        is_grouped = pod is not None and bool(pod.pod_group_name)
-        return is_grouped or any(text in event.message for text in HARMLESS)
-    return event.reason == "SyncError" and HARMLESS[-1] in event.message
-
-
-def _bare(message: str) -> str:
-    """Return a verdict of KAI without the words that it puts before and after each one."""
-    text = message[:_LONGEST].strip().removeprefix(_ERRORS)
-    if text.startswith(_FOR_POD):
-        text = text.partition(" due to: ")[2] or text
-    if text.startswith(_CONDITIONS):
-        text = text.partition(":\n")[2] or text
-    return " ".join(text.split()).rstrip(". ")
-
-
-def _evicted(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
-    """Return the evictions of the pod, or of earlier pods of the workload, by KAI and by the agent."""
-    words = [
-        _message(event, _of_owner(event).partition("\n")[0])
-        for event in evictions(evidence)
-        if not _is_of_sibling(event, known(evidence.pod))
-    ]
-    words += [_message(event) for event in evidence.pod_events if event.reason == EVICTED]
-    return _steps(words, "evicted", redactor)
-
-
-def _is_of_sibling(event: EventObject, pod: PodObject | None) -> bool:
-    """Whether another pod of the workload was evicted while this one existed."""
-    created = pod.metadata.creation_timestamp if pod is not None else None
-    if pod is None or created is None or event.first is None:
-        return False
-    return event.involved_object.name != pod.pod_group_name and event.first > created
-
-
-def _of_owner(event: EventObject) -> str:
-    """Return the message of an Event about a pod's PodGroup without the generated end of the pod's name."""
-    owner = workload_of(event.involved_object.name).rpartition("-")[0]
-    return without_suffixes(event.message, owner)
-
-
-def _refused(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
-    """Return the refusals of pods; they differ by the generated end of the pod's name only."""
-    words = []
-    for event in evidence.creation_events:
-        text = event.message.removeprefix(_COMBINED).removeprefix(_CREATING)
-        words.append(_message(event, without_suffixes(text, event.involved_object.name)))
-    return _steps(words, "refused", redactor)
-
-
-def _steps(messages: Iterable[_Message], what: str, redactor: Redactor) -> list[Step]:
-    """Return a step for each of the newest different messages, the oldest first, after one for those before.
-
-    Messages that differ by hidden names only are one step.
-    """
-    raw = _combined(messages)
-    newest = raw[:_MOST_CLEANED]
-    short = [each for each in newest if not any(_repeats(each, other) for other in newest)]
-    clean = (replace(each, text=redactor.clean(each.text).rstrip(". ")) for each in short)
-    different = _combined(clean)
-    steps = [_step(message, what) for message in reversed(different[:_MOST])]
-    rest = len(different[_MOST:]) + len(raw[_MOST_CLEANED:])
+def _steps(messages: Iterable[_Message], what: str) -> list[Step]:
+    """Return a step for each of the newest different messages, the oldest first."""
+    combined = _combined(messages)
+    newest = combined[:_MOST_COMPARED]
+    different = [each for each in newest if not any(_repeats(each, other) for other in newest)]
+    steps = []
+    for message in reversed(different[:_MOST]):
+        last = message.last if message.times > 1 and message.last != message.first else None
+        text = one_line(message.text).rstrip(". ")
+        steps.append(Step(at=message.first, last=last, times=message.times, what=what, text=text))
+    rest = len(different[_MOST:]) + len(combined[_MOST_COMPARED:])
     return [Step(at=None, what=what, text=counted(rest, "earlier message")), *steps] if rest else steps
 
 
 def _repeats(message: _Message, other: _Message) -> bool:
     """Whether a message contains another one, as that of a PodGroup contains those of its pods."""
     return len(message.text) > len(other.text) > _LEAST_REPEATED and other.text in message.text
-
-
-def _step(message: _Message, what: str) -> Step:
-    is_repeated = message.times > 1 and message.last != message.first
-    last = message.last if is_repeated else None
-    return Step(at=message.first, last=last, times=message.times, what=what, text=message.text)
 
 
 def _combined(messages: Iterable[_Message]) -> list[_Message]:
@@ -336,22 +298,26 @@ def _combined(messages: Iterable[_Message]) -> list[_Message]:
 
 
 def _key(text: str) -> str:
-    """Return what equal messages have in common: KAI names another GPU group at every attempt."""
-    words = _UUID.sub(ELLIPSIS, text.replace("podgroup", "pod")).split()
-    return " ".join(ELLIPSIS if word.startswith(_RESERVATION) else word for word in words)
+    """Return what equal messages have in common.
+
+    KAI names another GPU group at every attempt, and a controller another pod at every refusal.
+    """
+    text = text.replace("podgroup", "pod")
+    for pattern in (_UUID, _NUMBERED, _SUFFIX):
+        text = pattern.sub(ELLIPSIS, text)
+    return " ".join(text.split())
 
 
 def _sum(messages: Sequence[_Message]) -> _Message:
     times: defaultdict[str, int] = defaultdict(int)
     for message in messages:
         times[message.about] += message.times
-    about, most = max(times.items(), key=lambda item: item[1])
-    return _Message(
-        text=max(messages, key=_age).text,
-        about=about,
+    newest = max(messages, key=_age)
+    return replace(
+        newest,
         first=min((message.first for message in messages if message.first), default=None),
         last=max((message.last for message in messages if message.last), default=None),
-        times=most,
+        times=max(times.values()),
     )
 
 

@@ -5,28 +5,32 @@ A state is a folder of `KAISHARE_FIXTURES/why/RELEASE`: the objects as the API s
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from console.why.evidence import Absence, PodEvidence, PolicyDecision
-from console.why.evidence_objects import (
-    EventObject,
-    PodObject,
-    decode_bind_request,
-    decode_claim,
-    decode_event,
-    decode_node,
-    decode_one_pod,
-    decode_pod_group,
-    decode_workload,
-)
-from console.why.membership import NamedObject, may_concern
+from console.cluster.facts import Fact, Why
+from console.why.events import NamedObject, may_concern
+from console.why.evidence import PodEvidence, PolicyDecision
 from kai import keys
-from kai.queue import decode_queue
+from kai.queue import Queue
+from kube.kinds import (
+    BIND_REQUESTS,
+    EVENTS,
+    NODES,
+    POD_GROUPS,
+    QUEUES,
+    VOLUME_CLAIMS,
+    Event,
+    Pod,
+    PodOwner,
+    decode_pod_with_document,
+)
+from tests.support.why_evidence import decode_owner
 
+T = TypeVar("T")
 RELEASES = ("kai-v0.17.0", "kai-v0.13.4", "kai-v0.9.8")
 
 
@@ -62,9 +66,9 @@ class State:
         ]
         return datetime.fromisoformat(max(times)) + timedelta(seconds=38)
 
-    def pods(self) -> list[PodObject]:
+    def pods(self) -> list[Pod]:
         """Return the pods of the state."""
-        return [decode_one_pod(_bytes(item)) for item in self.items("pod")]
+        return [decode_pod_with_document(_bytes(item)) for item in self.items("pod")]
 
     def evidence(self, name: str, *, kind: str = "Pod", is_edit: bool = False) -> PodEvidence:
         """Return what a reader knows about a pod or workload.
@@ -76,72 +80,67 @@ class State:
         """
         pods = {pod.name: pod for pod in self.pods()}
         pod = pods.get(name) if kind == "Pod" else None
-        events = sorted(map(decode_event, map(_bytes, self.items("events"))), key=_time)
-        workloads = [decode_workload(_bytes(item)) for item in self.items("owners")]
+        events = sorted(map(EVENTS.decode, map(_bytes, self.items("events"))), key=_time)
+        workloads = [decode_owner(_bytes(item)) for item in self.items("owners")]
         evidence = PodEvidence(
             now=self.now,
             namespace=self.path.name,
             kind=kind,
             name=name,
-            pod=pod or Absence.MISSING,
-            workload=next(
-                (w for w in workloads if (w.kind, w.metadata.name) == (kind, name)), Absence.MISSING
-            ),
+            pod=Fact(pod),
+            workload=Fact(next((w for w in workloads if (w.kind, w.metadata.name) == (kind, name)), None)),
             owners=list(_owners(pod, workloads)) if pod else [],
-            pod_events=[
+            pod_events=_listed(
                 e for e in events if (e.involved_object.kind, e.involved_object.name) == ("Pod", name)
-            ],
-            group_events=[
+            ),
+            group_events=_listed(
                 e
                 for e in events
                 if e.involved_object.kind == "PodGroup" and _may_concern(e.involved_object.name, pod, name)
-            ],
-            creation_events=[
+            ),
+            creation_events=_listed(
                 e
                 for e in events
                 if e.reason == "FailedCreate" and e.involved_object.name.startswith(f"{name}-")
-            ],
+            ),
             group_members=[each for each in pods.values() if pod and each.gpu_groups & pod.gpu_groups],
-            claims={
-                claim.metadata.name: claim
-                for claim in (
-                    decode_claim(_bytes(item))
-                    for item in self.items("other")
-                    if item["kind"] == "PersistentVolumeClaim"
-                )
-            },
-            sees_all=not is_edit,
+            claims=_listed(
+                VOLUME_CLAIMS.decode(_bytes(item))
+                for item in self.items("other")
+                if item["kind"] == "PersistentVolumeClaim"
+            ),
         )
         return self._of_edit(evidence) if is_edit else self._of_administrator(evidence, pods)
 
-    def _of_administrator(self, evidence: PodEvidence, pods: dict[str, PodObject]) -> PodEvidence:
-        pod = evidence.pod if isinstance(evidence.pod, PodObject) else None
-        groups = {g.metadata.name: g for g in map(decode_pod_group, map(_bytes, self.items("podgroup")))}
+    def _of_administrator(self, evidence: PodEvidence, pods: dict[str, Pod]) -> PodEvidence:
+        pod = evidence.pod.known
+        groups = {g.metadata.name: g for g in map(POD_GROUPS.decode, map(_bytes, self.items("podgroup")))}
         requests = {
-            r.metadata.name: r for r in map(decode_bind_request, map(_bytes, self.items("bindrequest")))
+            r.metadata.name: r for r in map(BIND_REQUESTS.decode, map(_bytes, self.items("bindrequest")))
         }
-        queues = {q.name: q for q in map(decode_queue, map(_bytes, self.items("queue")))}
-        reservations = [decode_one_pod(_bytes(item)) for item in self.items("reservation-pods")]
+        queues = {q.name: q for q in map(QUEUES.decode, map(_bytes, self.items("queue")))}
+        reservations = [decode_pod_with_document(_bytes(item)) for item in self.items("reservation-pods")]
         evidence = replace(
             evidence,
-            pod_group=groups.get(pod.pod_group_name, Absence.MISSING) if pod else Absence.MISSING,
-            bind_request=requests.get(evidence.name, Absence.MISSING),
-            nodes=[decode_node(_bytes(item)) for item in self.items("nodes")],
-            shared_gpu_pods=[*(each for each in pods.values() if each.gpu_groups), *reservations],
-            shards=Absence.UNSERVED,
+            pod_group=Fact(groups.get(pod.pod_group_name) if pod else None),
+            bind_request=Fact(requests.get(evidence.name)),
+            nodes=_listed(NODES.decode(_bytes(item)) for item in self.items("nodes")),
+            shared_gpu_pods=_listed([*(each for each in pods.values() if each.gpu_groups), *reservations]),
+            shards=Fact(why=Why.UNSERVED),
         )
         named = [evidence.queue_name or keys.DEFAULT_QUEUE]
-        read = {}
+        read: dict[str, Fact[Queue]] = {}
         while named:
             name = named.pop()
-            queue = read[name] = queues.get(name, Absence.MISSING)
-            if not isinstance(queue, Absence) and queue.parent not in ("", *read):
+            queue = queues.get(name)
+            read[name] = Fact(queue)
+            if queue is not None and queue.parent not in ("", *read):
                 named.append(queue.parent)
         return replace(evidence, queues=read)
 
     @staticmethod
     def _of_edit(evidence: PodEvidence) -> PodEvidence:
-        forbidden = Absence.FORBIDDEN
+        forbidden: Fact[Any] = Fact(why=Why.FORBIDDEN, line="you may not get it")
         return replace(
             evidence,
             pod_group=forbidden,
@@ -162,17 +161,17 @@ def states(release: str) -> Iterator[State]:
 
 def managed(evidence: PodEvidence) -> PodEvidence:
     """Return the evidence for a namespace that kaishare manages."""
-    return replace(evidence, decision=PolicyDecision(reason="", now_reason="", now=""))
+    return replace(evidence, decision=Fact(PolicyDecision()))
 
 
-def _may_concern(group: str, pod: PodObject | None, name: str) -> bool:
+def _may_concern(group: str, pod: Pod | None, name: str) -> bool:
     owners = [owner.name for owner in pod.metadata.owner_references] if pod else []
     return bool(pod and group == pod.pod_group_name) or any(
         may_concern(group, NamedObject(name=each)) for each in (name, *owners)
     )
 
 
-def _owners(pod: PodObject, workloads: list[Any]) -> Iterator[Any]:
+def _owners(pod: Pod, workloads: list[PodOwner]) -> Iterator[PodOwner]:
     names = [(owner.kind, owner.name) for owner in pod.metadata.owner_references]
     for workload in workloads:
         if (workload.kind, workload.metadata.name) in names:
@@ -181,7 +180,11 @@ def _owners(pod: PodObject, workloads: list[Any]) -> Iterator[Any]:
             yield from (each for each in workloads if (each.kind, each.metadata.name) in above)
 
 
-def _time(event: EventObject) -> float:
+def _listed(objects: Iterable[T]) -> Fact[tuple[T, ...]]:
+    return Fact(tuple(objects))
+
+
+def _time(event: Event) -> float:
     return event.last.timestamp() if event.last else 0.0
 
 

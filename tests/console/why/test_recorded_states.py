@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from console.cluster.facts import Fact
 from console.why.core import explain
-from console.why.evidence import Absence
-from console.why.evidence_objects import decode_one_pod
 from console.why.explanation import Code
+from kube.kinds import decode_pod_with_document
 from tests.support.why_states import RELEASES, State, folder, states
 
 pytestmark = pytest.mark.skipif(folder() is None, reason="set KAISHARE_FIXTURES to the recorded objects")
@@ -140,7 +140,7 @@ def _id(value: object) -> str:
 @pytest.mark.parametrize(("state", "kind", "name"), list(targets()), ids=_id)
 def test_the_cause_of_a_recorded_state_is_found(state: State, kind: str, name: str) -> None:
     evidence = state.evidence(name, kind=kind)
-    is_bound = not isinstance(evidence.pod, Absence) and evidence.pod.is_bound
+    is_bound = evidence.pod.known is not None and evidence.pod.known.is_bound
     # Some pods of these workloads wait, because KAI evicted others; the rest runs.
     is_survivor = is_bound and state.path.name.startswith(("07b", "08"))
     expected = _RUNNING if is_survivor else expected_codes(state, kind, name)
@@ -173,7 +173,7 @@ def test_events_tell_how_a_pod_that_is_gone_has_ended(release: str, number: str,
     ("number", "name", "words"),
     [
         ("02b", "train-1", "has the parent deleted-department, which does not exist"),
-        ("03", "train-1", "to one of its child queues ("),
+        ("03", "train-1", "to one of its child queues: in a new pod"),
         ("05", "train-2", "limit-one may use 1 GPU and uses 1; the pod requests 1"),
         (
             "06",
@@ -203,11 +203,11 @@ def test_the_sentence_and_the_remedy_name_figures_and_objects(
 def test_a_request_above_the_limit_of_the_queue_can_never_start() -> None:
     state = next(state for state in states("kai-v0.17.0") if state.path.name.startswith("05-"))
     evidence = state.evidence("train-2")
-    assert not isinstance(evidence.pod, Absence)
-    condition = evidence.pod.status.condition("PodScheduled")
+    assert evidence.pod.known is not None
+    condition = evidence.pod.known.status.condition("PodScheduled")
     assert condition is not None
     text = condition.message.replace("workload requested 1 GPUs", "workload requested 3 GPUs")
-    document = evidence.pod.document.replace(condition.message.encode(), text.encode())
-    cause = explain(replace(evidence, pod=decode_one_pod(document))).cause
+    document = evidence.pod.known.document.replace(condition.message.encode(), text.encode())
+    cause = explain(replace(evidence, pod=Fact(decode_pod_with_document(document)))).cause
     assert cause.code is Code.QUEUE_OVER_LIMIT
     assert "it can never start there" in cause.sentence

@@ -3,22 +3,18 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
-from console.why.evidence import Absence
-from console.why.evidence_objects import PodObject, WorkloadObject, decode_one_pod, decode_workload
-from console.why.membership import is_made_for
-from console.why.reading.bounded_requests import Requests
-from kube.answers import REQUEST_ERRORS
-from kube.discovery import ServedKind, discover_groups
-from kube.kinds import ObjectOwner
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Why, is_read
+from console.why.events import is_made_for
+from kube.discovery import ServedKind
+from kube.kinds import PODS, Kind, ObjectOwner, Pod, PodOwner, decode_pod_with_document
 from kube.metadata import LabelSelector
 from service.command import UsageError
-from service.names import is_dns_label, is_dns_subdomain, is_label_value
-from service.text import MALFORMED, quoted
+from service.names import is_dns_label, is_label_value
+from service.text import quoted
 
 POD: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
@@ -125,20 +121,17 @@ def pod_label(kind: ServedKind) -> str:
     return known.pod_label if known else ""
 
 
-def owner_path(owner: ObjectOwner, namespace: str) -> str | None:
-    """Return the path of an owner in a namespace; None for a kind or name that no path should contain.
+def owner_kind(owner: ObjectOwner) -> Kind[PodOwner] | None:
+    """Return the kind of an owner; None for one whose path should not be asked for.
 
     A tenant writes the reference, so that nothing of it goes into a path unchecked. The version is the
     reference's own.
     """
     group, _, version = owner.api_version.rpartition("/")
     known = _BY_GROUP_KIND.get((group, owner.kind))
-    if known is None or known.served == POD or not is_dns_label(version) or not is_dns_subdomain(owner.name):
+    if known is None or known.served == POD or not is_dns_label(version):
         return None
-    served = ServedKind(
-        group=group, version=version, kind=owner.kind, resource=known.served.resource, is_namespaced=True
-    )
-    return f"{served.path_in(namespace)}/{owner.name}"
+    return Kind(group, version, known.served.resource, owner.kind, PodOwner)
 
 
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
@@ -152,22 +145,11 @@ class Subject:
 
     kind: str
     """Kind of the named object, such as `Deployment`."""
-    pod: PodObject | Absence
-    workload: WorkloadObject | Absence = Absence.NOT_READ
+    pod: Fact[Pod]
+    workload: Fact[PodOwner] = NOT_READ
 
 
-class _Spec(Struct, frozen=True):
-    selector: LabelSelector | None = None
-
-
-class _Selecting(Struct, frozen=True):
-    spec: _Spec = _Spec()
-
-
-_selecting = msgspec.json.Decoder(_Selecting).decode
-
-
-async def find_pod(requests: Requests, target: Target) -> Subject:
+async def find_pod(reader: FactReader, target: Target) -> Subject:
     """Find the pod of an answer.
 
     Raises:
@@ -175,74 +157,66 @@ async def find_pod(requests: Requests, target: Target) -> Subject:
             line.
     """
     if target.is_pod:
-        path = f"{POD.path_in(target.namespace)}/{target.name}"
-        pod = await requests.get(path, decode_one_pod, f"Pod {target.name}")
-        if isinstance(pod, Absence) and pod is not Absence.MISSING:
-            raise UsageError(_unreadable(requests, pod, f"get pods in namespace {target.namespace}"))
+        pod = await reader.get(PODS, target.name, target.namespace, decode=decode_pod_with_document)
+        if not pod.is_known:
+            raise UsageError(_unreadable(reader, pod, f"get pods in namespace {target.namespace}"))
         return Subject(kind=POD.kind, pod=pod)
-    kind = target.known_kind or await _discover(requests, target)
-    workload, selector = await _get(requests, kind, target)
-    if workload is Absence.UNSERVED:  # the operator of this cluster serves another version
-        kind = await _discover(requests, target)
-        workload, selector = await _get(requests, kind, target)
-    if workload is Absence.MISSING:
-        return Subject(kind=kind.kind, pod=Absence.MISSING, workload=workload)
-    pod = await _newest_pod(requests, kind, target, selector)
-    return Subject(kind=kind.kind, pod=pod, workload=workload)
+    kind = target.known_kind or await _discover(reader, target)
+    workload = await _get(reader, kind, target)
+    if workload.why is Why.UNSERVED:  # the operator of this cluster serves another version
+        kind = await _discover(reader, target)
+        workload = await _get(reader, kind, target)
+    if workload.is_missing:
+        return Subject(kind=kind.kind, pod=MISSING, workload=workload)
+    return Subject(kind=kind.kind, pod=await _newest_pod(reader, kind, target, workload), workload=workload)
 
 
-async def _discover(requests: Requests, target: Target) -> ServedKind:
-    try:
-        kinds = await discover_groups(requests.client)
-    except REQUEST_ERRORS as error:
-        raise UsageError(f"the kinds of the cluster are not known: {error}") from None
-    kind = find_kind(target.kind, kinds)
+async def _discover(reader: FactReader, target: Target) -> ServedKind:
+    served = await reader.served()
+    if served.known is None:
+        raise UsageError(served.line)
+    kind = find_kind(target.kind, served.known)
     if kind is None:
         raise UsageError(f"the API server serves no kind {quoted(target.kind)} in namespaces")
     return kind
 
 
-async def _get(requests: Requests, kind: ServedKind, target: Target) -> tuple[WorkloadObject | Absence, str]:
-    """Return a workload and the label selector of its pods; the selector is empty if there is none."""
-    path = f"{kind.path_in(target.namespace)}/{target.name}"
-    answer = await requests.get(path, _decode_selecting, f"{kind.kind} {target.name}")
-    return (answer, "") if isinstance(answer, Absence) else answer
+async def _get(reader: FactReader, kind: ServedKind, target: Target) -> Fact[PodOwner]:
+    path = Kind(kind.group, kind.version, kind.resource, kind.kind, PodOwner)
+    return await reader.get(path, target.name, target.namespace)
 
 
-def _decode_selecting(document: bytes) -> tuple[WorkloadObject, str]:
-    workload = decode_workload(document)
+def _selector(kind: ServedKind, name: str, workload: PodOwner | None) -> str:
+    """Return the label selector of a workload's pods; empty if they have to be found by their owners."""
     try:
-        selector = _selecting(document).spec.selector
-    except MALFORMED:  # a custom resource's selector may have another shape
-        selector = None
-    return workload, selector.query if selector else ""
+        own = msgspec.convert(workload.spec.selector, LabelSelector).query if workload else ""
+    except msgspec.ValidationError:  # a custom resource's selector may have another shape
+        own = ""
+    label = pod_label(kind)
+    return own or (f"{label}={name}" if label and is_label_value(name) else "")
 
 
 async def _newest_pod(
-    requests: Requests, kind: ServedKind, target: Target, selector: str
-) -> PodObject | Absence:
-    """Return a workload's newest pod that waits, else its newest pod; MISSING if it has none."""
-    label = pod_label(kind)
-    if not selector and label and is_label_value(target.name):
-        selector = f"{label}={target.name}"
-    best: PodObject | None = None
+    reader: FactReader, kind: ServedKind, target: Target, workload: Fact[PodOwner]
+) -> Fact[Pod]:
+    """Return a workload's newest pod that waits, else its newest pod; missing if it has none."""
+    selector = _selector(kind, target.name, workload.known)
+    best: list[Pod] = []
 
-    def add(pod: PodObject, _document: bytes) -> bool:
-        nonlocal best
+    def add(document: bytes) -> None:
+        pod = decode_pod_with_document(document)
         owners = pod.metadata.owner_references
-        if (selector or _is_owned(owners, kind, target.name)) and (best is None or _rank(pod) > _rank(best)):
-            best = pod
-        return True
+        if (selector or _is_owned(owners, kind, target.name)) and (not best or _rank(pod) > _rank(best[0])):
+            best[:] = [pod]
 
-    params = {"labelSelector": selector} if selector else None
-    path = POD.path_in(target.namespace)
-    absence = await requests.stream(path, decode_one_pod, "pods", add, params=params)
-    if absence is not None and not (absence is Absence.PARTIAL and best is not None):
-        raise UsageError(_unreadable(requests, absence, f"list pods in namespace {target.namespace}"))
-    return best or Absence.MISSING
+    query = {"labelSelector": selector} if selector else None
+    listing = await reader.list(PODS, target.namespace, query=query, decode=add, what="pods")
+    if not listing.is_known and not (is_read(listing) and best):
+        raise UsageError(_unreadable(reader, listing, f"list pods in namespace {target.namespace}"))
+    return Fact(best[0]) if best else MISSING
 
 
-def _rank(pod: PodObject) -> tuple[bool, datetime, str]:
+def _rank(pod: Pod) -> tuple[bool, datetime, str]:
     """Return a sort key: pods that wait first, then by their time of creation."""
     waits = pod.status.phase not in ("Running", "Succeeded", "Failed") and not pod.metadata.deletion_timestamp
     return waits, pod.metadata.creation_timestamp or _EARLIEST, pod.name
@@ -267,11 +241,11 @@ def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
     return is_made_for(owner, name) and (kind.kind != "CronJob" or owner[len(name) + 1 :].isdigit())
 
 
-def _unreadable(requests: Requests, absence: Absence, right: str) -> str:
+def _unreadable(reader: FactReader, fact: Fact[Any], right: str) -> str:
     """Say why pods cannot be read."""
-    match absence:
-        case Absence.FORBIDDEN:
+    match fact.why:
+        case Why.FORBIDDEN:
             return f"you may not {right}"
-        case Absence.UNSERVED:
-            return f"the server {requests.client.server} serves no pods; is it an API server?"
-    return next(iter(requests.notes), f"not read: {right}")
+        case Why.UNSERVED:
+            return f"the server {reader.client.server} serves no pods; is it an API server?"
+    return next(iter(reader.notes), f"not read: {right}")

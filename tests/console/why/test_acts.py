@@ -1,0 +1,105 @@
+"""The table of first acts: every finding has an imperative, and no text of others gets into a command."""
+
+import pytest
+
+from console.why.acts import _ACTS, LEFT_ALONE, finding
+from console.why.core import explain
+from console.why.explanation import Code
+from tests.support.why_evidence import make_evidence
+from tests.support.why_states import RELEASES, folder, managed, states
+from webhook.policy.reasons import Group, Reason
+
+IMPERATIVES = frozenset(
+    [
+        "add",
+        "ask",
+        "change",
+        "check",
+        "correct",
+        "create",
+        "delete",
+        "do",
+        "end",
+        "find",
+        "give",
+        "install",
+        "let",
+        "look",
+        "name",
+        "never",
+        "raise",
+        "read",
+        "remove",
+        "request",
+        "restore",
+        "scale",
+        "set",
+        "start",
+        "uncordon",
+        "undo",
+        "use",
+        "wait",
+        "write",
+    ]
+)
+WITHOUT_ACT = frozenset({Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI})
+"""Findings about pods with which nothing is wrong."""
+LEADS = ("Administrator", "Policy owner", "In a vCluster", "Wait", "Set")
+
+
+def is_imperative(text: str) -> bool:
+    """Whether a sentence begins with a verb, after the person or condition that it names."""
+    head, colon, rest = text.partition(": ")
+    words = rest if colon and head in LEADS[:3] else text
+    for lead in ("Or ", "Then ", "Else "):
+        words = words.removeprefix(lead)
+    if words.startswith("If "):
+        words = words.partition(", ")[2].removeprefix("an administrator ")
+        return words.split()[0].rstrip("s") in IMPERATIVES
+    return words.split()[0].lower().rstrip(":,.") in IMPERATIVES
+
+
+FILLED = {"start-webhook", "sharing-on", "mend-queue", "preemptible", "agent", "wait-for-reclaim"}
+"""Acts whose first words come from another table, or that follow another act."""
+
+
+@pytest.mark.parametrize("name", sorted(_ACTS.keys() - FILLED))
+def test_an_act_is_an_imperative(name: str) -> None:
+    assert is_imperative(_ACTS[name].text), _ACTS[name].text
+    assert _ACTS[name].text.endswith((".", ":", "type")) or "{" in _ACTS[name].text
+
+
+@pytest.mark.parametrize("code", LEFT_ALONE)
+def test_the_act_for_a_pod_that_was_left_alone_is_an_imperative(code: str) -> None:
+    assert is_imperative(LEFT_ALONE[code])
+    assert Reason(code).group is Group.LEFT_ALONE
+
+
+@pytest.mark.skipif(folder() is None, reason="KAISHARE_FIXTURES must name a folder with why/")
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
+def test_every_finding_of_a_recorded_state_begins_with_an_imperative(release: str, is_edit: bool) -> None:
+    seen = set()
+    for state in states(release):
+        for pod in state.pods():
+            for evidence in (state.evidence(pod.name, is_edit=is_edit),):
+                for each in (*explain(evidence).findings, *explain(managed(evidence)).findings):
+                    seen.add(each.code)
+                    if each.code not in WITHOUT_ACT:
+                        assert each.remedies, each
+                        assert is_imperative(each.remedies[0].text), each.remedies[0]
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize("name", ["$(reboot)", "a b; c", "`x`", "../a", "\x1b[2J", "a\nb", "", "--all"])
+def test_no_text_of_others_gets_into_a_command(name: str) -> None:
+    cause = finding(
+        make_evidence(),
+        Code.QUEUE_OVER_LIMIT,
+        f"the queue {name}",
+        "raise-queue",
+        queue=name,
+        resource="gpu.limit",
+    )
+    assert cause.remedies[0].command == "kubectl edit queues.scheduling.run.ai QUEUE"
+    assert cause.sentence.isprintable()
