@@ -8,9 +8,9 @@ from console.agents import add_agent_options, parse_agent_options
 from console.caller import add_cluster_options, cluster_access
 from console.why.core import explain
 from console.why.evidence import PodEvidence
+from console.why.explanation import as_json, as_text
 from console.why.reader import read_evidence
 from console.why.target import POD, Target
-from console.why.text import as_json, as_text
 from kube.client import KubeClient
 from service.command import (
     UNUSABLE,

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from console.why.acts import finding
-from console.why.causes.binding import binding, chosen, waiting_for_evicted
-from console.why.causes.bound import bound, failed, running
+from console.why.causes.bound import binding, bound, chosen, failed, running, waiting_for_evicted
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.nodes import unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
@@ -28,34 +27,23 @@ from console.why.causes.unscheduled import (
     refused_by_host,
     ungrouped,
 )
-from console.why.evidence import PodEvidence, SchedulerVerdict, verdict_of, waited
+from console.why.evidence import PodEvidence, waited
 from console.why.explanation import Code, Explanation, PodFinding
 from console.why.story import tell_story
 from kai import keys
 from kube.kinds import Pod
 from service.text import one_line
 
-_Cause = Callable[[PodEvidence, Pod], PodFinding | None]
-
-BEFORE_VERDICT: Final[tuple[_Cause, ...]] = (
-    gated,
-    refused_by_host,
-    group_refused,
-    ungrouped,
-    waiting_for_evicted,
-    binding,
-    chosen,
-    lambda evidence, _: unusable_queue(evidence, verdict_of(evidence)),
+CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
+    # of the pod's own objects
+    *(gated, refused_by_host, group_refused, ungrouped),
+    *(waiting_for_evicted, binding, chosen, unusable_queue),
+    # in KAI's words
+    *(full_queue, unschedulable, unexplained),
+    # of a pod about which KAI says nothing
+    *(incomplete_gang, node_pool, not_served, no_scheduler),
 )
 """The causes of a pod of KAI that has no node, in their order."""
-_OF_VERDICT: Final[tuple[Callable[[PodEvidence, Pod, SchedulerVerdict], PodFinding | None], ...]] = (
-    lambda evidence, _, verdict: full_queue(evidence, verdict),
-    unschedulable,
-    lambda evidence, _, verdict: unexplained(evidence, verdict),
-)
-"""Those in KAI's words."""
-_OF_SILENCE: Final[tuple[_Cause, ...]] = (incomplete_gang, node_pool, not_served, no_scheduler)
-"""Those of a pod about which KAI has said nothing."""
 _ON_HOST: Final = (
     "scheduling.run.ai",
     "--namespace kai-",
@@ -124,12 +112,8 @@ def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
 
 def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return why KAI has not bound a pod."""
-    verdict = verdict_of(evidence)
-    cause = next(filter(None, (cause(evidence, pod) for cause in BEFORE_VERDICT)), None)
-    if cause is None and verdict is not None:
-        cause = next(filter(None, (each(evidence, pod, verdict) for each in _OF_VERDICT)), None)
-    elif cause is None:
-        cause = next(filter(None, (each(evidence, pod) for each in _OF_SILENCE)), None)
+    verdict = evidence.verdict
+    cause = next(filter(None, (each(evidence, pod) for each in CAUSES)), None)
     if cause is None:
         age = evidence.since(verdict.since) if verdict and verdict.since else evidence.age
         words = f"; its last words: {one_line(verdict.text)}" if verdict else ", and says nothing"

@@ -10,14 +10,12 @@ from typing import Final
 from console.cluster.facts import NOT_READ, Fact, Listing, Why, items
 from gpuagent.api_types import ApiPod
 from kai import keys
-from kai.gpu_resources import gpus_at_once
-from kai.numbers import parse_quantity
-from kai.pod import Container
 from kai.queue import Queue
 from kai.releases import Version
 from kai.share_bytes import Card
 from kube.kinds import BindRequest, Event, Node, Pod, PodGroup, PodOwner, SchedulingShard, VolumeClaim
 from service.units import duration
+from webhook.policy.checks import readable, whole_gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +125,37 @@ class PodEvidence:
         """Whether any reservation pod was read, so that a missing one means something."""
         return any(map(is_reservation, items(self.shared_gpu_pods)))
 
+    @property
+    def verdict(self) -> "SchedulerVerdict | None":
+        """KAI's last verdict about the pod; None if KAI has said nothing."""
+        pod, group = self.pod.known, self.pod_group.known
+        scheduled = pod.status.condition("PodScheduled") if pod else None
+        text, since = "", None
+        if scheduled is not None and scheduled.status == "False":
+            text, since = scheduled.message, scheduled.last_transition_time
+        if not text:
+            text, since = _newest(items(self.pod_events))
+        condition = group.condition if group else None
+        group_text = condition.message if condition else ""
+        if not group_text and pod:
+            of_group = [e for e in items(self.group_events) if e.involved_object.name == pod.pod_group_name]
+            group_text, _ = _newest(of_group)
+        if not text and not group_text:
+            return None
+        reasons = (condition.reasons if condition else None) or ()
+        own_text = (text or group_text)[:_LONGEST]
+        is_same = not text or text.strip(". \n") in group_text
+        of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
+        match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
+        reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
+        return SchedulerVerdict(
+            text=own_text,
+            group_text=group_text[:_LONGEST],
+            queue=next(filter(None, (each.queue for each in of_text)), ""),
+            reason=reason,
+            since=since or (condition.last_transition_time if condition else None),
+        )
+
 
 def is_reservation(pod: Pod) -> bool:
     """Whether the pod is one of KAI's reservation pods, in the namespace that KAI uses by default.
@@ -193,29 +222,15 @@ class Request:
 
 
 def request_of(pod: Pod) -> Request:
-    """Return what a pod requests; an unreadable share counts as none."""
+    """Return what a pod requests; what cannot be read counts as nothing."""
     view = pod.view
     if view is None:
         return Request()
-    try:
-        share = view.share_request
-    except ValueError:
-        share = None
+    share = readable(lambda: view.share_request)
     if share is not None and not (share.fraction is not None and isnan(share.fraction)):
         return Request(share.fraction, share.memory_mib, share.devices)
-    whole = gpus_at_once(
-        ((_whole(container), container.is_sidecar) for container in view.init_containers),
-        (_whole(container) for container in view.containers),
-    )
-    return Request(whole=whole)
-
-
-def _whole(container: Container) -> int:
-    try:
-        amount = parse_quantity(container.asks(keys.GPU_RESOURCE) or 0)
-    except ValueError:
-        return 0
-    return int(amount) if 0 <= amount <= _MOST_GPUS else 0
+    whole = readable(lambda: whole_gpus(view)) or 0
+    return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0)
 
 
 def number(value: float) -> str:
@@ -268,51 +283,6 @@ class SchedulerVerdict:
         return self.text.strip() in _UNEXPLAINED
 
 
-def verdict_of(evidence: PodEvidence) -> SchedulerVerdict | None:
-    """Return KAI's last verdict about the pod; None if KAI has said nothing."""
-    pod, group = evidence.pod.known, evidence.pod_group.known
-    scheduled = pod.status.condition("PodScheduled") if pod else None
-    text, since = "", None
-    if scheduled is not None and scheduled.status == "False":
-        text, since = scheduled.message, scheduled.last_transition_time
-    if not text:
-        text, since = _newest(items(evidence.pod_events))
-    condition = group.condition if group else None
-    group_text = condition.message if condition else ""
-    if not group_text and pod:
-        of_group = [e for e in items(evidence.group_events) if e.involved_object.name == pod.pod_group_name]
-        group_text, _ = _newest(of_group)
-    if not text and not group_text:
-        return None
-    reasons = (condition.reasons if condition else None) or ()
-    own_text = (text or group_text)[:_LONGEST]
-    is_same = not text or text.strip(". \n") in group_text
-    of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
-    match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
-    reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
-    return SchedulerVerdict(
-        text=own_text,
-        group_text=group_text[:_LONGEST],
-        queue=next(filter(None, (each.queue for each in of_text)), ""),
-        reason=reason,
-        since=since or (condition.last_transition_time if condition else None),
-    )
-
-
 def _newest(events: Sequence[Event]) -> tuple[str, datetime | None]:
     verdicts = [event for event in events if event.reason == "Unschedulable"]
     return (verdicts[-1].message, verdicts[-1].first) if verdicts else ("", None)
-
-
-def between(text: str, start: str, end: str) -> str:
-    """Return the text between two phrases; empty if one of them is missing."""
-    _, _, rest = text.partition(start)
-    inner, phrase, _ = rest.partition(end)
-    return inner if phrase else ""
-
-
-def number_after(text: str, phrase: str) -> float | None:
-    """Return the number after a phrase; None if there is none."""
-    _, _, rest = text.partition(phrase)
-    word = rest[:20].partition(" ")[0].rstrip(".,")
-    return float(word) if word.replace(".", "", 1).isdecimal() and word.isascii() else None

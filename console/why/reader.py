@@ -19,8 +19,8 @@ from console.explain.live_pods import OwnedMetadata
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
 from console.why.events import EventReader, is_of
-from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision, SchedulerVerdict, verdict_of
-from console.why.target import POD, Subject, Target, find_pod, owner_kind
+from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision, SchedulerVerdict
+from console.why.target import POD, Target, find_pod, owner_kind
 from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.kaishare_keys import REASON
@@ -85,17 +85,17 @@ async def read_evidence(
             does not exist; the message is one line.
     """
     reader = FactReader(client, most_requests=MOST_REQUESTS)
-    subject = await find_pod(reader, target)
+    kind, pod, workload = await find_pod(reader, target)
     evidence = PodEvidence(
         now=datetime.now(UTC),
         namespace=target.namespace,
-        kind=subject.kind,
+        kind=kind,
         name=target.name,
-        pod=subject.pod,
-        workload=subject.workload,
+        pod=pod,
+        workload=workload,
     )
-    events = EventReader(reader, target.namespace, subject.kind, target.name)
-    reading = _Reading(reader, target, subject, evidence, events)
+    events = EventReader(reader, target.namespace, kind, target.name)
+    reading = _Reading(reader, target, evidence, events)
     await _run(reading.basics())
     if reading.namespace.is_missing:
         raise UsageError(does_not_exist(target.namespace))
@@ -118,21 +118,24 @@ class _Reading:
 
     reader: FactReader
     target: Target
-    subject: Subject
     evidence: PodEvidence
     events: EventReader
     namespace: Fact[Namespace] = NOT_READ
 
     def basics(self) -> _Work:
         """Return the requests of every answer."""
-        pod = self.evidence.pod.known
-        work: _Work = [self._read_namespace(), self._read_group_events()]
-        if pod is not None:
-            work += [self._read_pod_events(pod.name), self._read_pod_group(pod), self._read_bind_request(pod)]
-        elif self.target.is_pod:
-            work += [self._read_pod_events(self.target.name)]
+        pod, workload = self.evidence.pod.known, self.evidence.workload.known
+        work: _Work = [self._read_namespace()]
+        work += [self._read("group_events", self.events.about_groups(pod, workload))]
+        if pod is not None or self.target.is_pod:
+            name = pod.name if pod is not None else self.target.name
+            work += [self._read("pod_events", self.events.about_pod(name, pod))]
+        if pod is not None and pod.pod_group_name:
+            group = self.reader.get(POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
+            work += [self._read("pod_group", group)]
+        work += [self._read_bind_request(pod)] if pod is not None else []
         if not self.target.is_pod and (pod is None or pod.is_bound):
-            work += [self._read_creation_events()]
+            work += [self._read("creation_events", self.events.about_creation(workload))]
         return work
 
     def details(self, agents: AgentOptions, settings_namespace: str) -> _Work:
@@ -155,9 +158,9 @@ class _Reading:
         work: _Work = [self._read_queues(pod)]
         if evidence.bind_request.why is Why.FORBIDDEN and not pod.pod_group_name:
             work += [self._discover_kai()]
-        verdict = verdict_of(evidence)
+        verdict = evidence.verdict
         if verdict is not None and _is_about_nodes(verdict):
-            work += [self._read_nodes(), self._read_shared_gpu_pods(pod)]
+            work += [self._read("nodes", self.reader.list(NODES)), self._read_shared_gpu_pods(pod)]
         elif evidence.bind_request.known is not None:
             work += [self._read_shared_gpu_pods(pod)]
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
@@ -165,7 +168,7 @@ class _Reading:
         group = evidence.pod_group.known
         labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
         if keys.NODE_POOL_LABEL in labels:
-            work += [self._read_shards()]
+            work += [self._read("shards", self.reader.list(SHARDS, what="SchedulingShards"))]
         return work
 
     def rest(self) -> _Work:
@@ -180,26 +183,15 @@ class _Reading:
             work += [self._read_owners(pod, is_optional=True)]
         return work
 
+    async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
+        """Wait for a request, and set the field of the evidence."""
+        setattr(self.evidence, name, await request)
+
     async def _read_namespace(self) -> None:
         self.namespace = await self.reader.get(NAMESPACES, self.target.namespace)
         if self.namespace.known is not None:
             own = _policy(self.namespace.known).policy(self.target.namespace)
             self.evidence.scheduler = own.scheduler if own else keys.SCHEDULER_NAME
-
-    async def _read_pod_events(self, name: str) -> None:
-        self.evidence.pod_events = await self.events.about_pod(name, self.evidence.pod.known)
-
-    async def _read_group_events(self) -> None:
-        workload = self.subject.workload.known
-        self.evidence.group_events = await self.events.about_groups(self.subject.pod.known, workload)
-
-    async def _read_creation_events(self) -> None:
-        self.evidence.creation_events = await self.events.about_creation(self.subject.workload.known)
-
-    async def _read_pod_group(self, pod: Pod) -> None:
-        if pod.pod_group_name:
-            name, namespace = pod.pod_group_name, pod.metadata.namespace
-            self.evidence.pod_group = await self.reader.get(POD_GROUPS, name, namespace)
 
     async def _read_bind_request(self, pod: Pod) -> None:
         """Read the BindRequest of the pod's name; one of an earlier pod of the name counts as missing."""
@@ -260,9 +252,6 @@ class _Reading:
             metadata = read.known.metadata
         self.evidence.owners = owners
 
-    async def _read_nodes(self) -> None:
-        self.evidence.nodes = await self.reader.list(NODES)
-
     async def _read_shared_gpu_pods(self, pod: Pod) -> None:
         """Read the pods in GPU groups that have not ended: of all namespaces if the caller may, else of one.
 
@@ -298,9 +287,6 @@ class _Reading:
         self.evidence.claims = await self.reader.list(
             VOLUME_CLAIMS, pod.metadata.namespace, decode=mounted, what="PersistentVolumeClaims"
         )
-
-    async def _read_shards(self) -> None:
-        self.evidence.shards = await self.reader.list(SHARDS, what="SchedulingShards")
 
     async def _read_decision(self, pod: Pod, namespace: Namespace, settings_namespace: str) -> None:
         """Decide about a new pod like this one, with the settings of the cluster's webhook.

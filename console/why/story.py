@@ -8,8 +8,8 @@ bound when it has a node.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from console.cluster.facts import items
@@ -49,6 +49,7 @@ _MOST_COMPARED: Final = 50
 """Different messages of one kind that are compared with each other."""
 _LEAST_REPEATED: Final = 30
 """Length of a message from which its words in another message are no coincidence."""
+_EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _LONGEST: Final = 4096
 """Characters of a condition's message that are read; `events` has bounded those of Events."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -68,28 +69,26 @@ def tell_story(evidence: PodEvidence) -> list[Step]:
     for part in _parts(evidence):
         first = min((step.at for step in part if step.at), default=latest)
         latest = max(filter(None, (first, latest)), default=None)
-        for step in part:
-            at = step.at or first
-            ordered.append((at.timestamp() if at else 0.0, step))
+        ordered += [((step.at or first or _EARLIEST).timestamp(), step) for step in part]
     return [step for _, step in sorted(ordered, key=lambda each: each[0])]
 
 
 def _parts(evidence: PodEvidence) -> Iterator[list[Step]]:
     """Yield the steps by kind, in the order of a pod's life."""
     pod = evidence.pod.known
-    yield _evicted(evidence)
+    yield _steps(_evicted(evidence))
     yield [*_created(evidence, pod)]
-    refusals = items(evidence.creation_events)
-    texts = (each.message.removeprefix(COMBINED).removeprefix("Error creating: ") for each in refusals)
-    yield _steps(map(_message, refusals, texts), "refused")
+    yield _steps(
+        _told("refused", each, each.message.removeprefix(COMBINED).removeprefix("Error creating: "))
+        for each in items(evidence.creation_events)
+    )
     if pod is not None:
         yield [*_decided(evidence, pod)]
         yield [*_grouped(evidence, pod)]
-    yield _waiting(evidence, pod)
+    yield _steps(_waiting(evidence, pod))
     if pod is not None:
-        yield [*_bound(pod)]
-        yield [*_running(evidence, pod)]
-    yield _steps((_message(each) for each in items(evidence.pod_events) if each.reason in _FLAGS), "flagged")
+        yield [*_placed(evidence, pod)]
+    yield _steps(_told("flagged", each) for each in items(evidence.pod_events) if each.reason in _FLAGS)
 
 
 def _created(evidence: PodEvidence, pod: Pod | None) -> Iterator[Step]:
@@ -122,13 +121,13 @@ def _decision(code: str, pod: Pod) -> str:
     template = _DECISIONS.get(code)
     if template is None:
         return f"by kaishare: {one_line(code, LONGEST_VALUE)}"
-    size = pod.metadata.annotations.get(kaishare_keys.SIZE, "")
-    names = [container.name for container in pod.view.containers] if pod.view else []
+    size = one_line(pod.metadata.annotations.get(kaishare_keys.SIZE, ""), LONGEST_VALUE)
+    names = [container.name or "" for container in pod.view.containers] if pod.view else []
     details = {
-        "container": one_line(names[0] or "", LONGEST_VALUE) if names else ELLIPSIS,
+        "container": one_line(names[0], LONGEST_VALUE) if names else ELLIPSIS,
         "share": request_of(pod).text,
         "namespace": pod.metadata.namespace,
-        "size": f", size {one_line(size, LONGEST_VALUE)}" if size else "",
+        "size": f", size {size}" if size else "",
     }
     for name, value in details.items():
         template = template.replace(f"{{{name}}}", value)
@@ -137,55 +136,76 @@ def _decision(code: str, pod: Pod) -> str:
 
 
 def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
-    group = evidence.pod_group.known
-    if group is None:
-        if pod.pod_group_name:
-            name = evidence.queue_name
-            queue = f", by its labels in the queue {one_line(name)}" if name else ""
-            yield Step(at=None, what="grouped", text=f"by KAI{queue}")
+    group, queue = evidence.pod_group.known, one_line(evidence.queue_name)
+    if group is not None:
+        text = f"by KAI in the queue {queue}"
+        if group.spec.priority_class_name:
+            text += f", priority {one_line(group.spec.priority_class_name)}"
+        if (group.spec.min_member or 0) > 1:
+            text += f", with at least {counted(group.spec.min_member or 0, 'pod')} at once"
+        yield Step(at=group.metadata.creation_timestamp, what="grouped", text=text)
+    elif pod.pod_group_name:
+        text = f"by KAI{f', by its labels in the queue {queue}' if queue else ''}"
+        yield Step(at=None, what="grouped", text=text)
+
+
+def _placed(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
+    """Yield that the pod is bound, and runs."""
+    if pod.is_bound:
+        scheduled = pod.status.condition("PodScheduled")
+        is_told = scheduled is not None and scheduled.status == "True"
+        at = scheduled.last_transition_time if scheduled and is_told else pod.status.start_time
+        yield Step(at=at, what="bound", text=f"to node {one_line(pod.spec.node_name)}")
+    if pod.status.phase != "Running":
         return
-    text = f"by KAI in the queue {one_line(group.spec.queue)}"
-    if group.spec.priority_class_name:
-        text += f", priority {one_line(group.spec.priority_class_name)}"
-    if (group.spec.min_member or 0) > 1:
-        text += f", with at least {counted(group.spec.min_member or 0, 'pod')} at once"
-    yield Step(at=group.metadata.creation_timestamp, what="grouped", text=text)
+    ready = pod.status.condition("Ready")
+    at = ready.last_transition_time if ready and ready.status == "True" else pod.status.start_time
+    parts = [f"no figures: {evidence.figures.line}"] if evidence.figures.line else []
+    figures = evidence.figures.known
+    if figures is not None:
+        parts = uses_of(figures)
+        parts += [f"{counted(figures.neighbours, 'other pod')} on the same GPU"] if parts else []
+    parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
+    waiting = sum(not container.ready for container in pod.status.container_statuses or ())
+    parts += [f"{counted(waiting, 'container is', 'containers are')} not ready"] if waiting else []
+    yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
 
 
-def _waiting(evidence: PodEvidence, pod: Pod | None) -> list[Step]:
-    """Return what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
-    words: list[_Message] = []
-    group = evidence.pod_group.known
+_Told = tuple[str, Step]
+"""An object, and what was told about it."""
+
+
+def _told(what: str, event: Event, text: str | None = None) -> _Told:
+    text = event.message if text is None else text
+    step = Step(at=event.first, last=event.last, times=event.times, what=what, text=text)
+    return f"{event.involved_object.kind}/{event.involved_object.name}", step
+
+
+def _waiting(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
+    """Yield what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
+    group, order = evidence.pod_group.known, evidence.bind_request.known
     scheduled = pod.status.condition("PodScheduled") if pod is not None else None
+    said = []
     if scheduled is not None and scheduled.status == "False":
-        at = scheduled.last_transition_time
-        words.append(_Message(_bare(scheduled.message), "condition", at, at))
+        said += [("condition", scheduled.last_transition_time, _bare(scheduled.message))]
     if group is not None and group.condition is not None:
-        at = group.condition.last_transition_time
-        words.append(_Message(_bare(group.condition.message), "condition of the group", at, at))
-    if pod is not None and not pod.is_bound:
-        words += _choices(evidence)
-    name = pod.pod_group_name if pod is not None else ""
-    of_kai = [event for event in items(evidence.pod_events) if event.reason in _OF_POD]
-    of_kai += [
-        event
-        for event in items(evidence.group_events)
-        if event.reason in _OF_GROUP and name in ("", event.involved_object.name)
-    ]
-    words += [_message(event, _bare(event.message)) for event in of_kai if not _is_harmless(event, pod)]
-    return _steps(words, "waiting")
-
-
-def _choices(evidence: PodEvidence) -> Iterator["_Message"]:
-    """Yield that KAI chose a node: its order to the binder, else the Events about it, which prove no more."""
-    order = evidence.bind_request.known
-    if order is not None:
-        at = order.metadata.creation_timestamp
-        yield _Message(f"KAI chose the node {order.spec.selected_node}", "BindRequest", at, at)
-        return
+        condition = group.condition
+        said += [("condition of the group", condition.last_transition_time, _bare(condition.message))]
+    is_waiting = pod is not None and not pod.is_bound
+    if is_waiting and order is not None:
+        text = f"KAI chose the node {order.spec.selected_node}"
+        said += [("BindRequest", order.metadata.creation_timestamp, text)]
+    for about, at, text in said:
+        yield about, Step(at=at, last=at, what="waiting", text=text)
     for event in items(evidence.pod_events):
-        if event.reason == "Scheduled":
-            yield _message(event, "KAI chose a node")
+        if event.reason == "Scheduled" and is_waiting and order is None:  # proves no more than the order
+            yield _told("waiting", event, "KAI chose a node")
+        elif event.reason in _OF_POD and not _is_harmless(event, pod):
+            yield _told("waiting", event, _bare(event.message))
+    name = pod.pod_group_name if pod is not None else ""
+    for event in items(evidence.group_events):
+        if event.reason in _OF_GROUP and name in ("", event.involved_object.name):
+            yield _told("waiting", event, _bare(event.message))
 
 
 def _is_harmless(event: Event, pod: Pod | None) -> bool:
@@ -206,95 +226,49 @@ def _bare(message: str) -> str:
     return " ".join(text.split()).rstrip(". ")
 
 
-def _bound(pod: Pod) -> Iterator[Step]:
-    if pod.is_bound:
-        scheduled = pod.status.condition("PodScheduled")
-        is_told = scheduled is not None and scheduled.status == "True"
-        at = scheduled.last_transition_time if scheduled and is_told else pod.status.start_time
-        yield Step(at=at, what="bound", text=f"to node {one_line(pod.spec.node_name)}")
-
-
-def _running(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
-    if pod.status.phase != "Running":
-        return
-    ready = pod.status.condition("Ready")
-    at = ready.last_transition_time if ready and ready.status == "True" else pod.status.start_time
-    parts = [f"no figures: {evidence.figures.line}"] if evidence.figures.line else []
-    figures = evidence.figures.known
-    if figures is not None:
-        parts = uses_of(figures)
-        parts += [f"{counted(figures.neighbours, 'other pod')} on the same GPU"] if parts else []
-    parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
-    waiting = sum(not container.ready for container in pod.status.container_statuses or ())
-    parts += [f"{counted(waiting, 'container is', 'containers are')} not ready"] if waiting else []
-    yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
-
-
-def _evicted(evidence: PodEvidence) -> list[Step]:
-    """Return the evictions of the pod, or of earlier pods of the workload, by KAI and by the agent."""
-    words = [
-        _message(event, event.message.partition("\n")[0])
-        for event in evictions(evidence)
-        if not _is_of_sibling(event, evidence.pod.known)
-    ]
-    words += [_message(event) for event in items(evidence.pod_events) if event.reason == EVICTED]
-    return _steps(words, "evicted")
-
-
-def _is_of_sibling(event: Event, pod: Pod | None) -> bool:
-    """Whether another pod of the workload was evicted while this one existed."""
+def _evicted(evidence: PodEvidence) -> Iterator[_Told]:
+    """Yield the evictions of the pod, or of earlier pods of the workload, by KAI and by the agent."""
+    pod = evidence.pod.known
     created = pod.metadata.creation_timestamp if pod is not None else None
-    if pod is None or created is None or event.first is None:
-        return False
-    return event.involved_object.name != pod.pod_group_name and event.first > created
+    for event in evictions(evidence):
+        is_of_sibling = (  # which was evicted while this pod existed
+            pod is not None
+            and created is not None
+            and event.first is not None
+            and event.first > created
+            and event.involved_object.name != pod.pod_group_name
+        )
+        if not is_of_sibling:
+            yield _told("evicted", event, event.message.partition("\n")[0])
+    yield from (_told("evicted", each) for each in items(evidence.pod_events) if each.reason == EVICTED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """A message about one object, or equal messages, as often as they were told."""
-
-    text: str
-    about: str
-    """The object."""
-    first: datetime | None
-    last: datetime | None
-    times: int = 1
-
-
-def _message(event: Event, text: str | None = None) -> _Message:
-    about = f"{event.involved_object.kind}/{event.involved_object.name}"
-    return _Message(event.message if text is None else text, about, event.first, event.last, event.times)
-
-
-def _steps(messages: Iterable[_Message], what: str) -> list[Step]:
+def _steps(messages: Iterable[_Told]) -> list[Step]:
     """Return a step for each of the newest different messages, the oldest first."""
-    combined = _combined(messages)
+    by_text: defaultdict[str, list[_Told]] = defaultdict(list)
+    for about, step in messages:
+        if step.text.strip():
+            by_text[_key(step.text)].append((about, step))
+    combined = sorted(map(_combined, by_text.values()), key=_age, reverse=True)
     newest = combined[:_MOST_COMPARED]
     different = [each for each in newest if not any(_repeats(each, other) for other in newest)]
-    steps = []
-    for message in reversed(different[:_MOST]):
-        last = message.last if message.times > 1 and message.last != message.first else None
-        text = one_line(message.text).rstrip(". ")
-        steps.append(Step(at=message.first, last=last, times=message.times, what=what, text=text))
     rest = len(different[_MOST:]) + len(combined[_MOST_COMPARED:])
-    return [Step(at=None, what=what, text=counted(rest, "earlier message")), *steps] if rest else steps
+    steps = [
+        replace(
+            step,
+            text=one_line(step.text).rstrip(". "),
+            last=step.last if step.times > 1 and step.last != step.at else None,
+        )
+        for step in reversed(different[:_MOST])
+    ]
+    return (
+        [Step(at=None, what=steps[0].what, text=counted(rest, "earlier message")), *steps] if rest else steps
+    )
 
 
-def _repeats(message: _Message, other: _Message) -> bool:
+def _repeats(step: Step, other: Step) -> bool:
     """Whether a message contains another one, as that of a PodGroup contains those of its pods."""
-    return len(message.text) > len(other.text) > _LEAST_REPEATED and other.text in message.text
-
-
-def _combined(messages: Iterable[_Message]) -> list[_Message]:
-    """Combine equal messages, and return the newest first.
-
-    KAI tells the same about a pod and its PodGroup: the larger count is that of the message.
-    """
-    by_text: defaultdict[str, list[_Message]] = defaultdict(list)
-    for message in messages:
-        if message.text.strip():
-            by_text[_key(message.text)].append(message)
-    return sorted(map(_sum, by_text.values()), key=_age, reverse=True)
+    return len(step.text) > len(other.text) > _LEAST_REPEATED and other.text in step.text
 
 
 def _key(text: str) -> str:
@@ -308,18 +282,16 @@ def _key(text: str) -> str:
     return " ".join(text.split())
 
 
-def _sum(messages: Sequence[_Message]) -> _Message:
+def _combined(messages: Sequence[_Told]) -> Step:
+    """Combine equal messages. KAI tells the same about a pod and its PodGroup: the larger count counts."""
     times: defaultdict[str, int] = defaultdict(int)
-    for message in messages:
-        times[message.about] += message.times
-    newest = max(messages, key=_age)
-    return replace(
-        newest,
-        first=min((message.first for message in messages if message.first), default=None),
-        last=max((message.last for message in messages if message.last), default=None),
-        times=max(times.values()),
-    )
+    for about, step in messages:
+        times[about] += step.times
+    steps = [step for _, step in messages]
+    first = min((step.at for step in steps if step.at), default=None)
+    last = max((step.last for step in steps if step.last), default=None)
+    return replace(max(steps, key=_age), at=first, last=last, times=max(times.values()))
 
 
-def _age(message: _Message) -> float:
-    return message.last.timestamp() if message.last else 0.0
+def _age(step: Step) -> float:
+    return step.last.timestamp() if step.last else 0.0

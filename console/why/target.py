@@ -30,45 +30,37 @@ class _Kind:
     """The label of its pods whose value is its name; empty if the object has a selector, or for none."""
 
 
-def _kind(api_version: str, kind: str, resource: str, *, short: str = "", pod_label: str = "") -> _Kind:
+def _kind(api_version: str, kind: str, short: str = "", *, pod_label: str = "") -> _Kind:
     group, _, version = api_version.rpartition("/")
+    resource = f"{kind.lower()}s"
     served = ServedKind(group=group, version=version, kind=kind, resource=resource, is_namespaced=True)
     return _Kind(served, short, pod_label)
 
 
 _TRAINING: Final = "training.kubeflow.org/job-name"
-
+_SETS: Final = "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name"
 _KINDS: Final = (
     _Kind(POD, "po"),
-    _kind("apps/v1", "Deployment", "deployments", short="deploy"),
-    _kind("apps/v1", "ReplicaSet", "replicasets", short="rs"),
-    _kind("apps/v1", "StatefulSet", "statefulsets", short="sts"),
-    _kind("apps/v1", "DaemonSet", "daemonsets", short="ds"),
-    _kind("batch/v1", "Job", "jobs"),
-    _kind("batch/v1", "CronJob", "cronjobs", short="cj"),
-    _kind("v1", "ReplicationController", "replicationcontrollers", short="rc"),
+    _kind("apps/v1", "Deployment", "deploy"),
+    _kind("apps/v1", "ReplicaSet", "rs"),
+    _kind("apps/v1", "StatefulSet", "sts"),
+    _kind("apps/v1", "DaemonSet", "ds"),
+    _kind("batch/v1", "Job"),
+    _kind("batch/v1", "CronJob", "cj"),
+    _kind("v1", "ReplicationController", "rc"),
     # The labels are those of `console.explain.operators`, and of KubeRay's common/label.go.
-    _kind("kubeflow.org/v1", "PyTorchJob", "pytorchjobs", pod_label=_TRAINING),
-    _kind("kubeflow.org/v1", "TFJob", "tfjobs", pod_label=_TRAINING),
-    _kind("kubeflow.org/v1", "XGBoostJob", "xgboostjobs", pod_label=_TRAINING),
-    _kind("kubeflow.org/v1", "JAXJob", "jaxjobs", pod_label=_TRAINING),
-    _kind("kubeflow.org/v1", "PaddleJob", "paddlejobs", pod_label=_TRAINING),
-    _kind("kubeflow.org/v1", "MPIJob", "mpijobs", pod_label=_TRAINING),
-    _kind("kubeflow.org/v1", "Notebook", "notebooks"),
-    _kind("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets", pod_label="jobset.sigs.k8s.io/jobset-name"),
-    _kind(
-        "leaderworkerset.x-k8s.io/v1",
-        "LeaderWorkerSet",
-        "leaderworkersets",
-        short="lws",
-        pod_label="leaderworkerset.sigs.k8s.io/name",
+    *(
+        _kind("kubeflow.org/v1", kind, pod_label=_TRAINING)
+        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
     ),
-    _kind("ray.io/v1", "RayCluster", "rayclusters", pod_label="ray.io/cluster"),
-    _kind("ray.io/v1", "RayJob", "rayjobs"),
-    _kind("ray.io/v1", "RayService", "rayservices"),
+    _kind("kubeflow.org/v1", "Notebook"),
+    _kind("jobset.x-k8s.io/v1alpha2", "JobSet", pod_label=_SETS[0]),
+    _kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", pod_label=_SETS[1]),
+    _kind("ray.io/v1", "RayCluster", pod_label="ray.io/cluster"),
+    _kind("ray.io/v1", "RayJob"),
+    _kind("ray.io/v1", "RayService"),
 )
 """The kinds that need no discovery; the first of several with a name counts."""
-
 _BY_GROUP_KIND: Final = {(kind.served.group, kind.served.kind): kind for kind in _KINDS}
 
 
@@ -139,18 +131,8 @@ _BUILT_IN_GROUPS: Final = frozenset({"", "apps", "batch"})
 """API groups of Kubernetes' own workloads; the core group has the empty name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """The pod of an answer, and the workload that was named."""
-
-    kind: str
-    """Kind of the named object, such as `Deployment`."""
-    pod: Fact[Pod]
-    workload: Fact[PodOwner] = NOT_READ
-
-
-async def find_pod(reader: FactReader, target: Target) -> Subject:
-    """Find the pod of an answer.
+async def find_pod(reader: FactReader, target: Target) -> tuple[str, Fact[Pod], Fact[PodOwner]]:
+    """Find the pod of an answer; return the kind of the named object, the pod, and the workload if named.
 
     Raises:
         UsageError: the pod or the list of pods cannot be read, or the kind does not exist; the message is one
@@ -160,15 +142,14 @@ async def find_pod(reader: FactReader, target: Target) -> Subject:
         pod = await reader.get(PODS, target.name, target.namespace, decode=decode_pod_with_document)
         if not pod.is_known:
             raise UsageError(_unreadable(reader, pod, f"get pods in namespace {target.namespace}"))
-        return Subject(kind=POD.kind, pod=pod)
+        return POD.kind, pod, NOT_READ
     kind = target.known_kind or await _discover(reader, target)
     workload = await _get(reader, kind, target)
     if workload.why is Why.UNSERVED:  # the operator of this cluster serves another version
         kind = await _discover(reader, target)
         workload = await _get(reader, kind, target)
-    if workload.is_missing:
-        return Subject(kind=kind.kind, pod=MISSING, workload=workload)
-    return Subject(kind=kind.kind, pod=await _newest_pod(reader, kind, target, workload), workload=workload)
+    pod = MISSING if workload.is_missing else await _newest_pod(reader, kind, target, workload)
+    return kind.kind, pod, workload
 
 
 async def _discover(reader: FactReader, target: Target) -> ServedKind:

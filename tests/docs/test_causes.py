@@ -6,7 +6,7 @@ import pytest
 
 from console.why.core import explain
 from console.why.explanation import Code
-from console.why.text import as_text
+from console.why.explanation import as_text
 from tests.support.doc_blocks import ROOT, blocks_of
 from tests.support.why_states import RELEASES, folder, states
 

@@ -1,10 +1,15 @@
-"""What is the matter with a pod that has a node: its containers, its GPU, its flags; and notes. Pure."""
+"""What is the matter with a pod for which KAI chose a node: its binding, containers, GPU and flags. Pure.
+
+The condition PodBound and the Events Scheduled and Bound prove nothing: KAI v0.9.8, v0.13.4 and v0.17.0 wrote
+them for pods that were never bound. BindRequests are created again for every attempt.
+"""
 
 from collections.abc import Iterator
-from datetime import UTC
-from typing import Final
+from datetime import UTC, timedelta
+from typing import Any, Final
 
-from console.cluster.facts import items
+from console.cluster.facts import Fact, items
+from console.cluster.rules import is_missed_by_kai, missed_by_kai
 from console.why.acts import finding
 from console.why.causes.unscheduled import SETTLED, group_unchanged
 from console.why.evidence import AgentFigures, PodEvidence, is_reservation, request_of, waited
@@ -13,7 +18,7 @@ from gpuagent.api_types import ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
-from kube.kinds import NO_RESERVED_GPU, ContainerStatus, Event, Pod
+from kube.kinds import NO_RESERVED_GPU, BindRequest, ContainerStatus, Event, Pod
 from service.text import first_few, one_line, quoted
 from service.units import duration, size
 
@@ -22,6 +27,121 @@ _MANY_RESTARTS: Final = 3
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}
+_NO_CONFIG_MAP: Final = "no desired configmap name found"
+_NO_RESERVATION: Final = "failed waiting for GPU reservation pod"
+_RESERVES: Final = "KAI reserves the pod's GPU with a reservation pod, which"
+_WAITS_FOR: Final = "waits for the reservation pod of the GPU, which"
+_ATTEMPT: Final = timedelta(minutes=2)
+"""Time within which an error of the binder explains the next attempt, which KAI makes every 40 s."""
+_LONGEST_END: Final = timedelta(minutes=10)
+"""Time after which a pod that waits for the end of evicted pods waits for something else."""
+
+
+def waiting_for_evicted(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod that KAI will place where pods that it evicted still end.
+
+    The Event Pipelined tells of it in v0.9.8, v0.13.4 and v0.17.0.
+    """
+    events = [e for e in items(evidence.pod_events) if e.component in ("", keys.SCHEDULER_NAME) and e.last]
+    newest = max(events, key=lambda event: event.last or evidence.now, default=None)
+    if newest is None or newest.reason != "Pipelined" or evidence.bind_request.known is not None:
+        return None
+    if newest.last is not None and evidence.now - newest.last > _LONGEST_END:
+        return None
+    what = "KAI has evicted pods for this one, and waits until they have ended"
+    return finding(evidence, Code.WAITING_FOR_EVICTED, what, "wait-for-evicted")
+
+
+def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return why the binder has not bound the pod; None if KAI has not chosen a node."""
+    request = evidence.bind_request.known
+    error = _last_error(evidence)
+    if request is None and (error is None or not _is_last(evidence, "BindingError", "Unschedulable")):
+        return None
+    text = error.message if error else (request.status.reason if request and request.status else "")
+    bound = pod.status.condition("PodBound")
+    text = text or (bound.message if bound and bound.status == "False" else "")
+    # Later attempts of v0.9.8 have another error than the one that tells of the missed webhook.
+    was_told = any(_NO_CONFIG_MAP in event.message for event in items(evidence.pod_events))
+    if _NO_CONFIG_MAP in text or (was_told and is_missed_by_kai(pod)):
+        missed = missed_by_kai()
+        return finding(
+            evidence, Code.KAI_ADMISSION_MISSED, missed.sentence, "delete-missed", "order-webhooks"
+        )
+    if _NO_RESERVATION in text:
+        return _reservation_not_ready(evidence, f"{_RESERVES} has not reported its GPU in time")
+    if text:
+        what = f"KAI's binder cannot bind the pod: {one_line(text)}"
+        return finding(evidence, Code.BINDING_FAILED, what, "wait-a-minute", "read-binder")
+    return _in_progress(evidence, request) if request is not None else None
+
+
+def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod for which KAI chose a node last, where the BindRequest cannot be read."""
+    if evidence.bind_request.known is not None or not _is_last(evidence, "Scheduled", "Unschedulable"):
+        return None
+    return _unbound(evidence)
+
+
+def _unbound(evidence: PodEvidence) -> PodFinding:
+    what = (
+        "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the reservation"
+        " of the GPU"
+    )
+    return finding(evidence, Code.UNDECIDED, what, "wait-a-minute", "ask-for-binding")
+
+
+def _last_error(evidence: PodEvidence) -> Event | None:
+    """Return the binder's newest error; None if it is about an earlier attempt and some time ago."""
+    errors = [event for event in items(evidence.pod_events) if event.reason == "BindingError"]
+    request = evidence.bind_request.known
+    created = request.metadata.creation_timestamp if request is not None else None
+    if not errors or errors[-1].last is None or created is None:
+        return errors[-1] if errors else None
+    return errors[-1] if errors[-1].last >= created or created - errors[-1].last < _ATTEMPT else None
+
+
+def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
+    """Whether there is an Event of a reason, and none of another reason after it."""
+    times = {
+        each: max(
+            (e.last.timestamp() for e in items(evidence.pod_events) if e.reason == each and e.last),
+            default=0.0,
+        )
+        for each in (reason, other)
+    }
+    return 0 < times[reason] >= times[other]
+
+
+def _reservation_not_ready(evidence: PodEvidence, what: str) -> PodFinding:
+    return finding(evidence, Code.RESERVATION_NOT_READY, what, "wait-a-minute", "read-reservations")
+
+
+def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
+    """Return the finding for a BindRequest without a result and without an error."""
+    groups = frozenset(request.spec.selected_gpu_groups or ())
+    reserved = [
+        pod.metadata.annotations.get(keys.RESERVED_GPU, "")
+        for pod in items(evidence.shared_gpu_pods)
+        if is_reservation(pod) and pod.gpu_groups & groups
+    ]
+    if NO_RESERVED_GPU in reserved:
+        return _reservation_not_ready(evidence, f"{_RESERVES} found no GPU")
+    if "" in reserved:
+        what = f"KAI chose a node, and {_WAITS_FOR} has not reported its GPU yet"
+        return _reservation_not_ready(evidence, what)
+    age = evidence.since(request.metadata.creation_timestamp)
+    if age is not None and age < SETTLED:
+        passed = duration(age.total_seconds())
+        what = f"KAI chose a node {passed} ago, and its binder has not answered yet"
+        return finding(evidence, Code.BINDER_SILENT, what, "wait-seconds")
+    what = f"KAI chose a node, and its binder has not answered{waited(age)}"
+    acts = ["find-reservation"] if groups and not evidence.has_reservations else []
+    excluded_by: list[Fact[Any]] = [
+        evidence.pod_events,
+        *([evidence.shared_gpu_pods] if groups else []),
+    ]
+    return finding(evidence, Code.BINDER_SILENT, what, *acts, "start-binder", excluded_by=excluded_by)
 
 
 def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -89,7 +209,7 @@ def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
         trouble = _trouble(evidence, each)
         if trouble:
             has_run = (each.state.terminated or each.last_state.terminated) is not None
-            log = "read-ended-log" if each.state.terminated else "read-last-log"
+            log = "read-log" if each.state.terminated else "read-last-log"
             what = f"container {each.name} {trouble}"
             yield finding(evidence, code, what, log if has_run else "read-kubelet")
             return
@@ -104,11 +224,11 @@ def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     unready = next((each for each in statuses if not each.ready and each.state.terminated is None), None)
     if unready is not None:
         what = f"container {unready.name} is not ready{how_long}"
-        yield finding(evidence, code, what, "read-probe", "read-loading-log", container=unready.name)
+        yield finding(evidence, code, what, "read-probe", "read-container-log", container=unready.name)
     elif all(each.ready for each in statuses):
         says = f": {one_line(ready.message)}" if ready.message else ""
         what = f"the pod is not ready{how_long}, and its containers are{says}"
-        yield finding(evidence, code, what, "read-gate", "or-look-at-node", node=node)
+        yield finding(evidence, code, what, "read-gate", "look-at-node", node=node)
 
 
 def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -222,9 +342,7 @@ def _flags(evidence: PodEvidence) -> Iterator[PodFinding]:
 def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
     """Return the agent's newest Event of each reason that no later Event about the same GPU ends."""
     events: dict[tuple[FlagReason, str], Event] = {}
-    for event in sorted(
-        items(evidence.pod_events), key=lambda each: each.last.timestamp() if each.last else 0.0
-    ):
+    for event in sorted(items(evidence.pod_events), key=lambda e: e.last.timestamp() if e.last else 0.0):
         gpu = event.message.partition(" on ")[2].partition(",")[0]  # `… on GPU 0 (GPU-1), within its share`
         if event.reason in _BY_EVENT:
             key = _BY_EVENT[event.reason], gpu
@@ -239,32 +357,28 @@ def _flag(
     evidence: PodEvidence, reason: FlagReason, event: Event | None, verdict: ApiVerdict | None
 ) -> PodFinding:
     """Return the finding for a flag; what to do comes from the agent, by its answer or its Event."""
-    summary = reason.summary
+    told, _, act = event.message.partition(". ") if event is not None else ("", "", "")
+    message, _, hint = ((verdict.message if verdict else None) or told).partition(
+        "; "
+    )  # a framework's option
     details: dict[str, float | str] = {"reason": reason.value}
     if verdict is not None and verdict.is_of_memory:
-        used = verdict.used_bytes if verdict.used_bytes is not None else verdict.used_at_least_bytes
-        details["usedBytes"] = float(used or 0)
-        summary = f"uses {size(used)}" if verdict.allowed_bytes is not None else f"{summary} ({size(used)})"
+        details["usedBytes"] = float(verdict.used_bytes or verdict.used_at_least_bytes or 0)
         if verdict.allowed_bytes is not None:
             details["allowedBytes"] = float(verdict.allowed_bytes)
-            summary += f", and may use {size(verdict.allowed_bytes)}"
-        summary += f", for {duration(verdict.over_seconds)}"
-    what = f"the pod is flagged ({reason.value}): it {summary}"
+    uses = one_line(message) if verdict is not None and message else reason.summary
+    what = f"the pod is flagged ({reason.value}): it {uses}"
     if verdict is None and event is not None and reason is not FlagReason.OVER_SHARE:
         # Only over-share has an Event when it clears.
         when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
         what = (
-            f"the pod was flagged ({reason.value}){when}, because it {summary}; whether it still is cannot be"
-            " seen without its node's agent"
+            f"the pod was flagged ({reason.value}){when}, because it {reason.summary}; whether it still is"
+            " cannot be seen without its node's agent"
         )
-    message, _, told = event.message.partition(". ") if event is not None else ("", "", "")
-    act = (verdict.first_act if verdict else None) or told
-    hint = message.partition("; ")[2]  # the option of the framework
-    acts = ["agent"] if act or hint else ["clear-flag"]
-    both = ". ".join(filter(None, [hint, act]))
-    return finding(
-        evidence, Code.FLAGGED, what, *acts, details=details, act=both, cleared_by=reason.cleared_by
-    )
+    both = ". ".join(filter(None, [hint, (verdict.first_act if verdict else None) or act]))
+    acts = ["agent"] if both else ["clear-flag"]
+    ends = reason.cleared_by
+    return finding(evidence, Code.FLAGGED, what, *acts, details=details, act=both, cleared_by=ends)
 
 
 def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:

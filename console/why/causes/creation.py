@@ -85,7 +85,7 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
             evidence,
             Code.WEBHOOK_UNREACHABLE,
             silent.sentence,
-            "start-webhook",
+            "administrator",
             "later",
             remedy=silent.remedy,
             command=silent.command,
@@ -104,8 +104,8 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
         return finding(evidence, Code.REFUSED_AT_CREATION, words, "change-template", "later")
     if "GPU sharing is disabled" in message:
         off = sharing_off()
-        acts = ("request-whole", "sharing-on", "later")
-        return finding(evidence, Code.GPU_SHARING_OFF, off.sentence, *acts, remedy=off.remedy)
+        acts = ("request-whole", "administrator", "later")
+        return finding(evidence, Code.GPU_SHARING_OFF, off.sentence, *acts, remedy=off.remedy, command="")
     return finding(evidence, Code.REFUSED_BY_KAI, f"KAI refuses the pod: {words}", "change-refused", "later")
 
 

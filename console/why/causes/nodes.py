@@ -16,7 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from console.cluster.facts import items
 from console.why.acts import finding
@@ -24,11 +24,9 @@ from console.why.evidence import (
     PodEvidence,
     Request,
     SchedulerVerdict,
-    between,
     gpus,
     is_reservation,
     number,
-    number_after,
     request_of,
 )
 from console.why.explanation import Code, PodFinding
@@ -48,6 +46,10 @@ _GANG: Final = re.compile(r"Resources were found for ([0-9]{1,6}) pods while ([0
 _SUBGROUP: Final = re.compile(
     r"Resources were found for ([0-9]{1,6}) pods from all sub-groups while sub-group (\S{1,253}) requires"
     r" ([0-9]{1,6}) pods"
+)
+_NO_GPUS: Final = re.compile(r"No node in .{1,253} has GPU resources")
+_TOPPED: Final = re.compile(
+    r"Max ([A-Za-z]{1,40}) resources available in a single node.{0,300} is topped at ([^\n]{1,100})"
 )
 _HEAD: Final = "no nodes with enough resources were found: "
 _LINE: Final = re.compile(r"([0-9]{1,6}) (.{1,400})")
@@ -72,8 +74,11 @@ _OF_ALL_NODES: Final = (
 """A reason, the cause that it means if all nodes have it, and what to do."""
 
 
-def unschedulable(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFinding | None:
+def unschedulable(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the cause in KAI's words; None for words that are not known."""
+    verdict = evidence.verdict
+    if verdict is None:
+        return None
     return (
         _topology(evidence, verdict)
         or _claim(evidence, pod, verdict)
@@ -116,23 +121,18 @@ def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFin
 
 def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
     """Return the finding for a pod that is larger than any node."""
-    text = verdict.all_text
-    if between(text, "No node in ", " has GPU resources"):
+    if _NO_GPUS.search(verdict.all_text):
         return _no_gpu_nodes(evidence)
-    resource = between(text, "Max ", " resources available in a single node")
-    most = text.partition(" is topped at ")[2].partition("\n")[0].rstrip(". ")
-    if not resource or not most:
+    match = _TOPPED.search(verdict.all_text)
+    if match is None:
         return None
-    resource = one_line(resource)
-    amount = number_after(text.lower(), f"{resource.lower()}: ")
-    requested = f"more {resource}"
-    if amount is not None:
-        requested = {
-            "GPU": gpus(amount),
-            "CPU": f"{number(amount)} CPU cores",
-            "memory": f"{number(amount)} GB of memory",
-        }.get(resource, f"{number(amount)} {resource}")
-    what = f"the pod requests {requested}, and no node has more than {one_line(most)}"
+    resource, most = match[1], match[2].rstrip(". ")
+    asked = re.search(rf"{resource}: ([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)", verdict.all_text, re.IGNORECASE)
+    amount = float(asked[1]) if asked else None
+    units = {"GPU": gpus(amount or 0), "CPU": f"{number(amount or 0)} CPU cores"}
+    units["memory"] = f"{number(amount or 0)} GB of memory"
+    requested = f"more {resource}" if amount is None else units.get(resource, f"{number(amount)} {resource}")
+    what = f"the pod requests {requested}, and no node has more than {most}"
     return finding(evidence, Code.NODE_TOO_SMALL, what, "fit-node")
 
 
@@ -254,31 +254,7 @@ def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
         what += f": the largest free part of a shared GPU is at most {number(largest)}"
         if len(free) > 1:
             what += f" ({number(together)} in {len(free)} parts)"
-    owed = _owed(evidence, request)
-    acts += ["wait-for-reclaim"] if owed else []
-    return finding(evidence, Code.NO_GPU_FITS, what, *acts, details=details, **owed)
-
-
-def _owed(evidence: PodEvidence, request: Request) -> dict[str, Any]:
-    """Return texts about a queue whose quota has room for the pod: KAI should take GPUs back for it.
-
-    KAI leaves out what is zero, and v0.9.8 counts by the PodGroup's label: an absent figure is unknown.
-    """
-    queue = evidence.queues[evidence.queue_name].known if evidence.queue_name in evidence.queues else None
-    if queue is None or not queue.gpu_quota:
-        return {}
-    used, portion = queue.allocated_gpus, request.portion(None)
-    requested = None if portion is None else portion * (request.whole or request.devices)
-    room = queue.gpu_quota - (requested or 2 * _SMALLEST)
-    if (used or 0) > room + _SMALLEST:
-        return {}
-    if requested is None:
-        uses = "If the pod fits into the rest of it, KAI takes"
-    elif used is None:
-        uses = f"If it uses at most {number(room)}, KAI takes"
-    else:
-        uses = f"It uses {number(used)}, so KAI takes"
-    return {"queue": queue.name, "quota": gpus(queue.gpu_quota), "uses": uses}
+    return finding(evidence, Code.NO_GPU_FITS, what, *acts, details=details)
 
 
 def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:

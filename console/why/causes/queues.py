@@ -5,20 +5,34 @@ queue has children. KAI says "does not exist" of a queue whose parent is missing
 """
 
 import re
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
 from console.cluster.rules import QueueTree
 from console.why.acts import finding
-from console.why.evidence import PodEvidence, SchedulerVerdict, between, gpus, number, number_after
+from console.why.evidence import PodEvidence, gpus, number
 from console.why.explanation import Code, PodFinding
 from kai import keys
+from kube.kinds import Pod
 from service.text import first_few, one_line
 
 _SMALLEST: Final = 0.005
-_FULL: Final = ("OverLimit", "NonPreemptibleOverQuota")
+_NUMBER: Final = r"([0-9]{1,12}(?:\.[0-9]{1,6})?)"
+_REQUESTED: Final = re.compile(rf"[Ww]orkload requested {_NUMBER}")
 _OF_NODE: Final = re.compile(r"Reason: (OverLimit|NonPreemptibleOverQuota), Details: ")
+_FULL: Final = {
+    "OverLimit": re.compile(
+        r"(?P<queue>.{1,253}) quota has reached the allowable limit of (?P<resource>GPUs|CPU cores|memory)\."
+        rf" Limit is (?P<most>{_NUMBER}) (?P<unit>[A-Za-z]{{1,10}}), currently (?P<used>{_NUMBER})"
+        rf" [A-Za-z]{{1,10}} allocated and workload requested (?P<requested>{_NUMBER})"
+    ),
+    "NonPreemptibleOverQuota": re.compile(
+        rf"(?:.{{1,80}}\. )?Workload requested (?P<requested>{_NUMBER}) (?P<resource>[A-Za-z ]{{1,20}}), but"
+        rf" (?P<queue>.{{1,253}}) quota is (?P<most>{_NUMBER}) (?P<unit>[A-Za-z]{{1,10}}), while"
+        rf" (?P<used>{_NUMBER}) "
+    ),
+}
+"""KAI's words about a full queue, by the reason (v0.9.8 to v0.17.0)."""
 _RESOURCES: Final = {"GPU": "gpu", "CPU": "cpu", "memory": "memory"}
 _NOT_PREEMPTIBLE: Final = "non-preemptible"
 _PREEMPTIBLE_PRIORITIES: Final = ("train", "build-preemptible")
@@ -26,18 +40,18 @@ _PREEMPTIBLE_PRIORITIES: Final = ("train", "build-preemptible")
 _INSTEAD: Final = {
     Code.QUEUE_MISSING: ("an existing queue without child queues", ("create-queue",)),
     Code.QUEUE_NOT_LEAF: ("one of its child queues", ()),
-    Code.QUEUE_WITHOUT_PARENT: ("a queue with a parent", ("mend-queue",)),
+    Code.QUEUE_WITHOUT_PARENT: ("a queue with a parent", ("administrator",)),
 }
 """The queue to be named instead, and what else can be done."""
 _Acts = tuple[tuple[str, ...], dict[str, Any]]
 """Names of acts, and the texts for their braces."""
 
 
-def unusable_queue(evidence: PodEvidence, verdict: SchedulerVerdict | None) -> PodFinding | None:
+def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a queue that KAI cannot use."""
-    name = evidence.queue_name
+    name, verdict = evidence.queue_name, evidence.verdict
     if not name:
-        return _empty(evidence, verdict)
+        return _empty(evidence)
     is_told = verdict is not None and verdict.reason == "QueueDoesNotExist"
     is_unexplained = verdict is not None and verdict.is_unexplained
     # The name may be the owner's where the PodGroup cannot be read: then KAI's words must fit.
@@ -59,14 +73,14 @@ def unusable_queue(evidence: PodEvidence, verdict: SchedulerVerdict | None) -> P
     return finding(evidence, Code.QUEUE_MISSING, what, *acts, *act, **values)
 
 
-def _empty(evidence: PodEvidence, verdict: SchedulerVerdict | None) -> PodFinding | None:
+def _empty(evidence: PodEvidence) -> PodFinding | None:
     """Return the finding for a queue label without a value, which KAI takes as the name of the queue."""
     pod = evidence.pod.known
     places = {f"{owner.kind} {owner.metadata.name}": owner.metadata.labels for owner in evidence.owners}
     if pod is not None:
         places["the pod"] = pod.metadata.labels
     empty = [place for place, labels in places.items() if labels.get(keys.QUEUE_LABEL) == ""]
-    is_told = verdict is not None and verdict.reason == "QueueDoesNotExist"
+    is_told = evidence.verdict is not None and evidence.verdict.reason == "QueueDoesNotExist"
     if evidence.pod_group.known is None and not (is_told and empty):
         return None
     where = f": the label {keys.QUEUE_LABEL} of {first_few(empty)} has no value" if empty else ""
@@ -110,117 +124,70 @@ def place_of_label(evidence: PodEvidence) -> str:
     return "in a new pod, which replaces this one"
 
 
-def unexplained(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
+def unexplained(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for KAI's text without a reason, where the queue cannot be read."""
-    if not verdict.is_unexplained:
+    if evidence.verdict is None or not evidence.verdict.is_unexplained:
         return None
     queue = evidence.queue_name or "the default queue"
     what = "KAI cannot schedule the pod and gives no reason"
     return finding(evidence, Code.UNDECIDED, what, "ask-about-queue", queue=queue)
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """KAI's words about a full queue."""
-
-    reason: str
-    text: str
-    queue: str
-    """Name of the queue; empty if KAI gives its display name only."""
-    never: str
-    """How a request is told that exceeds the whole limit or quota."""
-
-    def name(self, evidence: PodEvidence, display_name: str) -> str:
-        """Return the name of the queue; empty if it is not known.
-
-        Args:
-            evidence: what is known.
-            display_name: the queue's name in the text, which is its name if it has no display name.
-        """
-        if self.queue:
-            return self.queue
-        names = [
-            name
-            for name, fact in evidence.queues.items()
-            if display_name == (fact.known.display_name if fact.known else name)
-        ]
-        return names[0] if len(names) == 1 else ""
-
-
-def full_queue(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
+def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a queue, or a parent of it, whose limit or quota is used up.
 
     The share of a gpu-memory pod depends on the node, so that KAI compares it with the queue there
     (v0.9.8 to v0.17.0, `predicates.go`). The node with the smallest share counts.
     """
-    if verdict.reason in _FULL:
-        text = verdict.text.removeprefix(f"{verdict.reason}:").strip()
-        words = _Words(verdict.reason, text, verdict.queue, ": it can never start there")
-    else:
-        matches = filter(None, map(_OF_NODE.search, verdict.text.split("\n")))
+    verdict = evidence.verdict
+    if verdict is None:
+        return None
+    reason, text, named, where = verdict.reason, verdict.text, verdict.queue, ""
+    if reason not in _FULL:
+        matches = filter(None, map(_OF_NODE.search, text.split("\n")))
         of_nodes = [(match[1], match.string[match.end() :]) for match in matches]
         if not of_nodes:
             return None
         reason, text = min(of_nodes, key=lambda each: _requested(each[1]))
-        words = _Words(reason, text, "", ": it can never start there on GPUs of this size")
-    return _over_limit(evidence, words) if words.reason == "OverLimit" else _over_quota(evidence, words)
+        named, where = "", " on GPUs of this size"
+    text = text.removeprefix(f"{reason}:").strip()
+    match = _FULL[reason].match(text)
+    is_limit, place = reason == "OverLimit", place_of_label(evidence)
+    change, why = _preemptible(evidence)
+    if match is None and is_limit:
+        what = f"a limit of the queue is reached: {one_line(text)}"
+        return finding(evidence, Code.QUEUE_OVER_LIMIT, what, "wait-in-queue")
+    if match is None:
+        what = f"the pod is not preemptible, and the queue's quota is used: {one_line(text)}"
+        return finding(evidence, Code.QUEUE_OVER_QUOTA, what, "preemptible", change=change, place=place)
+    most, used, requested = (float(match[each]) for each in ("most", "used", "requested"))
+    name = named or _name_of(evidence, match["queue"])
+    queue = _whose(evidence, name, match["queue"])
+    field = next((field for word, field in _RESOURCES.items() if word in match["resource"]), "")
+    amount = gpus(most) if field == "gpu" else f"{number(most)} CPU {match['unit']}"
+    amount = f"{number(most)} {match['unit']} of memory" if field == "memory" else amount
+    never = f": it can never start there{where}" if requested > most + _SMALLEST else ""
+    asks = f"the pod requests {number(requested)}{never}"
+    details = {"limit" if is_limit else "quota": most, "used": used, "requested": requested}
+    raising, values = _raise(evidence, f"{field}.{'limit' if is_limit else 'quota'}", name)
+    if is_limit:
+        uses = f", and {asks}" if never else f" and uses {number(used)}; {asks}"
+        act = "request-less-or-other-queue" if never else "wait-in-queue"
+        what, code = f"{queue} may use {amount}{uses}", Code.QUEUE_OVER_LIMIT
+        return finding(evidence, code, what, act, raising, details=details, **values)
+    is_default = keys.DEFAULT_QUEUE in (name, match["queue"]) and not _names_queue(evidence)
+    acts = [*([] if never else ["wait-for-guaranteed"]), *(["name-a-queue"] if is_default else []), raising]
+    what = (
+        f"the pod is not preemptible{f' ({why})' if why else ''}, and such pods may use only the quota of"
+        f" {queue.rstrip(',')}: {amount}, of which {number(used)} is used; {asks}"
+    )
+    values |= {"change": change, "place": place}
+    return finding(evidence, Code.QUEUE_OVER_QUOTA, what, "preemptible", *acts, details=details, **values)
 
 
 def _requested(text: str) -> float:
-    requested = number_after(text.lower(), "workload requested ")
-    return inf if requested is None else requested
-
-
-def _over_limit(evidence: PodEvidence, words: _Words) -> PodFinding:
-    text, code = words.text, Code.QUEUE_OVER_LIMIT
-    limit = number_after(text, "Limit is ")
-    used = number_after(text, ", currently ")
-    requested = number_after(text, "workload requested ")
-    resource = _resource(between(text, "allowable limit of ", ". Limit is "))
-    if limit is None or used is None or requested is None or not resource:
-        what = f"a limit of the queue is reached: {one_line(text)}"
-        return finding(evidence, code, what, "wait-or-ask-limit")
-    display_name = text.partition(" quota has reached")[0]
-    name = words.name(evidence, display_name)
-    queue = _whose(evidence, name, display_name)
-    amount = _amount(resource, _unit(between(text, "Limit is ", ", currently ")), limit)
-    if requested > limit + _SMALLEST:
-        what = f"{queue} may use {amount}, and the pod requests {number(requested)}{words.never}"
-        act = "request-less-or-other-queue"
-    else:
-        what = f"{queue} may use {amount} and uses {number(used)}; the pod requests {number(requested)}"
-        act = "wait-in-queue"
-    details = {"limit": limit, "used": used, "requested": requested}
-    acts, values = _raise(evidence, f"{resource}.limit", name)
-    return finding(evidence, code, what, act, *acts, details=details, **values)
-
-
-def _over_quota(evidence: PodEvidence, words: _Words) -> PodFinding:
-    change, why = _preemptible(evidence)
-    values: dict[str, Any] = {"change": change, "place": place_of_label(evidence)}
-    text, code = words.text, Code.QUEUE_OVER_QUOTA
-    requested = number_after(text, "Workload requested ")
-    quota = number_after(text, " quota is ")
-    used = number_after(text, ", while ")
-    resource = _resource(between(text, "Workload requested ", ", but "))
-    if requested is None or quota is None or used is None or not resource:
-        what = f"the pod is not preemptible, and the queue's quota is used: {one_line(text)}"
-        return finding(evidence, code, what, "preemptible", **values)
-    display_name = between(text, ", but ", " quota is ")
-    name = words.name(evidence, display_name)
-    acts, more = _raise(evidence, f"{resource}.quota", name)
-    if keys.DEFAULT_QUEUE in (name, display_name) and not _names_queue(evidence):
-        acts = ("name-a-queue", *acts)
-    never = words.never if requested > quota + _SMALLEST else ""
-    acts = acts if never else ("wait-for-guaranteed", *acts)
-    amount = _amount(resource, _unit(between(text, " quota is ", ", while ")), quota)
-    what = (
-        f"the pod is not preemptible{f' ({why})' if why else ''}, and such pods may use only the quota of"
-        f" {_whose(evidence, name, display_name).rstrip(',')}: {amount}, of which {number(used)} is used;"
-        f" the pod requests {number(requested)}{never}"
-    )
-    details = {"quota": quota, "used": used, "requested": requested}
-    return finding(evidence, code, what, "preemptible", *acts, details=details, **values | more)
+    match = _REQUESTED.search(text)
+    return float(match[1]) if match else inf
 
 
 def _preemptible(evidence: PodEvidence) -> tuple[str, str]:
@@ -245,23 +212,27 @@ def _names_queue(evidence: PodEvidence) -> bool:
     return bool(pod and pod.queue_label) or any(owner.label(keys.QUEUE_LABEL) for owner in evidence.owners)
 
 
-def _raise(evidence: PodEvidence, resource: str, name: str) -> _Acts:
+def _raise(evidence: PodEvidence, resource: str, name: str) -> tuple[str, dict[str, Any]]:
     """Return what an administrator can do, with a command if the queue is the pod's or a parent of it.
 
     Without its name, the command lists the queues with their display names.
     """
     act = "raise-queue" if name in evidence.queues else "raise-other-queue" if name else "raise-some-queue"
-    return (act,), {"resource": resource, "queue": name}
+    return act, {"resource": resource, "queue": name}
+
+
+def _name_of(evidence: PodEvidence, display_name: str) -> str:
+    """Return the name of the pod's queue or of a parent with a display name; empty if it is not known."""
+    names = [
+        name
+        for name, fact in evidence.queues.items()
+        if display_name == (fact.known.display_name if fact.known else name)
+    ]
+    return names[0] if len(names) == 1 else ""
 
 
 def _whose(evidence: PodEvidence, name: str, display_name: str) -> str:
-    """Return a queue in words, and its relation to the pod's queue.
-
-    Args:
-        evidence: what is known.
-        name: name of the queue; empty if it is not known.
-        display_name: its name in KAI's text.
-    """
+    """Return a queue in words, and its relation to the pod's queue; the name is empty if it is not known."""
     own = evidence.queue_name
     queue = f"the queue {one_line(name or display_name)}"
     if own in ("", name):
@@ -269,20 +240,3 @@ def _whose(evidence: PodEvidence, name: str, display_name: str) -> str:
     if not name:
         return f"{queue}, which is the pod's queue {own} or above it,"
     return f"{queue}, above the pod's queue {own},"
-
-
-def _resource(words: str) -> str:
-    """Return the field of `spec.resources` of a queue for KAI's `GPUs`, `CPU cores` or `memory`."""
-    return next((field for word, field in _RESOURCES.items() if word in words), "")
-
-
-def _unit(amount: str) -> str:
-    """Return the unit of an amount such as `500 GB`."""
-    return " ".join(amount.split()[1:2])
-
-
-def _amount(resource: str, unit: str, value: float) -> str:
-    """Return an amount in words: `2 GPUs`, `10 CPU cores`, `500 GB of memory`."""
-    if resource == "gpu":
-        return gpus(value)
-    return f"{number(value)} CPU {unit}" if resource == "cpu" else f"{number(value)} {unit} of memory"

@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from console.cluster.facts import Fact, Why, items
-from console.why.acts import LEFT_ALONE, finding
+from console.why.acts import ACTS, finding
 from console.why.causes.creation import refusal
-from console.why.evidence import PodEvidence, request_of, waited
+from console.why.evidence import PodEvidence, PolicyDecision, request_of, waited
 from console.why.explanation import Code, PodFinding
 from kai import keys
 from kube.kinds import Event, Pod
@@ -76,19 +76,18 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
         says = f": {one_line(condition.message)}" if condition and condition.status == "False" else ""
         acts = [] if pod.is_bound else [*asks, "read-events"]
         return finding(evidence, Code.OUTSIDE_KAI, f"{name} schedules the pod, not KAI{says}", *acts)
-    act, scheduler = _left_alone(evidence), evidence.scheduler
-    acts = [*(["agent"] if act else []), *asks, "set-scheduler"]
+    acts = [*_left_alone(evidence), *asks, "set-scheduler"]
     what = f"{name} schedules the pod, not KAI: {effect}"
-    return finding(evidence, Code.OTHER_SCHEDULER, what, *acts, act=act, scheduler=scheduler)
+    return finding(evidence, Code.OTHER_SCHEDULER, what, *acts, scheduler=evidence.scheduler)
 
 
-def _left_alone(evidence: PodEvidence) -> str:
+def _left_alone(evidence: PodEvidence) -> list[str]:
     """Return what to do about a pod that kaishare left alone, by what it would decide about it now."""
-    decision = evidence.decision.known
-    if decision is None or decision.reason or not decision.now_reason:
-        return ""
-    again = "Delete the pod and let it be created again: kaishare's webhook did not change it, and would now."
-    return LEFT_ALONE.get(decision.now_reason, again if decision.now.startswith("changed") else "")
+    decision = evidence.decision.known or PolicyDecision()
+    act = f"left-{decision.now_reason}"
+    if decision.reason or not (act in ACTS or decision.now.startswith("changed")):
+        return []
+    return [act if act in ACTS else "left-before"]
 
 
 def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -191,7 +190,7 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
         for event in items(evidence.group_events)
         if event.reason == "NotReady" and event.involved_object.name == pod.pod_group_name
     ]
-    if not events or _is_over(evidence, events[-1]):
+    if evidence.verdict is not None or not events or _is_over(evidence, events[-1]):
         return None
     code, act = Code.GANG_INCOMPLETE, "find-missing-pods"
     match = _WAITING.search(events[-1].message)
@@ -220,7 +219,12 @@ def _is_over(evidence: PodEvidence, event: Event) -> bool:
 def node_pool(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a node pool for which KAI has no scheduler."""
     pool = _node_pool(evidence, pod)
-    if not pool or not evidence.pod_group.is_known or not _are_shards_known(evidence):
+    if (
+        evidence.verdict is not None
+        or not pool
+        or not evidence.pod_group.is_known
+        or not _are_shards_known(evidence)
+    ):
         return None
     if any(shard.spec.partition_label_value == pool for shard in items(evidence.shards)):
         return None
@@ -245,7 +249,7 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     KAI v0.9.8 is silent about a queue that does not exist as well, and every release about a node pool
     without a SchedulingShard.
     """
-    if any(event.reason == "Scheduled" for event in items(evidence.pod_events)):
+    if evidence.verdict is not None or any(each.reason == "Scheduled" for each in items(evidence.pod_events)):
         return None
     group = evidence.pod_group.known
     excluded_by: list[Fact[Any]] = [
@@ -268,7 +272,7 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 
 def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
-    if evidence.is_kai_served:
+    if evidence.is_kai_served or evidence.verdict is not None:
         return None
     what = f"KAI has said nothing about the pod{waited(evidence.age)}"
     what += ", and KAI's objects are not on this API server"

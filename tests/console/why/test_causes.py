@@ -323,33 +323,6 @@ def test_a_claim_without_a_volume_is_named(claim: Any, words: str) -> None:
 
 # --- room ---
 
-_MEMORY: dict[str, Any] = {"fraction": None, "annotations": {keys.GPU_MEMORY: "4000"}}
-
-
-@pytest.mark.parametrize(
-    ("used", "requested", "words"),
-    [
-        (None, {"fraction": "0.5"}, "If it uses at most 1.5, KAI takes GPUs back"),
-        (1.4, {"fraction": "0.6"}, "It uses 1.4, so KAI takes GPUs back"),
-        (1.41, {"fraction": "0.6"}, ""),
-        (1.0, {"whole": 1}, "It uses 1, so KAI takes GPUs back"),
-        (1.0, {"whole": 2}, ""),
-        (None, {"whole": 3}, ""),
-        (1.0, {"fraction": "0.6", "annotations": {keys.NUM_DEVICES: "2"}}, ""),
-        (1.0, _MEMORY, "If the pod fits into the rest of it"),
-        (2.0, _MEMORY, ""),
-    ],
-)
-def test_a_queue_is_owed_what_fits_into_its_quota(
-    used: float | None, requested: dict[str, Any], words: str
-) -> None:
-    queue = make_queue(quota=2, used=used)
-    pod = make_pod(unschedulable=_HEAD + _NO_GPUS, **requested)
-    text = " ".join(_acts(make_evidence(pod, queues={"vision": queue})))
-    assert words in text
-    assert ("has a quota of 2 GPUs" in text) is bool(words)
-
-
 _HOLDER = make_pod(name="other", fraction="0.3", labels={keys.GPU_GROUP: "group-1"}, node="node-1")
 _FULL = [
     make_pod(name=name, fraction="0.5", labels={keys.GPU_GROUP: "group-1"}, node="node-1") for name in "ab"
@@ -787,7 +760,9 @@ def _within(gpu: int = 0, age: float = 30) -> Event:
     return make_event("GPUMemoryWithinShare", text, age=age)
 
 
+_USES = "uses 10.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 60 s"
 _OVER: dict[str, Any] = {
+    "message": _USES,
     "flagged": True,
     "lasted_seconds": 60.0,
     "used_bytes": 10 << 30,
@@ -799,8 +774,13 @@ _OVER: dict[str, Any] = {
     ("verdict", "events", "act"),
     [
         (_OVER | {"first_act": "Lower the option."}, [], "Lower the option."),
-        (_OVER | {"first_act": "Lower the option."}, [_over()], "vLLM: set 0. Lower the option."),
-        (_OVER, [_over()], "vLLM: set 0. Raise the share."),
+        (
+            _OVER | {"message": f"{_USES}; vLLM: set 1", "first_act": "Lower it."},
+            [_over()],
+            "vLLM: set 1. Lower it.",
+        ),
+        (_OVER, [_over()], "Raise the share."),
+        (_OVER | {"message": None}, [_over()], "vLLM: set 0. Raise the share."),
         (_OVER, [], "End the violation: the flag clears with usage at or below the share"),
     ],
 )
@@ -809,9 +789,9 @@ def test_a_flag_is_told_with_figures_and_the_first_act_of_the_agent(
 ) -> None:
     cause = find_cause(make_evidence(make_pod(**_RUNS), figures=_figures(**verdict), pod_events=events))
     assert cause.code is Code.FLAGGED
-    assert "it uses 10.0 GiB, and may use 8.0 GiB, for 60 s" in cause.sentence
+    assert cause.sentence.startswith("the pod is flagged (over-share): it uses ")
     assert cause.remedies[0].text.startswith(act)
-    assert cause.details["reason"] == "over-share"
+    assert cause.details == {"reason": "over-share", "usedBytes": 10.0 * 2**30, "allowedBytes": 8.0 * 2**30}
 
 
 @pytest.mark.parametrize(
