@@ -208,7 +208,7 @@ clear-flag: End the violation: the flag clears with {cleared_by}.
 
 def _acts(table: str) -> dict[str, Remedy]:
     acts = {}
-    for entry in re.split(r"\n(?=\S)", re.sub("(?m)^#.*$", "", table).strip()):
+    for entry in re.split(r"\n(?=\S)", re.sub(r"(?m)^#.*\n", "", table).strip()):
         name, _, rest = entry.partition(": ")
         text, _, command = rest.partition("\n    $ ")
         acts[name] = Remedy(" ".join(text.split()), command)

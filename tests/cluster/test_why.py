@@ -1,4 +1,4 @@
-"""`kaishare why` on a real API server: few requests, few rights, and nothing that it did not answer to the user."""
+"""`kaishare why` on a real API server: few requests, and nothing that it did not answer to the user."""
 
 import asyncio
 import contextlib
@@ -458,7 +458,7 @@ def interesting(state: State) -> tuple[str, str]:
     Of workloads that lost pods to others (07b and 08), some pods run.
     """
     bound = {pod.name for pod in state.pods() if pod.is_bound and state.path.name.startswith(("07b", "08"))}
-    of_state = [(kind, name) for each, kind, name in targets() if each == state]
+    of_state = [(kind, name) for each, kind, name in targets("kai-v0.17.0") if each == state]
     return next(
         (
             (kind, name)

@@ -110,6 +110,12 @@ _OR_ABOVE = "the queue Batch eval, which is the pod's queue vision or above it"
     [
         (_OVER + _limit("Batch eval"), _NAMED, "the queue vision may use 1 GPU", [f"{_EDIT} vision"]),
         (
+            _OVER + _limit("Batch eval", requested="3"),
+            _NAMED,
+            "and the pod requests 3: it can never start there",
+            [f"{_EDIT} vision"],
+        ),
+        (
             "NonPreemptibleOverQuota: " + _quota("Batch eval"),
             _NAMED,
             "the quota of the queue vision: 1 GPU",

@@ -23,7 +23,6 @@ from tests.support.why_evidence import (
     make_pod,
     make_pod_group,
 )
-from tests.support.why_states import RELEASES, folder, states
 
 NO_ROOM = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
 OWNED = {
@@ -273,17 +272,3 @@ def test_any_messages_are_printable_lines(messages: list[tuple[str, str]]) -> No
     steps = tell_story(make_evidence(pod_events=[make_event(*message) for message in messages]))
     assert len(steps) <= 8
     assert all(step.text.isprintable() and len(step.text) <= 300 for step in steps)
-
-
-@pytest.mark.skipif(folder() is None, reason="KAISHARE_FIXTURES must name a folder with why/")
-@pytest.mark.parametrize("release", RELEASES)
-def test_recorded_stories_are_in_order(release: str) -> None:
-    seen = 0
-    for state in states(release):
-        for pod in state.pods():
-            steps = tell_story(state.evidence(pod.name, is_edit=True))
-            firsts = [step.at for step in steps if step.at and step.what != "waiting"]
-            assert firsts == sorted(firsts), state.path.name
-            assert steps[0].what in ("created", "evicted")
-            seen += 1
-    assert seen > 70
