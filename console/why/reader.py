@@ -25,7 +25,7 @@ from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.kaishare_keys import REASON
 from kai.queue import Queue
-from kube.answers import REQUEST_ERRORS, ApiError
+from kube.answers import REQUEST_ERRORS
 from kube.client import KubeClient
 from kube.kinds import (
     BIND_REQUESTS,
@@ -208,13 +208,13 @@ class _Reading:
         Every authenticated user may ask for an API group. A request for an object of a kind that is not
         served is refused where the right to it is missing (Kubernetes 1.36.3).
         """
+        path = f"/apis/{POD_GROUPS.group}"
         try:
-            await self.reader.client.get(f"/apis/{POD_GROUPS.group}")
-        except ApiError as error:
-            if error.is_not_found:
-                self.evidence.bind_request = Fact(why=Why.UNSERVED)
+            await self.reader.client.get(path)
         except REQUEST_ERRORS as error:
-            self.reader.note(f"KAI's API group not read: {one_line(str(error))}")
+            group: Fact[Any] = self.reader.record(error, "KAI's API group", f"get {path}")
+            if group.is_missing or group.why is Why.UNSERVED:
+                self.evidence.bind_request = Fact(why=Why.UNSERVED)
 
     async def _read_queues(self, pod: Pod) -> None:
         """Read the queue and its parents, up to one that cannot be read."""
@@ -330,13 +330,12 @@ class _Reading:
                 return
             reading = await agents.read(running[0])
         except REQUEST_ERRORS as error:
-            if isinstance(error, ApiError) and error.is_forbidden:
-                self._refuse_agents(options)
-            else:
-                self.reader.note(f"the agents not read: {one_line(str(error))}")
+            right = f"list pods in {options.namespace}"
+            self.evidence.figures = Fact(why=self.reader.record(error, "the agents", right).why)
             return
         if reading.missing_right:
-            self._refuse_agents(options)
+            self.evidence.figures = Fact(why=Why.FORBIDDEN)
+            self.reader.refuse("the agents", f"get pods/proxy in {options.namespace}")
         elif reading.received is None:
             self.evidence.figures = Fact(why=Why.FAILED, line=reading.failure)
         elif reading.received.answer.sample_timestamp is None:
@@ -347,10 +346,6 @@ class _Reading:
             on = _gpus_of(own) if own is not None else frozenset()
             neighbours = sum(each is not own and not on.isdisjoint(_gpus_of(each)) for each in pods)
             self.evidence.figures = Fact(AgentFigures(pod=own, neighbours=neighbours))
-
-    def _refuse_agents(self, options: AgentOptions) -> None:
-        self.evidence.figures = Fact(why=Why.FORBIDDEN)
-        self.reader.refuse("the agents", f"get pods/proxy in {options.namespace}")
 
 
 def _policy(namespace: Namespace) -> PolicyMetadata:

@@ -185,17 +185,17 @@ def _waiting(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
     """Yield what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
     group, order = evidence.pod_group.known, evidence.bind_request.known
     scheduled = pod.status.condition("PodScheduled") if pod is not None else None
-    said = []
+    lines = []
     if scheduled is not None and scheduled.status == "False":
-        said += [("condition", scheduled.last_transition_time, _bare(scheduled.message))]
+        lines += [("condition", scheduled.last_transition_time, _bare(scheduled.message))]
     if group is not None and group.condition is not None:
         condition = group.condition
-        said += [("condition of the group", condition.last_transition_time, _bare(condition.message))]
+        lines += [("condition of the group", condition.last_transition_time, _bare(condition.message))]
     is_waiting = pod is not None and not pod.is_bound
     if is_waiting and order is not None:
         text = f"KAI chose the node {order.spec.selected_node}"
-        said += [("BindRequest", order.metadata.creation_timestamp, text)]
-    for about, at, text in said:
+        lines += [("BindRequest", order.metadata.creation_timestamp, text)]
+    for about, at, text in lines:
         yield about, Step(at=at, last=at, what="waiting", text=text)
     for event in items(evidence.pod_events):
         if event.reason == "Scheduled" and is_waiting and order is None:  # proves no more than the order

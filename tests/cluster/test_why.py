@@ -24,10 +24,7 @@ from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, node_name, pod_name, pod_status
 from tests.support.api_faults import SeenRequest
 from tests.support.cluster_webhook import managed_namespace
-from tests.support.control_plane import (
-    ADMIN_TOKEN,
-    ControlPlane,
-)
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
@@ -302,14 +299,14 @@ async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers
             "spec": workload,
         },
     )
-    told = {
+    shown_words = {
         "train-1": f"{TOLD}-node has pods of {other}",
         "odd": f"after {other}",
         "asks": f"taken by {other}: a queue is full",
         "binds": f"cannot bind to {TOLD}-node: {other} has GPU 0",
         "deploy/db": f"{TOLD}.example.com refuses the pod: {other} has the GPUs",
     }
-    for target, words in told.items():
+    for target, words in shown_words.items():
         for output in ("text", "json"):
             ended = await site.why(EDIT, target, "-o", output)
             assert (ended.console.status, ended.console.err) == (1, ""), ended.text

@@ -137,10 +137,7 @@ def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
         return finding(evidence, Code.BINDER_SILENT, what, "wait-seconds")
     what = f"KAI chose a node, and its binder has not answered{waited(age)}"
     acts = ["find-reservation"] if groups and not evidence.has_reservations else []
-    excluded_by: list[Fact[Any]] = [
-        evidence.pod_events,
-        *([evidence.shared_gpu_pods] if groups else []),
-    ]
+    excluded_by: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
     return finding(evidence, Code.BINDER_SILENT, what, *acts, "start-binder", excluded_by=excluded_by)
 
 
@@ -357,8 +354,8 @@ def _flag(
     evidence: PodEvidence, reason: FlagReason, event: Event | None, verdict: ApiVerdict | None
 ) -> PodFinding:
     """Return the finding for a flag; what to do comes from the agent, by its answer or its Event."""
-    told, _, act = event.message.partition(". ") if event is not None else ("", "", "")
-    message, _, hint = ((verdict.message if verdict else None) or told).partition(
+    text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
+    message, _, hint = ((verdict.message if verdict else None) or text).partition(
         "; "
     )  # a framework's option
     details: dict[str, float | str] = {"reason": reason.value}

@@ -127,8 +127,8 @@ def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding 
     if match is None:
         return None
     resource, most = match[1], match[2].rstrip(". ")
-    asked = re.search(rf"{resource}: ([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)", verdict.all_text, re.IGNORECASE)
-    amount = float(asked[1]) if asked else None
+    request = re.search(rf"{resource}: ([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)", verdict.all_text, re.IGNORECASE)
+    amount = float(request[1]) if request else None
     units = {"GPU": gpus(amount or 0), "CPU": f"{number(amount or 0)} CPU cores"}
     units["memory"] = f"{number(amount or 0)} GB of memory"
     requested = f"more {resource}" if amount is None else units.get(resource, f"{number(amount)} {resource}")

@@ -68,8 +68,8 @@ def test_a_kind_without_namespaces_is_none_of_a_pod() -> None:
     ],
 )
 def test_the_path_of_an_owner(api_version: str, kind: str, path: str | None) -> None:
-    found = owner_kind(ObjectOwner(api_version=api_version, kind=kind, name="a"))
-    assert (found.path("team", "a") if found else None) == path
+    owned = owner_kind(ObjectOwner(api_version=api_version, kind=kind, name="a"))
+    assert (owned.path("team", "a") if owned else None) == path
 
 
 def test_the_label_of_pods() -> None:

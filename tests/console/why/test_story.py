@@ -26,9 +26,7 @@ from tests.support.why_evidence import (
 
 NO_ROOM = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
 OWNED = {
-    "ownerReferences": [
-        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train", "controller": True},
-    ]
+    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train", "controller": True}]
 }
 
 
