@@ -114,20 +114,14 @@ def creates_for(kind: str, name: str, uid: str, target: NamedObject) -> bool:
     return kind == _BETWEEN.get(target.kind) and is_made_for(name, target.name, target.kind)
 
 
+@dataclass(frozen=True, slots=True)
 class EventReader:
-    """Reads the Events that concern a pod or workload of one namespace."""
+    """Reads the Events that concern a pod or workload that was named."""
 
-    def __init__(self, reader: FactReader, namespace: str, kind: str, name: str) -> None:
-        """Set the object that was named.
-
-        Args:
-            reader: for the API server.
-            namespace: the namespace.
-            kind: the object's kind, such as `Deployment`.
-            name: its name.
-        """
-        self._reader, self._namespace = reader, namespace
-        self._kind, self._name = kind, name
+    reader: FactReader
+    namespace: str
+    kind: str
+    name: str
 
     async def about_pod(self, name: str, pod: Pod | None) -> Listing[Event]:
         """Return the Events about a pod, oldest first, without those about an earlier pod of the name."""
@@ -152,7 +146,7 @@ class EventReader:
     async def about_creation(self, workload: PodOwner | None) -> Listing[Event]:
         """Return the Events about pods that could not be created for the workload, oldest first."""
         uid = workload.metadata.uid if workload else ""
-        target = NamedObject(kind=self._kind, name=self._name, uid=uid)
+        target = NamedObject(kind=self.kind, name=self.name, uid=uid)
 
         def keep(event: Event) -> bool:
             about = event.involved_object
@@ -169,8 +163,8 @@ class EventReader:
         is_indexed = of_pod if workload is None else workload.spec.completion_mode == "Indexed"
         uid = workload.metadata.uid if workload is not None else ""
         is_read = pod is not None or workload is not None
-        kind = _kind(self._kind, is_indexed=is_indexed)
-        named = NamedObject(kind=kind, name=self._name, uid=uid, is_read=is_read)
+        kind = _kind(self.kind, is_indexed=is_indexed)
+        named = NamedObject(kind=kind, name=self.name, uid=uid, is_read=is_read)
         if pod is None:
             return [named]
         owners = [
@@ -192,10 +186,10 @@ class EventReader:
             number = next(arrivals)
             push(heap, (_seconds(event), number, _bounded(event)))
             if number == MOST_EVENTS:
-                self._reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
+                self.reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
 
-        listing = await self._reader.list(
-            EVENTS, self._namespace, query={"fieldSelector": selector}, decode=add, what="Events"
+        listing = await self.reader.list(
+            EVENTS, self.namespace, query={"fieldSelector": selector}, decode=add, what="Events"
         )
         newest = tuple(event for _, _, event in sorted(heap, key=lambda entry: entry[:2]))
         return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)

@@ -98,6 +98,15 @@ class PodEvidence:
         """Return the time since a moment, at least 0; None without one."""
         return None if moment is None else max(self.now - moment, timedelta())
 
+    def about_pod(self, *reasons: str) -> list[Event]:
+        """Return the Events about the pod with one of these reasons, oldest first."""
+        return [event for event in items(self.pod_events) if event.reason in reasons]
+
+    def about_groups(self, reason: str, name: str = "") -> list[Event]:
+        """Return the Events with a reason about PodGroups, oldest first; about one if a name is given."""
+        events = (event for event in items(self.group_events) if event.reason == reason)
+        return [event for event in events if name in ("", event.involved_object.name)]
+
     @property
     def are_events_read(self) -> bool:
         """Whether all Events that were requested could be read, so that a missing one means something."""
@@ -134,12 +143,11 @@ class PodEvidence:
         if scheduled is not None and scheduled.status == "False":
             text, since = scheduled.message, scheduled.last_transition_time
         if not text:
-            text, since = _newest(items(self.pod_events))
+            text, since = _newest(self.about_pod("Unschedulable"))
         condition = group.condition if group else None
         group_text = condition.message if condition else ""
         if not group_text and pod:
-            of_group = [e for e in items(self.group_events) if e.involved_object.name == pod.pod_group_name]
-            group_text, _ = _newest(of_group)
+            group_text, _ = _newest(self.about_groups("Unschedulable", pod.pod_group_name or "-"))
         if not text and not group_text:
             return None
         reasons = (condition.reasons if condition else None) or ()
@@ -284,5 +292,4 @@ class SchedulerVerdict:
 
 
 def _newest(events: Sequence[Event]) -> tuple[str, datetime | None]:
-    verdicts = [event for event in events if event.reason == "Unschedulable"]
-    return (verdicts[-1].message, verdicts[-1].first) if verdicts else ("", None)
+    return (events[-1].message, events[-1].first) if events else ("", None)

@@ -53,7 +53,7 @@ _EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _LONGEST: Final = 4096
 """Characters of a condition's message that are read; `events` has bounded those of Events."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_NUMBERED: Final = re.compile(r"(kai-resource-reservation/|gpu-reservation-)\S{1,253}")
+_RESERVATION: Final = ("kai-resource-reservation/", "gpu-reservation-")
 _SUFFIX: Final = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}\b")
 """The end of a generated name (apimachinery, `pkg/util/rand`)."""
 
@@ -88,7 +88,7 @@ def _parts(evidence: PodEvidence) -> Iterator[list[Step]]:
     yield _steps(_waiting(evidence, pod))
     if pod is not None:
         yield [*_placed(evidence, pod)]
-    yield _steps(_told("flagged", each) for each in items(evidence.pod_events) if each.reason in _FLAGS)
+    yield _steps(_told("flagged", each) for each in evidence.about_pod(*_FLAGS))
 
 
 def _created(evidence: PodEvidence, pod: Pod | None) -> Iterator[Step]:
@@ -240,7 +240,7 @@ def _evicted(evidence: PodEvidence) -> Iterator[_Told]:
         )
         if not is_of_sibling:
             yield _told("evicted", event, event.message.partition("\n")[0])
-    yield from (_told("evicted", each) for each in items(evidence.pod_events) if each.reason == EVICTED)
+    yield from (_told("evicted", each) for each in evidence.about_pod(EVICTED))
 
 
 def _steps(messages: Iterable[_Told]) -> list[Step]:
@@ -277,9 +277,8 @@ def _key(text: str) -> str:
     KAI names another GPU group at every attempt, and a controller another pod at every refusal.
     """
     text = text.replace("podgroup", "pod")
-    for pattern in (_UUID, _NUMBERED, _SUFFIX):
-        text = pattern.sub(ELLIPSIS, text)
-    return " ".join(text.split())
+    words = _SUFFIX.sub(ELLIPSIS, _UUID.sub(ELLIPSIS, text)).split()
+    return " ".join(ELLIPSIS if word.startswith(_RESERVATION) else word for word in words)
 
 
 def _combined(messages: Sequence[_Told]) -> Step:

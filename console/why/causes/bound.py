@@ -80,10 +80,6 @@ def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a pod for which KAI chose a node last, where the BindRequest cannot be read."""
     if evidence.bind_request.known is not None or not _is_last(evidence, "Scheduled", "Unschedulable"):
         return None
-    return _unbound(evidence)
-
-
-def _unbound(evidence: PodEvidence) -> PodFinding:
     what = (
         "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the reservation"
         " of the GPU"
@@ -93,7 +89,7 @@ def _unbound(evidence: PodEvidence) -> PodFinding:
 
 def _last_error(evidence: PodEvidence) -> Event | None:
     """Return the binder's newest error; None if it is about an earlier attempt and some time ago."""
-    errors = [event for event in items(evidence.pod_events) if event.reason == "BindingError"]
+    errors = evidence.about_pod("BindingError")
     request = evidence.bind_request.known
     created = request.metadata.creation_timestamp if request is not None else None
     if not errors or errors[-1].last is None or created is None:
@@ -103,14 +99,11 @@ def _last_error(evidence: PodEvidence) -> Event | None:
 
 def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
     """Whether there is an Event of a reason, and none of another reason after it."""
-    times = {
-        each: max(
-            (e.last.timestamp() for e in items(evidence.pod_events) if e.reason == each and e.last),
-            default=0.0,
-        )
+    own, others = (
+        max((event.last.timestamp() for event in evidence.about_pod(each) if event.last), default=0.0)
         for each in (reason, other)
-    }
-    return 0 < times[reason] >= times[other]
+    )
+    return 0 < own >= others
 
 
 def _reservation_not_ready(evidence: PodEvidence, what: str) -> PodFinding:

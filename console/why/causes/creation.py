@@ -20,9 +20,9 @@ _UNREAD: Final = "not all Events could be read"
 _STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
 _MISSING: Final = (
     (
-        re.compile(r"exceeded quota: (\S{1,253}), (.{0,300})", re.DOTALL),
+        re.compile(r"exceeded quota: (\S{1,253}), "),
         Code.RESOURCE_QUOTA_EXCEEDED,
-        "the namespace's ResourceQuota {} leaves no room for the pod ({})",
+        "the namespace's ResourceQuota {} leaves no room for the pod ({rest})",
         ("quota", "later"),
     ),
     (
@@ -44,8 +44,7 @@ _MISSING: Final = (
 def why_no_pod(evidence: PodEvidence) -> PodFinding:
     """Return why there is no pod: refused at its creation, evicted, deleted, or never asked for."""
     refused = max(items(evidence.creation_events), key=_moment, default=None)
-    stale = [event for event in items(evidence.group_events) if event.reason == "StaleJob"]
-    removed = max((*evictions(evidence), *stale), key=_moment, default=None)
+    removed = max((*evictions(evidence), *evidence.about_groups("StaleJob")), key=_moment, default=None)
     is_refused = refused is not None and (removed is None or _moment(refused) >= _moment(removed))
     return (
         _not_wanted(evidence)
@@ -78,7 +77,9 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
     for pattern, code, sentence, acts in _MISSING:
         match = pattern.search(message)
         if match is not None:
-            return finding(evidence, code, sentence.format(*match.groups()), *acts)
+            return finding(
+                evidence, code, sentence.format(match[1], rest=one_line(message[match.end() :])), *acts
+            )
     silent = unreachable_webhook(message)
     if silent is not None:
         return finding(
@@ -125,7 +126,7 @@ def _removal(evidence: PodEvidence, event: Event) -> PodFinding:
 
 def evictions(evidence: PodEvidence) -> list[Event]:
     """Return the Events about evictions of this pod, or of earlier pods of the workload, oldest first."""
-    evicted = [event for event in items(evidence.group_events) if event.reason == _EVICT]
+    evicted = evidence.about_groups(_EVICT)
     if evidence.kind != "Pod" or not evidence.pod.is_missing:
         return evicted
     return [event for event in evicted if f"/{evidence.name} " in event.message]

@@ -33,7 +33,7 @@ from console.why.explanation import Code, PodFinding
 from kai import keys
 from kai.share_bytes import Card
 from kube.kinds import Node, Pod
-from service.text import first_few, one_line
+from service.text import LONGEST_VALUE, first_few, one_line
 
 _SMALLEST: Final = 0.005
 """Half of the smallest part that KAI counts."""
@@ -47,10 +47,7 @@ _SUBGROUP: Final = re.compile(
     r"Resources were found for ([0-9]{1,6}) pods from all sub-groups while sub-group (\S{1,253}) requires"
     r" ([0-9]{1,6}) pods"
 )
-_NO_GPUS: Final = re.compile(r"No node in .{1,253} has GPU resources")
-_TOPPED: Final = re.compile(
-    r"Max ([A-Za-z]{1,40}) resources available in a single node.{0,300} is topped at ([^\n]{1,100})"
-)
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
 _HEAD: Final = "no nodes with enough resources were found: "
 _LINE: Final = re.compile(r"([0-9]{1,6}) (.{1,400})")
 _GPU_MEMORY: Final = "resources: GPU memory"
@@ -121,17 +118,22 @@ def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFin
 
 def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
     """Return the finding for a pod that is larger than any node."""
-    if _NO_GPUS.search(verdict.all_text):
+    text = verdict.all_text
+    if "No node in " in text and " has GPU resources" in text:
         return _no_gpu_nodes(evidence)
-    match = _TOPPED.search(verdict.all_text)
-    if match is None:
+    before, phrase, _ = text.partition(" resources available in a single node")
+    resource = one_line(before.rpartition("Max ")[2], LONGEST_VALUE)
+    most = one_line(text.partition(" is topped at ")[2].partition("\n")[0]).rstrip(". ")
+    if not phrase or not resource or not most:
         return None
-    resource, most = match[1], match[2].rstrip(". ")
-    request = re.search(rf"{resource}: ([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)", verdict.all_text, re.IGNORECASE)
-    amount = float(request[1]) if request else None
-    units = {"GPU": gpus(amount or 0), "CPU": f"{number(amount or 0)} CPU cores"}
-    units["memory"] = f"{number(amount or 0)} GB of memory"
-    requested = f"more {resource}" if amount is None else units.get(resource, f"{number(amount)} {resource}")
+    match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
+    amount = float(match[0]) if match else 0
+    units = {
+        "GPU": gpus(amount),
+        "CPU": f"{number(amount)} CPU cores",
+        "memory": f"{number(amount)} GB of memory",
+    }
+    requested = units.get(resource, f"{number(amount)} {resource}") if match else f"more {resource}"
     what = f"the pod requests {requested}, and no node has more than {most}"
     return finding(evidence, Code.NODE_TOO_SMALL, what, "fit-node")
 

@@ -17,23 +17,21 @@ from kube.kinds import Pod
 from service.text import first_few, one_line
 
 _SMALLEST: Final = 0.005
-_NUMBER: Final = r"([0-9]{1,12}(?:\.[0-9]{1,6})?)"
-_REQUESTED: Final = re.compile(rf"[Ww]orkload requested {_NUMBER}")
+_REQUESTED: Final = re.compile(r"orkload requested (?P<requested>[0-9]{1,12}(?:\.[0-9]{1,6})?)")
 _OF_NODE: Final = re.compile(r"Reason: (OverLimit|NonPreemptibleOverQuota), Details: ")
 _FULL: Final = {
     "OverLimit": re.compile(
-        r"(?P<queue>.{1,253}) quota has reached the allowable limit of (?P<resource>GPUs|CPU cores|memory)\."
-        rf" Limit is (?P<most>{_NUMBER}) (?P<unit>[A-Za-z]{{1,10}}), currently (?P<used>{_NUMBER})"
-        rf" [A-Za-z]{{1,10}} allocated and workload requested (?P<requested>{_NUMBER})"
+        r" quota has reached the allowable limit of (?:GPUs|CPU cores|memory)\. Limit is"
+        r" (?P<most>[0-9]{1,12}(?:\.[0-9]{1,6})?) (?P<unit>[A-Za-z]{1,10}), currently"
+        r" (?P<used>[0-9]{1,12}(?:\.[0-9]{1,6})?) "
     ),
     "NonPreemptibleOverQuota": re.compile(
-        rf"(?:.{{1,80}}\. )?Workload requested (?P<requested>{_NUMBER}) (?P<resource>[A-Za-z ]{{1,20}}), but"
-        rf" (?P<queue>.{{1,253}}) quota is (?P<most>{_NUMBER}) (?P<unit>[A-Za-z]{{1,10}}), while"
-        rf" (?P<used>{_NUMBER}) "
+        r" quota is (?P<most>[0-9]{1,12}(?:\.[0-9]{1,6})?) (?P<unit>[A-Za-z]{1,10}), while"
+        r" (?P<used>[0-9]{1,12}(?:\.[0-9]{1,6})?) "
     ),
 }
-"""KAI's words about a full queue, by the reason (v0.9.8 to v0.17.0)."""
-_RESOURCES: Final = {"GPU": "gpu", "CPU": "cpu", "memory": "memory"}
+"""KAI's words after the name of a full queue, by the reason (v0.9.8 to v0.17.0)."""
+_RESOURCES: Final = {"GPU": "gpu", "core": "cpu"}
 _NOT_PREEMPTIBLE: Final = "non-preemptible"
 _PREEMPTIBLE_PRIORITIES: Final = ("train", "build-preemptible")
 """Those of KAI's own priority classes that are preemptible."""
@@ -151,19 +149,20 @@ def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         reason, text = min(of_nodes, key=lambda each: _requested(each[1]))
         named, where = "", " on GPUs of this size"
     text = text.removeprefix(f"{reason}:").strip()
-    match = _FULL[reason].match(text)
+    match, asks_for = _FULL[reason].search(text), _REQUESTED.search(text)
     is_limit, place = reason == "OverLimit", place_of_label(evidence)
     change, why = _preemptible(evidence)
-    if match is None and is_limit:
+    if (match is None or asks_for is None) and is_limit:
         what = f"a limit of the queue is reached: {one_line(text)}"
         return finding(evidence, Code.QUEUE_OVER_LIMIT, what, "wait-in-queue")
-    if match is None:
+    if match is None or asks_for is None:
         what = f"the pod is not preemptible, and the queue's quota is used: {one_line(text)}"
         return finding(evidence, Code.QUEUE_OVER_QUOTA, what, "preemptible", change=change, place=place)
-    most, used, requested = (float(match[each]) for each in ("most", "used", "requested"))
-    name = named or _name_of(evidence, match["queue"])
-    queue = _whose(evidence, name, match["queue"])
-    field = next((field for word, field in _RESOURCES.items() if word in match["resource"]), "")
+    most, used, requested = float(match["most"]), float(match["used"]), float(asks_for["requested"])
+    display_name = text[: match.start()].rpartition(", but ")[2]
+    name = named or _name_of(evidence, display_name)
+    queue = _whose(evidence, name, display_name)
+    field = next((field for unit, field in _RESOURCES.items() if unit in (match["unit"])), "memory")
     amount = gpus(most) if field == "gpu" else f"{number(most)} CPU {match['unit']}"
     amount = f"{number(most)} {match['unit']} of memory" if field == "memory" else amount
     never = f": it can never start there{where}" if requested > most + _SMALLEST else ""
@@ -175,7 +174,7 @@ def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         act = "request-less-or-other-queue" if never else "wait-in-queue"
         what, code = f"{queue} may use {amount}{uses}", Code.QUEUE_OVER_LIMIT
         return finding(evidence, code, what, act, raising, details=details, **values)
-    is_default = keys.DEFAULT_QUEUE in (name, match["queue"]) and not _names_queue(evidence)
+    is_default = keys.DEFAULT_QUEUE in (name, display_name) and not _names_queue(evidence)
     acts = [*([] if never else ["wait-for-guaranteed"]), *(["name-a-queue"] if is_default else []), raising]
     what = (
         f"the pod is not preemptible{f' ({why})' if why else ''}, and such pods may use only the quota of"
@@ -187,7 +186,7 @@ def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
 
 def _requested(text: str) -> float:
     match = _REQUESTED.search(text)
-    return float(match[1]) if match else inf
+    return float(match["requested"]) if match else inf
 
 
 def _preemptible(evidence: PodEvidence) -> tuple[str, str]:

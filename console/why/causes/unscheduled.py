@@ -23,7 +23,6 @@ HARMLESS: Final = ("not found", "already exists", "the object has been modified"
 """Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
 _MOST_REPEATED: Final = 25
 """KAI's client writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
-_WARNING: Final = "PodGrouperWarning"
 _REFUSAL: Final = re.compile(
     r"ValidatingAdmissionPolicy 'kaishare-guard-[a-z]{1,20}' with binding '[^']{1,253}' denied request:"
     r" kaishare-guard: "
@@ -107,12 +106,8 @@ def refused_by_host(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """
     if pod.pod_group_name:
         return None  # the host has accepted the pod
-    events = [
-        event.message
-        for event in items(evidence.pod_events)
-        if event.reason == "SyncError" and HARMLESS[-1] not in event.message
-    ]
-    return refusal(evidence, events[-1]) if events else None
+    texts = [event.message for event in evidence.about_pod("SyncError") if HARMLESS[-1] not in event.message]
+    return refusal(evidence, texts[-1]) if texts else None
 
 
 def group_refused(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -136,11 +131,7 @@ def group_unchanged(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 def _words_of_guard(evidence: PodEvidence, pod: Pod) -> str:
     """Return the guard's sentence in the newest warning of KAI's pod-grouper about this pod; or nothing."""
     own = {"", pod.metadata.uid}
-    events = [
-        event
-        for event in _warnings(evidence)
-        if event.component == "pod-grouper" and event.involved_object.uid in own
-    ]
+    events = [e for e in _warnings(evidence) if e.component == "pod-grouper" and e.involved_object.uid in own]
     match = _REFUSAL.search(events[-1].message) if events else None
     return one_line(events[-1].message[match.end() :], _LONGEST_WORDS) if match else ""
 
@@ -153,9 +144,8 @@ def _warnings(evidence: PodEvidence) -> list[Event]:
     """Return the warnings of KAI's pod-grouper that healthy pods do not have, oldest first."""
     return [
         event
-        for event in items(evidence.pod_events)
-        if event.reason == _WARNING
-        and (_REFUSAL.search(event.message) or not any(text in event.message for text in HARMLESS))
+        for event in evidence.about_pod("PodGrouperWarning")
+        if _REFUSAL.search(event.message) or not any(text in event.message for text in HARMLESS)
     ]
 
 
@@ -185,11 +175,7 @@ def _seconds(age: timedelta) -> str:
 
 def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a gang that lacks pods."""
-    events = [
-        event
-        for event in items(evidence.group_events)
-        if event.reason == "NotReady" and event.involved_object.name == pod.pod_group_name
-    ]
+    events = evidence.about_groups("NotReady", pod.pod_group_name or "-")
     if evidence.verdict is not None or not events or _is_over(evidence, events[-1]):
         return None
     code, act = Code.GANG_INCOMPLETE, "find-missing-pods"
@@ -219,14 +205,9 @@ def _is_over(evidence: PodEvidence, event: Event) -> bool:
 def node_pool(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a node pool for which KAI has no scheduler."""
     pool = _node_pool(evidence, pod)
-    if (
-        evidence.verdict is not None
-        or not pool
-        or not evidence.pod_group.is_known
-        or not _are_shards_known(evidence)
-    ):
-        return None
-    if any(shard.spec.partition_label_value == pool for shard in items(evidence.shards)):
+    is_known = evidence.pod_group.is_known and _are_shards_known(evidence)
+    is_served = any(shard.spec.partition_label_value == pool for shard in items(evidence.shards))
+    if evidence.verdict is not None or not pool or not is_known or is_served:
         return None
     what = f"the pod names the node pool {pool}, for which KAI has no scheduler (SchedulingShard)"
     return finding(evidence, Code.NODE_POOL_WITHOUT_SHARD, what, "correct-node-pool", "create-shard")
@@ -249,7 +230,7 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     KAI v0.9.8 is silent about a queue that does not exist as well, and every release about a node pool
     without a SchedulingShard.
     """
-    if evidence.verdict is not None or any(each.reason == "Scheduled" for each in items(evidence.pod_events)):
+    if evidence.verdict is not None or evidence.about_pod("Scheduled"):
         return None
     group = evidence.pod_group.known
     excluded_by: list[Fact[Any]] = [
