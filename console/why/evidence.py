@@ -217,11 +217,7 @@ class Request:
         return gpus(self.whole) if self.whole else "no GPU"
 
     def portion(self, card: Card | None) -> float | None:
-        """Return the part of one GPU that is needed in one piece, as KAI counts it; 1 for a whole GPU.
-
-        Args:
-            card: a GPU of the node; None if its memory is unknown.
-        """
+        """Return the part of such a GPU that is needed in one piece, as KAI counts it; 1 for a whole one."""
         if self.fraction is not None:
             return round(self.fraction, 2)
         if self.memory_mib is not None:

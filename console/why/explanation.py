@@ -104,10 +104,6 @@ _FINE: Final = frozenset(
 )
 
 
-_AT_REST: Final = ("Running", "Succeeded")
-"""The states in which nothing is waited for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """Something that a person can do."""
@@ -170,7 +166,9 @@ class Explanation:
     @property
     def is_fine(self) -> bool:
         """Whether nothing is wrong."""
-        return self.state in _AT_REST and all(finding.code.is_fine for finding in self.findings)
+        return self.state in ("Running", "Succeeded") and all(
+            finding.code.is_fine for finding in self.findings
+        )
 
 
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
@@ -271,47 +269,39 @@ def _repetition(step: Step) -> str:
     if step.times < 2 and step.last is None:
         return ""
     more = " or more" if step.times == _REPEATED_BY_KAI and step.what == "waiting" else ""
-    until = ""
-    if step.last is not None:
-        until = f", last at {_times([step.at, step.last])[1]}"
+    until = f", last at {_times([step.at, step.last])[1]}" if step.last is not None else ""
     return f" ({step.times} times{more}{until})"
 
 
 def as_json(answer: Explanation) -> str:
-    """Format the answer as a JSON object in ASCII. Unknown values are null; times are in UTC (RFC 3339)."""
+    """Format the answer as JSON in ASCII. Unknown values are null; times are in UTC (RFC 3339)."""
+    findings = [
+        {
+            "code": each.code.value,
+            "fine": each.code.is_fine,
+            "sentence": each.sentence,
+            "remedies": [{"text": act.text, "command": act.command or None} for act in each.remedies],
+            "details": dict(each.details),
+            "page": each.code.page,
+        }
+        for each in answer.findings
+    ]
+    story = [
+        {"at": _rfc3339(s.at), "last": _rfc3339(s.last), "times": s.times, "what": s.what, "text": s.text}
+        for s in answer.story
+    ]
     document = {
         "namespace": answer.namespace,
         "kind": answer.kind,
         "name": answer.name,
         "state": answer.state,
         "fine": answer.is_fine,
-        "findings": [_finding(finding) for finding in answer.findings],
-        "story": [_step(step) for step in answer.story],
+        "findings": findings,
+        "story": story,
         "notVisible": list(answer.not_visible),
         "notes": list(answer.notes),
     }
     return json.dumps(document, indent=2) + "\n"
-
-
-def _finding(finding: PodFinding) -> dict[str, Any]:
-    return {
-        "code": finding.code.value,
-        "fine": finding.code.is_fine,
-        "sentence": finding.sentence,
-        "remedies": [{"text": each.text, "command": each.command or None} for each in finding.remedies],
-        "details": dict(finding.details),
-        "page": finding.code.page,
-    }
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "at": _rfc3339(step.at),
-        "last": _rfc3339(step.last),
-        "times": step.times,
-        "what": step.what,
-        "text": step.text,
-    }
 
 
 def _rfc3339(time: datetime | None) -> str | None:

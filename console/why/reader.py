@@ -40,7 +40,6 @@ from kube.kinds import (
     Namespace,
     Pod,
     PodOwner,
-    VolumeClaim,
     decode_pod_with_document,
 )
 from service.command import UsageError
@@ -164,7 +163,8 @@ class _Reading:
         elif evidence.bind_request.known is not None:
             work += [self._read_shared_gpu_pods(pod)]
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
-            work += [self._read_claims(pod)]
+            claims = self.reader.list(VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims")
+            work += [self._read("claims", claims)]
         group = evidence.pod_group.known
         labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
         if keys.NODE_POOL_LABEL in labels:
@@ -230,9 +230,7 @@ class _Reading:
     async def _read_owners(self, pod: Pod, *, is_optional: bool) -> None:
         """Read the pod's owners, the nearest first, up to one that cannot be read.
 
-        Args:
-            pod: the pod.
-            is_optional: whether to end where the requests are used up, without a note.
+        Optional ones end without a note where the requests are used up.
         """
         named = self.evidence.workload.known
         owners: list[PodOwner] = []
@@ -265,7 +263,13 @@ class _Reading:
         if not is_read(pods) and pod.gpu_groups:
             near = await self._list_pods(pod.metadata.namespace, query, "pods")
         self.evidence.shared_gpu_pods = pods
-        self.evidence.group_members = [each for each in items(near) if _is_neighbour(each, pod)]
+        self.evidence.group_members = [
+            each
+            for each in items(near)
+            if each.metadata.namespace == pod.metadata.namespace
+            and each.name != pod.name
+            and each.gpu_groups & pod.gpu_groups
+        ]
 
     async def _read_reservations(self) -> None:
         """Read the reservation pods of other groups, which show whether KAI uses the default namespace."""
@@ -277,15 +281,6 @@ class _Reading:
     async def _list_pods(self, namespace: str, query: Mapping[str, str], what: str) -> Listing[Pod]:
         return await self.reader.list(
             PODS, namespace, query=query, decode=decode_pod_with_document, what=what
-        )
-
-    async def _read_claims(self, pod: Pod) -> None:
-        def mounted(document: bytes) -> VolumeClaim | None:
-            claim = VOLUME_CLAIMS.decode(document)
-            return claim if claim.metadata.name in pod.claim_names else None
-
-        self.evidence.claims = await self.reader.list(
-            VOLUME_CLAIMS, pod.metadata.namespace, decode=mounted, what="PersistentVolumeClaims"
         )
 
     async def _read_decision(self, pod: Pod, namespace: Namespace, settings_namespace: str) -> None:
@@ -342,7 +337,8 @@ class _Reading:
             self.evidence.figures = Fact(why=Why.FAILED, line="the agent has no recent sample")
         else:
             pods = reading.received.answer.pods
-            own = next((each for each in pods if _is_same(each, pod)), None)
+            key = (*pod.metadata.key, pod.metadata.uid)
+            own = next((each for each in pods if (each.namespace, each.name, each.uid) == key), None)
             on = _gpus_of(own) if own is not None else frozenset()
             neighbours = sum(each is not own and not on.isdisjoint(_gpus_of(each)) for each in pods)
             self.evidence.figures = Fact(AgentFigures(pod=own, neighbours=neighbours))
@@ -371,16 +367,6 @@ def _is_about_nodes(verdict: SchedulerVerdict) -> bool:
     """Whether a verdict may be about nodes and their GPUs; one without a reason may be about anything."""
     is_about_topology = "opology" in verdict.all_text
     return verdict.reason not in _OF_QUEUES and not is_about_topology and not _is_about_volumes(verdict)
-
-
-def _is_neighbour(other: Pod, pod: Pod) -> bool:
-    is_near = other.metadata.namespace == pod.metadata.namespace and other.name != pod.name
-    return is_near and not other.gpu_groups.isdisjoint(pod.gpu_groups)
-
-
-def _is_same(seen: ApiPod, pod: Pod) -> bool:
-    metadata = pod.metadata
-    return (seen.namespace, seen.name, seen.uid) == (metadata.namespace, metadata.name, metadata.uid)
 
 
 def _gpus_of(pod: ApiPod) -> frozenset[str]:

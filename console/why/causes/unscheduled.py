@@ -157,20 +157,15 @@ def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if warnings:
         what = f"KAI's pod-grouper cannot group the pod: {one_line(warnings[-1].message)}"
         return finding(evidence, code, what, "read-pod-grouper")
-    what = (
-        f"KAI's pod-grouper has not grouped the pod{waited(evidence.age)}, so that no scheduler looks at it"
-    )
+    age = evidence.age
+    what = f"KAI's pod-grouper has not grouped the pod{waited(age)}, so that no scheduler looks at it"
     if not evidence.pod_events.is_known:
         return finding(evidence, code, what, "read-events")  # they may name a refusal
-    age = evidence.age
     if age is not None and age < SETTLED:
-        what = f"KAI's pod-grouper has not grouped the pod yet, {_seconds(age)} after its creation"
+        passed = duration(age.total_seconds())
+        what = f"KAI's pod-grouper has not grouped the pod yet, {passed} after its creation"
         return finding(evidence, code, what, "wait-seconds")
     return finding(evidence, code, what, "start-pod-grouper")
-
-
-def _seconds(age: timedelta) -> str:
-    return duration(age.total_seconds())
 
 
 def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -243,7 +238,8 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     ]
     age = evidence.since(group.metadata.creation_timestamp) if group else evidence.age
     if group is not None and age is not None and age < SETTLED:
-        what = f"KAI's scheduler has not looked at the pod yet, {_seconds(age)} after it was grouped"
+        passed = duration(age.total_seconds())
+        what = f"KAI's scheduler has not looked at the pod yet, {passed} after it was grouped"
         acts = ["wait-seconds"]
     else:
         what = f"KAI's scheduler has said nothing about the pod{waited(age)}"

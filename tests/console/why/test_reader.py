@@ -116,8 +116,7 @@ async def test_only_what_the_words_of_kai_need_is_read(
     assert bool(requested(server, "/nodes")) is reads_nodes
     assert bool(requested(server, "/persistentvolumeclaims")) is reads_claims
     if reads_claims:
-        claims = [(each.metadata.name, each.status.phase) for each in items(evidence.claims)]
-        assert claims == [("data", "Pending")]
+        assert {each.metadata.name for each in items(evidence.claims)} == {"data", "another"}
 
 
 async def test_a_node_pool_needs_the_shards(server: ObjectServer) -> None:
