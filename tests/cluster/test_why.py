@@ -328,47 +328,12 @@ async def test_an_eviction_is_told_of_a_pod_that_is_gone_and_nothing_else_is(sit
     ended = await site.why(EDIT, "train-1", "-o", "json")
     assert (ended.console.status, code_of(ended)) == (2, Code.EVICTED)
     assert SECRET not in ended.text
-    lines = {
-        (TEAM, "nothing"): f"Pod nothing does not exist in namespace {TEAM}, and no Event tells of it",
-        (RIVALS, "train-1"): f"you may not get pods in namespace {RIVALS}",
-        (TEAM, "deploy/nothing"): f"Deployment nothing does not exist in namespace {TEAM}, and no Event tells"
-        " of it",
-        (TEAM, "widget/nothing"): 'the API server serves no kind "widget" in namespaces',
-        (TEAM, "node/nothing"): 'the API server serves no kind "node" in namespaces',
-    }
-    for (namespace, target), line in lines.items():
-        ended = await site.why(EDIT, target, "-n", namespace)
-        assert (ended.console.status, ended.console.out, ended.console.err) == (2, "", f"kaishare: {line}\n")
+    ended = await site.why(EDIT, "train-1", "-n", RIVALS)
+    line = f"kaishare: you may not get pods in namespace {RIVALS}\n"
+    assert (ended.console.status, ended.console.out, ended.console.err) == (2, "", line)
     ended = await site.why(ADMINISTRATOR, "train-1", "-n", "nowhere")
     assert (ended.console.status, ended.console.out) == (2, "")
     assert ended.console.err == "kaishare: namespace nowhere does not exist in this cluster\n"
-
-
-@pytest.mark.parametrize("role", [ADMINISTRATOR, EDIT])
-async def test_a_workload_is_found_by_its_kind_and_name(site: Site, role: str) -> None:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    workload = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
-    denied = (
-        'Error creating: pods "web-1-x" is forbidden: exceeded quota: gpus, requested: 1, used: 0, limited: 0'
-    )
-    await site.put(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "web", "namespace": TEAM},
-            "spec": workload,
-        },
-        event("denied", "FailedCreate", denied, kind="ReplicaSet", about="web-7f6b5d"),
-    )
-    for target in ("deploy/web", "Deployment/web", "deployments.apps/web"):
-        ended = await site.why(role, target, "-o", "json")
-        assert (ended.console.status, code_of(ended)) == (1, Code.RESOURCE_QUOTA_EXCEEDED)
-    await site.put(pod("web-7f6b5d-old", labels={"app": "web"}, status={"phase": "Running"}))
-    await site.put(pod("web-7f6b5d-new", labels={"app": "web"}, group=f"pg-web-7f6b5d-new-{UID}"))
-    ended = await site.why(role, "deploy/web", "-o", "json")
-    assert ended.console.status == 1
-    assert "web-7f6b5d-new" in ended.text
-    assert len(ended.requests) <= MOST_REQUESTS, ended.paths
 
 
 async def test_a_workload_of_another_kind_is_found_by_discovery(site: Site) -> None:

@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.agents import AgentOptions
 from console.cluster.facts import Why, items
 from console.why.core import explain
 from console.why.events import LONGEST_MESSAGE, MOST_EVENTS
 from console.why.evidence import PodEvidence
 from console.why.explanation import Code
-from console.why.reader import MOST_REQUESTS, read_evidence
-from console.why.target import Target
-from kube.client import KubeClient
+from console.why.reader import MOST_REQUESTS
 from service.command import UsageError
 from tests.support.agent_fleet import LABELS as AGENT_LABELS
 from tests.support.api_server import Answer, refuses, says
@@ -35,19 +32,15 @@ from tests.support.why_cluster import (
     make_pod,
     owner,
 )
+from tests.support.why_states import read as read_target
 from webhook.policy.decision_settings import DecisionSettings
 
 NO_VOLUME = "Scheduling conditions were not met: VolumeBinding: pod has unbound PersistentVolumeClaims."
 
 
-async def read(
-    server: ObjectServer, name: str = NAME, kind: str = "Pod", namespace: str = TEAM
-) -> PodEvidence:
+async def read(server: ObjectServer, name: str = NAME, kind: str = "Pod") -> PodEvidence:
     """Read the evidence, and check what holds for each: few requests, and an answer of the core."""
-    server.requests.clear()
-    async with KubeClient(server.access) as client:
-        target = Target(namespace=namespace, kind=kind, name=name)
-        evidence = await read_evidence(client, target, agents=AgentOptions(), settings_namespace="kaishare")
+    evidence = await read_target(server, TEAM, name, kind)
     assert len(server.requests) <= MOST_REQUESTS, server.requests
     assert all("\n" not in line for line in (*evidence.notes, *evidence.not_visible))
     assert explain(evidence).findings
@@ -424,10 +417,9 @@ async def test_the_decision_then_and_now(
 
 
 async def test_policies_of_files_are_not_those_of_the_namespace(server: ObjectServer) -> None:
-    server.add(*cluster())
     settings = settings_object(DecisionSettings())
     settings["data"] = {key: text.replace('"cluster"', '"files"') for key, text in settings["data"].items()}
-    server.add(settings)
+    server.add(*cluster(), settings)
     decision = (await read(server)).decision.known
     assert decision is not None
     assert decision.now == ""

@@ -3,8 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from console.cluster.facts import Fact, Why
 from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision
@@ -37,6 +35,7 @@ def lines(evidence: PodEvidence) -> list[tuple[str, str, int]]:
 def test_a_waiting_pod() -> None:
     evidence = make_evidence(
         make_pod(unschedulable=NO_ROOM, metadata=OWNED),
+        pod_group=make_pod_group(minMember=4),
         decision=PolicyDecision(reason="whole-gpu-converted", now_reason="whole-gpu-converted", now="0.5"),
         pod_events=[
             make_event("PodGrouperWarning", f'Pod "{NAME}" not found', age=85),
@@ -63,7 +62,7 @@ def test_a_waiting_pod() -> None:
             "container main: one whole GPU became 0.5 of a GPU by namespace team (whole-gpu-converted)",
             1,
         ),
-        ("grouped", "by KAI in the queue vision, priority train", 1),
+        ("grouped", "by KAI in the queue vision, priority train, with at least 4 pods at once", 1),
         ("waiting", "Waiting for 1 pods", 1),
         ("waiting", "KAI chose a node", 1),
         ("waiting", NO_ROOM.rstrip("."), 25),
@@ -98,15 +97,6 @@ def test_a_waiting_pod() -> None:
 def test_what_was_decided(decision: PolicyDecision | None, text: str | None) -> None:
     decided = [step.text for step in tell_story(make_evidence(decision=decision)) if step.what == "decided"]
     assert decided == ([] if text is None else [text])
-
-
-def test_a_gang_in_a_group() -> None:
-    grouped = [
-        step.text
-        for step in tell_story(make_evidence(pod_group=make_pod_group(minMember=4)))
-        if step.what == "grouped"
-    ]
-    assert grouped == ["by KAI in the queue vision, priority train, with at least 4 pods at once"]
 
 
 def test_a_group_that_may_not_be_read_has_its_place_without_a_time() -> None:
@@ -254,19 +244,3 @@ def test_attempts_that_name_other_gpu_groups_are_one_step() -> None:
     waiting = [step for step in tell_story(make_evidence(pod_events=events)) if step.what == "waiting"]
     assert [(step.times, step.last) for step in waiting] == [(2, NOW - timedelta(seconds=40))]
     assert waiting[0].text.endswith("gpu-reservation-1")
-
-
-MESSAGES = (
-    st.text(max_size=300) | st.just("Unable to schedule pod") | st.text("\x1b[31m\u202e…. \n", max_size=20)
-)
-
-
-@given(
-    messages=st.lists(
-        st.tuples(st.sampled_from(["Unschedulable", "BindingError", "SyncError", "BackOff"]), MESSAGES)
-    )
-)
-def test_any_messages_are_printable_lines(messages: list[tuple[str, str]]) -> None:
-    steps = tell_story(make_evidence(pod_events=[make_event(*message) for message in messages]))
-    assert len(steps) <= 8
-    assert all(step.text.isprintable() and len(step.text) <= 300 for step in steps)
