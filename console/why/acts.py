@@ -68,7 +68,7 @@ left-before: Delete the pod and let it be created again: kaishare's webhook did 
 # KAI has not looked at the pod.
 open-gate: Ask the owner of the program that put the gate there, which removes it.
 read-pod-grouper: Administrator: look at the log of KAI's pod-grouper.
-start-pod-grouper: Administrator: start KAI's pod-grouper again.
+start-kai: Administrator: start KAI's {program} again.
     $ kubectl get pods --namespace kai-scheduler
 wait-seconds: Wait some seconds.
 find-missing-pods: Find out why the others do not exist: the workload's Events name a quota or a webhook
@@ -168,8 +168,6 @@ read-reservations: If it lasts, an administrator looks at the reservation pods: 
     $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
 find-reservation: Administrator: find out whether the reservation pod of the GPU has started.
     $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
-start-binder: Administrator: start KAI's binder again.
-    $ kubectl get pods --namespace kai-scheduler
 # The pod is bound.
 read-log: Look at its log.
     $ kubectl logs {pod} --namespace {namespace} --all-containers
@@ -177,8 +175,6 @@ read-last-log: Look at the log of its last run.
     $ kubectl logs {pod} --namespace {namespace} --all-containers --previous
 read-container-log: Look at its log.
     $ kubectl logs {pod} --namespace {namespace} --container {container}
-read-kubelet: Read the kubelet's words in the pod's Events.
-    $ kubectl describe pod {pod} --namespace {namespace}
 read-probe: Look whether its readiness probe fails, in the pod's Events.
     $ kubectl describe pod {pod} --namespace {namespace}
 read-gate: Look at the pod's conditions, which name a readiness gate that is not met.
@@ -198,8 +194,6 @@ equal-queues: Write the same label kai.scheduler/queue on the workload and on it
 known-priority: Use train, build-preemptible, build or inference, if that PriorityClass does not exist; else
     the label priorityClassName of the topmost owner wins.
     $ kubectl get priorityclass
-start-podgroup-controller: Administrator: start KAI's podgroup-controller again.
-    $ kubectl get pods --namespace kai-scheduler
 agent: {act}
 clear-flag: End the violation: the flag clears with {cleared_by}.
 """
@@ -227,16 +221,10 @@ def finding(
     excluded_by: Sequence[Fact[Any]] = (),
     **values: object,
 ) -> PodFinding:
-    """Return a finding with its acts.
+    """Return a finding with its acts, in the order in which they are to be tried.
 
-    Args:
-        evidence: what is known.
-        code: the cause.
-        sentence: what is the matter, as a clause. May have texts of others.
-        acts: names of the acts, in the order in which they are to be tried.
-        details: figures of the sentence.
-        excluded_by: of a cause by exclusion, the facts that it must have read.
-        values: texts for the braces in the acts.
+    The sentence and the values, which fill the braces in the acts, may have texts of others. Of a cause by
+    exclusion, `excluded_by` has the facts that it must have read.
     """
     texts = {
         "namespace": evidence.namespace,

@@ -185,11 +185,8 @@ _OWN_PROGRAM: Final = "kaishare "
 def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) -> list[str]:
     """Return the lines for a terminal: cause, what to do, notes, story, and the page about the cause.
 
-    Args:
-        answer: the answer.
-        columns: largest width of a line, at least 40. A command is never broken, so it can be wider.
-        colour: whether to colour the state and what is not visible.
-        program: the name under which the user started the program, for the commands.
+    A line has at most `columns` characters, at least 40, but for a command, which is never broken. Commands
+    begin with the name under which the user started the program.
     """
     lines = fold(printable(f"{answer.state}: {answer.cause.sentence}", _LONGEST), columns, indent=_INDENT)
     if colour:

@@ -71,13 +71,8 @@ async def read_evidence(
     """Read all that is known about a pod or workload.
 
     Objects that cannot be read are unknown in the evidence, with the reason. A pod that does not exist is
-    missing there, since its Events may tell what happened to it.
-
-    Args:
-        client: for the API server, with the caller's rights.
-        target: the pod or workload.
-        agents: select the agents.
-        settings_namespace: the namespace of the ConfigMap with the webhook's settings.
+    missing there, since its Events may tell what happened to it. The webhook's settings are in a ConfigMap of
+    `settings_namespace`.
 
     Raises:
         UsageError: the pod, the list of the workload's pods, or the kind cannot be read, or the namespace

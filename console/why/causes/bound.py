@@ -131,7 +131,8 @@ def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
     what = f"KAI chose a node, and its binder has not answered{waited(age)}"
     acts = ["find-reservation"] if groups and not evidence.has_reservations else []
     excluded_by: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
-    return finding(evidence, Code.BINDER_SILENT, what, *acts, "start-binder", excluded_by=excluded_by)
+    acts += ["start-kai"]
+    return finding(evidence, Code.BINDER_SILENT, what, *acts, excluded_by=excluded_by, program="binder")
 
 
 def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -201,7 +202,7 @@ def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
             has_run = (each.state.terminated or each.last_state.terminated) is not None
             log = "read-log" if each.state.terminated else "read-last-log"
             what = f"container {each.name} {trouble}"
-            yield finding(evidence, code, what, log if has_run else "read-kubelet")
+            yield finding(evidence, code, what, log if has_run else "read-events")
             return
     if pod.status.phase in ("", "Pending"):
         yield _starting(evidence, pod)
@@ -232,7 +233,7 @@ def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
             act = "read-container-log"
             return finding(evidence, Code.CONTAINER_WAITING, what, act, container=each.name)
     what = f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}"
-    return finding(evidence, Code.CONTAINER_WAITING, what, "read-kubelet")
+    return finding(evidence, Code.CONTAINER_WAITING, what, "read-events")
 
 
 def _trouble(evidence: PodEvidence, container: ContainerStatus) -> str:
@@ -399,4 +400,4 @@ def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
             "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures of its queue are"
             " too low"
         )
-        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-podgroup-controller")
+        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program="podgroup-controller")

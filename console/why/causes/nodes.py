@@ -153,13 +153,7 @@ def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFind
 
 
 def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
-    """Return the cause from the reasons of the single nodes; None if the text has none.
-
-    Args:
-        evidence: what is known.
-        pod: the pod.
-        text: KAI's words about the pod, or about the pods of a gang that have no room.
-    """
+    """Return the cause from the reasons of the nodes, in KAI's words about the pod or about its gang."""
     lines = text.partition(_HEAD)[2].split("\n")
     matches = filter(None, (_LINE.match(line.strip()) for line in lines))
     reasons = [_Reason(int(match[1]), match[2].rstrip(". ")) for match in matches]

@@ -165,7 +165,7 @@ def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
         passed = duration(age.total_seconds())
         what = f"KAI's pod-grouper has not grouped the pod yet, {passed} after its creation"
         return finding(evidence, code, what, "wait-seconds")
-    return finding(evidence, code, what, "start-pod-grouper")
+    return finding(evidence, code, what, "start-kai", program="pod-grouper")
 
 
 def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
