@@ -16,8 +16,7 @@ from console.why.causes.nodes import unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
 from console.why.causes.unscheduled import (
     gated,
-    group_refused,
-    group_unchanged,
+    guarded,
     incomplete_gang,
     is_in_kai,
     no_scheduler,
@@ -36,7 +35,7 @@ from service.text import one_line
 
 CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
     # of the pod's own objects
-    *(gated, refused_by_host, group_refused, ungrouped),
+    *(gated, refused_by_host, ungrouped),
     *(waiting_for_evicted, binding, chosen, unusable_queue),
     # in KAI's words
     *(full_queue, unschedulable, unexplained),
@@ -101,7 +100,7 @@ def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
     elif not pod.is_bound:
         is_ours = is_in_kai(pod, evidence.scheduler)
         yield _pending(evidence, pod) if is_ours else outside_kai(evidence, pod)
-        yield from filter(None, [group_unchanged(evidence, pod)])
+        yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
         yield from evicted_before(evidence)
     else:
         findings = [] if is_in_kai(pod, evidence.scheduler) else [outside_kai(evidence, pod)]

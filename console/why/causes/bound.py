@@ -11,7 +11,7 @@ from typing import Any, Final
 from console.cluster.facts import Fact, items
 from console.cluster.rules import is_missed_by_kai, missed_by_kai
 from console.why.acts import finding
-from console.why.causes.unscheduled import SETTLED, group_unchanged
+from console.why.causes.unscheduled import SETTLED, guarded
 from console.why.evidence import AgentFigures, PodEvidence, is_reservation, request_of, waited
 from console.why.explanation import Code, PodFinding
 from gpuagent.api_types import ApiVerdict
@@ -374,7 +374,7 @@ def _flag(
 
 def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield what differs from the words of the pod, and does no harm by itself."""
-    yield from filter(None, [group_unchanged(evidence, pod)])
+    yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
     group = evidence.pod_group.known
     queue, label = evidence.queue_name, pod.queue_label
     if label and queue and queue != label:

@@ -110,22 +110,20 @@ def refused_by_host(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     return refusal(evidence, texts[-1]) if texts else None
 
 
-def group_refused(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
-    """Return the finding for a pod without a PodGroup, because the guard refuses that one.
+def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod whose PodGroup the guard refuses: the first one, else a change of it.
 
     The refusal is in an Event about the pod, which vCluster copies to its tenant. Anyone who may create
     Events in the namespace can write one: the guard's words are quoted, and what to do comes from here.
     """
-    words = "" if pod.pod_group_name else _words_of_guard(evidence, pod)
-    what = f"the guard refuses the pod's PodGroup: {words}"
-    return finding(evidence, Code.GROUP_REFUSED, what, _act_of_guard(words)) if words else None
-
-
-def group_unchanged(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
-    """Return a note about a pod with a PodGroup whose change the guard refuses."""
-    words = _words_of_guard(evidence, pod) if pod.pod_group_name else ""
-    what = f"the guard keeps the pod's PodGroup as it is: {words}"
-    return finding(evidence, Code.GROUP_UNCHANGED, what, _act_of_guard(words)) if words else None
+    words = _words_of_guard(evidence, pod)
+    if not words:
+        return None
+    act = next((act for start, act in _GUARD_ACTS.items() if words.startswith(start)), "guard-other")
+    if pod.pod_group_name:
+        what = f"the guard keeps the pod's PodGroup as it is: {words}"
+        return finding(evidence, Code.GROUP_UNCHANGED, what, act)
+    return finding(evidence, Code.GROUP_REFUSED, f"the guard refuses the pod's PodGroup: {words}", act)
 
 
 def _words_of_guard(evidence: PodEvidence, pod: Pod) -> str:
@@ -134,10 +132,6 @@ def _words_of_guard(evidence: PodEvidence, pod: Pod) -> str:
     events = [e for e in _warnings(evidence) if e.component == "pod-grouper" and e.involved_object.uid in own]
     match = _REFUSAL.search(events[-1].message) if events else None
     return one_line(events[-1].message[match.end() :], _LONGEST_WORDS) if match else ""
-
-
-def _act_of_guard(words: str) -> str:
-    return next((act for start, act in _GUARD_ACTS.items() if words.startswith(start)), "guard-other")
 
 
 def _warnings(evidence: PodEvidence) -> list[Event]:
@@ -151,8 +145,11 @@ def _warnings(evidence: PodEvidence) -> list[Event]:
 
 def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod without a PodGroup, which KAI's scheduler therefore does not know."""
-    if pod.pod_group_name or not evidence.is_kai_served:
+    if pod.pod_group_name:
         return None
+    refused = guarded(evidence, pod)
+    if refused is not None or not evidence.is_kai_served:
+        return refused
     code, warnings = Code.POD_GROUP_MISSING, _warnings(evidence)
     if warnings:
         what = f"KAI's pod-grouper cannot group the pod: {one_line(warnings[-1].message)}"

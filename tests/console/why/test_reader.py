@@ -382,15 +382,11 @@ async def test_a_pod_that_has_ended_holds_no_gpu(server: ObjectServer, phase: st
 
 
 async def test_events_that_cannot_be_read_are_not_missing(server: ObjectServer) -> None:
-    server.add(make("Namespace", TEAM, ""), make("Deployment", "web", spec={"replicas": 1}))
-    server.forbidden = lambda path: path.endswith("/events")
-    cause = explain(await read(server, "web", "deploy")).cause
-    assert (
-        cause.sentence == "Deployment web in the namespace team has no pod, and not all Events could be read"
-    )
     server.add(*cluster(message=""))
-    server.add(make("BindRequest", "other"))
-    assert explain(await read(server)).cause.code is not Code.SCHEDULER_SILENT
+    server.forbidden = lambda path: path.endswith("/events")
+    assert explain(await read(server)).cause.code is Code.UNDECIDED
+    del server.objects[f"{list_path('Pod', TEAM)}/{NAME}"]
+    assert not (await read(server, "web", "deploy")).are_events_read
 
 
 # --- what the policy decides ---
@@ -486,38 +482,33 @@ async def test_everything_about_a_pod_that_runs(server: ObjectServer) -> None:
     assert not requested(server, "/queues")
 
 
-async def test_an_agent_that_asks_for_a_token_uses_up_the_requests(server: ObjectServer) -> None:
-    server.add(*running_cluster())
-    token = {"kind": "TokenRequest", "status": {"token": "of-the-agent"}}
-    server.faults = {"/proxy/": says("", status=401), "/serviceaccounts/": says(json.dumps(token))}
-    evidence = await read(server)
-    assert len(server.requests) == MOST_REQUESTS
-    assert "refuses the service account" in evidence.figures.line
+_TOKEN = json.dumps({"kind": "TokenRequest", "status": {"token": "of-the-agent"}})
 
 
 @pytest.mark.parametrize(
-    ("answer", "failure"),
+    ("faults", "line", "hidden"),
     [
-        (says(figures(sampleTimestamp=None)), "the agent has no recent sample"),
-        (says(figures(node="node-2")), 'the response is for another node: "node-2"'),
-        (refuses(500, "InternalError"), "500"),
+        ({"/proxy/": says(figures(sampleTimestamp=None))}, "the agent has no recent sample", ()),
+        ({"/proxy/": says(figures(node="node-2"))}, 'the response is for another node: "node-2"', ()),
+        ({"/proxy/": refuses(500, "InternalError")}, "500", ()),
+        ({"/proxy/": refuses(403, "Forbidden")}, "", ("the agents",)),
+        ({AGENTS: refuses(403, "Forbidden")}, "", ("the agents",)),
+        # An agent that asks for a token uses up the requests.
+        (
+            {"/proxy/": says("", status=401), "/serviceaccounts/": says(_TOKEN)},
+            "refuses the service account",
+            (),
+        ),
     ],
 )
-async def test_why_there_are_no_figures(server: ObjectServer, answer: Answer, failure: str) -> None:
+async def test_why_there_are_no_figures(
+    server: ObjectServer, faults: dict[str, Answer], line: str, hidden: tuple[str, ...]
+) -> None:
     server.add(*running_cluster())
-    server.faults = {"/proxy/": answer}
+    server.faults = faults
     evidence = await read(server)
-    assert failure in evidence.figures.line
-    assert evidence.figures.known is None
-
-
-@pytest.mark.parametrize("part", ["/proxy/", AGENTS])
-async def test_agents_that_the_caller_may_not_read(server: ObjectServer, part: str) -> None:
-    server.add(*running_cluster())
-    server.forbidden = lambda path: part in path
-    evidence = await read(server)
-    assert evidence.figures.known is None
-    assert evidence.not_visible == ("the agents",)
+    assert (evidence.figures.known, evidence.not_visible) == (None, hidden)
+    assert line in evidence.figures.line
 
 
 # --- workloads ---
