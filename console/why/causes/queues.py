@@ -31,7 +31,6 @@ _FULL: Final = {
     ),
 }
 """KAI's words after the name of a full queue, by the reason (v0.9.8 to v0.17.0)."""
-_RESOURCES: Final = {"GPU": "gpu", "core": "cpu"}
 _NOT_PREEMPTIBLE: Final = "non-preemptible"
 _PREEMPTIBLE_PRIORITIES: Final = ("train", "build-preemptible")
 """Those of KAI's own priority classes that are preemptible."""
@@ -140,48 +139,66 @@ def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     verdict = evidence.verdict
     if verdict is None:
         return None
-    reason, text, named, where = verdict.reason, verdict.text, verdict.queue, ""
-    if reason not in _FULL:
-        matches = filter(None, map(_OF_NODE.search, text.split("\n")))
-        of_nodes = [(match[1], match.string[match.end() :]) for match in matches]
-        if not of_nodes:
-            return None
-        reason, text = min(of_nodes, key=lambda each: _requested(each[1]))
-        named, where = "", " on GPUs of this size"
+    if verdict.reason in _FULL:
+        return _full(evidence, verdict.reason, verdict.text, verdict.queue)
+    matches = filter(None, map(_OF_NODE.search, verdict.text.split("\n")))
+    of_nodes = [(match[1], match.string[match.end() :]) for match in matches]
+    if not of_nodes:
+        return None
+    reason, text = min(of_nodes, key=lambda each: _requested(each[1]))
+    return _full(evidence, reason, text, "", " on GPUs of this size")
+
+
+def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str = "") -> PodFinding:
+    """Return the finding for KAI's words about a full queue, whose name may be unknown."""
     text = text.removeprefix(f"{reason}:").strip()
-    match, asks_for = _FULL[reason].search(text), _REQUESTED.search(text)
-    is_limit, place = reason == "OverLimit", place_of_label(evidence)
+    match, request = _FULL[reason].search(text), _REQUESTED.search(text)
+    is_limit = reason == "OverLimit"
+    code = Code.QUEUE_OVER_LIMIT if is_limit else Code.QUEUE_OVER_QUOTA
     change, why = _preemptible(evidence)
-    if (match is None or asks_for is None) and is_limit:
-        what = f"a limit of the queue is reached: {one_line(text)}"
-        return finding(evidence, Code.QUEUE_OVER_LIMIT, what, "wait-in-queue")
-    if match is None or asks_for is None:
-        what = f"the pod is not preemptible, and the queue's quota is used: {one_line(text)}"
-        return finding(evidence, Code.QUEUE_OVER_QUOTA, what, "preemptible", change=change, place=place)
-    most, used, requested = float(match["most"]), float(match["used"]), float(asks_for["requested"])
+    values: dict[str, Any] = {"change": change, "place": place_of_label(evidence)}
+    if match is None or request is None:
+        of_quota = "the pod is not preemptible, and the queue's quota is used"
+        what = "a limit of the queue is reached" if is_limit else of_quota
+        act = "wait-in-queue" if is_limit else "preemptible"
+        return finding(evidence, code, f"{what}: {one_line(text)}", act, **values)
+    most, used, requested = float(match["most"]), float(match["used"]), float(request["requested"])
     display_name = text[: match.start()].rpartition(", but ")[2]
-    name = named or _name_of(evidence, display_name)
+    name = name or _name_of(evidence, display_name)
     queue = _whose(evidence, name, display_name)
-    field = next((field for unit, field in _RESOURCES.items() if unit in (match["unit"])), "memory")
-    amount = gpus(most) if field == "gpu" else f"{number(most)} CPU {match['unit']}"
-    amount = f"{number(most)} {match['unit']} of memory" if field == "memory" else amount
+    resource, amount = _amount(most, match["unit"])
     never = f": it can never start there{where}" if requested > most + _SMALLEST else ""
     asks = f"the pod requests {number(requested)}{never}"
-    details = {"limit" if is_limit else "quota": most, "used": used, "requested": requested}
-    raising, values = _raise(evidence, f"{field}.{'limit' if is_limit else 'quota'}", name)
+    bound = "limit" if is_limit else "quota"
+    details = {bound: most, "used": used, "requested": requested}
+    # A command is only for the pod's queue or a parent of it; without a name, it lists the queues.
+    raising = (
+        "raise-queue" if name in evidence.queues else "raise-other-queue" if name else "raise-some-queue"
+    )
+    values |= {"resource": f"{resource}.{bound}", "queue": name}
     if is_limit:
         uses = f", and {asks}" if never else f" and uses {number(used)}; {asks}"
-        act = "request-less-or-other-queue" if never else "wait-in-queue"
-        what, code = f"{queue} may use {amount}{uses}", Code.QUEUE_OVER_LIMIT
-        return finding(evidence, code, what, act, raising, details=details, **values)
+        acts = ["request-less-or-other-queue" if never else "wait-in-queue", raising]
+        return finding(evidence, code, f"{queue} may use {amount}{uses}", *acts, details=details, **values)
     is_default = keys.DEFAULT_QUEUE in (name, display_name) and not _names_queue(evidence)
-    acts = [*([] if never else ["wait-for-guaranteed"]), *(["name-a-queue"] if is_default else []), raising]
+    acts = ["preemptible", *([] if never else ["wait-for-guaranteed"])]
+    acts += [*(["name-a-queue"] if is_default else []), raising]
     what = (
         f"the pod is not preemptible{f' ({why})' if why else ''}, and such pods may use only the quota of"
         f" {queue.rstrip(',')}: {amount}, of which {number(used)} is used; {asks}"
     )
-    values |= {"change": change, "place": place}
-    return finding(evidence, Code.QUEUE_OVER_QUOTA, what, "preemptible", *acts, details=details, **values)
+    return finding(evidence, code, what, *acts, details=details, **values)
+
+
+def _amount(value: float, unit: str) -> tuple[str, str]:
+    """Return the resource's name in a queue, and an amount: `2 GPUs`, `10 CPU cores`, `5 GB of memory`."""
+    if "GPU" in unit:
+        return "gpu", gpus(value)
+    return (
+        ("cpu", f"{number(value)} CPU {unit}")
+        if "core" in unit
+        else ("memory", f"{number(value)} {unit} of memory")
+    )
 
 
 def _requested(text: str) -> float:
@@ -209,15 +226,6 @@ def _preemptible(evidence: PodEvidence) -> tuple[str, str]:
 def _names_queue(evidence: PodEvidence) -> bool:
     pod = evidence.pod.known
     return bool(pod and pod.queue_label) or any(owner.label(keys.QUEUE_LABEL) for owner in evidence.owners)
-
-
-def _raise(evidence: PodEvidence, resource: str, name: str) -> tuple[str, dict[str, Any]]:
-    """Return what an administrator can do, with a command if the queue is the pod's or a parent of it.
-
-    Without its name, the command lists the queues with their display names.
-    """
-    act = "raise-queue" if name in evidence.queues else "raise-other-queue" if name else "raise-some-queue"
-    return act, {"resource": resource, "queue": name}
 
 
 def _name_of(evidence: PodEvidence, display_name: str) -> str:
