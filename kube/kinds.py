@@ -388,6 +388,11 @@ class Pod(Struct, frozen=True, dict=True):
         return tuple(volume.claim_name for volume in volumes if volume is not None)
 
 
+def decode_pod_with_document(document: bytes) -> Pod:
+    """Decode a pod and keep its JSON; raises msgspec's errors (`service.text.MALFORMED`)."""
+    return msgspec.structs.replace(PODS.decode(document), document=document)
+
+
 def text_at(value: Any, *path: str) -> str:
     """Return the text at a path of decoded JSON; empty if there is none."""
     for key in path:
@@ -746,8 +751,3 @@ QUEUES: Final = Kind("scheduling.run.ai", "v2", "queues", "Queue", Queue)
 POD_GROUPS: Final = Kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", PodGroup)
 BIND_REQUESTS: Final = Kind("scheduling.run.ai", "v1alpha2", "bindrequests", "BindRequest", BindRequest)
 SHARDS: Final = Kind("kai.scheduler", "v1", "schedulingshards", "SchedulingShard", SchedulingShard)
-
-
-def decode_pod_with_document(document: bytes) -> Pod:
-    """Decode a pod and keep its JSON; raises msgspec's errors (`service.text.MALFORMED`)."""
-    return msgspec.structs.replace(PODS.decode(document), document=document)
