@@ -25,7 +25,7 @@ _COMMANDS: Final = {
         "console.explain.command",
         "show what the webhook would do to the pods of manifests, or of a cluster's workloads",
     ),
-    "why": _Command("console.why.why_options", "say why a pod does not start, or what is wrong with it"),
+    "why": _Command("console.why.command", "say why a pod does not start, or what is wrong with it"),
     "doctor": _Command("console.doctor.command", "check webhook, policies, KAI and agents for problems"),
     "policies": _Command("console.policies", "list the policies of managed namespaces"),
     "top": _Command("console.top.command", "show the agents of the cluster in one interactive view"),

@@ -388,6 +388,11 @@ class Pod(Struct, frozen=True, dict=True):
         return tuple(volume.claim_name for volume in volumes if volume is not None)
 
 
+def decode_pod_with_document(document: bytes) -> Pod:
+    """Decode a pod and keep its JSON; raises msgspec's errors (`service.text.MALFORMED`)."""
+    return msgspec.structs.replace(PODS.decode(document), document=document)
+
+
 def text_at(value: Any, *path: str) -> str:
     """Return the text at a path of decoded JSON; empty if there is none."""
     for key in path:

@@ -235,6 +235,16 @@ class FactReader:
                 self._served = self._unknown(error, "the kinds that the API server serves", "get /apis")
         return self._served
 
+    def record(self, error: BaseException, what: str, right: str) -> Fact[Any]:
+        """Record why the objects of another request with `client` were not read; return it as a fact.
+
+        Args:
+            error: the error of the request.
+            what: the objects in a few words.
+            right: the right that the request needs, as in RBAC messages.
+        """
+        return self._unknown(error, what, right)
+
     def _unknown(self, error: BaseException, what: str, right: str, *, is_list: bool = False) -> Fact[Any]:
         """Record why objects were not read, and return it as a fact."""
         match error:

@@ -9,15 +9,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from console.cluster.facts import NOT_READ, Fact, Why
 from console.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
 from console.doctor.check_results import CheckResult, ok, unknown, warning
 from console.doctor.cluster_state import Cluster
-from console.why.causes.outside import is_in_kai
+from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
-from console.why.evidence import Absence, PodEvidence
-from console.why.evidence_objects import decode_one_pod
+from console.why.evidence import PodEvidence
 from console.why.explanation import Code
 from kai import keys
+from kube.kinds import decode_pod_with_document
 from service.text import counted, listed
 
 _CHECK: Final = "pending pods"
@@ -47,7 +48,7 @@ async def pending_findings(reader: ApiReader, cluster: Cluster) -> Iterator[Chec
 
 def _waiting(document: bytes, *, now: datetime, cluster: Cluster) -> Waiting | None:
     """Return a pod that waits for KAI, with its cause; None for any other pod."""
-    pod = decode_one_pod(document)
+    pod = decode_pod_with_document(document)
     created = pod.metadata.creation_timestamp
     if pod.is_bound or pod.metadata.deletion_timestamp or created is None:
         return None
@@ -57,11 +58,11 @@ def _waiting(document: bytes, *, now: datetime, cluster: Cluster) -> Waiting | N
         now=now,
         namespace=pod.metadata.namespace,
         name=pod.name,
-        pod=pod,
-        bind_request=Absence.NOT_READ if is_served else Absence.UNSERVED,
+        pod=Fact(pod),
+        bind_request=NOT_READ if is_served else Fact(why=Why.UNSERVED),
         scheduler=policy.scheduler if policy is not None else keys.SCHEDULER_NAME,
     )
-    if now - created < _WAITED or not is_in_kai(evidence, pod):
+    if now - created < _WAITED or not is_in_kai(pod, evidence.scheduler):
         return None
     return find_cause(evidence).code, f"{pod.metadata.namespace}/{pod.name}"
 

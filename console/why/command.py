@@ -4,16 +4,71 @@ import argparse
 import asyncio
 import sys
 
-from console.agents import parse_agent_options
-from console.caller import cluster_access
+from console.agents import add_agent_options, parse_agent_options
+from console.caller import add_cluster_options, cluster_access
 from console.why.core import explain
-from console.why.evidence import Absence, PodEvidence
-from console.why.reading.evidence_reader import read_evidence
-from console.why.reading.target import Target
-from console.why.text import as_json, as_text
+from console.why.evidence import PodEvidence
+from console.why.explanation import as_json, as_text
+from console.why.reader import read_evidence
+from console.why.target import POD, Target
 from kube.client import KubeClient
-from service.command import UNUSABLE, UsageError, columns_of, output_has_colour, write_document, write_lines
+from service.command import (
+    UNUSABLE,
+    UsageError,
+    add_namespace,
+    columns_of,
+    namespace_name,
+    output_has_colour,
+    read_by,
+    write_document,
+    write_lines,
+)
 from service.log_writer import discard_library_logs
+from service.names import is_dns_subdomain
+from service.text import quoted
+from webhook.settings.decision_options import NAMESPACE
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `why`."""
+    command.description = (
+        "Says why a pod does not start, or what is wrong with it, and what to do. Exits with 1 if"
+        " the pod does not run or is flagged, and with 2 if there is no such pod."
+    )
+    command.add_argument(
+        "target",
+        type=read_by(parse_target),
+        metavar="POD",
+        help="the pod, or KIND/NAME of a workload, such as deploy/web: its newest pod that waits, else its"
+        " newest",
+    )
+    add_cluster_options(command)
+    add_namespace(command, "namespace of the pod (default: the namespace of the context)")
+    command.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
+    )
+    add_agent_options(command)
+    command.add_argument(
+        "--settings-namespace",
+        type=read_by(namespace_name),
+        default=NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the webhook with its settings (default %(default)s)",
+    )
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    """Read `POD` or `KIND/NAME`; return the kind and the name.
+
+    Raises:
+        ValueError: no object can have the name; the message is one line.
+    """
+    kind, slash, name = text.rpartition("/")
+    if slash and not is_dns_subdomain(kind.lower()):
+        raise ValueError(f"{quoted(kind)} is not the name of a kind; examples: deploy, job, pytorchjob")
+    if not is_dns_subdomain(name):
+        raise ValueError(f"{quoted(name)} is not the name of an object; give POD or KIND/NAME")
+    return kind or POD.kind, name
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,8 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     discard_library_logs()
     evidence = asyncio.run(_read(arguments))
-    is_missing = _is_missing(evidence)
-    if is_missing and not _has_traces(evidence):
+    # A workload without pods exists.
+    is_missing = (evidence.pod if evidence.kind == POD.kind else evidence.workload).is_missing
+    if is_missing and not any(
+        listing.value for listing in (evidence.pod_events, evidence.group_events, evidence.creation_events)
+    ):
         place = f"in namespace {evidence.namespace}"
         events = "no Event tells of it" if evidence.are_events_read else "not all Events could be read"
         raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and {events}")
@@ -39,9 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         columns, colour = columns_of(sys.stdout), output_has_colour()
         write_lines(as_text(answer, columns=columns, colour=colour, program=arguments.program))
-    if is_missing:
-        return UNUSABLE
-    return 0 if answer.is_fine else 1
+    return UNUSABLE if is_missing else int(not answer.is_fine)
 
 
 async def _read(arguments: argparse.Namespace) -> PodEvidence:
@@ -50,13 +106,3 @@ async def _read(arguments: argparse.Namespace) -> PodEvidence:
         target = Target(namespace=arguments.namespace or client.namespace, kind=kind, name=name)
         agents, namespace = parse_agent_options(arguments), arguments.settings_namespace
         return await read_evidence(client, target, agents=agents, settings_namespace=namespace)
-
-
-def _is_missing(evidence: PodEvidence) -> bool:
-    """Whether the named pod or workload does not exist. A workload without pods does."""
-    named = evidence.pod if evidence.kind == "Pod" else evidence.workload
-    return named is Absence.MISSING
-
-
-def _has_traces(evidence: PodEvidence) -> bool:
-    return bool(evidence.pod_events or evidence.group_events or evidence.creation_events)

@@ -1,46 +1,73 @@
 """The core of `kaishare why`: from the evidence to the answer. Pure.
 
-The rules are asked in the order in which a pod goes through Kubernetes and KAI; the first cause that applies
-is the answer. A state that no rule knows is told as it is, with KAI's last words.
+The causes are asked in the order in which a pod goes through Kubernetes and KAI; the first one that applies
+is the answer. A cause by exclusion counts only where all facts that exclude the others are known. A state
+that no cause explains is told as it is, with KAI's last words.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
-from console.why.causes.binding import binding, chosen, waiting_for_evicted
-from console.why.causes.bound import bound, failed, running, terminating
+from console.why.acts import finding
+from console.why.causes.bound import binding, bound, chosen, failed, running, waiting_for_evicted
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
-from console.why.causes.group_refused import group_refused, group_unchanged
-from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
-from console.why.causes.queue_causes import full_queue, unexplained, unusable_queue
-from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
-from console.why.causes.silence import silent, waited
-from console.why.causes.unschedulable import unschedulable
-from console.why.causes.vcluster_host import ask_host, not_served, refused_by_host, without_host_commands
-from console.why.evidence import Absence, PodEvidence
-from console.why.evidence_objects import PodObject
-from console.why.explanation import Code, Explanation, PodFinding, Remedy
-from console.why.redaction import Redactor
+from console.why.causes.nodes import unschedulable
+from console.why.causes.queues import full_queue, unexplained, unusable_queue
+from console.why.causes.unscheduled import (
+    gated,
+    guarded,
+    incomplete_gang,
+    is_in_kai,
+    no_scheduler,
+    node_pool,
+    not_served,
+    outside_kai,
+    refused_by_host,
+    ungrouped,
+)
+from console.why.evidence import PodEvidence, waited
+from console.why.explanation import Code, Explanation, PodFinding
 from console.why.story import tell_story
 from kai import keys
+from kube.kinds import Pod
+from service.text import one_line
+
+CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
+    # of the pod's own objects
+    *(gated, refused_by_host, ungrouped),
+    *(waiting_for_evicted, binding, chosen, unusable_queue),
+    # in KAI's words
+    *(full_queue, unschedulable, unexplained),
+    # of a pod about which KAI says nothing
+    *(incomplete_gang, node_pool, not_served, no_scheduler),
+)
+"""The causes of a pod of KAI that has no node, in their order."""
+_ON_HOST: Final = (
+    "scheduling.run.ai",
+    "--namespace kai-",
+    "get nodes",
+    "describe nodes",
+    "webhookconfigurations",
+)
+"""Parts of commands about objects that are on the host of a vCluster."""
 
 
 def explain(evidence: PodEvidence) -> Explanation:
     """Return the answer for a pod or workload."""
-    redactor = Redactor.of(evidence)
-    pod = evidence.pod
-    findings = list(_findings(evidence, redactor))
-    if not evidence.is_kai_served and not isinstance(pod, Absence):
-        findings = list(map(without_host_commands, findings))
-        cause = findings[0]
-        findings[0] = replace(cause, remedies=[*cause.remedies, ask_host(pod)])
+    pod = evidence.pod.known
+    findings = list(_findings(evidence))
+    if pod is not None and not evidence.is_kai_served:
+        findings = list(map(_without_host_commands, findings))
+        host = finding(evidence, Code.UNDECIDED, "", "ask-host-why").remedies
+        findings[0] = replace(findings[0], remedies=[*findings[0].remedies, *host])
     return Explanation(
         namespace=evidence.namespace,
-        kind=evidence.kind if isinstance(pod, Absence) else "Pod",
-        name=evidence.name if isinstance(pod, Absence) else pod.name,
+        kind="Pod" if pod else evidence.kind,
+        name=pod.name if pod else evidence.name,
         state=_state(pod),
         findings=findings,
-        story=tell_story(evidence, redactor),
+        story=tell_story(evidence),
         not_visible=evidence.not_visible,
         notes=evidence.notes,
     )
@@ -48,95 +75,70 @@ def explain(evidence: PodEvidence) -> Explanation:
 
 def find_cause(evidence: PodEvidence) -> PodFinding:
     """Return the cause alone, without the story."""
-    return next(_findings(evidence, Redactor.of(evidence)))
+    return next(_findings(evidence))
 
 
-def _state(pod: PodObject | Absence) -> str:
-    if isinstance(pod, Absence):
+def _state(pod: Pod | None) -> str:
+    if pod is None:
         return "No pod"
     if pod.metadata.deletion_timestamp and pod.status.phase not in keys.FINISHED_PHASES:
         return "Terminating"
     return pod.status.phase or "Pending"
 
 
-def _findings(evidence: PodEvidence, redactor: Redactor) -> Iterator[PodFinding]:
+def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
     """Yield the cause, then notes."""
-    pod = evidence.pod
-    if isinstance(pod, Absence):
-        yield why_no_pod(evidence, redactor)
+    pod = evidence.pod.known
+    if pod is None:
+        yield why_no_pod(evidence)
     elif pod.status.phase == "Succeeded":
-        yield PodFinding(Code.SUCCEEDED, "all containers have ended without an error")
+        yield finding(evidence, Code.SUCCEEDED, "all containers have ended without an error")
     elif pod.status.phase == "Failed":
-        yield failed(pod, redactor)
+        yield failed(evidence, pod)
     elif pod.metadata.deletion_timestamp:
-        yield terminating(evidence, pod)
+        yield finding(evidence, Code.TERMINATING, "the pod is being deleted", "wait-for-end")
     elif not pod.is_bound:
-        yield (
-            _pending(evidence, pod, redactor)
-            if is_in_kai(evidence, pod)
-            else outside_kai(evidence, pod, redactor)
-        )
-        yield from filter(None, [group_unchanged(evidence, pod)])
-        yield from evicted_before(evidence, redactor)
+        is_ours = is_in_kai(pod, evidence.scheduler)
+        yield _pending(evidence, pod) if is_ours else outside_kai(evidence, pod)
+        yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
+        yield from evicted_before(evidence)
     else:
-        findings = [] if is_in_kai(evidence, pod) else [outside_kai(evidence, pod, redactor)]
-        findings += bound(evidence, pod, redactor)
-        findings += refused_later(evidence, pod, redactor)
+        findings = [] if is_in_kai(pod, evidence.scheduler) else [outside_kai(evidence, pod)]
+        findings += [each for each in bound(evidence, pod) if not _is_open(each)]
+        findings += refused_later(evidence, pod)
         yield from findings or [running(evidence, pod)]
 
 
-def _pending(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
+def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return why KAI has not bound a pod."""
-    verdict = verdict_of(evidence)
-    is_served = evidence.is_kai_served
-    return (
-        gated(pod, redactor)
-        or refused_by_host(evidence, pod, redactor)
-        or group_refused(evidence, pod)
-        or (ungrouped(evidence, pod, redactor) if is_served else None)
-        or waiting_for_evicted(evidence)
-        or binding(evidence, pod, redactor)
-        or chosen(evidence)
-        or unusable_queue(evidence, verdict, redactor)
-        or (_of_verdict(evidence, pod, verdict, redactor) if verdict else None)
-        or (None if verdict else silent(evidence, pod, redactor))
-        or (None if verdict or is_served else not_served(evidence))
-        or _undecided(evidence, pod, verdict, redactor)
-    )
+    verdict = evidence.verdict
+    cause = next(filter(None, (each(evidence, pod) for each in CAUSES)), None)
+    if cause is None:
+        age = evidence.since(verdict.since) if verdict and verdict.since else evidence.age
+        words = f"; its last words: {one_line(verdict.text)}" if verdict else ", and says nothing"
+        return _undecided(evidence, pod, f"KAI has not placed the pod{waited(age)}{words}")
+    what = f"{cause.sentence}, and not all that may explain it could be read"
+    return _undecided(evidence, pod, what) if _is_open(cause) else cause
 
 
-def _of_verdict(
-    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
-) -> PodFinding | None:
-    return (
-        full_queue(evidence, verdict, redactor)
-        or unschedulable(evidence, pod, verdict, redactor)
-        or unexplained(evidence, verdict, redactor)
-    )
+def _is_open(cause: PodFinding) -> bool:
+    """Whether a fact is unknown that may exclude the cause."""
+    return not all(fact.is_known for fact in cause.excluded_by)
 
 
-def _undecided(
-    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict | None, redactor: Redactor
-) -> PodFinding:
-    """Return the state as it is, for a cause that no rule knows."""
-    age = evidence.since(verdict.since) if verdict and verdict.since else evidence.age
-    words = f"; its last words: {redactor.clean(verdict.text)}" if verdict else ", and says nothing"
-    return PodFinding(
-        Code.UNDECIDED,
-        f"KAI has not placed the pod{waited(age)}{words}",
-        [
-            *_names_to_check(evidence, pod, redactor),
-            Remedy(
-                "Ask an administrator to run the same command, and to look at the log of KAI's scheduler.",
-                f"kaishare why -n {evidence.namespace} {evidence.name}",
-            ),
-        ],
-    )
-
-
-def _names_to_check(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> list[Remedy]:
-    """Return the names on the pod that KAI may not know, which it does not always tell."""
+def _undecided(evidence: PodEvidence, pod: Pod, what: str) -> PodFinding:
+    """Return the state as it is, for a cause that is not known. KAI does not always tell of wrong names."""
     pool = pod.metadata.labels.get(keys.NODE_POOL_LABEL, "")
-    names = [f"queue {redactor.clean(evidence.queue_name)}"] if evidence.queue_name else []
-    names += [f"node pool {redactor.clean(pool)}"] if pool else []
-    return [Remedy(f"Check the names that the pod uses: {', '.join(names)}.")] if names else []
+    names = [f"queue {evidence.queue_name}"] if evidence.queue_name else []
+    names += [f"node pool {pool}"] if pool else []
+    acts = ["check-names", "ask-why"] if names else ["ask-why"]
+    return finding(evidence, Code.UNDECIDED, what, *acts, names=", ".join(names))
+
+
+def _without_host_commands(cause: PodFinding) -> PodFinding:
+    """Return a finding without the commands that only work on the host."""
+    remedies = [
+        replace(each, command="") if any(part in each.command for part in _ON_HOST) else each
+        for each in cause.remedies
+    ]
+    return replace(cause, remedies=remedies)

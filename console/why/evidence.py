@@ -1,54 +1,32 @@
-"""All that is known about one pod or workload: the input of the core. Pure."""
+"""What is known about one pod or workload: facts, what it requests, and KAI's last words. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum
-from typing import TypeVar
+from math import isnan
+from typing import Final
 
-from console.why.evidence_objects import (
-    Claim,
-    EventObject,
-    NodeObject,
-    PodBindRequest,
-    PodGroupObject,
-    PodObject,
-    Shard,
-    WorkloadObject,
-)
-from gpuagent.api_types import ApiGpu, ApiPod
+from console.cluster.facts import NOT_READ, Fact, Listing, Why, items
+from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.queue import Queue
-
-T = TypeVar("T")
-
-
-class Absence(Enum):
-    """Why an object is not in the evidence."""
-
-    MISSING = "missing"
-    """The API server says that it does not exist."""
-    UNSERVED = "unserved"
-    """The API server does not serve the kind: KAI is not installed, or runs on the host of a vCluster."""
-    FORBIDDEN = "forbidden"
-    """The caller may not read it."""
-    FAILED = "failed"
-    """The request failed."""
-    PARTIAL = "partial"
-    """Only a part of the list was read: it exceeds a limit, or an object of it cannot be decoded."""
-    NOT_READ = "not-read"
-    """It was not requested."""
+from kai.releases import Version
+from kai.share_bytes import Card
+from kube.kinds import BindRequest, Event, Node, Pod, PodGroup, PodOwner, SchedulingShard, VolumeClaim
+from service.units import duration
+from webhook.policy.checks import readable, whole_gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDecision:
     """What the webhook decided about the pod, and what it would decide now."""
 
-    reason: str
+    reason: str = ""
     """The code that the webhook wrote on the pod at its creation; empty if it wrote none."""
-    now_reason: str
+    now_reason: str = ""
     """The code for a new pod like this one; empty if the policy cannot be read."""
-    now: str
+    now: str = ""
     """What a new pod like this one would get, as a sentence; empty if the policy cannot be read."""
 
 
@@ -58,17 +36,13 @@ class AgentFigures:
 
     pod: ApiPod | None
     """None if the agent does not list the pod: it has no share, no GPU and no memory on one."""
-    gpus: Sequence[ApiGpu]
-    """The GPUs of the node."""
-    neighbours: int
+    neighbours: int = 0
     """Number of other pods on the pod's GPUs."""
-    failure: str = ""
-    """Why there are no figures; empty if there are."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PodEvidence:
-    """The objects about one pod or workload, as far as the caller may read them. The reader fills it."""
+    """The facts about one pod or workload, as far as the caller may read them. The reader fills it."""
 
     now: datetime
     """The API server's time."""
@@ -76,42 +50,40 @@ class PodEvidence:
     kind: str = "Pod"
     """Kind that the caller named."""
     name: str
-    pod: PodObject | Absence
-    workload: WorkloadObject | Absence = Absence.NOT_READ
+    pod: Fact[Pod]
+    workload: Fact[PodOwner] = NOT_READ
     """The workload that the caller named."""
-    owners: Sequence[WorkloadObject] = ()
+    owners: Sequence[PodOwner] = ()
     """The pod's owners that were read, the nearest first."""
-    pod_events: Sequence[EventObject] = ()
+    pod_events: Listing[Event] = NOT_READ
     """Events about the pod, oldest first."""
-    group_events: Sequence[EventObject] = ()
+    group_events: Listing[Event] = NOT_READ
     """Events about PodGroups of the namespace whose name contains the pod's or workload's, oldest first."""
-    creation_events: Sequence[EventObject] = ()
+    creation_events: Listing[Event] = NOT_READ
     """Events about pods that could not be created for the workload, oldest first."""
-    are_events_read: bool = True
-    """Whether all these Events could be read, so that a missing one means something."""
-    pod_group: PodGroupObject | Absence = Absence.NOT_READ
-    bind_request: PodBindRequest | Absence = Absence.NOT_READ
-    queues: Mapping[str, Queue | Absence] = field(default_factory=dict)
+    pod_group: Fact[PodGroup] = NOT_READ
+    bind_request: Fact[BindRequest] = NOT_READ
+    queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)
     """The pod's queue and its parents by name."""
-    nodes: Sequence[NodeObject] | Absence = Absence.NOT_READ
-    shared_gpu_pods: Sequence[PodObject] | Absence = Absence.NOT_READ
+    nodes: Listing[Node] = NOT_READ
+    shared_gpu_pods: Listing[Pod] = NOT_READ
     """The pods of all namespaces with the label of a GPU group, reservation pods among them.
 
     Of a bound pod those in its own groups; if they have no reservation pod, those of other groups as well.
     """
-    group_members: Sequence[PodObject] = ()
+    group_members: Sequence[Pod] = ()
     """The other pods of the pod's namespace in the pod's GPU groups."""
-    claims: Mapping[str, Claim | Absence] = field(default_factory=dict)
-    """The PersistentVolumeClaims that the pod mounts, by name."""
-    shards: Sequence[Shard] | Absence = Absence.NOT_READ
+    claims: Listing[VolumeClaim] = NOT_READ
+    """The PersistentVolumeClaims that the pod mounts."""
+    shards: Listing[SchedulingShard] = NOT_READ
     scheduler: str = keys.SCHEDULER_NAME
     """The scheduler that the namespace's policy names."""
-    decision: PolicyDecision | None = None
-    """None if the pod's namespace is not managed, or cannot be read."""
-    figures: AgentFigures | None = None
-    """None for a pod that does not run, or if the caller may not read the agents."""
-    sees_all: bool = False
-    """Whether the caller may list pods in all namespaces, so that no name is hidden."""
+    decision: Fact[PolicyDecision] = NOT_READ
+    """A missing one: the pod's namespace has no queue label, so that kaishare leaves its pods alone."""
+    kai_version: Version | None = None
+    """KAI's release by the webhook's settings; None if unknown."""
+    figures: Fact[AgentFigures] = NOT_READ
+    """Read of a running pod only."""
     not_visible: Sequence[str] = ()
     """The objects that the caller may not read, such as `Queue team-a`."""
     notes: Sequence[str] = ()
@@ -120,16 +92,31 @@ class PodEvidence:
     @property
     def age(self) -> timedelta | None:
         """Age of the pod; None without a pod."""
-        return None if isinstance(self.pod, Absence) else self.since(self.pod.metadata.creation_timestamp)
+        return self.since(self.pod.known.metadata.creation_timestamp) if self.pod.known else None
 
     def since(self, moment: datetime | None) -> timedelta | None:
         """Return the time since a moment, at least 0; None without one."""
         return None if moment is None else max(self.now - moment, timedelta())
 
+    def about_pod(self, *reasons: str) -> list[Event]:
+        """Return the Events about the pod with one of these reasons, oldest first."""
+        return [event for event in items(self.pod_events) if event.reason in reasons]
+
+    def about_groups(self, reason: str, name: str = "") -> list[Event]:
+        """Return the Events with a reason about PodGroups, oldest first; about one if a name is given."""
+        events = (event for event in items(self.group_events) if event.reason == reason)
+        return [event for event in events if name in ("", event.involved_object.name)]
+
+    @property
+    def are_events_read(self) -> bool:
+        """Whether all Events that were requested could be read, so that a missing one means something."""
+        listings = (self.pod_events, self.group_events, self.creation_events)
+        return not any(listing.line for listing in listings)
+
     @property
     def is_kai_served(self) -> bool:
         """Whether the API server serves KAI's kinds: not in a vCluster whose host has KAI."""
-        return Absence.UNSERVED not in (self.pod_group, self.bind_request)
+        return Why.UNSERVED not in (self.pod_group.why, self.bind_request.why)
 
     @property
     def queue_name(self) -> str:
@@ -137,12 +124,168 @@ class PodEvidence:
 
         Empty if none of them names one.
         """
-        if isinstance(self.pod_group, PodGroupObject):
-            return self.pod_group.spec.queue
+        if self.pod_group.known:
+            return self.pod_group.known.spec.queue
         top = self.owners[-1].metadata.labels.get(keys.QUEUE_LABEL, "") if self.owners else ""
-        return top or ("" if isinstance(self.pod, Absence) else self.pod.queue_label)
+        return top or (self.pod.known.queue_label if self.pod.known else "")
+
+    @property
+    def has_reservations(self) -> bool:
+        """Whether any reservation pod was read, so that a missing one means something."""
+        return any(map(is_reservation, items(self.shared_gpu_pods)))
+
+    @property
+    def verdict(self) -> "SchedulerVerdict | None":
+        """KAI's last verdict about the pod; None if KAI has said nothing."""
+        pod, group = self.pod.known, self.pod_group.known
+        scheduled = pod.status.condition("PodScheduled") if pod else None
+        text, since = "", None
+        if scheduled is not None and scheduled.status == "False":
+            text, since = scheduled.message, scheduled.last_transition_time
+        if not text:
+            text, since = _newest(self.about_pod("Unschedulable"))
+        condition = group.condition if group else None
+        group_text = condition.message if condition else ""
+        if not group_text and pod:
+            group_text, _ = _newest(self.about_groups("Unschedulable", pod.pod_group_name or "-"))
+        if not text and not group_text:
+            return None
+        reasons = (condition.reasons if condition else None) or ()
+        own_text = (text or group_text)[:_LONGEST]
+        is_same = not text or text.strip(". \n") in group_text
+        of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
+        match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
+        reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
+        return SchedulerVerdict(
+            text=own_text,
+            group_text=group_text[:_LONGEST],
+            queue=next(filter(None, (each.queue for each in of_text)), ""),
+            reason=reason,
+            since=since or (condition.last_transition_time if condition else None),
+        )
 
 
-def known(value: T | Absence) -> T | None:
-    """Return an object, or None if it is absent for any reason."""
-    return None if isinstance(value, Absence) else value
+def is_reservation(pod: Pod) -> bool:
+    """Whether the pod is one of KAI's reservation pods, in the namespace that KAI uses by default.
+
+    Only KAI may create pods in that namespace, and anyone may write the labels on pods elsewhere. KAI can use
+    another namespace (`--resource-reservation-namespace` of the binder), whose pods do not count.
+    """
+    app = pod.metadata.labels.get(keys.APP_LABEL)
+    return pod.metadata.namespace == app == keys.RESERVATION_APP
+
+
+def waited(age: timedelta | None) -> str:
+    """Return how long something has lasted, such as ` for 3 min`; empty if unknown."""
+    return f" for {duration(age.total_seconds())}" if age else ""
+
+
+_MOST_GPUS: Final = 65536
+"""More GPUs than any node has; a larger number is no number of GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The GPUs that a pod requests. All fields are None or 0 for a pod without GPUs."""
+
+    fraction: float | None = None
+    """Part of each of `devices` GPUs."""
+    memory_mib: int | None = None
+    """Memory of each of `devices` GPUs, in MiB."""
+    devices: int = 1
+    whole: int = 0
+    """Number of whole GPUs."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the pod requests a part of a GPU."""
+        return self.fraction is not None or self.memory_mib is not None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the pod requests any GPU."""
+        return self.is_share or self.whole > 0
+
+    @property
+    def text(self) -> str:
+        """The request in words."""
+        many = f"each of {self.devices} GPUs" if self.devices > 1 else "a GPU"
+        if self.memory_mib is not None:
+            return f"{self.memory_mib} MiB of {many}"
+        if self.fraction is not None:
+            return f"{number(self.fraction)} of {many}"
+        return gpus(self.whole) if self.whole else "no GPU"
+
+    def portion(self, card: Card | None) -> float | None:
+        """Return the part of such a GPU that is needed in one piece, as KAI counts it; 1 for a whole one."""
+        if self.fraction is not None:
+            return round(self.fraction, 2)
+        if self.memory_mib is not None:
+            return None if card is None else card.portion_of_memory(self.memory_mib)
+        return 1.0 if self.whole else None
+
+
+def request_of(pod: Pod) -> Request:
+    """Return what a pod requests; what cannot be read counts as nothing."""
+    view = pod.view
+    if view is None:
+        return Request()
+    share = readable(lambda: view.share_request)
+    if share is not None and not (share.fraction is not None and isnan(share.fraction)):
+        return Request(share.fraction, share.memory_mib, share.devices)
+    whole = readable(lambda: whole_gpus(view)) or 0
+    return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0)
+
+
+def number(value: float) -> str:
+    """Format an amount with at most two decimals, without trailing zeros."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def gpus(value: float) -> str:
+    """Format a number of GPUs: `0 GPUs`, `0.5 GPU`, `1 GPU`, `2 GPUs`."""
+    return f"{number(value)} GPU{'' if 0 < value <= 1 else 's'}"
+
+
+_REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
+_LONGEST: Final = 8192
+"""Characters of a verdict that are read: one line for each reason and node."""
+_MOST_REASONS: Final = 16
+"""Reasons of a PodGroup's condition that are compared with the text; KAI writes one or two."""
+_UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
+"""All that KAI says of a queue with children and, in v0.9.8, of a queue without a parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerVerdict:
+    """KAI's last words about a pod.
+
+    The scheduler writes the same verdict in three places: the pod's condition PodScheduled, the PodGroup's
+    scheduling condition, and Events Unschedulable (v0.9.8, v0.13.4, v0.17.0). An Event is repeated 25 times
+    at most, and a verdict stays when the scheduler ends: its age proves nothing.
+    """
+
+    text: str
+    """The pod's own text, else its group's; at most 8192 characters."""
+    group_text: str
+    """The text of the PodGroup, which has the gang's cause; empty if unknown."""
+    queue: str
+    """Name of the queue that is full, by the PodGroup; empty if that does not name one for this text."""
+    reason: str
+    """The code of the reason, such as `OverLimit`; empty if KAI gives none."""
+    since: datetime | None
+    """When KAI said it first."""
+
+    @property
+    def all_text(self) -> str:
+        """Both texts."""
+        return f"{self.text}\n{self.group_text}"
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether KAI gives no reason."""
+        return self.text.strip() in _UNEXPLAINED
+
+
+def _newest(events: Sequence[Event]) -> tuple[str, datetime | None]:
+    return (events[-1].message, events[-1].first) if events else ("", None)

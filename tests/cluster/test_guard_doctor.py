@@ -16,7 +16,6 @@ from console.doctor.guard_objects import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PO
 from console.doctor.guard_proof import Breach, _is_refusal_of
 from console.doctor.vclusters import VclusterHosts, read_hosts
 from console.why.core import explain
-from console.why.evidence import Absence
 from console.why.explanation import Code
 from kube.client import KubeClient
 from service.version import version
@@ -42,7 +41,7 @@ from tests.support.guard_pod_groups import RUNNING, count, pod_group
 from tests.support.guard_requests import until_answered
 from tests.support.guarded_objects import bare, user_of
 from tests.support.kube_user import Answer, Asker, where
-from tests.support.why_evidence import make_event, make_evidence, make_pod
+from tests.support.why_evidence import FORBIDDEN, make_event, make_evidence, make_pod
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 Spec = dict[str, Any]
@@ -512,7 +511,7 @@ async def test_why_reads_the_refusal_in_the_event_of_kais_pod_grouper(
     answer = await asker.create(group, user=POD_GROUPER, dry_run=True)
     assert answer.status != 201
     event = make_event("PodGrouperWarning", answer.message, component="pod-grouper")
-    waiting = make_evidence(make_pod(grouped=False), pod_group=Absence.FORBIDDEN, pod_events=[event])
+    waiting = make_evidence(make_pod(grouped=False), pod_group=FORBIDDEN, pod_events=[event])
     cause = explain(waiting).cause
     assert cause.code is Code.GROUP_REFUSED
     assert cause.sentence.startswith(f"the guard refuses the pod's PodGroup: {code_words}")

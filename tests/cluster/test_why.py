@@ -1,4 +1,4 @@
-"""`kaishare why` on a real API server: few requests, few rights, and no name of another tenant."""
+"""`kaishare why` on a real API server: few requests, and nothing that it did not answer to the user."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from console.why.explanation import Code
-from console.why.reading.bounded_requests import MOST_REQUESTS
+from console.why.reader import MOST_REQUESTS
 from kai import keys
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -24,10 +24,7 @@ from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, node_name, pod_name, pod_status
 from tests.support.api_faults import SeenRequest
 from tests.support.cluster_webhook import managed_namespace
-from tests.support.control_plane import (
-    ADMIN_TOKEN,
-    ControlPlane,
-)
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
@@ -44,6 +41,9 @@ pytestmark = pytest.mark.slow
 
 TEAM, RIVALS, ACCOUNTS = "why-team", "rivals-secret-namespace", "why-accounts"
 SECRET = "rivals-secret"
+"""In the names of all objects that the role edit may not read."""
+TOLD = "rivals-told"
+"""In the texts of Events and conditions of the user's own namespace."""
 PYTORCH = definition("kubeflow.org/v1", "PyTorchJob")
 EDIT, ADMINISTRATOR = "edit", "administrator"
 
@@ -234,17 +234,17 @@ def event(name: str, reason: str, message: str, *, kind: str = "Pod", about: str
 UID = "11111111-2222-4333-8444-555555555555"
 GROUP = f"pg-train-1-{UID}"
 EARLIER = f"pg-train-1-{UID.replace('1', '9')}"
-RIVAL = f"{RIVALS}/pg-{SECRET}-pod-{UID}"
+RIVAL = f"{TOLD}/pg-a-pod-{UID}"
 EVICTED = (
     f"Pod {TEAM}/train-1 was preempted by workload {RIVAL}.\n"
     "vision uses <GPU: 3, CPU: 0 (cores), memory: 0 (GB)> with a quota of <GPU: 1, CPU: Unlimited (cores)>\n"
-    f"{SECRET}-queue uses <GPU: 1, CPU: 0 (cores), memory: 0 (GB)> with a quota of <GPU: 3>"
+    f"{TOLD}-queue uses <GPU: 1, CPU: 0 (cores), memory: 0 (GB)> with a quota of <GPU: 3>"
 )
 
 
 async def plant(site: Site) -> None:
     """Put a waiting pod of the team, and objects of another tenant, into the cluster."""
-    message = f"no nodes with enough resources were found: {SECRET}-node has pods of {RIVALS}/{SECRET}-pod"
+    message = f"no nodes with enough resources were found: {TOLD}-node has pods of {TOLD}/a-pod"
     await site.put(
         queue("research"),
         queue("vision", "research"),
@@ -275,58 +275,51 @@ def code_of(ended: Ended) -> str:
     return match[1]
 
 
-async def test_no_name_of_another_tenant_is_printed_with_the_role_edit(site: Site) -> None:
+async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers_to_it_and_no_more(
+    site: Site,
+) -> None:
+    """Texts of the own namespace are shown as they are, and nothing of other tenants' objects is."""
     await plant(site)
-    for output in ("text", "json"):
-        ended = await site.why(EDIT, "train-1", "-o", output)
-        assert ended.console.status == 1, ended.text
-        assert ended.console.err == ""
-        assert SECRET not in ended.text
-        assert "Queue vision" in ended.text, "an object that is not visible is named by what the pod names"
-        assert len(ended.requests) <= MOST_REQUESTS, ended.paths
-        assert not [path for path in ended.paths if SECRET in path]
-    assert code_of(ended) == Code.NO_GPU_FITS
-    administrator = await site.why(ADMINISTRATOR, "train-1", "-o", "json")
-    assert (administrator.console.status, code_of(administrator)) == (1, Code.NO_GPU_FITS)
-    # assert RIVALS in administrator.text, "an administrator may list the pods of all namespaces"
-    assert len(administrator.requests) <= MOST_REQUESTS, administrator.paths
-    assert "not visible" not in administrator.text
-
-
-async def test_no_answer_of_the_role_edit_names_another_tenant(site: Site) -> None:
-    await plant(site)
-    rivals = f"{RIVALS}/{SECRET}-pod"
-    bound = {"nodeName": node_name(0)}
-    broken = [{"name": "main", "state": {"waiting": {"reason": "Odd", "message": f"after {rivals}"}}}]
-    denied = f'admission webhook "{SECRET}.example.com" denied the request: {rivals} has the GPUs'
+    other = f"{TOLD}/a-pod"
+    broken = [{"name": "main", "state": {"waiting": {"reason": "Odd", "message": f"after {other}"}}}]
+    denied = f'admission webhook "{TOLD}.example.com" denied the request: {other} has the GPUs'
     template = {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    workload = {"selector": {"matchLabels": {"app": "db"}}, "template": template}
+    odd = {"labels": {"runai-gpu-group": f"{SECRET}-group"}, "spec": {"nodeName": node_name(0)}}
     await site.put(
-        pod(
-            "odd",
-            labels={"runai-gpu-group": f"{SECRET}-group"},
-            status={"containerStatuses": broken},
-            spec=bound,
-        ),
-        pod(
-            "asks", status={"conditions": [condition(f"node(s) taken by {rivals}: {SECRET}-queue is full.")]}
-        ),
+        pod("odd", status={"containerStatuses": broken}, **odd),
+        pod("asks", status={"conditions": [condition(f"node(s) taken by {other}: a queue is full.")]}),
         pod("binds", status={"conditions": []}),
-        event("binding", "BindingError", f"cannot bind to {SECRET}-node: {rivals} has GPU 0", about="binds"),
-        event("flag", "GPUMemoryOverShare", f"takes the memory of {rivals}", about="odd"),
-        event("create", "FailedCreate", denied, kind="ReplicaSet", about="db-5d"),
+        event("binding", "BindingError", f"cannot bind to {TOLD}-node: {other} has GPU 0", about="binds"),
+        event("create", "FailedCreate", denied, kind="ReplicaSet", about="db-7f6b5d4c8x"),
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "metadata": {"name": "db", "namespace": TEAM},
-            "spec": {"selector": {"matchLabels": {"app": "db"}}, "template": template},
+            "spec": workload,
         },
     )
-    for target in ("odd", "asks", "binds", "deploy/db", "train-1"):
+    shown_words = {
+        "train-1": f"{TOLD}-node has pods of {other}",
+        "odd": f"after {other}",
+        "asks": f"taken by {other}: a queue is full",
+        "binds": f"cannot bind to {TOLD}-node: {other} has GPU 0",
+        "deploy/db": f"{TOLD}.example.com refuses the pod: {other} has the GPUs",
+    }
+    for target, words in shown_words.items():
         for output in ("text", "json"):
             ended = await site.why(EDIT, target, "-o", output)
-            assert ended.console.status == 1, ended.text
+            assert (ended.console.status, ended.console.err) == (1, ""), ended.text
             assert SECRET not in ended.text, target
-            assert ended.console.err == ""
+            assert words in " ".join(ended.text.split()), target
+            assert len(ended.requests) <= MOST_REQUESTS, ended.paths
+            assert not [path for path in ended.paths if SECRET in path]
+    edit = await site.why(EDIT, "train-1", "-o", "json")
+    assert "Queue vision" in edit.text, "an object that is not visible is named by what the pod names"
+    administrator = await site.why(ADMINISTRATOR, "train-1", "-o", "json")
+    assert code_of(edit) == code_of(administrator) == Code.NO_GPU_FITS
+    assert len(administrator.requests) <= MOST_REQUESTS, administrator.paths
+    assert "not visible" not in administrator.text
 
 
 async def test_an_eviction_is_told_of_a_pod_that_is_gone_and_nothing_else_is(site: Site) -> None:
@@ -335,47 +328,12 @@ async def test_an_eviction_is_told_of_a_pod_that_is_gone_and_nothing_else_is(sit
     ended = await site.why(EDIT, "train-1", "-o", "json")
     assert (ended.console.status, code_of(ended)) == (2, Code.EVICTED)
     assert SECRET not in ended.text
-    lines = {
-        (TEAM, "nothing"): f"Pod nothing does not exist in namespace {TEAM}, and no Event tells of it",
-        (RIVALS, "train-1"): f"you may not get pods in namespace {RIVALS}",
-        (TEAM, "deploy/nothing"): f"Deployment nothing does not exist in namespace {TEAM}, and no Event tells"
-        " of it",
-        (TEAM, "widget/nothing"): 'the API server serves no kind "widget" in namespaces',
-        (TEAM, "node/nothing"): 'the API server serves no kind "node" in namespaces',
-    }
-    for (namespace, target), line in lines.items():
-        ended = await site.why(EDIT, target, "-n", namespace)
-        assert (ended.console.status, ended.console.out, ended.console.err) == (2, "", f"kaishare: {line}\n")
+    ended = await site.why(EDIT, "train-1", "-n", RIVALS)
+    line = f"kaishare: you may not get pods in namespace {RIVALS}\n"
+    assert (ended.console.status, ended.console.out, ended.console.err) == (2, "", line)
     ended = await site.why(ADMINISTRATOR, "train-1", "-n", "nowhere")
     assert (ended.console.status, ended.console.out) == (2, "")
     assert ended.console.err == "kaishare: namespace nowhere does not exist in this cluster\n"
-
-
-@pytest.mark.parametrize("role", [ADMINISTRATOR, EDIT])
-async def test_a_workload_is_found_by_its_kind_and_name(site: Site, role: str) -> None:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    workload = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
-    denied = (
-        'Error creating: pods "web-1-x" is forbidden: exceeded quota: gpus, requested: 1, used: 0, limited: 0'
-    )
-    await site.put(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "web", "namespace": TEAM},
-            "spec": workload,
-        },
-        event("denied", "FailedCreate", denied, kind="ReplicaSet", about="web-7f6b5d"),
-    )
-    for target in ("deploy/web", "Deployment/web", "deployments.apps/web"):
-        ended = await site.why(role, target, "-o", "json")
-        assert (ended.console.status, code_of(ended)) == (1, Code.RESOURCE_QUOTA_EXCEEDED)
-    await site.put(pod("web-7f6b5d-old", labels={"app": "web"}, status={"phase": "Running"}))
-    await site.put(pod("web-7f6b5d-new", labels={"app": "web"}, group=f"pg-web-7f6b5d-new-{UID}"))
-    ended = await site.why(role, "deploy/web", "-o", "json")
-    assert ended.console.status == 1
-    assert "web-7f6b5d-new" in ended.text
-    assert len(ended.requests) <= MOST_REQUESTS, ended.paths
 
 
 async def test_a_workload_of_another_kind_is_found_by_discovery(site: Site) -> None:
@@ -462,7 +420,7 @@ def interesting(state: State) -> tuple[str, str]:
     Of workloads that lost pods to others (07b and 08), some pods run.
     """
     bound = {pod.name for pod in state.pods() if pod.is_bound and state.path.name.startswith(("07b", "08"))}
-    of_state = [(kind, name) for each, kind, name in targets() if each == state]
+    of_state = [(kind, name) for each, kind, name in targets("kai-v0.17.0") if each == state]
     return next(
         (
             (kind, name)
@@ -494,6 +452,9 @@ async def load(site: Site, state: State) -> str:
     others = ("reservation-pods", "bindrequest", "other", "events")
     for file in (*items, *others):
         for item in state.items(file):
+            item.get("involvedObject", {}).pop("uid", None)  # the pods get new ones here
+            if item["kind"] == "BindRequest":
+                item["metadata"].pop("ownerReferences", None)
             if item["kind"] != "ResourceQuota":
                 await site.put(item)
     return namespace

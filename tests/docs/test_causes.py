@@ -1,14 +1,17 @@
 """docs/troubleshooting.md has a section for each cause that `kaishare why` finds, and no other of that form."""
 
 import re
+import ssl
+from pathlib import Path
 
 import pytest
 
+from certs.authority import Authority
 from console.why.core import explain
-from console.why.explanation import Code
-from console.why.text import as_text
+from console.why.explanation import Code, as_text
 from tests.support.doc_blocks import ROOT, blocks_of
-from tests.support.why_states import RELEASES, folder, states
+from tests.support.object_server import object_server
+from tests.support.why_states import RELEASES, folder, put, read, states
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 SECTIONS = dict(
@@ -49,7 +52,9 @@ def test_the_readers_are_explained() -> None:
 
 
 @pytest.mark.skipif(folder() is None, reason="KAISHARE_FIXTURES must name a folder with why/")
-def test_the_example_of_the_command_is_the_answer_about_a_recorded_state() -> None:
+async def test_the_example_of_the_command_is_the_answer_about_a_recorded_state(
+    tmp_path: Path, authority: Authority, served: ssl.SSLContext
+) -> None:
     (example,) = (
         command.output
         for block in blocks_of(ROOT / "docs" / "commands.md")
@@ -59,7 +64,9 @@ def test_the_example_of_the_command_is_the_answer_about_a_recorded_state() -> No
     )
     (state,) = (each for each in states(RELEASES[0]) if each.path.name == "04d-deployment-in-default-queue")
     name = next(pod.name for pod in state.pods() if pod.name.startswith("server-77"))
-    answer = explain(state.evidence(name))
+    async with object_server(tmp_path, authority, served) as server:
+        put(server, state)
+        answer = explain(await read(server, state.namespace, name))
     lines = as_text(answer, columns=80, colour=False, program="kaishare")
     assert example is not None
     assert example.splitlines() == lines

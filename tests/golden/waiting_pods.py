@@ -31,7 +31,7 @@ def cases(server: ObjectServer, release: str) -> Iterator[tuple[str, Any]]:
         state = State(path)
         objects = {name: state.items(name) for name in _FILES}
         everything = [item for items in objects.values() for item in items if item["kind"] != "ResourceQuota"]
-        namespace = next((pod["metadata"]["namespace"] for pod in objects["pod"]), path.name)
+        namespace = state.namespace
         everything.append({"kind": "Namespace", "metadata": {"name": namespace}})
         gone = [item["metadata"]["name"] for item in state.items("pod-deleted")]
         names = dict.fromkeys([*(pod["metadata"]["name"] for pod in objects["pod"]), *gone])

@@ -5,21 +5,26 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from console.why.evidence import Absence, PodEvidence
-from console.why.evidence_objects import (
-    EventObject,
-    NodeObject,
-    PodBindRequest,
-    PodGroupObject,
-    PodObject,
-    decode_bind_request,
-    decode_event,
-    decode_node,
-    decode_one_pod,
-    decode_pod_group,
-)
+import msgspec
+
+from console.cluster.facts import MISSING, Fact, Why
+from console.why.evidence import PodEvidence
 from kai import keys
-from kai.queue import Queue, decode_queue
+from kai.queue import Queue
+from kube.kinds import (
+    BIND_REQUESTS,
+    EVENTS,
+    NODES,
+    POD_GROUPS,
+    QUEUES,
+    BindRequest,
+    Event,
+    Node,
+    Pod,
+    PodGroup,
+    PodOwner,
+    decode_pod_with_document,
+)
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 NAMESPACE, NAME = "team", "train-0"
@@ -50,7 +55,7 @@ def make_pod(
     metadata: Mapping[str, Any] | None = None,
     status: Mapping[str, Any] | None = None,
     grouped: bool = True,
-) -> PodObject:
+) -> Pod:
     """Return a pod; by default one that waits for KAI with half a GPU."""
     given = dict(annotations or {})
     if fraction is not None and not whole:
@@ -83,7 +88,7 @@ def make_pod(
             **(status or {}),
         },
     }
-    return decode_one_pod(json.dumps(document).encode())
+    return decode_pod_with_document(json.dumps(document).encode())
 
 
 def make_event(
@@ -96,7 +101,7 @@ def make_event(
     count: int = 1,
     component: str = "kai-scheduler",
     uid: str = "",
-) -> EventObject:
+) -> Event:
     """Return an Event; by default one about the pod."""
     document = {
         "metadata": {"name": "e", "creationTimestamp": at(age)},
@@ -108,7 +113,7 @@ def make_event(
         "lastTimestamp": at(age),
         "source": {"component": component},
     }
-    return decode_event(json.dumps(document).encode())
+    return EVENTS.decode(json.dumps(document).encode())
 
 
 def make_pod_group(
@@ -119,7 +124,7 @@ def make_pod_group(
     reason: str = "",
     details: Any = None,
     **spec: Any,
-) -> PodGroupObject:
+) -> PodGroup:
     """Return the pod's PodGroup; without a message KAI has said nothing about it."""
     reasons = [{"reason": reason, "message": message.removeprefix(f"{reason}: "), "details": details}]
     conditions = [{"message": message, "reasons": reasons if reason else []}] if message else []
@@ -131,12 +136,12 @@ def make_pod_group(
             "resourcesStatus": {"allocated": {keys.GPU_RESOURCE: "500m"}},
         },
     }
-    return decode_pod_group(json.dumps(document).encode())
+    return POD_GROUPS.decode(json.dumps(document).encode())
 
 
 def make_bind_request(
     *, groups: Sequence[str] = ("group-1",), age: float = 60, reason: str = ""
-) -> PodBindRequest:
+) -> BindRequest:
     """Return the pod's BindRequest; without a reason the binder has not answered."""
     document: dict[str, Any] = {
         "metadata": {"name": NAME, "namespace": NAMESPACE, "creationTimestamp": at(age)},
@@ -144,7 +149,7 @@ def make_bind_request(
     }
     if reason:
         document["status"] = {"phase": "Failed", "reason": reason}
-    return decode_bind_request(json.dumps(document).encode())
+    return BIND_REQUESTS.decode(json.dumps(document).encode())
 
 
 def make_queue(
@@ -166,19 +171,19 @@ def make_queue(
             "allocated": {} if used is None else {keys.GPU_RESOURCE: str(used)},
         },
     }
-    return decode_queue(json.dumps(document).encode())
+    return QUEUES.decode(json.dumps(document).encode())
 
 
-def make_node(name: str = "node-1", *, gpus: int = 2) -> NodeObject:
+def make_node(name: str = "node-1", *, gpus: int = 2) -> Node:
     """Return a node with GPUs of an A10."""
     document = {
         "metadata": {"name": name, "labels": {keys.NODE_GPU_MEMORY: "23028"}},
         "status": {"allocatable": {keys.GPU_RESOURCE: str(gpus)}},
     }
-    return decode_node(json.dumps(document).encode())
+    return NODES.decode(json.dumps(document).encode())
 
 
-def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node: str = "node-1") -> PodObject:
+def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node: str = "node-1") -> Pod:
     """Return a reservation pod of KAI; without a GPU it has not reported one yet."""
     return make_pod(
         name=f"gpu-reservation-{group}",
@@ -192,19 +197,51 @@ def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node:
     )
 
 
-def make_evidence(pod: PodObject | Absence | None = None, **fields: Any) -> PodEvidence:
-    """Return the evidence of an administrator about a pod that KAI has grouped, and no more."""
+decode_owner = msgspec.json.Decoder(PodOwner).decode
+FORBIDDEN: Fact[Any] = Fact(why=Why.FORBIDDEN, line="you may not get it")
+PARTIAL: Fact[Any] = Fact((), Why.PARTIAL, "not read whole")
+UNSERVED: Fact[Any] = Fact(why=Why.UNSERVED, line="not served")
+GONE: Fact[Any] = MISSING
+
+
+def make_evidence(pod: Pod | Fact[Pod] | None = None, **fields: Any) -> PodEvidence:
+    """Return the evidence of an administrator about a pod that KAI has grouped, and no more.
+
+    Args:
+        pod: the pod; by default one that waits.
+        fields: other fields: facts, or values that are known.
+    """
     defaults: dict[str, Any] = {
         "now": NOW,
         "namespace": NAMESPACE,
         "name": NAME,
         "pod": make_pod() if pod is None else pod,
         "pod_group": make_pod_group(),
-        "bind_request": Absence.MISSING,
+        "bind_request": MISSING,
+        "pod_events": (),
+        "group_events": (),
         "queues": {
             "vision": make_queue(),
             "research": make_queue("research", parent="", children=["vision"]),
         },
-        "sees_all": True,
     }
-    return PodEvidence(**(defaults | fields))
+    given = defaults | fields
+    given["queues"] = {name: _fact(queue) for name, queue in given["queues"].items()}
+    facts: dict[str, Any] = {key: value if key in _PLAIN else _fact(value) for key, value in given.items()}
+    return PodEvidence(**facts)
+
+
+_PLAIN = frozenset(
+    {
+        *("now", "namespace", "kind", "name", "scheduler", "kai_version"),
+        *("notes", "not_visible"),
+        *("owners", "group_members", "queues"),
+    }
+)
+"""Fields of the evidence that are no facts."""
+
+
+def _fact(value: Any) -> Fact[Any]:
+    if isinstance(value, Fact):
+        return value
+    return Fact(tuple(value) if isinstance(value, list) else value)

@@ -9,7 +9,7 @@ import pytest
 from console.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
 from console.doctor.check_results import CheckResult, State
 from console.doctor.pending_pods import pending_findings
-from console.why.evidence_objects import PodObject, decode_one_pod
+from kube.kinds import Pod, decode_pod_with_document
 from service.text import MALFORMED
 from tests.support.cluster_facts import but
 from tests.support.why_evidence import NOW, make_pod
@@ -21,7 +21,7 @@ _NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
 class _Reader:
     """Lists given pods."""
 
-    def __init__(self, pods: Sequence[PodObject], outcome: ListOutcome, now: datetime | None) -> None:
+    def __init__(self, pods: Sequence[Pod], outcome: ListOutcome, now: datetime | None) -> None:
         self.client = self
         self._pods, self._outcome, self._now = pods, outcome, now
 
@@ -35,7 +35,7 @@ class _Reader:
 
 
 async def _findings(
-    *pods: PodObject, outcome: ListOutcome = ListOutcome.WHOLE, now: datetime | None = NOW
+    *pods: Pod, outcome: ListOutcome = ListOutcome.WHOLE, now: datetime | None = NOW
 ) -> list[CheckResult]:
     return list(await pending_findings(cast("ApiReader", _Reader(pods, outcome, now)), but()))
 
@@ -60,7 +60,7 @@ async def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_w
     ],
     ids=["young", "bound", "not KAI's", "being deleted"],
 )
-async def test_other_pods_are_left_out(pod: PodObject) -> None:
+async def test_other_pods_are_left_out(pod: Pod) -> None:
     (finding,) = await _findings(pod)
     assert (finding.state, finding.what) == (State.OK, "no pod has waited for KAI for a minute")
 
@@ -86,4 +86,4 @@ async def test_without_the_servers_time_or_the_whole_list_no_pod_is_ok() -> None
 async def test_a_time_without_a_zone_makes_a_pod_unreadable_and_ends_nothing() -> None:
     broken = b'{"metadata": {"name": "a", "creationTimestamp": "2026-05-01T11:00:00"}, "spec": {}}'
     with pytest.raises(MALFORMED):
-        decode_one_pod(broken)
+        decode_pod_with_document(broken)

@@ -1,33 +1,43 @@
 """Causes in the pod's queue: KAI's words about a full queue, and how to name another queue."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from console.why.core import explain
-from console.why.evidence import Absence, PodEvidence, PolicyDecision
-from console.why.evidence_objects import WorkloadObject, decode_workload
+from console.why.core import explain, find_cause
+from console.why.evidence import PodEvidence, PolicyDecision
 from console.why.explanation import Code, PodFinding
 from kai import keys
-from tests.support.why_evidence import make_evidence, make_node, make_pod, make_pod_group, make_queue
+from kai.releases import Version
+from kube.kinds import PodOwner
+from tests.support.why_evidence import (
+    FORBIDDEN,
+    GONE,
+    decode_owner,
+    make_evidence,
+    make_node,
+    make_pod,
+    make_pod_group,
+    make_queue,
+)
 
 _EDIT = "kubectl edit queues.scheduling.run.ai"
 _LIST = "kubectl get queues.scheduling.run.ai"
 
 
-def _limit(queue: str = "vision", *, requested: str = "0.5") -> str:
+def _limit(queue: str = "vision", *, requested: str = "0.5", unit: str = "GPUs", what: str = "GPUs") -> str:
     return (
-        f"{queue} quota has reached the allowable limit of GPUs. Limit is 1 GPUs, currently 1 GPUs allocated and"
-        f" workload requested {requested} GPUs"
+        f"{queue} quota has reached the allowable limit of {what}. Limit is 1 {unit}, currently 1 {unit} allocated"
+        f" and workload requested {requested} {unit}"
     )
 
 
-def _quota(queue: str = "vision", *, requested: str = "0.5") -> str:
+def _quota(queue: str = "vision", *, requested: str = "0.5 GPUs", unit: str = "GPUs") -> str:
     return (
-        f"Non-preemptible workload is over quota. Workload requested {requested} GPUs, but {queue} quota is 1 GPUs,"
-        " while 1 GPUs are already allocated for non-preemptible pods. Use a preemptible workload to go over"
+        f"Non-preemptible workload is over quota. Workload requested {requested}, but {queue} quota is 1 {unit},"
+        f" while 1 {unit} are already allocated for non-preemptible pods. Use a preemptible workload to go over"
         " quota."
     )
 
@@ -45,291 +55,265 @@ def _on_node(reason: str, details: str) -> str:
 
 
 def _cause(words: str, **fields: Any) -> PodFinding:
-    return explain(make_evidence(make_pod(unschedulable=words), **fields)).cause
+    return find_cause(make_evidence(make_pod(unschedulable=words), **fields))
 
 
 def _commands(cause: PodFinding) -> list[str]:
     return [remedy.command for remedy in cause.remedies if remedy.command]
 
 
-def _remedies(evidence: PodEvidence) -> list[str]:
-    return [remedy.text for remedy in explain(evidence).cause.remedies]
-
-
-class TestGpuMemory:
-    """KAI compares the share of a gpu-memory pod with its queue node by node."""
-
-    @pytest.mark.parametrize(
-        ("reason", "details", "code"),
-        [
-            ("OverLimit", _limit(), Code.QUEUE_OVER_LIMIT),
-            ("NonPreemptibleOverQuota", _quota(), Code.QUEUE_OVER_QUOTA),
-        ],
-    )
-    def test_a_full_queue_is_the_cause(self, reason: str, details: str, code: Code) -> None:
-        pod = make_pod(
-            fraction=None,
-            annotations={keys.GPU_MEMORY: "12000"},
-            unschedulable=_of_nodes(
-                "2 node(s) didn't have enough resources: GPUs.", _on_node(reason, details)
-            ),
-        )
-        cause = explain(make_evidence(pod, nodes=[make_node()], shared_gpu_pods=[])).cause
-        assert cause.code is code
-        assert "the queue vision" in cause.sentence
-        assert "the pod requests 0.5" in cause.sentence
-        assert _commands(cause) == [f"{_EDIT} vision"]
-
-    def test_the_node_with_the_smallest_share_counts(self) -> None:
-        lines = [_on_node("OverLimit", _limit(requested=each)) for each in ("1.5", "0.25", "0.75")]
-        assert _cause(_of_nodes(*lines)).details["requested"] == 0.25
-
-    def test_a_share_above_the_limit_may_fit_on_larger_gpus(self) -> None:
-        sentence = _cause(_of_nodes(_on_node("OverLimit", _limit(requested="1.5")))).sentence
-        assert sentence.endswith("it can never start there on GPUs of this size")
-
-    @pytest.mark.parametrize("unit", ["Reason: OverLimit, Details: ", "Reason: OverLimit, Details: a\n"])
-    def test_a_long_text_leads_to_an_answer(self, unit: str) -> None:
-        assert _cause(unit * 100_000).code is Code.QUEUE_OVER_LIMIT
-
-
-class TestDisplayNames:
-    """KAI's text has the display name of the queue, if it has one, and the PodGroup its name."""
-
-    @pytest.mark.parametrize("words", [f"OverLimit: {_limit('Batch eval')}", _quota("Batch eval")])
-    def test_the_queue_with_the_display_name_is_found(self, words: str) -> None:
-        reason = "OverLimit" if words.startswith("OverLimit") else "NonPreemptibleOverQuota"
-        queues = {
-            "vision": make_queue(display_name="Batch eval"),
-            "research": make_queue("research", parent=""),
-        }
-        text = words if words.startswith(reason) else f"{reason}: {words}"
-        cause = _cause(text, queues=queues)
-        assert "the queue vision" in cause.sentence
-        assert "above" not in cause.sentence
-        assert _commands(cause) == [f"{_EDIT} vision"]
-
-    def test_a_parent_is_named_as_one(self) -> None:
-        queues = {
-            "vision": make_queue(),
-            "research": make_queue("research", parent="", display_name="All of Research"),
-        }
-        cause = _cause(f"OverLimit: {_limit('All of Research')}", queues=queues)
-        assert cause.sentence.startswith("the queue research, above the pod's queue vision, may use 1 GPU")
-        assert _commands(cause) == [f"{_EDIT} research"]
-        quota = _cause(f"NonPreemptibleOverQuota: {_quota('All of Research')}", queues=queues)
-        assert "the quota of the queue research, above the pod's queue vision: 1 GPU" in quota.sentence
-
-    @pytest.mark.parametrize(
-        "queues",
-        [
-            {"vision": make_queue(), "research": make_queue("research", parent="")},
-            {"vision": Absence.FORBIDDEN},
-            {
-                "vision": make_queue(display_name="Batch eval"),
-                "research": make_queue("research", parent="", display_name="Batch eval"),
-            },
-        ],
-    )
-    def test_no_queue_is_edited_whose_name_is_not_known(self, queues: Any) -> None:
-        cause = _cause(f"OverLimit: {_limit('Batch eval')}", queues=queues)
-        assert cause.sentence.startswith(
-            "the queue Batch eval, which is the pod's queue vision or above it, may use 1 GPU"
-        )
-        assert _commands(cause) == [_LIST]
-
-    def test_the_display_name_of_one_queue_may_be_the_name_of_another(self) -> None:
-        queues = {
-            "vision": make_queue(display_name="research"),
-            "research": make_queue("research", parent="", display_name="Everything"),
-        }
-        assert _commands(_cause(f"OverLimit: {_limit('research')}", queues=queues)) == [f"{_EDIT} vision"]
-
-    def test_the_pod_group_names_the_queue(self) -> None:
-        words = f"OverLimit: {_limit('Batch eval')}"
-        details = {"queueDetails": {"name": "research"}}
-        group = make_pod_group(message=words, reason="OverLimit", details=details)
-        cause = _cause(words, pod_group=group)
-        assert cause.sentence.startswith("the queue research, above the pod's queue vision,")
-        assert _commands(cause) == [f"{_EDIT} research"]
-
-    def test_a_queue_that_the_pod_does_not_use_is_not_edited(self) -> None:
-        words = f"OverLimit: {_limit('Batch eval')}"
-        details = {"queueDetails": {"name": "finance"}}
-        group = make_pod_group(message=words, reason="OverLimit", details=details)
-        assert _commands(_cause(words, pod_group=group)) == []
-
-    def test_the_pod_group_counts_only_for_the_same_words(self) -> None:
-        details = {"queueDetails": {"name": "research"}}
-        group = make_pod_group(
-            message=f"OverLimit: {_limit('research')}", reason="OverLimit", details=details
-        )
-        assert _commands(_cause(f"OverLimit: {_limit()}", pod_group=group)) == [f"{_EDIT} vision"]
-
-    @pytest.mark.parametrize(
-        "details", [None, 1, "text", [], {}, {"queueDetails": None}, {"queueDetails": {"name": 1}}]
-    )
-    def test_details_of_another_form_are_ignored(self, details: Any) -> None:
-        words = f"OverLimit: {_limit()}"
-        group = make_pod_group(message=words, reason="OverLimit", details=details)
-        assert _commands(_cause(words, pod_group=group)) == [f"{_EDIT} vision"]
+# --- KAI compares the share of a gpu-memory pod with its queue node by node ---
 
 
 @pytest.mark.parametrize(
-    ("words", "amount", "remedy"),
+    ("reason", "details", "code"),
     [
+        ("OverLimit", _limit(), Code.QUEUE_OVER_LIMIT),
+        ("NonPreemptibleOverQuota", _quota(), Code.QUEUE_OVER_QUOTA),
+    ],
+)
+def test_a_queue_that_is_full_for_gpu_memory_is_the_cause(reason: str, details: str, code: Code) -> None:
+    pod = make_pod(
+        fraction=None,
+        annotations={keys.GPU_MEMORY: "12000"},
+        unschedulable=_of_nodes("2 node(s) didn't have enough resources: GPUs.", _on_node(reason, details)),
+    )
+    cause = find_cause(make_evidence(pod, nodes=[make_node()], shared_gpu_pods=[]))
+    assert cause.code is code
+    assert "the queue vision" in cause.sentence
+    assert "the pod requests 0.5" in cause.sentence
+    assert _commands(cause) == [f"{_EDIT} vision"]
+
+
+def test_the_node_with_the_smallest_share_counts() -> None:
+    lines = [_on_node("OverLimit", _limit(requested=each)) for each in ("1.5", "0.25", "0.75")]
+    assert _cause(_of_nodes(*lines)).details["requested"] == 0.25
+    assert _cause(_of_nodes(lines[0])).sentence.endswith("it can never start there on GPUs of this size")
+
+
+# --- KAI's text has the display name of the queue, if it has one, and the PodGroup its name ---
+
+_OVER = "OverLimit: "
+_NAMED = {"vision": make_queue(display_name="Batch eval"), "research": make_queue("research", parent="")}
+_ALL = {"vision": make_queue(), "research": make_queue("research", parent="", display_name="Research")}
+_TWICE = _NAMED | {"research": make_queue("research", parent="", display_name="Batch eval")}
+_CROSSED = {
+    "vision": make_queue(display_name="research"),
+    "research": make_queue("research", parent="", display_name="Everything"),
+}
+_ABOVE = "the queue research, above the pod's queue vision"
+_OR_ABOVE = "the queue Batch eval, which is the pod's queue vision or above it"
+
+
+@pytest.mark.parametrize(
+    ("words", "queues", "queue", "commands"),
+    [
+        (_OVER + _limit("Batch eval"), _NAMED, "the queue vision may use 1 GPU", [f"{_EDIT} vision"]),
         (
-            (
-                "OverLimit: vision quota has reached the allowable limit of CPU cores. Limit is 10 cores, currently 8"
-                " cores allocated and workload requested 4 cores"
-            ),
-            "may use 10 CPU cores and uses 8; the pod requests 4",
-            "raise spec.resources.cpu.limit of the queue",
+            _OVER + _limit("Batch eval", requested="3"),
+            _NAMED,
+            "and the pod requests 3: it can never start there",
+            [f"{_EDIT} vision"],
         ),
         (
-            (
-                "OverLimit: vision quota has reached the allowable limit of memory. Limit is 500 GB, currently 400 GB"
-                " allocated and workload requested 200 GB"
-            ),
-            "may use 500 GB of memory and uses 400; the pod requests 200",
-            "raise spec.resources.memory.limit of the queue",
+            "NonPreemptibleOverQuota: " + _quota("Batch eval"),
+            _NAMED,
+            "the quota of the queue vision: 1 GPU",
+            [f"{_EDIT} vision"],
         ),
+        (_OVER + _limit("Research"), _ALL, f"{_ABOVE}, may use 1 GPU", [f"{_EDIT} research"]),
         (
-            (
-                "NonPreemptibleOverQuota: Non-preemptible workload is over quota. Workload requested 4 CPU cores, but"
-                " vision quota is 10 cores, while 8 cores are already allocated for non-preemptible pods."
-            ),
-            "10 CPU cores, of which 8 is used; the pod requests 4",
-            "raise spec.resources.cpu.quota of the queue",
+            "NonPreemptibleOverQuota: " + _quota("Research"),
+            _ALL,
+            f"the quota of {_ABOVE}: 1 GPU",
+            [f"{_EDIT} research"],
         ),
-        (
-            (
-                "NonPreemptibleOverQuota: Non-preemptible workload is over quota. Workload requested 200 GB memory, but"
-                " vision quota is 500 GB, while 400 GB are already allocated for non-preemptible pods."
-            ),
-            "500 GB of memory, of which 400 is used; the pod requests 200",
-            "raise spec.resources.memory.quota of the queue",
+        # No queue is edited whose name is not known.
+        (_OVER + _limit("Batch eval"), _ALL, f"{_OR_ABOVE}, may use 1 GPU", [_LIST]),
+        (_OVER + _limit("Batch eval"), {"vision": FORBIDDEN}, f"{_OR_ABOVE}, may use 1 GPU", [_LIST]),
+        (_OVER + _limit("Batch eval"), _TWICE, f"{_OR_ABOVE}, may use 1 GPU", [_LIST]),
+        # The display name of one queue may be the name of another.
+        (_OVER + _limit("research"), _CROSSED, "the queue vision may use 1 GPU", [f"{_EDIT} vision"]),
+    ],
+)
+def test_a_queue_is_found_by_its_display_name(
+    words: str, queues: Mapping[str, Any], queue: str, commands: list[str]
+) -> None:
+    cause = _cause(words, queues=queues)
+    assert queue in cause.sentence
+    assert _commands(cause) == commands
+
+
+@pytest.mark.parametrize(
+    ("words", "of_group", "details", "commands"),
+    [
+        ("Batch eval", "Batch eval", {"queueDetails": {"name": "research"}}, [f"{_EDIT} research"]),
+        # A queue that the pod does not use is not edited.
+        ("Batch eval", "Batch eval", {"queueDetails": {"name": "finance"}}, []),
+        # The PodGroup counts only for the same words.
+        ("vision", "research", {"queueDetails": {"name": "research"}}, [f"{_EDIT} vision"]),
+        *(
+            ("vision", "vision", details, [f"{_EDIT} vision"])
+            for details in (None, 1, "text", [], {}, {"queueDetails": None}, {"queueDetails": {"name": 1}})
         ),
     ],
 )
-def test_the_resource_that_is_used_up_is_named(words: str, amount: str, remedy: str) -> None:
-    cause = _cause(words)
-    assert amount in cause.sentence
-    assert any(remedy in each.text for each in cause.remedies)
+def test_the_pod_group_names_the_queue(words: str, of_group: str, details: Any, commands: list[str]) -> None:
+    group = make_pod_group(message=_OVER + _limit(of_group), reason="OverLimit", details=details)
+    cause = _cause(_OVER + _limit(words), pod_group=group)
+    assert _commands(cause) == commands
 
+
+@pytest.mark.parametrize(
+    ("words", "amount", "resource"),
+    [
+        (_limit(what="CPU cores", unit="cores"), "may use 1 CPU cores and uses 1", "cpu.limit"),
+        (_limit(what="memory", unit="GB"), "may use 1 GB of memory and uses 1", "memory.limit"),
+        (_quota(requested="4 CPU cores", unit="cores"), "1 CPU cores, of which 1 is used", "cpu.quota"),
+        (_quota(requested="200 GB memory", unit="GB"), "1 GB of memory, of which 1 is used", "memory.quota"),
+    ],
+)
+def test_the_resource_that_is_used_up_is_named(words: str, amount: str, resource: str) -> None:
+    reason = "OverLimit" if "limit" in resource else "NonPreemptibleOverQuota"
+    cause = _cause(f"{reason}: {words}")
+    assert amount in cause.sentence
+    assert any(f"raise spec.resources.{resource} of the queue" in each.text for each in cause.remedies)
+
+
+# --- queues that KAI cannot use ---
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (None, "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
+        (Version(0, 13, 4), "before v0.16.5 KAI's scheduler crashes"),
+        (Version(0, 17, 0), ""),
+    ],
+)
+def test_a_queue_without_a_parent_is_told_by_the_installed_release(
+    version: Version | None, sentence: str
+) -> None:
+    queues = {"vision": make_queue(parent="")}
+    cause = _cause("Unable to schedule pod", queues=queues, kai_version=version)
+    assert cause.code is (Code.QUEUE_WITHOUT_PARENT if sentence else Code.UNDECIDED)
+    assert sentence in cause.sentence
+
+
+def test_a_queue_by_the_label_alone_does_not_contradict_kai() -> None:
+    words = _of_nodes("2 node(s) didn't have enough resources: GPUs")
+    fields: dict[str, Any] = {"pod_group": FORBIDDEN, "queues": {"vision": GONE}}
+    assert _cause(words, **fields).code is Code.NO_GPU_FITS
+    assert _cause("QueueDoesNotExist: Queue 'vision' does not exist.", **fields).code is Code.QUEUE_MISSING
+
+
+@pytest.mark.parametrize(
+    "queues", [{}, {"vision": FORBIDDEN}, {"vision": make_queue(), "research": FORBIDDEN}]
+)
+def test_kais_word_that_a_queue_is_missing_counts_where_it_cannot_be_read(queues: dict[str, Any]) -> None:
+    words = "QueueDoesNotExist: Queue 'vision' does not exist."
+    assert _cause(words, queues=queues).code is Code.QUEUE_MISSING
+    assert _cause(words).code is Code.UNDECIDED, "an old word: both queues exist now"
+
+
+def test_an_empty_queue_label_of_an_owner_is_named() -> None:
+    """A Helm chart with `queue: ""`, and no guard: KAI says that the queue '' does not exist."""
+    owners = [_owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: ""}})]
+    cause = _cause("Queue '' does not exist", pod_group=make_pod_group(queue=""), owners=owners)
+    assert cause.code is Code.QUEUE_MISSING
+    assert cause.sentence == (
+        "the pod's queue is empty: the label kai.scheduler/queue of Deployment web has no value"
+    )
+
+
+# --- what to change ---
 
 _JOB_SET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "web", "uid": "u"}
 
 
-def _owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> WorkloadObject:
-    return decode_workload(json.dumps({"kind": kind, "metadata": {"name": name}} | fields).encode())
+def _owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> PodOwner:
+    return decode_owner(json.dumps({"kind": kind, "metadata": {"name": name}} | fields).encode())
 
 
 def _template(**labels: str) -> dict[str, Any]:
     return {"template": {"metadata": {"labels": labels}}}
 
 
-class TestAnotherQueue:
-    """The label of the namespace is changed only where the pod has its queue from there."""
+_OF_WORKLOAD = (
+    "Set the label kai.scheduler/queue to an existing queue without child queues: on Deployment web and in"
+)
+_OF_NAMESPACE = "Policy owner: name an existing queue without child queues on the namespace"
+_OF_EITHER = "If the workload names its queue itself, set the label kai.scheduler/queue to an existing queue"
+_CREATE = "Administrator: create the queue"
 
-    @staticmethod
-    def _evidence(owners: Sequence[WorkloadObject]) -> PodEvidence:
-        return make_evidence(
+
+@pytest.mark.parametrize(
+    ("owners", "acts"),
+    [
+        ([_owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: "visoin"}})], [_OF_WORKLOAD, _CREATE]),
+        ([_owner(spec=_template(**{keys.QUEUE_LABEL: "visoin"}))], [_OF_WORKLOAD, _CREATE]),
+        ([_owner(spec=_template(app="web"))], [_OF_NAMESPACE, _CREATE]),
+        *(
+            (owners, [_OF_NAMESPACE, _OF_EITHER, _CREATE])
+            for owners in (
+                [],
+                [_owner("RayCluster", "ray")],
+                [_owner(spec={"template": "text"})],
+                [
+                    _owner(
+                        "Job",
+                        metadata={"name": "web", "ownerReferences": [_JOB_SET]},
+                        spec=_template(app="web"),
+                    )
+                ],
+            )
+        ),
+    ],
+)
+def test_the_label_of_the_namespace_is_changed_only_where_the_pod_has_its_queue_from_there(
+    owners: Sequence[PodOwner], acts: list[str]
+) -> None:
+    cause = find_cause(
+        make_evidence(
             make_pod(labels={keys.QUEUE_LABEL: "visoin"}),
             pod_group=make_pod_group(queue="visoin"),
-            queues={"visoin": Absence.MISSING},
+            queues={"visoin": GONE},
             owners=owners,
-            decision=PolicyDecision(reason="", now_reason="", now=""),
+            decision=PolicyDecision(),
         )
-
-    @pytest.mark.parametrize(
-        "owner",
-        [
-            _owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: "visoin"}}),
-            _owner(spec=_template(**{keys.QUEUE_LABEL: "visoin"})),
-        ],
     )
-    def test_a_workload_that_names_its_queue_is_changed(self, owner: WorkloadObject) -> None:
-        cause = explain(self._evidence([owner])).cause
-        assert cause.code is Code.QUEUE_MISSING
-        assert cause.remedies[0].text == (
-            f"Set the label {keys.QUEUE_LABEL} to an existing queue without child queues: on Deployment web and in"
-            " its pod template."
-        )
-        assert _commands(cause) == [_LIST]
+    assert cause.code is Code.QUEUE_MISSING
+    assert [each.text[: len(act)] for each, act in zip(cause.remedies, acts, strict=True)] == acts
 
-    def test_a_workload_that_names_no_queue_has_that_of_the_namespace(self) -> None:
-        cause = explain(self._evidence([_owner(spec=_template(app="web"))])).cause
-        assert [remedy.text.partition(":")[0] for remedy in cause.remedies] == [
-            "Policy owner",
-            "Administrator",
-        ]
-        assert cause.remedies[0].command.startswith("kubectl label namespace team ")
 
-    @pytest.mark.parametrize(
-        "owners",
-        [
+_FIRM = {keys.PREEMPTIBILITY: "non-preemptible"}
+_ON_OWNER = [_owner(metadata={"name": "web", "labels": _FIRM})]
+_LABELLED = f"(label {keys.PREEMPTIBILITY}: non-preemptible)"
+
+
+@pytest.mark.parametrize(
+    ("priority", "owners", "labels", "act", "why"),
+    [
+        ("train", [], _FIRM, f"Remove the label {keys.PREEMPTIBILITY}, in a new pod, which", _LABELLED),
+        ("train", _ON_OWNER, {}, f"Remove the label {keys.PREEMPTIBILITY}, on Deployment web and", _LABELLED),
+        (
+            "inference",
             [],
-            [_owner("RayCluster", "ray")],
-            [_owner(spec={"template": "text"})],
-            [
-                _owner(
-                    "Job",
-                    metadata={
-                        "name": "web",
-                        "ownerReferences": [_JOB_SET],
-                    },
-                    spec=_template(app="web"),
-                )
-            ],
-        ],
+            _FIRM,
+            f"Remove the label {keys.PREEMPTIBILITY} and set priorityClassName: train",
+            "",
+        ),
+        ("inference", [], {}, "Use a preemptible priority", "(priority inference)"),
+        ("inference", [], {keys.PREEMPTIBILITY: "preemptible"}, "Use a preemptible", "(priority inference)"),
+    ],
+)
+def test_the_label_of_preemptibility_decides_before_the_priority(
+    priority: str, owners: list[PodOwner], labels: dict[str, str], act: str, why: str
+) -> None:
+    pod = make_pod(unschedulable=f"NonPreemptibleOverQuota: {_quota()}", labels=labels)
+    evidence: PodEvidence = make_evidence(
+        pod, pod_group=make_pod_group(priorityClassName=priority), owners=owners
     )
-    def test_both_are_told_where_the_origin_of_the_label_is_not_known(
-        self, owners: list[WorkloadObject]
-    ) -> None:
-        texts = _remedies(self._evidence(owners))
-        assert texts[0].startswith("Policy owner: unless the workload names its queue itself, name ")
-        assert texts[1].startswith(f"If it does, set the label {keys.QUEUE_LABEL} to an existing queue")
-
-
-class TestPreemptibility:
-    """The label decides before the priority."""
-
-    @staticmethod
-    def _evidence(priority: str, owners: Sequence[WorkloadObject] = (), **labels: str) -> PodEvidence:
-        pod = make_pod(unschedulable=f"NonPreemptibleOverQuota: {_quota()}", labels=labels)
-        group = make_pod_group(priorityClassName=priority)
-        return make_evidence(pod, pod_group=group, owners=owners)
-
-    @pytest.mark.parametrize(
-        ("owners", "labels", "place"),
-        [
-            ([], {keys.PREEMPTIBILITY: "non-preemptible"}, "in a new pod, which replaces this one"),
-            (
-                [_owner(metadata={"name": "web", "labels": {keys.PREEMPTIBILITY: "non-preemptible"}})],
-                {},
-                "on Deployment web and in its pod template",
-            ),
-        ],
-    )
-    def test_the_label_is_to_be_removed(
-        self, owners: list[WorkloadObject], labels: dict[str, str], place: str
-    ) -> None:
-        evidence = self._evidence("train", owners, **labels)
-        assert _remedies(evidence)[0].startswith(f"Remove the label {keys.PREEMPTIBILITY}, {place}. KAI may ")
-        assert (
-            f"not preemptible (label {keys.PREEMPTIBILITY}: non-preemptible)"
-            in explain(evidence).cause.sentence
-        )
-
-    def test_a_priority_that_is_not_preemptible_is_to_be_changed_too(self) -> None:
-        remedies = _remedies(self._evidence("inference", **{keys.PREEMPTIBILITY: "non-preemptible"}))
-        assert remedies[0].startswith(
-            f"Remove the label {keys.PREEMPTIBILITY} and set {keys.PRIORITY_LABEL}: train, in a new pod"
-        )
-
-    @pytest.mark.parametrize("labels", [{}, {keys.PREEMPTIBILITY: "preemptible"}])
-    def test_without_the_label_the_priority_decides(self, labels: dict[str, str]) -> None:
-        evidence = self._evidence("inference", **labels)
-        assert _remedies(evidence)[0].startswith("Use a preemptible priority")
-        assert "not preemptible (priority inference)" in explain(evidence).cause.sentence
+    cause = explain(evidence).cause
+    assert cause.remedies[0].text.startswith(act)
+    assert f"not preemptible {why}" in cause.sentence

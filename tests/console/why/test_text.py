@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.explanation import Code, Explanation, PodFinding, Remedy, Step
-from console.why.text import as_json, as_text
+from console.why.explanation import Code, Explanation, PodFinding, Remedy, Step, as_json, as_text
 from service.text import width
 
 
@@ -30,7 +29,7 @@ ANSWER = Explanation(
                 Remedy("Wait until other pods of the queue end, or ask for a larger quota."),
                 Remedy("See which pods the queue has.", f"kaishare top {'--namespace team ' * 6}--once"),
             ],
-            {"gpu_quota": 1.0, "queue": "vision", "rate": float("nan")},
+            {"quota": 1.0, "queue": "vision"},
         ),
         PodFinding(Code.EVICTED, "KAI evicted an earlier pod", [Remedy("Look.", "kubectl get events")]),
     ],
@@ -149,7 +148,7 @@ def test_the_document() -> None:
         "details": {},
         "page": "docs/troubleshooting.md#evicted",
     }
-    assert document["findings"][0]["details"] == {"gpuQuota": 1.0, "queue": "vision", "rate": None}
+    assert document["findings"][0]["details"] == {"quota": 1.0, "queue": "vision"}
     assert document["findings"][0]["remedies"][0]["command"] is None
     assert document["story"][1:3] == [
         {"at": None, "last": None, "times": 1, "what": "grouped", "text": "by KAI in the queue vision"},

@@ -1,0 +1,283 @@
+"""Causes in KAI's verdict that no node can take the pod: words about nodes, GPUs without room. Pure.
+
+KAI has the same words for both. The free part of a shared GPU follows from the shares of the pods of its
+group. Pods with shares of several GPUs have other labels and are not listed, so that the part is an upper
+bound.
+
+KAI looks for free resources first, and at taints, selectors and the rest only of nodes that have them
+(v0.9.8 to v0.17.0, `session.go`, FittingNode). A node without GPUs therefore lacks GPUs, and a node
+with another reason has room.
+
+The texts are those of KAI v0.9.8, v0.13.4 and v0.17.0. The order of the rules matters: a text of one cause
+may contain that of another.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from console.cluster.facts import items
+from console.why.acts import finding
+from console.why.evidence import (
+    PodEvidence,
+    Request,
+    SchedulerVerdict,
+    gpus,
+    is_reservation,
+    number,
+    request_of,
+)
+from console.why.explanation import Code, PodFinding
+from kai import keys
+from kai.share_bytes import Card
+from kube.kinds import Node, Pod
+from service.text import LONGEST_VALUE, first_few, one_line
+
+_SMALLEST: Final = 0.005
+"""Half of the smallest part that KAI counts."""
+_TOPOLOGY: Final = re.compile(
+    r"Requested topology (\S{1,253}) does not exist"
+    r"|matching topology tree haven't been found for job \S{1,400} workload topology name: (\S{1,253})"
+)
+_TOPOLOGY_TOO_SMALL: Final = ("no domains found", "can allocate only")
+_GANG: Final = re.compile(r"Resources were found for ([0-9]{1,6}) pods while ([0-9]{1,6}) are required")
+_SUBGROUP: Final = re.compile(
+    r"Resources were found for ([0-9]{1,6}) pods from all sub-groups while sub-group (\S{1,253}) requires"
+    r" ([0-9]{1,6}) pods"
+)
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
+_HEAD: Final = "no nodes with enough resources were found: "
+_LINE: Final = re.compile(r"([0-9]{1,6}) (.{1,400})")
+_GPU_MEMORY: Final = "resources: GPU memory"
+_GPUS: Final = "resources: GPU"
+_NO_LABEL: Final = "gpu memory count"
+_OF_ALL_NODES: Final = (
+    (
+        "affinity/selector",
+        Code.NODE_SELECTOR_MATCHES_NONE,
+        "no node matches the pod's nodeSelector or node affinity",
+        "correct-affinity",
+    ),
+    (
+        "untolerated taint",
+        Code.TAINT_NOT_TOLERATED,
+        "every node has a taint that the pod does not tolerate",
+        "tolerate",
+    ),
+    ("is unschedulable", Code.NODES_CORDONED, "every node is cordoned (spec.unschedulable)", "uncordon"),
+)
+"""A reason, the cause that it means if all nodes have it, and what to do."""
+
+
+def unschedulable(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the cause in KAI's words; None for words that are not known."""
+    verdict = evidence.verdict
+    if verdict is None:
+        return None
+    return (
+        _topology(evidence, verdict)
+        or _claim(evidence, pod, verdict)
+        or _never_fits(evidence, verdict)
+        or _gang(evidence, pod, verdict)
+        or _of_nodes(evidence, pod, verdict.text)
+    )
+
+
+def _topology(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
+    match = _TOPOLOGY.search(verdict.all_text)
+    if match is not None:
+        name = (match[1] or match[2]).rstrip(".")
+        what = f"the workload names the topology {name}, which does not exist"
+        return finding(evidence, Code.TOPOLOGY_MISSING, what, "correct-topology", "create-topology")
+    if any(text in verdict.all_text for text in _TOPOLOGY_TOO_SMALL):
+        what = f"no part of the topology has room for the workload: {one_line(verdict.text)}"
+        return finding(evidence, Code.TOPOLOGY_DOES_NOT_FIT, what, "prefer-topology")
+    return None
+
+
+def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFinding | None:
+    if "VolumeBinding" not in verdict.all_text and "PersistentVolumeClaim" not in verdict.all_text:
+        return None
+    phases = {claim.metadata.name: claim.status.phase for claim in items(evidence.claims)}
+    missing = [name for name in pod.claim_names if evidence.claims.is_known and name not in phases]
+    unbound = [name for name in pod.claim_names if phases.get(name, "Bound") != "Bound"]
+    names = missing or unbound or list(pod.claim_names)
+    says = verdict.all_text.partition("VolumeBinding: ")[2].partition("\n")[0] or verdict.text
+    unusable = "has no volume" if unbound else f"is not usable: {one_line(says)}"
+    return finding(
+        evidence,
+        Code.CLAIM_NOT_BOUND,
+        f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
+        f" {'does not exist' if missing else unusable}",
+        "read-claim" if names else "change-requirements",
+        claims=" ".join(names[:3]),
+    )
+
+
+def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
+    """Return the finding for a pod that is larger than any node."""
+    text = verdict.all_text
+    if "No node in " in text and " has GPU resources" in text:
+        return _no_gpu_nodes(evidence)
+    before, phrase, _ = text.partition(" resources available in a single node")
+    resource = one_line(before.rpartition("Max ")[2], LONGEST_VALUE)
+    most = one_line(text.partition(" is topped at ")[2].partition("\n")[0]).rstrip(". ")
+    if not phrase or not resource or not most:
+        return None
+    match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
+    amount = float(match[0]) if match else 0
+    units = {
+        "GPU": gpus(amount),
+        "CPU": f"{number(amount)} CPU cores",
+        "memory": f"{number(amount)} GB of memory",
+    }
+    requested = units.get(resource, f"{number(amount)} {resource}") if match else f"more {resource}"
+    what = f"the pod requests {requested}, and no node has more than {most}"
+    return finding(evidence, Code.NODE_TOO_SMALL, what, "fit-node")
+
+
+def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFinding | None:
+    """Return the finding for a gang; the nodes' reasons are the cause where not even one pod has room."""
+    match = _SUBGROUP.search(verdict.all_text)
+    whose = f" of its part {match[2]}" if match else ""
+    match = match or _GANG.search(verdict.all_text)
+    if match is None:
+        return None
+    room, needed = match[1], match[match.lastindex or 1]
+    of_one = _of_nodes(evidence, pod, match.string[match.end() :]) if room == "0" else None
+    what = f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}"
+    details = {"needed": int(needed), "found": int(room)}
+    return of_one or finding(evidence, Code.GANG_DOES_NOT_FIT, what, "shrink-gang", details=details)
+
+
+def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
+    """Return the cause from the reasons of the nodes, in KAI's words about the pod or about its gang."""
+    lines = text.partition(_HEAD)[2].split("\n")
+    matches = filter(None, (_LINE.match(line.strip()) for line in lines))
+    reasons = [_Reason(int(match[1]), match[2].rstrip(". ")) for match in matches]
+    request = request_of(pod)
+    nodes = items(evidence.nodes)
+    if not reasons:
+        # KAI says no more than this of gpu-memory that fits on no GPU, and where no node offers GPUs.
+        if not (request.is_any and text.rstrip(". \n").endswith("due to: Unable to schedule pod")):
+            return None
+        if evidence.nodes.is_known and nodes and not any(node.gpus for node in nodes):
+            return _no_gpu_nodes(evidence)
+        return _no_gpu_fits(evidence, pod)
+    if all(_NO_LABEL in reason.text for reason in reasons):
+        missing = f"no node has the label {keys.NODE_GPU_MEMORY}"
+        what = f"{missing}, so that KAI cannot convert {request.text} into a share"
+        return finding(evidence, Code.GPU_MEMORY_LABEL_MISSING, what, "use-fraction", "install-gfd")
+    if all(_GPUS in reason.text for reason in reasons):
+        if not _is_too_big(reasons, request, nodes):
+            return _no_gpu_fits(evidence, pod)
+        cards = [card.units for node in nodes if (card := _card_of(node)) is not None]
+        most = f" ({max(cards)} MiB)" if cards else ""
+        what = f"the pod requests {request.text}, more than any GPU has{most}"
+        return finding(evidence, Code.GPU_MEMORY_TOO_BIG, what, "request-card")
+    for pattern, code, what, act in _OF_ALL_NODES:
+        if all(pattern in reason.text for reason in reasons):
+            return finding(evidence, code, f"{what}{_details(code, pod, nodes)}", act)
+    return _mixed(evidence, reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """One line of KAI's text."""
+
+    nodes: int
+    text: str
+
+
+def _details(code: Code, pod: Pod, nodes: Sequence[Node]) -> str:
+    """Return what the pod asks of nodes, or what the nodes have, at the end of a sentence."""
+    words: list[str] = []
+    if code is Code.NODE_SELECTOR_MATCHES_NONE:
+        words = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
+    elif code is Code.TAINT_NOT_TOLERATED:
+        words = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
+    return f" ({first_few(words, 3)})" if words else ""
+
+
+def _mixed(evidence: PodEvidence, reasons: Sequence[_Reason]) -> PodFinding:
+    """Return the finding for nodes with different reasons: those that do not lack resources have room."""
+    words = first_few([f"{reason.nodes} {reason.text}" for reason in reasons], 4)
+    acts = [act for part, _, _, act in _OF_ALL_NODES if any(part in each.text for each in reasons)]
+    if any(_GPUS in reason.text for reason in reasons):
+        acts.append("wait-for-gpu-nodes" if acts else "wait-for-pods")
+    what = f"no node can take the pod: {words}"
+    return finding(evidence, Code.NO_NODE_FITS, what, *(acts or ["change-requirements"]))
+
+
+def _no_gpu_nodes(evidence: PodEvidence) -> PodFinding:
+    return finding(evidence, Code.NO_GPU_NODES, "no node offers GPUs (nvidia.com/gpu)", "start-device-plugin")
+
+
+def _is_too_big(reasons: Sequence[_Reason], request: Request, nodes: Sequence[Node]) -> bool:
+    """Whether gpu-memory exceeds every GPU, by the nodes' labels, else by KAI's words about all nodes.
+
+    A node without GPUs counts with 100 MiB, so that these words alone may be about such nodes.
+    """
+    small = sum(reason.nodes for reason in reasons if _GPU_MEMORY in reason.text)
+    if not small or request.memory_mib is None:
+        return False
+    cards = [card for node in nodes if (card := _card_of(node)) is not None]
+    if cards:
+        return all(card.units < request.memory_mib for card in cards)
+    others = sum(reason.nodes for reason in reasons if _GPU_MEMORY not in reason.text)
+    return others in (0, small)  # v0.17.0 adds "GPUs" for the same nodes
+
+
+def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
+    """Return the finding for a pod for which KAI finds no GPU with enough room."""
+    request = request_of(pod)
+    wanted = f"requests {request.text}" if request.is_any else "needs GPUs"
+    details: dict[str, float | str] = {}
+    acts = ["wait-for-pods"]
+    free, portion = _free_parts(evidence), request.portion(None)
+    if not request.is_share:
+        what = f"the pod {wanted}, and no node has {'as many' if request.whole > 1 else 'that much'} free"
+    elif free == ():
+        what = f"the pod {wanted}, and all GPUs are in use"
+    else:
+        what = f"the pod {wanted}, and no GPU has that much free in one piece"
+        acts.append("request-smaller")
+    if free and (portion is None or max(free) < portion - _SMALLEST):
+        largest, together = max(free), sum(free)
+        details = {"largestFreeGpu": round(largest, 2), "freeGpus": round(together, 2)}
+        what += f": the largest free part of a shared GPU is at most {number(largest)}"
+        if len(free) > 1:
+            what += f" ({number(together)} in {len(free)} parts)"
+    return finding(evidence, Code.NO_GPU_FITS, what, *acts, details=details)
+
+
+def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
+    """Return the free parts of the shared GPUs; None if they are not known."""
+    if not (evidence.shared_gpu_pods.is_known and evidence.nodes.is_known):
+        return None
+    cards = {node.metadata.name: _card_of(node) for node in items(evidence.nodes)}
+    used: defaultdict[str, float] = defaultdict(float)
+    reserved: set[str] = set()
+    unreadable: set[str] = set()
+    for pod in items(evidence.shared_gpu_pods):
+        if is_reservation(pod):
+            reserved |= pod.gpu_groups
+            continue
+        portion = request_of(pod).portion(cards.get(pod.spec.node_name))
+        for group in pod.gpu_groups:
+            used[group] += portion or 0
+            unreadable |= {group} if portion is None else set()
+    parts = [1 - used[group] for group in reserved & used.keys() - unreadable]
+    free = tuple(part for part in parts if part > _SMALLEST)
+    is_complete = reserved == used.keys() and not unreadable
+    return free if free or is_complete else None
+
+
+def _card_of(node: Node) -> Card | None:
+    """Return a GPU of a node, by its label; None without a valid one."""
+    try:
+        return Card.from_label(node.metadata.labels.get(keys.NODE_GPU_MEMORY, ""))
+    except ValueError:
+        return None

@@ -1,0 +1,253 @@
+"""Why KAI's scheduler has not decided about a pod: another scheduler, a gate, no PodGroup, silence. Pure."""
+
+import re
+from datetime import timedelta
+from typing import Any, Final
+
+from console.cluster.facts import Fact, Why, items
+from console.why.acts import ACTS, finding
+from console.why.causes.creation import refusal
+from console.why.evidence import PodEvidence, PolicyDecision, request_of, waited
+from console.why.explanation import Code, PodFinding
+from kai import keys
+from kube.kinds import Event, Pod
+from service.text import listed, one_line
+from service.units import duration
+
+SETTLED: Final = timedelta(seconds=20)
+"""Time after which a program of KAI that has done nothing for a pod is probably down.
+
+Pod-grouper, scheduler and binder were done within 3 s each (v0.9.8, v0.13.4, v0.17.0).
+"""
+HARMLESS: Final = ("not found", "already exists", "the object has been modified")
+"""Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
+_MOST_REPEATED: Final = 25
+"""KAI's client writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
+_REFUSAL: Final = re.compile(
+    r"ValidatingAdmissionPolicy 'kaishare-guard-[a-z]{1,20}' with binding '[^']{1,253}' denied request:"
+    r" kaishare-guard: "
+)
+_LONGEST_WORDS: Final = 600
+"""The guard's longest sentence has about 560 characters; an Event's message has at most 1024."""
+_GUARD_ACTS: Final = {
+    'queue "': "guard-queue",
+    "priority and preemptibility stay": "guard-priority",
+    "a pod stays in its PodGroup": "guard-owner",
+    "the name of the PodGroup": "guard-spark",
+    "only KAI's scheduler writes": "guard-annotations",
+}
+"""What to do, by the beginning of the guard's sentence."""
+_WAITING: Final = re.compile(
+    r"Waiting for ([0-9]{1,6}) pods(?: for SubGroup (\S{1,253}))?, currently ([0-9]{1,6})"
+    r" exist, ([0-9]{1,6}) are"
+    r" gated"
+)
+
+
+def is_in_kai(pod: Pod, scheduler: str) -> bool:
+    """Whether KAI's scheduler, or the one that the policy names, schedules the pod."""
+    name = pod.spec.scheduler_name
+    if name in (keys.SCHEDULER_NAME, scheduler):
+        return True
+    return name != keys.DEFAULT_SCHEDULER and bool(pod.pod_group_name)
+
+
+def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
+    """Return the finding for a pod that another scheduler schedules."""
+    name = pod.spec.scheduler_name
+    condition = pod.status.condition("PodScheduled")
+    request = request_of(pod)
+    if name != keys.DEFAULT_SCHEDULER and not pod.is_bound and condition is None:
+        yet = " yet" if evidence.age is not None and evidence.age < SETTLED else ""
+        what = f"the pod names the scheduler {name}, and no program has looked at the pod{yet}"
+        acts = ["correct-scheduler", "set-scheduler"]
+        return finding(evidence, Code.SCHEDULER_UNKNOWN, what, *acts, scheduler=evidence.scheduler)
+    asks = (
+        ["ask-for-queue"] if evidence.decision.is_missing and request.is_any and not pod.queue_label else []
+    )
+    if request.is_share:
+        effect = "runs without a GPU" if pod.is_bound else "gets no GPU"
+        effect = f"its share of {request.text} is ignored, and it {effect}"
+    elif pod.queue_label or (evidence.decision.known is not None and request.is_any):
+        effect = "its queue does not count"
+        effect += f", and {request.text} is taken outside of every queue" if request.is_any else ""
+    else:
+        says = f": {one_line(condition.message)}" if condition and condition.status == "False" else ""
+        acts = [] if pod.is_bound else [*asks, "read-events"]
+        return finding(evidence, Code.OUTSIDE_KAI, f"{name} schedules the pod, not KAI{says}", *acts)
+    acts = [*_left_alone(evidence), *asks, "set-scheduler"]
+    what = f"{name} schedules the pod, not KAI: {effect}"
+    return finding(evidence, Code.OTHER_SCHEDULER, what, *acts, scheduler=evidence.scheduler)
+
+
+def _left_alone(evidence: PodEvidence) -> list[str]:
+    """Return what to do about a pod that kaishare left alone, by what it would decide about it now."""
+    decision = evidence.decision.known or PolicyDecision()
+    act = f"left-{decision.now_reason}"
+    if decision.reason or not (act in ACTS or decision.now.startswith("changed")):
+        return []
+    return [act if act in ACTS else "left-before"]
+
+
+def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod with scheduling gates, at which no scheduler looks."""
+    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    if not gates:
+        return None
+    what = f"the pod has the scheduling gate {listed(gates)}"
+    what += ": no scheduler looks at it before the gate is removed"
+    return finding(evidence, Code.SCHEDULING_GATE, what, "open-gate")
+
+
+def refused_by_host(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod of a vCluster that the host's API server refuses.
+
+    vCluster v0.36.1 tells it by an Event SyncError with the host's message.
+    """
+    if pod.pod_group_name:
+        return None  # the host has accepted the pod
+    texts = [event.message for event in evidence.about_pod("SyncError") if HARMLESS[-1] not in event.message]
+    return refusal(evidence, texts[-1]) if texts else None
+
+
+def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod whose PodGroup the guard refuses: the first one, else a change of it.
+
+    The refusal is in an Event about the pod, which vCluster copies to its tenant. Anyone who may create
+    Events in the namespace can write one: the guard's words are quoted, and what to do comes from here.
+    """
+    words = _words_of_guard(evidence, pod)
+    if not words:
+        return None
+    act = next((act for start, act in _GUARD_ACTS.items() if words.startswith(start)), "guard-other")
+    if pod.pod_group_name:
+        what = f"the guard keeps the pod's PodGroup as it is: {words}"
+        return finding(evidence, Code.GROUP_UNCHANGED, what, act)
+    return finding(evidence, Code.GROUP_REFUSED, f"the guard refuses the pod's PodGroup: {words}", act)
+
+
+def _words_of_guard(evidence: PodEvidence, pod: Pod) -> str:
+    """Return the guard's sentence in the newest warning of KAI's pod-grouper about this pod; or nothing."""
+    own = {"", pod.metadata.uid}
+    events = [e for e in _warnings(evidence) if e.component == "pod-grouper" and e.involved_object.uid in own]
+    match = _REFUSAL.search(events[-1].message) if events else None
+    return one_line(events[-1].message[match.end() :], _LONGEST_WORDS) if match else ""
+
+
+def _warnings(evidence: PodEvidence) -> list[Event]:
+    """Return the warnings of KAI's pod-grouper that healthy pods do not have, oldest first."""
+    return [
+        event
+        for event in evidence.about_pod("PodGrouperWarning")
+        if _REFUSAL.search(event.message) or not any(text in event.message for text in HARMLESS)
+    ]
+
+
+def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod without a PodGroup, which KAI's scheduler therefore does not know."""
+    if pod.pod_group_name:
+        return None
+    refused = guarded(evidence, pod)
+    if refused is not None or not evidence.is_kai_served:
+        return refused
+    code, warnings = Code.POD_GROUP_MISSING, _warnings(evidence)
+    if warnings:
+        what = f"KAI's pod-grouper cannot group the pod: {one_line(warnings[-1].message)}"
+        return finding(evidence, code, what, "read-pod-grouper")
+    age = evidence.age
+    what = f"KAI's pod-grouper has not grouped the pod{waited(age)}, so that no scheduler looks at it"
+    if not evidence.pod_events.is_known:
+        return finding(evidence, code, what, "read-events")  # they may name a refusal
+    if age is not None and age < SETTLED:
+        passed = duration(age.total_seconds())
+        what = f"KAI's pod-grouper has not grouped the pod yet, {passed} after its creation"
+        return finding(evidence, code, what, "wait-seconds")
+    return finding(evidence, code, what, "start-kai", program="pod-grouper")
+
+
+def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a gang that lacks pods."""
+    events = evidence.about_groups("NotReady", pod.pod_group_name or "-")
+    if evidence.verdict is not None or not events or _is_over(evidence, events[-1]):
+        return None
+    code, act = Code.GANG_INCOMPLETE, "find-missing-pods"
+    match = _WAITING.search(events[-1].message)
+    if match is None:
+        what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
+        return finding(evidence, code, what, act)
+    of = f" of its part {match[2]}" if match[2] else ""
+    gates = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
+    what = (
+        f"the workload needs {match[1]} pods{of} at the same time, and only {match[3]}"
+        f" exist{'s' * (match[3] == '1')}{gates}"
+    )
+    return finding(evidence, code, what, act, details={"needed": int(match[1]), "exist": int(match[3])})
+
+
+def _is_over(evidence: PodEvidence, event: Event) -> bool:
+    """Whether a gang has been completed since: complete ones have such an Event from their beginning, too.
+
+    KAI repeats it while it is true, up to its client's limit of Events of an object.
+    """
+    if event.last is None or event.times >= _MOST_REPEATED:
+        return False
+    return evidence.now - event.last > SETTLED
+
+
+def node_pool(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a node pool for which KAI has no scheduler."""
+    pool = _node_pool(evidence, pod)
+    is_known = evidence.pod_group.is_known and _are_shards_known(evidence)
+    is_served = any(shard.spec.partition_label_value == pool for shard in items(evidence.shards))
+    if evidence.verdict is not None or not pool or not is_known or is_served:
+        return None
+    what = f"the pod names the node pool {pool}, for which KAI has no scheduler (SchedulingShard)"
+    return finding(evidence, Code.NODE_POOL_WITHOUT_SHARD, what, "correct-node-pool", "create-shard")
+
+
+def _node_pool(evidence: PodEvidence, pod: Pod) -> str:
+    group = evidence.pod_group.known
+    labels = {**pod.metadata.labels, **(group.metadata.labels if group else {})}
+    return labels.get(keys.NODE_POOL_LABEL, "")
+
+
+def _are_shards_known(evidence: PodEvidence) -> bool:
+    """Whether it is known which node pools have a scheduler: without the kind, none has one."""
+    return evidence.shards.is_known or evidence.shards.why is Why.UNSERVED
+
+
+def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+    """Return the finding for a PodGroup about which the scheduler has said nothing.
+
+    KAI v0.9.8 is silent about a queue that does not exist as well, and every release about a node pool
+    without a SchedulingShard.
+    """
+    if evidence.verdict is not None or evidence.about_pod("Scheduled"):
+        return None
+    group = evidence.pod_group.known
+    excluded_by: list[Fact[Any]] = [
+        evidence.pod_group,
+        evidence.bind_request,
+        evidence.pod_events,
+        evidence.group_events,
+        *evidence.queues.values(),
+        *([evidence.shards] if _node_pool(evidence, pod) and not _are_shards_known(evidence) else []),
+    ]
+    age = evidence.since(group.metadata.creation_timestamp) if group else evidence.age
+    if group is not None and age is not None and age < SETTLED:
+        passed = duration(age.total_seconds())
+        what = f"KAI's scheduler has not looked at the pod yet, {passed} after it was grouped"
+        acts = ["wait-seconds"]
+    else:
+        what = f"KAI's scheduler has said nothing about the pod{waited(age)}"
+        acts = ["start-scheduler", "mend-root-queues"]
+    return finding(evidence, Code.SCHEDULER_SILENT, what, *acts, excluded_by=excluded_by)
+
+
+def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
+    """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
+    if evidence.is_kai_served or evidence.verdict is not None:
+        return None
+    what = f"KAI has said nothing about the pod{waited(evidence.age)}"
+    what += ", and KAI's objects are not on this API server"
+    return finding(evidence, Code.KAI_NOT_SERVED, what, "ask-host", "check-dns", "install-kai")

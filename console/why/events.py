@@ -1,0 +1,236 @@
+"""The Events about a pod or workload, by uids and names: which of a namespace's Events concern it.
+
+A name alone does not tell the Job `train-2` from what a controller makes for the Job `train`: the uid decides
+where it is known, else the form of the names that the kind's controller gives. Any tenant can write Events in
+its namespace: the newest are kept, in bounded memory.
+"""
+
+import heapq
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Final
+
+import msgspec
+
+from console.cluster.facts import Fact, FactReader, Listing, items
+from kube.kinds import EVENTS, Event, FullMeta, Pod, PodOwner
+from service.names import LONGEST_SUBDOMAIN
+from service.text import shorten
+
+MOST_EVENTS: Final = 500
+"""Maximum number of Events kept of one list."""
+LONGEST_MESSAGE: Final = 4096
+"""Maximum length of a kept message, in characters."""
+_LONGEST_WORD: Final = 128
+"""Maximum length of a reason and of a component's name, in characters."""
+_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+"""Annotation of the pods of an Indexed Job."""
+_NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
+"""Reasons of Events about pods that a controller could not create: Kubernetes', and training-operator's."""
+_NAME: Final = re.compile(r"pg-(.{1,253})-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+_GENERATED: Final = re.compile(
+    r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
+    r"|[0-9]{1,10}(?:-[0-9]{1,5})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
+    r"|(?:chief|evaluator|head|launcher|leader|master|ps|server|worker)-[0-9]{1,5}"
+    r"|raycluster-[bcdfghjklmnpqrstvwxz2456789]{5}"
+)
+"""What controllers add to an owner's name: hashes without vowels (apimachinery, `util/rand`), an index, the
+time of a CronJob, a role and an index (training-operator), or `raycluster` (KubeRay, for a RayJob or
+RayService)."""
+
+INDEXED_JOB: Final = "Job, Indexed"
+"""Kind of a Job whose pods have an index; the kind `Job` is one whose pods have none."""
+_NOTHING: Final = re.compile(r"(?!)")
+_RANDOM: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
+_INDEX_RANDOM: Final = re.compile(r"[0-9]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}")
+_INDEX: Final = re.compile(r"[0-9]{1,10}")
+_HASH: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
+_MINUTE: Final = re.compile(r"[0-9]{8,10}(?:-[0-9]{1,10})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
+_ROLE: Final = re.compile(r"(?:chief|evaluator|launcher|master|ps|server|worker)-[0-9]{1,5}")
+_ADDED: Final = {
+    "Pod": _NOTHING.fullmatch,
+    **dict.fromkeys(("ReplicaSet", "ReplicationController", "DaemonSet", "Job"), _RANDOM.fullmatch),
+    INDEXED_JOB: _INDEX_RANDOM.fullmatch,
+    "StatefulSet": _INDEX.fullmatch,
+    "Deployment": _HASH.fullmatch,
+    "CronJob": _MINUTE.fullmatch,
+    **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob"), _ROLE.fullmatch),
+}
+"""What the controllers of Kubernetes and of training-operator add to the name of an object of the kind."""
+_BETWEEN: Final = {"Deployment": "ReplicaSet", "CronJob": "Job"}
+"""Kinds that create pods by objects of another kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedObject:
+    """A pod or workload, as far as it is known."""
+
+    kind: str = ""
+    """Empty if it may be any."""
+    name: str
+    uid: str = ""
+    """Empty if it is not known."""
+    is_read: bool = False
+    """Whether the object or one that it owns was read, so that its owners are known."""
+
+
+def workload_of(group: str) -> str:
+    """Return the name of the workload in the name of a PodGroup; the whole name of one made by hand.
+
+    KAI names a group `pg-WORKLOAD-UID`; the workload is the pod itself, or the owner whose pods KAI schedules
+    together (v0.9.8, v0.13.4, v0.17.0).
+    """
+    match = _NAME.fullmatch(group)
+    return match[1] if match else group
+
+
+def is_made_for(name: str, owner: str, kind: str = "") -> bool:
+    """Whether a controller may have given this name to an object of an owner, of a kind if it is known."""
+    fits = _ADDED.get(kind, _GENERATED.fullmatch)
+    return name.startswith(f"{owner}-") and fits(name, len(owner) + 1) is not None
+
+
+def may_concern(group: str, target: NamedObject) -> bool:
+    """Whether a PodGroup may be for a pod or workload, for a pod of it or, if it was not read, its owner."""
+    match = _NAME.fullmatch(group)
+    workload, uid = (match[1], match[2]) if match else (group, "")
+    if workload == target.name:
+        return not (uid and target.uid) or uid == target.uid
+    return is_made_for(workload, target.name, target.kind) or (
+        not target.is_read and is_made_for(target.name, workload)
+    )
+
+
+def creates_for(kind: str, name: str, uid: str, target: NamedObject) -> bool:
+    """Whether an object, by its kind, name and uid, may create the pods of a workload."""
+    if kind == target.kind and uid and target.uid:
+        return uid == target.uid
+    if target.kind not in _ADDED:  # the objects in between are not known
+        return name == target.name or is_made_for(name, target.name)
+    if kind == target.kind:
+        return name == target.name
+    return kind == _BETWEEN.get(target.kind) and is_made_for(name, target.name, target.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class EventReader:
+    """Reads the Events that concern a pod or workload that was named."""
+
+    reader: FactReader
+    namespace: str
+    kind: str
+    name: str
+
+    async def about_pod(self, name: str, pod: Pod | None) -> Listing[Event]:
+        """Return the Events about a pod, oldest first, without those about an earlier pod of the name."""
+
+        def keep(event: Event) -> bool:
+            return pod is None or is_of(pod, event.involved_object.uid, event.metadata)
+
+        return await self._read(f"involvedObject.kind=Pod,involvedObject.name={name}", keep)
+
+    async def about_groups(self, pod: Pod | None, workload: PodOwner | None) -> Listing[Event]:
+        """Return the Events about PodGroups of the pod or workload, and of earlier pods of it."""
+        related = self._related(pod, workload)
+        above = {owner.name for owner in workload.metadata.owner_references} if workload else set()
+
+        def keep(event: Event) -> bool:
+            group = event.involved_object.name
+            is_own = pod is not None and group == pod.pod_group_name
+            return is_own or workload_of(group) in above or any(may_concern(group, each) for each in related)
+
+        return await self._read("involvedObject.kind=PodGroup", keep)
+
+    async def about_creation(self, workload: PodOwner | None) -> Listing[Event]:
+        """Return the Events about pods that could not be created for the workload, oldest first."""
+        uid = workload.metadata.uid if workload else ""
+        target = NamedObject(kind=self.kind, name=self.name, uid=uid)
+
+        def keep(event: Event) -> bool:
+            about = event.involved_object
+            return creates_for(about.kind, about.name, about.uid, target)
+
+        lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
+        events = tuple(sorted(chain.from_iterable(map(items, lists)), key=_seconds))
+        unread = next((each for each in lists if not each.is_known), lists[0])
+        return Fact(events, unread.why, unread.line)
+
+    def _related(self, pod: Pod | None, workload: PodOwner | None) -> list[NamedObject]:
+        """Return the named object, its pod and the owners of the pod."""
+        of_pod = None if pod is None else _COMPLETION_INDEX in pod.metadata.annotations
+        is_indexed = of_pod if workload is None else workload.spec.completion_mode == "Indexed"
+        uid = workload.metadata.uid if workload is not None else ""
+        is_read = pod is not None or workload is not None
+        kind = _kind(self.kind, is_indexed=is_indexed)
+        named = NamedObject(kind=kind, name=self.name, uid=uid, is_read=is_read)
+        if pod is None:
+            return [named]
+        owners = [
+            NamedObject(kind=_kind(owner.kind, is_indexed=of_pod), name=owner.name, is_read=True)
+            for owner in pod.metadata.owner_references
+        ]
+        return [named, NamedObject(kind="Pod", name=pod.name, is_read=True), *owners]
+
+    async def _read(self, selector: str, keep: Callable[[Event], bool]) -> Listing[Event]:
+        """List Events, and keep the newest ones, each with a bounded size."""
+        heap: list[tuple[float, int, Event]] = []
+        arrivals = count()
+
+        def add(document: bytes) -> None:
+            event = EVENTS.decode(document)
+            if not keep(event):
+                return
+            push = heapq.heappush if len(heap) < MOST_EVENTS else heapq.heappushpop
+            number = next(arrivals)
+            push(heap, (_seconds(event), number, _bounded(event)))
+            if number == MOST_EVENTS:
+                self.reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
+
+        listing = await self.reader.list(
+            EVENTS, self.namespace, query={"fieldSelector": selector}, decode=add, what="Events"
+        )
+        newest = tuple(event for _, _, event in sorted(heap, key=lambda entry: entry[:2]))
+        return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)
+
+
+def _kind(kind: str, *, is_indexed: bool | None) -> str:
+    """Return a kind, by which the names of its pods are known; empty for a Job that may have either form."""
+    if kind != "Job" or is_indexed is False:
+        return kind
+    return INDEXED_JOB if is_indexed else ""
+
+
+def is_of(pod: Pod, uid: str, metadata: FullMeta) -> bool:
+    """Whether an object is about this pod: by the pod's uid in it, else by their times of creation."""
+    if uid and pod.metadata.uid:
+        return uid == pod.metadata.uid
+    created, since = metadata.creation_timestamp, pod.metadata.creation_timestamp
+    return since is None or created is None or created >= since
+
+
+def _seconds(event: Event) -> float:
+    """Return the Unix time at which an Event was told last; its writer may have chosen any year."""
+    last = event.last
+    try:
+        return last.timestamp() if last is not None else 0.0
+    except (OverflowError, ValueError, OSError):
+        return 0.0
+
+
+def _bounded(event: Event) -> Event:
+    metadata, about, source = event.metadata, event.involved_object, event.source
+    return msgspec.structs.replace(
+        event,
+        metadata=FullMeta(
+            name=metadata.name, namespace=metadata.namespace, creation_timestamp=metadata.creation_timestamp
+        ),
+        involved_object=msgspec.structs.replace(
+            about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=shorten(about.uid, _LONGEST_WORD)
+        ),
+        reason=shorten(event.reason, _LONGEST_WORD),
+        message=shorten(event.message, LONGEST_MESSAGE),
+        source=msgspec.structs.replace(source, component=shorten(source.component, _LONGEST_WORD)),
+        reporting_component=shorten(event.reporting_component, _LONGEST_WORD),
+    )

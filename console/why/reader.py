@@ -1,0 +1,367 @@
+"""Reads the evidence about one pod with the caller's rights and at most 12 requests.
+
+A tenant can write the names, so each is checked before it becomes part of a path. Requests run in waves: the
+pod; what every answer needs; what the state of the pod needs; what completes the story, as far as requests
+remain.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from console.agents import AgentOptions, Agents
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
+from console.cluster_reading import does_not_exist, read_settings
+from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
+from console.explain.live_workloads import explain_object
+from console.explain.text import headline, reason_code
+from console.why.events import EventReader, is_of
+from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision, SchedulerVerdict
+from console.why.target import POD, Target, find_pod, owner_kind
+from gpuagent.api_types import ApiPod
+from kai import keys
+from kai.kaishare_keys import REASON
+from kai.queue import Queue
+from kube.answers import REQUEST_ERRORS
+from kube.client import KubeClient
+from kube.kinds import (
+    BIND_REQUESTS,
+    NAMESPACES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    QUEUES,
+    SHARDS,
+    VOLUME_CLAIMS,
+    FullMeta,
+    Namespace,
+    Pod,
+    PodOwner,
+    decode_pod_with_document,
+)
+from service.command import UsageError
+from service.names import is_dns_subdomain
+from service.text import one_line
+from webhook.policy.labels import PolicyMetadata
+from webhook.policy.sizes import Source
+from webhook.settings.published_settings import SettingsError
+
+MOST_REQUESTS: Final = 12
+"""Maximum number of HTTP requests for one answer."""
+_MOST_OWNERS: Final = 3
+_MOST_QUEUES: Final = 5
+"""Levels of queues; KAI's documentation describes two."""
+_LONGEST_REASON: Final = 40
+_SOMETHING_ELSE: Final = "something else, because the policy or the pod has changed since"
+_NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+"""Selects pods that hold their GPUs; an ended pod keeps its labels."""
+_OF_QUEUES: Final = ("QueueDoesNotExist", "OverLimit", "NonPreemptibleOverQuota")
+"""Reasons of verdicts that are about queues only."""
+_OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
+
+_Work = list[Coroutine[Any, Any, None]]
+
+
+async def read_evidence(
+    client: KubeClient, target: Target, *, agents: AgentOptions, settings_namespace: str
+) -> PodEvidence:
+    """Read all that is known about a pod or workload.
+
+    Objects that cannot be read are unknown in the evidence, with the reason. A pod that does not exist is
+    missing there, since its Events may tell what happened to it. The webhook's settings are in a ConfigMap of
+    `settings_namespace`.
+
+    Raises:
+        UsageError: the pod, the list of the workload's pods, or the kind cannot be read, or the namespace
+            does not exist; the message is one line.
+    """
+    reader = FactReader(client, most_requests=MOST_REQUESTS)
+    kind, pod, workload = await find_pod(reader, target)
+    evidence = PodEvidence(
+        now=datetime.now(UTC),
+        namespace=target.namespace,
+        kind=kind,
+        name=target.name,
+        pod=pod,
+        workload=workload,
+    )
+    events = EventReader(reader, target.namespace, kind, target.name)
+    reading = _Reading(reader, target, evidence, events)
+    await _run(reading.basics())
+    if reading.namespace.is_missing:
+        raise UsageError(does_not_exist(target.namespace))
+    await _run(reading.details(agents, settings_namespace))
+    await _run(reading.rest())
+    evidence.now = reader.client.server_time() or datetime.now(UTC)
+    evidence.not_visible, evidence.notes = reader.not_visible, reader.notes
+    return evidence
+
+
+async def _run(work: _Work) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The requests of one answer, which fill its evidence."""
+
+    reader: FactReader
+    target: Target
+    evidence: PodEvidence
+    events: EventReader
+    namespace: Fact[Namespace] = NOT_READ
+
+    def basics(self) -> _Work:
+        """Return the requests of every answer."""
+        pod, workload = self.evidence.pod.known, self.evidence.workload.known
+        work: _Work = [self._read_namespace()]
+        work += [self._read("group_events", self.events.about_groups(pod, workload))]
+        if pod is not None or self.target.is_pod:
+            name = pod.name if pod is not None else self.target.name
+            work += [self._read("pod_events", self.events.about_pod(name, pod))]
+        if pod is not None and pod.pod_group_name:
+            group = self.reader.get(POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
+            work += [self._read("pod_group", group)]
+        work += [self._read_bind_request(pod)] if pod is not None else []
+        if not self.target.is_pod and (pod is None or pod.is_bound):
+            work += [self._read("creation_events", self.events.about_creation(workload))]
+        return work
+
+    def details(self, agents: AgentOptions, settings_namespace: str) -> _Work:
+        """Return the requests that the state of the pod needs."""
+        pod = self.evidence.pod.known
+        if pod is None:
+            return []
+        work: _Work = []
+        if pod.is_bound:
+            work += [self._read_shared_gpu_pods(pod)] if pod.gpu_groups else []
+            work += [self._read_figures(pod, agents)] if pod.status.phase == "Running" else []
+        elif not pod.spec.scheduling_gates:
+            work += self._of_waiting(pod)
+        if self.namespace.known is not None:
+            work += [self._read_decision(pod, self.namespace.known, settings_namespace)]
+        return work
+
+    def _of_waiting(self, pod: Pod) -> _Work:
+        evidence = self.evidence
+        work: _Work = [self._read_queues(pod)]
+        if evidence.bind_request.why is Why.FORBIDDEN and not pod.pod_group_name:
+            work += [self._discover_kai()]
+        verdict = evidence.verdict
+        if verdict is not None and _is_about_nodes(verdict):
+            work += [self._read("nodes", self.reader.list(NODES)), self._read_shared_gpu_pods(pod)]
+        elif evidence.bind_request.known is not None:
+            work += [self._read_shared_gpu_pods(pod)]
+        if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
+            claims = self.reader.list(VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims")
+            work += [self._read("claims", claims)]
+        group = evidence.pod_group.known
+        labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
+        if keys.NODE_POOL_LABEL in labels:
+            work += [self._read("shards", self.reader.list(SHARDS, what="SchedulingShards"))]
+        return work
+
+    def rest(self) -> _Work:
+        """Return the requests that complete the story, as far as requests remain."""
+        pod, shared = self.evidence.pod.known, self.evidence.shared_gpu_pods
+        if pod is None:
+            return []
+        work: _Work = []
+        if pod.is_bound and shared.is_known and not self.evidence.has_reservations:
+            work += [self._read_reservations()]
+        if not self.evidence.owners and self.reader.remaining > len(work):
+            work += [self._read_owners(pod, is_optional=True)]
+        return work
+
+    async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
+        """Wait for a request, and set the field of the evidence."""
+        setattr(self.evidence, name, await request)
+
+    async def _read_namespace(self) -> None:
+        self.namespace = await self.reader.get(NAMESPACES, self.target.namespace)
+        if self.namespace.known is not None:
+            own = _policy(self.namespace.known).policy(self.target.namespace)
+            self.evidence.scheduler = own.scheduler if own else keys.SCHEDULER_NAME
+
+    async def _read_bind_request(self, pod: Pod) -> None:
+        """Read the BindRequest of the pod's name; one of an earlier pod of the name counts as missing."""
+        request = await self.reader.get(BIND_REQUESTS, pod.name, pod.metadata.namespace)
+        if request.known is not None:
+            metadata = request.known.metadata
+            uid = next((each.uid for each in metadata.owner_references if each.kind == POD.kind), "")
+            request = request if is_of(pod, uid, metadata) else MISSING
+        self.evidence.bind_request = request
+
+    async def _discover_kai(self) -> None:
+        """Ask whether the API server serves KAI's kinds.
+
+        Every authenticated user may ask for an API group. A request for an object of a kind that is not
+        served is refused where the right to it is missing (Kubernetes 1.36.3).
+        """
+        path = f"/apis/{POD_GROUPS.group}"
+        try:
+            await self.reader.client.get(path)
+        except REQUEST_ERRORS as error:
+            group: Fact[Any] = self.reader.record(error, "KAI's API group", f"get {path}")
+            if group.is_missing or group.why is Why.UNSERVED:
+                self.evidence.bind_request = Fact(why=Why.UNSERVED)
+
+    async def _read_queues(self, pod: Pod) -> None:
+        """Read the queue and its parents, up to one that cannot be read."""
+        if self.evidence.pod_group.known is None:  # then the topmost owner's label may name the queue
+            await self._read_owners(pod, is_optional=False)
+        queues: dict[str, Fact[Queue]] = {}
+        name = self.evidence.queue_name
+        while name and name not in queues and len(queues) < _MOST_QUEUES:
+            queue = queues[name] = await self.reader.get(QUEUES, name)
+            name = queue.known.parent if queue.known is not None else ""
+        self.evidence.queues = queues
+
+    async def _read_owners(self, pod: Pod, *, is_optional: bool) -> None:
+        """Read the pod's owners, the nearest first, up to one that cannot be read.
+
+        Optional ones end without a note where the requests are used up.
+        """
+        named = self.evidence.workload.known
+        owners: list[PodOwner] = []
+        metadata: FullMeta = pod.metadata
+        while len(owners) < _MOST_OWNERS and metadata.owner_references:
+            references = metadata.owner_references
+            owner = next((each for each in references if each.controller), references[0])
+            kind = owner_kind(owner)
+            read: Fact[PodOwner] = NOT_READ
+            if named is not None and (named.kind, named.metadata.name) == (owner.kind, owner.name):
+                read = Fact(named)
+            elif kind is not None and (self.reader.remaining or not is_optional):
+                read = await self.reader.get(kind, owner.name, pod.metadata.namespace)
+            if read.known is None:
+                break
+            owners.append(read.known)
+            metadata = read.known.metadata
+        self.evidence.owners = owners
+
+    async def _read_shared_gpu_pods(self, pod: Pod) -> None:
+        """Read the pods in GPU groups that have not ended: of all namespaces if the caller may, else of one.
+
+        Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list. A
+        share of several GPUs has other labels.
+        """
+        groups = sorted(pod.gpu_groups) if pod.is_bound else []
+        selector = f"{keys.GPU_GROUP} in ({','.join(groups)})" if groups else keys.GPU_GROUP
+        query = {"labelSelector": selector, **_NOT_ENDED}
+        pods = near = await self._list_pods("", query, "pods of other namespaces")
+        if not is_read(pods) and pod.gpu_groups:
+            near = await self._list_pods(pod.metadata.namespace, query, "pods")
+        self.evidence.shared_gpu_pods = pods
+        self.evidence.group_members = [
+            each
+            for each in items(near)
+            if each.metadata.namespace == pod.metadata.namespace
+            and each.name != pod.name
+            and each.gpu_groups & pod.gpu_groups
+        ]
+
+    async def _read_reservations(self) -> None:
+        """Read the reservation pods of other groups, which show whether KAI uses the default namespace."""
+        query = {"labelSelector": f"{keys.APP_LABEL}={keys.RESERVATION_APP}", **_NOT_ENDED}
+        others = await self._list_pods(keys.RESERVATION_APP, query, "reservation pods")
+        shared = self.evidence.shared_gpu_pods
+        self.evidence.shared_gpu_pods = Fact((*items(shared), *items(others)), others.why, others.line)
+
+    async def _list_pods(self, namespace: str, query: Mapping[str, str], what: str) -> Listing[Pod]:
+        return await self.reader.list(
+            PODS, namespace, query=query, decode=decode_pod_with_document, what=what
+        )
+
+    async def _read_decision(self, pod: Pod, namespace: Namespace, settings_namespace: str) -> None:
+        """Decide about a new pod like this one, with the settings of the cluster's webhook.
+
+        Without the settings, a preview would be a guess and is left out. LimitRanges are not read.
+        """
+        metadata, name = _policy(namespace), namespace.metadata.name
+        if metadata.policy(name) is None:
+            self.evidence.decision = MISSING
+            return
+        reason = one_line(pod.metadata.annotations.get(REASON, ""), _LONGEST_REASON)
+        self.evidence.decision = Fact(PolicyDecision(reason=reason))
+        try:
+            published = await read_settings(self.reader.client, settings_namespace)
+        except SettingsError as error:
+            self.reader.note(f"what a new pod would get is not known: {error}")
+            return
+        self.evidence.kai_version = published.rules.kai_version
+        if published.policies != "cluster":
+            return
+        own = metadata.policy(name, published.rules.default_mode)
+        explainer = Explainer(name, {} if own is None else {name: own}, published.rules)
+        owned = OwnedMetadata(pod.name, name)
+        # A large pod takes longer than 100 ms.
+        explained = await asyncio.to_thread(explain_object, explainer, POD, owned, pod.document, "")
+        for item in explained:
+            if isinstance(item, ExplainedPod):
+                now_reason = "" if _is_outdated(item) else reason_code(item)
+                now = _SOMETHING_ELSE if _is_outdated(item) else headline(item)
+                self.evidence.decision = Fact(PolicyDecision(reason=reason, now_reason=now_reason, now=now))
+
+    async def _read_figures(self, pod: Pod, options: AgentOptions) -> None:
+        """Ask the agent of the pod's node; the figures are not read if there is none."""
+        node = pod.spec.node_name
+        if not is_dns_subdomain(node):
+            return
+        agents = Agents(self.reader.client, options=options)
+        try:
+            running = [agent for agent in await agents.list(node) if agent.node == node and agent.is_running]
+            if not running:
+                return
+            reading = await agents.read(running[0])
+        except REQUEST_ERRORS as error:
+            right = f"list pods in {options.namespace}"
+            self.evidence.figures = Fact(why=self.reader.record(error, "the agents", right).why)
+            return
+        if reading.missing_right:
+            self.evidence.figures = Fact(why=Why.FORBIDDEN)
+            self.reader.refuse("the agents", f"get pods/proxy in {options.namespace}")
+        elif reading.received is None:
+            self.evidence.figures = Fact(why=Why.FAILED, line=reading.failure)
+        elif reading.received.answer.sample_timestamp is None:
+            self.evidence.figures = Fact(why=Why.FAILED, line="the agent has no recent sample")
+        else:
+            pods = reading.received.answer.pods
+            key = (*pod.metadata.key, pod.metadata.uid)
+            own = next((each for each in pods if (each.namespace, each.name, each.uid) == key), None)
+            on = _gpus_of(own) if own is not None else frozenset()
+            neighbours = sum(each is not own and not on.isdisjoint(_gpus_of(each)) for each in pods)
+            self.evidence.figures = Fact(AgentFigures(pod=own, neighbours=neighbours))
+
+
+def _policy(namespace: Namespace) -> PolicyMetadata:
+    return PolicyMetadata.select(namespace.metadata.labels, namespace.metadata.annotations)
+
+
+def _is_outdated(pod: ExplainedPod) -> bool:
+    """Whether the pod has a share that the webhook gave it, and that the policy does not give any more.
+
+    The pod does not tell any more what its author requested, so that the new share cannot be computed.
+    """
+    earlier, decision = pod.earlier, pod.mutation.decision
+    if earlier is None or earlier.is_current or decision.source is not Source.OWN_SHARE:
+        return False
+    return earlier.reason != decision.reason.code
+
+
+def _is_about_volumes(verdict: SchedulerVerdict) -> bool:
+    return any(word in verdict.all_text for word in _OF_VOLUMES)
+
+
+def _is_about_nodes(verdict: SchedulerVerdict) -> bool:
+    """Whether a verdict may be about nodes and their GPUs; one without a reason may be about anything."""
+    is_about_topology = "opology" in verdict.all_text
+    return verdict.reason not in _OF_QUEUES and not is_about_topology and not _is_about_volumes(verdict)
+
+
+def _gpus_of(pod: ApiPod) -> frozenset[str]:
+    return frozenset(pod.gpu_uuids) | {holding.gpu_uuid for holding in pod.gpus}

@@ -1,1 +1,0 @@
-"""Reads the objects about one pod or workload, with the rights of the caller and a limit of requests."""

@@ -1,0 +1,232 @@
+"""Finds the pod or workload that `kaishare why` explains."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Why, is_read
+from console.cluster.served_kinds import ServedKind
+from console.why.events import is_made_for
+from kube.kinds import PODS, Kind, ObjectOwner, Pod, PodOwner, decode_pod_with_document
+from kube.metadata import LabelSelector
+from service.command import UsageError
+from service.names import is_dns_label, is_label_value
+from service.text import quoted
+
+POD: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind that makes pods."""
+
+    served: ServedKind
+    short: str = ""
+    """The short name, as in kubectl."""
+    pod_label: str = ""
+    """The label of its pods whose value is its name; empty if the object has a selector, or for none."""
+
+
+def _kind(api_version: str, kind: str, short: str = "", *, pod_label: str = "") -> _Kind:
+    group, _, version = api_version.rpartition("/")
+    resource = f"{kind.lower()}s"
+    served = ServedKind(group=group, version=version, kind=kind, resource=resource, is_namespaced=True)
+    return _Kind(served, short, pod_label)
+
+
+_TRAINING: Final = "training.kubeflow.org/job-name"
+_SETS: Final = "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name"
+_KINDS: Final = (
+    _Kind(POD, "po"),
+    _kind("apps/v1", "Deployment", "deploy"),
+    _kind("apps/v1", "ReplicaSet", "rs"),
+    _kind("apps/v1", "StatefulSet", "sts"),
+    _kind("apps/v1", "DaemonSet", "ds"),
+    _kind("batch/v1", "Job"),
+    _kind("batch/v1", "CronJob", "cj"),
+    _kind("v1", "ReplicationController", "rc"),
+    # The labels are those of `console.explain.operators`, and of KubeRay's common/label.go.
+    *(
+        _kind("kubeflow.org/v1", kind, pod_label=_TRAINING)
+        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
+    ),
+    _kind("kubeflow.org/v1", "Notebook"),
+    _kind("jobset.x-k8s.io/v1alpha2", "JobSet", pod_label=_SETS[0]),
+    _kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", pod_label=_SETS[1]),
+    _kind("ray.io/v1", "RayCluster", pod_label="ray.io/cluster"),
+    _kind("ray.io/v1", "RayJob"),
+    _kind("ray.io/v1", "RayService"),
+)
+"""The kinds that need no discovery; the first of several with a name counts."""
+_BY_GROUP_KIND: Final = {(kind.served.group, kind.served.kind): kind for kind in _KINDS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A pod or a workload in a namespace."""
+
+    namespace: str
+    kind: str = POD.kind
+    """The kind as it was typed: `deploy`, `Deployment`, `pytorchjobs.kubeflow.org`."""
+    name: str
+
+    @property
+    def is_pod(self) -> bool:
+        """Whether the target is a pod."""
+        return self.known_kind == POD
+
+    @property
+    def known_kind(self) -> ServedKind | None:
+        """The kind; None if only the API server can tell."""
+        return find_kind(self.kind, (kind.served for kind in _KINDS))
+
+
+def find_kind(word: str, kinds: Iterable[ServedKind]) -> ServedKind | None:
+    """Return the first kind that a word names, as in kubectl: kind, resource or short name, with a group.
+
+    Args:
+        word: such as `deploy`, `Deployment`, `deployments.apps` or `jobs.v1.batch`.
+        kinds: the kinds to choose from, the preferred ones first.
+    """
+    name, _, rest = word.lower().partition(".")
+    for kind in kinds:
+        groups = {"", kind.group, f"{kind.version}.{kind.group}".rstrip(".")}
+        if name in _names(kind) and rest in groups and kind.is_namespaced:
+            return kind
+    return None
+
+
+def _names(kind: ServedKind) -> Iterator[str]:
+    yield kind.kind.lower()
+    yield kind.resource
+    known = _BY_GROUP_KIND.get((kind.group, kind.kind))
+    if known is not None and known.short:
+        yield known.short
+
+
+def pod_label(kind: ServedKind) -> str:
+    """Return the label of a kind's pods whose value is the object's name; empty if there is none."""
+    known = _BY_GROUP_KIND.get((kind.group, kind.kind))
+    return known.pod_label if known else ""
+
+
+def owner_kind(owner: ObjectOwner) -> Kind[PodOwner] | None:
+    """Return the kind of an owner; None for one whose path should not be asked for.
+
+    A tenant writes the reference, so that nothing of it goes into a path unchecked. The version is the
+    reference's own.
+    """
+    group, _, version = owner.api_version.rpartition("/")
+    known = _BY_GROUP_KIND.get((group, owner.kind))
+    if known is None or known.served == POD or not is_dns_label(version):
+        return None
+    return Kind(group, version, known.served.resource, owner.kind, PodOwner)
+
+
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+_BUILT_IN_GROUPS: Final = frozenset({"", "apps", "batch"})
+"""API groups of Kubernetes' own workloads; the core group has the empty name."""
+
+
+async def find_pod(reader: FactReader, target: Target) -> tuple[str, Fact[Pod], Fact[PodOwner]]:
+    """Find the pod of an answer; return the kind of the named object, the pod, and the workload if named.
+
+    Raises:
+        UsageError: the pod or the list of pods cannot be read, or the kind does not exist; the message is one
+            line.
+    """
+    if target.is_pod:
+        pod = await reader.get(PODS, target.name, target.namespace, decode=decode_pod_with_document)
+        if not pod.is_known:
+            raise UsageError(_unreadable(reader, pod, f"get pods in namespace {target.namespace}"))
+        return POD.kind, pod, NOT_READ
+    kind = target.known_kind or await _discover(reader, target)
+    workload = await _get(reader, kind, target)
+    if workload.why is Why.UNSERVED:  # the operator of this cluster serves another version
+        kind = await _discover(reader, target)
+        workload = await _get(reader, kind, target)
+    pod = MISSING if workload.is_missing else await _newest_pod(reader, kind, target, workload)
+    return kind.kind, pod, workload
+
+
+async def _discover(reader: FactReader, target: Target) -> ServedKind:
+    served = await reader.served()
+    if served.known is None:
+        raise UsageError(served.line)
+    kind = find_kind(target.kind, served.known)
+    if kind is None:
+        raise UsageError(f"the API server serves no kind {quoted(target.kind)} in namespaces")
+    return kind
+
+
+async def _get(reader: FactReader, kind: ServedKind, target: Target) -> Fact[PodOwner]:
+    path = Kind(kind.group, kind.version, kind.resource, kind.kind, PodOwner)
+    return await reader.get(path, target.name, target.namespace)
+
+
+def _selector(kind: ServedKind, name: str, workload: PodOwner | None) -> str:
+    """Return the label selector of a workload's pods; empty if they have to be found by their owners."""
+    try:
+        own = msgspec.convert(workload.spec.selector, LabelSelector).query if workload else ""
+    except msgspec.ValidationError:  # a custom resource's selector may have another shape
+        own = ""
+    label = pod_label(kind)
+    return own or (f"{label}={name}" if label and is_label_value(name) else "")
+
+
+async def _newest_pod(
+    reader: FactReader, kind: ServedKind, target: Target, workload: Fact[PodOwner]
+) -> Fact[Pod]:
+    """Return a workload's newest pod that waits, else its newest pod; missing if it has none."""
+    selector = _selector(kind, target.name, workload.known)
+    best: list[Pod] = []
+
+    def add(document: bytes) -> None:
+        pod = decode_pod_with_document(document)
+        owners = pod.metadata.owner_references
+        if (selector or _is_owned(owners, kind, target.name)) and (not best or _rank(pod) > _rank(best[0])):
+            best[:] = [pod]
+
+    query = {"labelSelector": selector} if selector else None
+    listing = await reader.list(PODS, target.namespace, query=query, decode=add, what="pods")
+    if not listing.is_known and not (is_read(listing) and best):
+        raise UsageError(_unreadable(reader, listing, f"list pods in namespace {target.namespace}"))
+    return Fact(best[0]) if best else MISSING
+
+
+def _rank(pod: Pod) -> tuple[bool, datetime, str]:
+    """Return a sort key: pods that wait first, then by their time of creation."""
+    waits = pod.status.phase not in ("Running", "Succeeded", "Failed") and not pod.metadata.deletion_timestamp
+    return waits, pod.metadata.creation_timestamp or _EARLIEST, pod.name
+
+
+def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
+    """Whether a pod belongs to a workload, or to an object in between."""
+    return any(
+        owner.name == name if owner.kind == kind.kind else _is_between(owner.name, kind, name)
+        for owner in owners
+    )
+
+
+def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
+    """Whether an owner of pods has a name that a controller gives to one that belongs to a workload.
+
+    Controllers outside Kubernetes also give it the workload's own name: the StatefulSet of a Notebook
+    (notebook-controller), the Job that submits a RayJob (KubeRay).
+    """
+    if owner == name:
+        return kind.group not in _BUILT_IN_GROUPS
+    return is_made_for(owner, name) and (kind.kind != "CronJob" or owner[len(name) + 1 :].isdigit())
+
+
+def _unreadable(reader: FactReader, fact: Fact[Any], right: str) -> str:
+    """Say why pods cannot be read."""
+    match fact.why:
+        case Why.FORBIDDEN:
+            return f"you may not {right}"
+        case Why.UNSERVED:
+            return f"the server {reader.client.server} serves no pods; is it an API server?"
+    return next(iter(reader.notes), f"not read: {right}")

