@@ -1,0 +1,285 @@
+"""The rules that `doctor` and `why` both know: queues, GPU sharing, releases, webhooks. Pure."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kai import keys
+from kai.installation import Installation
+from kai.queue import Queue
+from kai.releases import Version
+from kube.kinds import Pod
+from service.text import joined, listed, one_line
+
+LIST_QUEUES: Final = "kubectl get queues.scheduling.run.ai"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What keeps pods from being scheduled, and the remedy."""
+
+    code: str
+    """The code of `why`, which docs/troubleshooting.md explains."""
+    sentence: str
+    remedy: str
+    """An imperative without a capital and a full stop."""
+    command: str = ""
+
+
+class QueueTree:
+    """KAI's queues, as far as they could be read.
+
+    KAI does not always tell why it uses no queue: v0.9.8 says nothing about a queue that does not exist, and
+    no release says that a queue has children.
+    """
+
+    def __init__(self, queues: Iterable[Queue], *, missing: Iterable[str] = (), is_whole: bool = False):
+        """Set the queues.
+
+        Args:
+            queues: the queues that were read.
+            missing: names of queues of which it is known that they do not exist.
+            is_whole: whether these are all queues of the cluster.
+        """
+        self._by_name = {queue.name: queue for queue in queues}
+        self._missing = frozenset(missing)
+        self._is_whole = is_whole
+        self._children: defaultdict[str, list[str]] = defaultdict(list)
+        for queue in self._by_name.values():
+            self._children[queue.parent].append(queue.name)
+
+    def is_missing(self, name: str) -> bool:
+        """Whether it is known that a queue does not exist."""
+        return name in self._missing or (self._is_whole and name not in self._by_name)
+
+    def children(self, name: str) -> list[str]:
+        """Return the child queues of a queue, by their own words, else by KAI's queue controller."""
+        queue = self._by_name.get(name)
+        told = () if queue is None or self._is_whole else queue.children
+        return self._children.get(name) or sorted(told)
+
+    def is_known(self, name: str) -> bool:
+        """Whether enough was read to tell if KAI can use a queue."""
+        queue = self._by_name.get(name)
+        if queue is None or self._is_whole:
+            return self.is_missing(name) or queue is not None
+        parent = queue.parent
+        return bool(self.children(name)) or not parent or parent in self._by_name or self.is_missing(parent)
+
+    @property
+    def usable(self) -> list[str]:
+        """The queues that a pod can name: those with a parent that exists and without children."""
+        return sorted(
+            queue.name
+            for queue in self._by_name.values()
+            if queue.parent in self._by_name and not self.children(queue.name)
+        )
+
+    def fault(self, name: str, versions: Sequence[Version] = ()) -> Fault | None:
+        """Return why KAI cannot use a queue for pods; None if it can, or if that is not known.
+
+        Args:
+            name: the queue's name.
+            versions: the installed releases of KAI; empty if unknown.
+        """
+        title = f"the queue {one_line(name)}"
+        if self.is_missing(name):
+            return Fault(
+                "queue-missing",
+                f"{title} does not exist",
+                "create the queue, or name an existing one without child queues",
+                LIST_QUEUES,
+            )
+        queue = self._by_name.get(name)
+        if queue is None:
+            return None
+        children = self.children(name)
+        if children:
+            return Fault(
+                "queue-not-leaf",
+                f"{title} has child queues ({listed(children)}), and KAI schedules pods in leaf queues only",
+                "name one of the child queues",
+            )
+        edit = f"kubectl edit queues.scheduling.run.ai {name}"
+        effect = "" if queue.parent else root_queue_effect(versions)
+        if effect:
+            return Fault(
+                "queue-without-parent",
+                f"{title} has no parent queue: {effect}",
+                "set spec.parentQueue of the queue, or name a queue with a parent",
+                edit,
+            )
+        lost = next(filter(self.is_missing, self._above(queue)), "")
+        if lost:
+            relation = "has the parent" if lost == queue.parent else "is below the queue"
+            return Fault(
+                "queue-missing",
+                f"{title} {relation} {one_line(lost)}, which does not exist",
+                "create the parent queue, or correct spec.parentQueue",
+                edit if lost == queue.parent else LIST_QUEUES,
+            )
+        return None
+
+    def _above(self, queue: Queue | None) -> Iterator[str]:
+        """Yield the names of the queues above a queue, each once even in a circle."""
+        seen: set[str] = set()
+        while queue is not None and queue.parent and queue.parent not in seen:
+            seen.add(queue.parent)
+            yield queue.parent
+            queue = self._by_name.get(queue.parent)
+
+
+def root_queue_effect(versions: Sequence[Version]) -> str:
+    """Describe how KAI fails for a queue without a parent; empty if the installed releases do not."""
+    if versions and all(version.survives_root_queues for version in versions):
+        return ""
+    if versions and all(version.places_pods_of_root_queues for version in versions):
+        return "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"
+    return "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"
+
+
+def sharing_off(installed: Installation | None = None) -> Fault:
+    """Return the fault of a KAI that refuses every pod with a share.
+
+    Args:
+        installed: the installation; None if it could not be read.
+    """
+    values = (installed or Installation({})).sharing_values
+    return Fault(
+        "gpu-sharing-off",
+        "GPU sharing is off in KAI, which refuses every pod with a share",
+        f"install KAI with {values}",
+    )
+
+
+_REFUSER: Final = re.compile(
+    r'(?P<act>failed calling|admission) webhook "(?P<webhook>[^"]{1,300})"'
+    r"|ValidatingAdmissionPolicy '(?P<policy>[^']{1,253})' with binding '[^']{1,253}' denied request"
+)
+"""Who refuses a pod, first in the message (k8s.io/apiserver `plugin/webhook/errors/statuserror.go`)."""
+_WEBHOOKS: Final = (("kai-scheduler", "KAI's admission"), ("kaishare", "kaishare"))
+"""A part of a webhook's name, which is the namespace of its pods, too, and its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuser:
+    """The webhook or admission policy that a refusal names."""
+
+    name: str
+    end: int
+    """Where its own words begin in the message."""
+    is_silent: bool = False
+    """Whether the API server could not call it."""
+
+
+def refuser_of(message: str) -> Refuser | None:
+    """Return who refuses, by the API server's message; None if it names neither webhook nor policy."""
+    match = _REFUSER.search(message)
+    if match is None:
+        return None
+    is_silent = match["act"] == "failed calling"
+    return Refuser(match["webhook"] or match["policy"], match.end(), is_silent)
+
+
+def unreachable_webhook(message: str) -> Fault | None:
+    """Return the fault of a webhook that does not answer, by the API server's message about a pod."""
+    refuser = refuser_of(message)
+    if refuser is None or not refuser.is_silent:
+        return None
+    home, owner = next((each for each in _WEBHOOKS if each[0] in refuser.name), ("", "a webhook"))
+    return Fault(
+        "webhook-unreachable",
+        f"{owner} does not answer ({one_line(refuser.name)}), so that the API server refuses the pod",
+        "start the webhook again; look at its pods and its certificate",
+        f"kubectl get pods --namespace {home}" if home else "",
+    )
+
+
+def is_missed_by_kai(pod: Pod) -> bool:
+    """Whether a pod with a share lacks what KAI's webhook adds to it (not in its mode NvFractions)."""
+    annotations = pod.metadata.annotations
+    has_share = not annotations.keys().isdisjoint((keys.GPU_FRACTION, keys.GPU_MEMORY))
+    return has_share and keys.SHARED_GPU_CONFIGMAP not in annotations
+
+
+def missed_by_kai(subject: str = "the pod was") -> Fault:
+    """Return the fault of pods with a share that KAI's webhook never saw.
+
+    The binder tries again as long as such a pod lives, and creates and deletes a reservation pod each time
+    (v0.17.0 gpusharingconfigmap/config_map.go).
+    """
+    return Fault(
+        "kai-admission-missed",
+        f"{subject} created without KAI's webhook, which prepares pods for a share: KAI can never bind such a"
+        " pod",
+        "delete and create again; kaishare's webhook must be called before KAI's, so its name must sort"
+        " first, and KAI must be installed before kaishare",
+        "kubectl get mutatingwebhookconfigurations",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseDifference:
+    """A property of KAI's releases that kaishare's answers depend on."""
+
+    name: str
+    """Name of the property of `Version`."""
+    only_assumed: str
+    """The effect if kaishare assumes the property and KAI lacks it; `{kai}` is KAI's release."""
+    only_kai: str
+    """The effect if KAI has the property and kaishare does not assume it."""
+    matters_unset: bool = True
+    """Whether a webhook without a release decides as if its release had not the property."""
+
+
+DIFFERENCES: Final = (
+    ReleaseDifference(
+        name="reads_container_name",
+        only_assumed="gives shares to containers that are not the first of their pod, which {kai} does not"
+        " support: the first container gets the GPU",
+        only_kai="keeps shares from pods whose GPU container is not the first, which {kai} supports",
+    ),
+    ReleaseDifference(
+        name="accepts_dotted_names",
+        only_assumed="gives shares to pods with a dot in the name, which {kai} refuses",
+        only_kai="keeps shares from pods with a dot in the name, which {kai} accepts",
+    ),
+    ReleaseDifference(
+        name="validates_every_container",
+        only_assumed="warns of a share beside the GPUs of a sidecar or init container, which {kai} admits",
+        only_kai="does not warn of a share beside the GPUs of a sidecar or init container, which {kai}"
+        " refuses",
+        matters_unset=False,
+    ),
+    ReleaseDifference(
+        name="demands_decimal_fraction",
+        only_assumed="warns of fractions such as 0x1p-1, which {kai} admits",
+        only_kai="does not warn of fractions such as 0x1p-1, which {kai} refuses",
+        matters_unset=False,
+    ),
+)
+
+
+def assumed_of(configured: Version | None) -> dict[str, bool]:
+    """Return the properties that a webhook assumes of KAI by its --kai-version, by name."""
+    return {
+        each.name: bool(configured and getattr(configured, each.name))
+        for each in DIFFERENCES
+        if configured is not None or each.matters_unset
+    }
+
+
+def release_effects(assumed: Mapping[str, bool | None], installed: Version) -> str:
+    """Describe how kaishare's answers do not fit the installed release of KAI; empty if they fit.
+
+    Args:
+        assumed: the assumed properties by name; None is a value that cannot be read.
+        installed: KAI's release.
+    """
+    return joined(
+        (each.only_kai if has else each.only_assumed).format(kai=installed)
+        for each in DIFFERENCES
+        if assumed.get(each.name) is not None and (has := getattr(installed, each.name)) != assumed[each.name]
+    )
