@@ -11,15 +11,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from console.doctor.api_reader import ApiReader
-from console.doctor.cluster_state import Cluster
-from console.doctor.counted_pod_groups import API_VERSION, GROUP, PodGroup, decode_pod_group
+from console.cluster.facts import FactReader, items
+from console.doctor.admission import MEMBERS, OBJECTS, PODGROUPS, PODS, Guarded
+from console.doctor.cluster_state import ClusterFacts
 from console.doctor.dry_run import dry_run, dry_run_deletion, minimal_pod, missing_right, unlikely_name
-from console.doctor.guard_objects import MEMBERS, OBJECTS, PODGROUPS, PODS, Guarded
 from kai import keys
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
-from kube.metadata import resource_path
+from kube.kinds import CONFIG_MAPS, POD_GROUPS, PodGroup
+from kube.kinds import PODS as KIND_OF_PODS
 from service.text import ELLIPSIS, MALFORMED, one_line
 
 _MOST_TRIED: Final = 3
@@ -94,8 +94,8 @@ class _Review(Struct):
 class Prover:
     """Sends the forbidden requests of one cluster."""
 
-    reader: ApiReader
-    cluster: Cluster
+    reader: FactReader
+    cluster: ClusterFacts
     exempt: Collection[str]
     """Namespaces whose service accounts the guard exempts."""
 
@@ -148,16 +148,16 @@ class Prover:
     async def _try_deletion(self, namespace: str) -> Trial:
         """Delete a PodGroup with pods by dry run; it may lose its pods meanwhile."""
         groups = self.cluster.pod_groups
-        own = [each for each in groups.items if each.metadata.namespace == namespace and each.has_pods]
+        own = [each for each in items(groups) if each.metadata.namespace == namespace and each.has_pods]
         own.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
-        why = "PodGroups could not be listed" if not groups.is_known else "no PodGroup with pods"
+        why = "PodGroups could not be listed" if groups.value is None else "no PodGroup with pods"
         trial = Trial(Breach.HELD_GROUP, TrialOutcome.UNPROVED, namespace, f"{one_line(namespace)}: {why}")
         for group in own[:_MOST_TRIED]:
 
             async def delete(group: PodGroup = group) -> str:
-                path = f"{_groups(namespace)}/{group.metadata.name}"
+                path = POD_GROUPS.path(namespace, group.metadata.name)
                 await dry_run_deletion(self.reader.client, path)
-                group = decode_pod_group(await self.reader.client.get(path))
+                group = POD_GROUPS.decode(await self.reader.client.get(path))
                 return "" if group.has_pods else "the PodGroup has no pods any more"
 
             trial = await _judged(Breach.HELD_GROUP, namespace, delete)
@@ -214,22 +214,22 @@ def _is_refusal_of(breach: Breach, message: str) -> bool:
     return words.startswith(expected) or (words != sentence and expected.startswith(words))
 
 
-def _groups(namespace: str) -> str:
-    return resource_path(GROUP, API_VERSION, "podgroups", namespace)
-
-
 def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the path and the body of a request that creates a forbidden object."""
     if breach is Breach.FOREIGN_QUEUE:
         # a name that the rule about names admits
         metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}
-        body = {"apiVersion": f"{GROUP}/{API_VERSION}", "kind": "PodGroup", "metadata": metadata}
-        return _groups(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
+        body = {
+            "apiVersion": f"{POD_GROUPS.group}/{POD_GROUPS.version}",
+            "kind": "PodGroup",
+            "metadata": metadata,
+        }
+        return POD_GROUPS.path(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
     if breach is Breach.CONFIG_MAP:
         metadata = {"name": f"{unlikely_name()}-shared-gpu-0", "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        return resource_path("", "v1", "configmaps", namespace), body
-    return resource_path("", "v1", "pods", namespace), minimal_pod(labels=labels, annotations={_KEY: "0"})
+        return CONFIG_MAPS.path(namespace), body
+    return KIND_OF_PODS.path(namespace), minimal_pod(labels=labels, annotations={_KEY: "0"})
 
 
 def _keeps(stored: Any, sent: Mapping[str, Any]) -> bool:

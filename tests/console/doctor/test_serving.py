@@ -12,14 +12,17 @@ from typing import Any, cast
 import pytest
 
 from certs.authority import Authority
-from console.doctor.api_reader import ApiReader
+from console.cluster.facts import FactReader
 from console.doctor.check_results import CheckResult, State
-from console.doctor.serving import _bundle_finding, serving_findings
-from webhook.registration.configuration_objects import ClientConfig, Webhook
+from console.doctor.serving import bundle_result, webhook_is_trusted
+from kube.metadata import ObjectMeta
+from tests.support.cluster_facts import but, whole
+from webhook.registration.configuration_objects import ClientConfig, Webhook, WebhookConfiguration
+from webhook.registration.configurations import MUTATE
 
 NOW = datetime.now(UTC)
 DAYS = timedelta(days=1)
-HERE = cast(ApiReader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
+HERE: Any = cast(FactReader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
 
 
 @contextlib.asynccontextmanager
@@ -41,10 +44,11 @@ async def served(
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mutate"
 
 
-async def results_of(url: str, bundle: bytes, **options: Any) -> dict[str, CheckResult]:
-    hook = Webhook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
-    settings = {"is_inside": False, "now": NOW, **options}
-    return {result.check: result for result in await serving_findings(HERE, [hook], **settings)}
+async def results_of(url: str, bundle: bytes) -> dict[str, CheckResult]:
+    hook = Webhook(name=MUTATE, client_config=ClientConfig(url=url, ca_bundle=bundle))
+    own = WebhookConfiguration(metadata=ObjectMeta(name="kai-00-kaishare"), webhooks=[hook])
+    cluster = but(mutating=whole(own), validating=whole())
+    return {result.check: result async for result in webhook_is_trusted(cluster, HERE)}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ async def test_without_a_ca_bundle_only_the_systems_cas_count(
 
 
 def test_behind_a_service_an_empty_ca_bundle_is_a_problem() -> None:
-    assert _bundle_finding(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
+    assert bundle_result(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
 
 
 async def test_a_server_without_tls_is_a_problem() -> None:

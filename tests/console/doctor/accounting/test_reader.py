@@ -1,11 +1,14 @@
 """Two readings of a simulated API server: differences that last, lists that cannot be read."""
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from console.doctor.accounting import accounting_findings
-from console.doctor.api_reader import ApiReader
+from console.cluster.facts import FactReader
+from console.doctor import accounting
+from console.doctor.accounting import requests_add_up
 from console.doctor.cluster_state import reread
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, refuses
@@ -33,7 +36,7 @@ class Doctor:
 
     def __init__(self, server: ApiServer, client: KubeClient, later: KaiAccounts | None = None) -> None:
         self.server = server
-        self.reader = ApiReader(client)
+        self.reader = FactReader(client)
         self.later = later
         self.pauses = 0
 
@@ -44,8 +47,10 @@ class Doctor:
 
     async def examine(self, **changes: Any) -> list[str]:
         cluster = await reread(self.reader, but(**changes))
-        findings = await accounting_findings(self.reader, cluster, sleep=self.sleep)
-        return [f"{finding.state}: {finding.what}" for finding in (*findings, *self.reader.missing)]
+        with patch.object(accounting, "asyncio", SimpleNamespace(sleep=self.sleep)):
+            lines = [f"{each.state}: {each.what}" async for each in requests_add_up(cluster, self.reader)]
+        refused = [f"unknown: you may not {each.right}" for each in self.reader.missing_rights]
+        return [*lines, *refused, *(f"unknown: {note}" for note in self.reader.notes)]
 
 
 def attacked() -> KaiAccounts:
@@ -153,7 +158,7 @@ async def test_a_list_that_may_not_be_read_makes_no_false_ok(
     server.refusals[path] = refuses(403, "Forbidden")
     findings = await Doctor(server, client).examine()
     assert [line.partition(", because")[0] for line in findings[:-1]] == lines
-    assert "the caller may not list" in findings[-1]
+    assert "you may not list" in findings[-1]
     assert all(line.startswith("unknown") for line in findings)
 
 
@@ -182,7 +187,7 @@ async def test_a_second_reading_that_fails_is_unknown(server: ApiServer, client:
 async def test_an_incomplete_list_of_pods_shows_only_sums_that_are_too_large(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.doctor.api_reader.MOST_OBJECTS", 3)
+    monkeypatch.setattr("console.cluster.facts.MOST_OBJECTS", 3)
     accounts = attacked()
     accounts.queues = accounts.queues[:3]
     accounts.run("y1", 1, counted="7")
@@ -196,7 +201,7 @@ async def test_an_incomplete_list_of_pods_shows_only_sums_that_are_too_large(
             ' team-b/w1 (annotation nvidia.com/mig-1g.5gb="0"), beside 2 other pods'
         )
     ]
-    assert "unknown: only the first 3 objects were checked" in lines
+    assert any("not read whole: more than 3 objects" in line for line in lines)
 
 
 async def test_reservation_pods_of_another_namespace_and_another_scheduler(

@@ -3,21 +3,25 @@
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
-from console.doctor.api_reader import ApiReader
+from console.cluster.facts import FactReader
+from console.doctor import admission
+from console.doctor.admission import DIGEST
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import Cluster
-from console.doctor.guard_checks import guard_findings
-from console.doctor.guard_objects import DIGEST, digest
-from console.doctor.vclusters import VclusterHosts
+from console.doctor.guard import guard_stands
 from kube.client import KubeClient
-from tests.support.api_server import ApiServer
+from kube.kinds import AdmissionPolicySpec
+from tests.support import cluster_facts
 from tests.support.cluster_facts import but, installed, mutating, of_kai, other, whole
 from tests.support.guard import rendered
 
 OPTIONAL = {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}
-_LISTS = "/apis/admissionregistration.k8s.io/v1"
+
+
+def digest(spec: dict[str, Any]) -> str:
+    return admission.digest(msgspec.convert(spec, AdmissionPolicySpec))
 
 
 def policies() -> list[dict[str, Any]]:
@@ -58,40 +62,27 @@ def test_a_change_of_any_part_changes_the_digest(part: str) -> None:
         assert digest(changed) != digest(spec)
 
 
-async def findings(server: ApiServer, client: KubeClient, cluster: Cluster) -> list[CheckResult]:
+async def findings(client: KubeClient, **changes: Any) -> list[CheckResult]:
     """Return the findings about the chart's guard where no namespace needs it."""
-    server.path = ""
-    plurals = {"Policy": "policies", "PolicyBinding": "policybindings"}
-    for kind in ("Validating", "Mutating"):
-        for ending, plural in plurals.items():
-            items = [item for item in rendered() if item["kind"] == f"{kind}Admission{ending}"]
-            listed = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
-            server.named[f"{_LISTS}/{kind.lower()}admission{plural}"] = listed
-    return await guard_findings(ApiReader(client), cluster, VclusterHosts(frozenset(), frozenset()))
+    cluster = but(admission=cluster_facts.admission(rendered()), **changes)
+    return [result async for result in guard_stands(cluster, FactReader(client))]
 
 
-async def test_kai_resource_management_and_the_guard_exclude_each_other(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_kai_resource_management_and_the_guard_exclude_each_other(client: KubeClient) -> None:
     ready = installed(program="podgroupcontroller", is_ready=True)
-    cluster: Cluster = but(mutating=whole(mutating(), of_kai()), installation=ready)
-    assert await findings(server, client, cluster) == []
-    assigned: Cluster = but(
-        mutating=whole(mutating(), of_kai(), other("kai-pod-group-mutation")), installation=ready
-    )
-    (finding,) = await findings(server, client, assigned)
+    assert await findings(client, mutating=whole(mutating(), of_kai()), installation=ready) == []
+    assigned = whole(mutating(), of_kai(), other("kai-pod-group-mutation"))
+    (finding,) = await findings(client, mutating=assigned, installation=ready)
     assert finding.state is State.PROBLEM
     assert finding.what.startswith("kai-resource-management writes queues on PodGroups")
 
 
-async def test_a_podgroup_controller_that_does_not_run_is_a_problem(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_podgroup_controller_that_does_not_run_is_a_problem(client: KubeClient) -> None:
     for installation in (
         installed(program="podgroupcontroller"),
         installed(program="scheduler", is_ready=True),
     ):
-        (finding,) = await findings(server, client, but(installation=installation))
+        (finding,) = await findings(client, installation=installation)
         assert finding.state is State.PROBLEM
         assert finding.what.startswith("KAI's podgroup-controller is not running")
-    assert await findings(server, client, but(installation=None)) == [], "unknown"
+    assert await findings(client, installation=None) == [], "unknown"

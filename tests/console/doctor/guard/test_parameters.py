@@ -1,22 +1,19 @@
 """The guard's parameters: the values that are read, and the values that weaken it."""
 
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 
-from console.doctor.api_reader import ListOutcome, ListResult
+from console.doctor.admission import GPUS, OBJECTS, PODGROUPS, PODS, Guard
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import Cluster, PriorityClass
-from console.doctor.guard_checks import exempt_namespaces, parameter_findings, parameters_text, values_of
-from console.doctor.guard_objects import GPUS, OBJECTS, PODGROUPS, PODS, Guard
-from kube.metadata import ObjectMeta
-from tests.support.cluster_facts import WELL, but, mutating, namespace, of_kai, whole
+from console.doctor.cluster_state import ClusterFacts
+from console.doctor.guard import exempt_namespaces, parameter_findings, parameters_text, values_of
+from tests.support.cluster_facts import UNREAD, WELL, but, mutating, namespace, of_kai, priority, whole
 from tests.support.doctor_guard import guard
 
 
-def findings(guard: Guard, cluster: Cluster = WELL, hosts: Collection[str] = ()) -> list[CheckResult]:
-    return list(parameter_findings(guard, cluster, hosts))
+def findings(guard: Guard, cluster: ClusterFacts = WELL) -> list[CheckResult]:
+    return list(parameter_findings(guard, cluster))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +64,7 @@ TENANTS = but(
         namespace("strict", mode="enforce"),
         namespace("paused", mode="off"),
         namespace("kube-system"),
+        namespace("vcluster-a", **{"kai.scheduler/queue": "-"}, vcluster="true"),
     )
 )
 
@@ -118,7 +116,7 @@ TENANTS = but(
     ],
 )
 def test_values_that_weaken_the_guard(changes: dict[str, str], expected: set[tuple[State, str]]) -> None:
-    results = findings(guard(**changes), TENANTS, hosts={"vcluster-a"})
+    results = findings(guard(**changes), TENANTS)
     assert {(result.state, result.what) for result in results} == expected
     assert all(result.advice for result in results)
 
@@ -146,9 +144,8 @@ def test_the_setting_of_the_chart_is_named() -> None:
     assert result.advice == "set guard.preemptibleClasses of the chart"
 
 
-def classes(**values: int) -> Cluster:
-    items = [PriorityClass(ObjectMeta(name.replace("_", "-")), value) for name, value in values.items()]
-    return but(priorities=whole(*items))
+def classes(**values: int) -> ClusterFacts:
+    return but(priorities=whole(*(priority(name.replace("_", "-"), value) for name, value in values.items())))
 
 
 def test_the_preemptible_classes_are_compared_with_the_clusters() -> None:
@@ -163,5 +160,5 @@ def test_the_preemptible_classes_are_compared_with_the_clusters() -> None:
         State.PROBLEM,
         "preemptibleClasses has build, whose value is 100 or more",
     )
-    unknown = but(priorities=ListResult((), ListOutcome.UNREAD))
+    unknown = but(priorities=UNREAD)
     assert findings(guard(preemptibleClasses="['build']"), unknown) == []

@@ -1,28 +1,29 @@
-"""Checks the guard: its parameters, its difference from this release's, and whether it refuses."""
+"""Checks of the guard: its parameters, its difference from this release's, and whether it refuses."""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
-from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
-from console.doctor.cluster_state import Cluster
-from console.doctor.guard_objects import (
+from console.cluster.facts import FactReader, Listing, Why, items
+from console.doctor.admission import (
     OPTIONAL,
     PODGROUPS,
     REPLACED,
     Guard,
     Guarded,
-    Policy,
-    read_binding,
-    read_policy,
+    covers_objects,
+    is_changed,
+    refuses,
+    variable,
 )
+from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
+from console.doctor.cluster_state import ClusterFacts
 from console.doctor.guard_proof import Breach, Prover, Trial, TrialOutcome
-from console.doctor.kai_checks import matched_schedulers
-from console.doctor.vclusters import VclusterHosts
+from console.doctor.policy_checks import hosts
 from kai import keys
+from kube.kinds import AdmissionBinding
 from kube.metadata import NAME_LABEL
 from service.text import counted, joined, listed, one_line, quoted
 from service.version import version
@@ -37,14 +38,8 @@ _PREEMPTIBLE_BELOW: Final = 100
 _STRING: Final = re.compile(r"'([A-Za-z0-9._-]*)'|\"([A-Za-z0-9._-]*)\"")
 
 
-def parameter_findings(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> Iterator[CheckResult]:
-    """Yield findings about parameters that weaken the guard or refuse honest requests.
-
-    Args:
-        guard: the guard of the cluster.
-        cluster: state of the cluster.
-        hosts: namespaces with pods of vClusters.
-    """
+def parameter_findings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about parameters that weaken the guard or refuse honest requests."""
     for name in _LISTS:
         unreadable = [policy for policy, values in _values(guard, name).items() if values is None]
         if unreadable:
@@ -53,7 +48,7 @@ def parameter_findings(guard: Guard, cluster: Cluster, hosts: Collection[str]) -
                 f"{listed(unreadable)}: the variable {name} is not a list of names in quotes",
                 f"set guard.{name} of the chart",
             )
-    yield from _kai_namespaces(guard, cluster, hosts)
+    yield from _kai_namespaces(guard, cluster)
     yield from _scheduler(guard, cluster)
     yield from _preemptible_classes(guard, cluster)
 
@@ -89,11 +84,11 @@ def values_of(expression: str) -> tuple[str, ...] | None:
 
 def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
     """Return the values of a parameter (`values_of`) by policy, for the policies that have it."""
-    expressions = {policy.name: policy.variable(name) for policy in guard.policies.values()}
+    expressions = {policy.name: variable(policy, name) for policy in guard.policies.values()}
     return {policy: values_of(text) for policy, text in expressions.items() if text is not None}
 
 
-def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> Iterator[CheckResult]:
+def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     others: defaultdict[str, list[str]] = defaultdict(list)
     lacking = []
     for policy, names in _values(guard, _KAI_NAMESPACES).items():
@@ -111,13 +106,9 @@ def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> I
             " runs: KAI's own requests are refused",
             f"add the namespace to guard.{_KAI_NAMESPACES} of the chart",
         )
-    tenants = {
-        namespace.name
-        for namespace in cluster.namespaces.items
-        if namespace.policy and namespace.name not in cluster.excluded
-    }
+    tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
     for name, policies in others.items():
-        is_tenant = name in tenants or name in hosts
+        is_tenant = name in tenants
         title = f"tenant's namespace {one_line(name)}" if is_tenant else f"namespace {one_line(name)}"
         make = _result(guard, policies) if is_tenant else warning
         yield make(
@@ -128,9 +119,9 @@ def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> I
         )
 
 
-def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
+def _scheduler(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     used = {policy.scheduler for policy in cluster.managed.values()}
-    used |= matched_schedulers(cluster)
+    used |= cluster.matched_schedulers
     by_name: defaultdict[str, list[str]] = defaultdict(list)
     for policy, names in _values(guard, _SCHEDULER).items():
         for name in names or ():
@@ -150,13 +141,13 @@ def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
             )
 
 
-def _preemptible_classes(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
+def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Compare the list with the PriorityClasses, which an admission policy cannot read."""
     by_policy = _values(guard, _CLASSES)
     listed_classes = {name for names in by_policy.values() for name in names or ()}
-    if not listed_classes or cluster.priorities.outcome is not ListOutcome.WHOLE:
+    if not listed_classes or not cluster.priorities.is_known:
         return
-    values = {each.name: each.value for each in cluster.priorities.items}
+    values = {each.metadata.name: each.value for each in items(cluster.priorities)}
     wrong = sorted(name for name in listed_classes if values.get(name, 0) >= _PREEMPTIBLE_BELOW)
     if wrong:
         yield _result(guard, by_policy)(
@@ -182,20 +173,12 @@ def _result(guard: Guard, policies: Collection[str]) -> Callable[[str, str, str]
     return problem if any(map(guard.refuses, policies)) else warning
 
 
-_GROUP: Final = "admissionregistration.k8s.io"
-_WITHOUT: Final = "the guard was not checked"
-_POLICIES: Final = ListSpec(resource="validatingadmissionpolicies", group=_GROUP, without=_WITHOUT)
-_BINDINGS: Final = ListSpec(resource="validatingadmissionpolicybindings", group=_GROUP, without=_WITHOUT)
-_OPTIONAL: Final = ListSpec(
-    resource="mutatingadmissionpolicies",
-    group=_GROUP,
-    without="the guard's optional policies were not checked",
-)
 _APPLY: Final = "upgrade the chart with guard.enabled=true and guard.action=deny"
 _INSTALL: Final = (
     f"{_APPLY}; until then users of these namespaces can use other queues, and change a pod's share and"
     " priority"
 )
+_RELEASE: Final = "app.kubernetes.io/version"
 _CONTROLLER: Final = "podgroupcontroller"
 _ASSIGNER: Final = "kai-pod-group-mutation"
 """Webhook configuration of kai-resource-management (v0.18.8), which writes queues on PodGroups."""
@@ -219,60 +202,55 @@ class _Section:
         return not self.findings and len(self.namespaces) > len(self.excluded)
 
 
-async def guard_findings(reader: ApiReader, cluster: Cluster, hosts: VclusterHosts) -> list[CheckResult]:
-    """Return findings about the guard: its gaps, its changes, its surroundings, and the proof.
+async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield findings about the guard: its gaps, its changes, its surroundings, and the proof.
 
     A missing guard is a warning, since a cluster whose users may not change pods or owners needs none.
     """
-    policies = await reader.list(_POLICIES, read_policy)
-    bindings = await reader.list(_BINDINGS, read_binding)
-    optional = await reader.list(_OPTIONAL, read_policy)
-    if ListOutcome.UNREAD in (policies.outcome, bindings.outcome):
-        return []
-    policies_by_name = {policy.name: policy for policy in (*policies.items, *optional.items)}
-    guard = Guard(policies_by_name, bindings.items)
+    lists: tuple[Listing[Any], ...] = (cluster.admission.validating, cluster.admission.validating_bindings)
+    if any(each.value is None and each.why is not Why.UNSERVED for each in lists):
+        return
+    guard = Guard.of(cluster.admission)
     replaced = sorted(guard.policies.keys() & REPLACED)
     if replaced:
         what = f"the guard is of an earlier form, which judges what tenants write: {listed(replaced)}"
-        return [problem(_CHECK, what, f"{_APPLY}; it replaces these policies")]
+        yield problem(_CHECK, what, f"{_APPLY}; it replaces these policies")
+        return
     sections = [
         _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
-        _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts.names}),
+        _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts(cluster)}),
     ]
     prover = Prover(reader, cluster, exempt_namespaces(guard))
     trials = {section.guarded: await _proved(prover, section) for section in sections}
     findings = [
         *_changes(guard),
         *(finding for section in sections for finding in section.findings),
-        *parameter_findings(guard, cluster, hosts.names),
+        *parameter_findings(guard, cluster),
         *_surroundings(guard, cluster),
         *_proof_findings([trial for tried in trials.values() for trial in tried]),
     ]
-    is_known = ListOutcome.PART not in (policies.outcome, bindings.outcome)
-    if is_known and not exit_status(findings):
-        findings += [
-            _stands(guard, section, trials[section.guarded]) for section in sections if section.is_complete
-        ]
-    return findings
+    for finding in findings:
+        yield finding
+    if all(each.is_known or each.why is Why.UNSERVED for each in lists) and not exit_status(findings):
+        for section in sections:
+            if section.is_complete:
+                yield _stands(guard, section, trials[section.guarded])
 
 
 def _changes(guard: Guard) -> Iterator[CheckResult]:
     """Yield findings about policies that are not as this release has them."""
     older: defaultdict[str, list[str]] = defaultdict(list)
     for name, policy in sorted(guard.policies.items()):
-        if policy.release != version():
-            older[policy.release].append(name)
-        if policy.is_changed:
-            make = problem if _acts(guard, policy) else warning
+        release = policy.metadata.labels.get(_RELEASE, "")
+        if release != version():
+            older[release].append(name)
+        if is_changed(policy):
+            make = problem if guard.refuses(name) or policy.spec.mutations else warning
             what = f"{one_line(name)} is not as its release made it: it may admit forbidden requests"
             yield make(_CHECK, what, _APPLY)
     for release, names in sorted(older.items()):
         of = one_line(release) if release else "an unknown release"
         yield warning(_CHECK, f"{listed(names)}: of {of}; this is {version()}", _APPLY)
-
-
-def _acts(guard: Guard, policy: Policy) -> bool:
-    return guard.refuses(policy.name) or "mutations" in policy.spec
 
 
 def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> _Section:
@@ -287,10 +265,10 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
             covering = [
                 binding
                 for binding in bindings
-                if binding.covers_objects(guarded)
-                and binding.namespaces.matches({NAME_LABEL: name, **labels})
+                if covers_objects(binding, guarded)
+                and binding.spec.match_resources.namespace_selector.matches({NAME_LABEL: name, **labels})
             ]
-            if any(binding.refuses for binding in covering):
+            if any(map(refuses, covering)):
                 section.refusing[policy].append(name)
             elif covering:
                 reporting.append(policy)
@@ -299,7 +277,7 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
             else:
                 absent.append(policy)
         if unselected and all(
-            any(binding.excludes(name) for binding in guard.bindings_of(policy)) for policy in unselected
+            any(name in _excluded(binding) for binding in guard.bindings_of(policy)) for policy in unselected
         ):
             section.excluded.add(name)
             continue
@@ -323,11 +301,15 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
     return section
 
 
-def _surroundings(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
+def _excluded(binding: AdmissionBinding) -> Collection[str]:
+    return binding.spec.match_resources.namespace_selector.excluded_namespaces
+
+
+def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about programs by which the guard's rules hold, or fail."""
     if PODGROUPS not in guard.policies:
         return
-    if any(configuration.name == _ASSIGNER for configuration in cluster.mutating.items):
+    if any(configuration.name == _ASSIGNER for configuration in items(cluster.mutating)):
         yield problem(
             _CHECK,
             "kai-resource-management writes queues on PodGroups, which the guard refuses",

@@ -1,20 +1,29 @@
-"""Findings about agents: grouped, bounded, and safe to print."""
+"""Agents: nodes without one, and findings that are grouped, bounded, and safe to print."""
 
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from console.agent_client import Received
 from console.agents import AgentPod, AgentReading
-from console.doctor.agent_checks import attribution_findings, pod_findings, response_findings
-from console.doctor.api_reader import ListOutcome, ListResult
-from console.doctor.check_results import State
-from console.doctor.gpu_nodes import PRESENT_LABEL, ClusterNode, node_findings, read_node
+from console.doctor.check_results import CheckResult, State
+from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
+from console.doctor.node_checks import (
+    attribution_findings,
+    coverage,
+    obstacles,
+    pod_findings,
+    release_findings,
+    response_findings,
+)
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
 from gpuagent.table.next_steps import FOR_PROBLEM
+from kube.kinds import DAEMON_SETS, Controller, Taint
 from service.text import MOST_LINES
+from tests.support.cluster_facts import alone, but, by_policies, of_kai, whole
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -39,26 +48,6 @@ def test_an_agent_that_is_not_ready() -> None:
     assert finding.what == "n0 (pod agent-0, 3 d old): CrashLoopBackOff, 7 restarts"
     (finding,) = pod_findings([pod(is_ready=False, trouble="Pending", node="")], [], None)
     assert finding.what == "no node (pod agent-0): Pending"
-
-
-@pytest.mark.parametrize(
-    ("resource", "amount", "has_gpus"),
-    [
-        ("nvidia.com/gpu", "4", True),
-        ("nvidia.com/gpu", "0", False),
-        ("nvidia.com/mig-1g.10gb", "7", True),
-        ("nvidia.com/gpu.shared", "16", True),
-        ("nvidia.com/a100", "8", True),
-        ("nvidia.com/hostdev", "2", False),
-        ("amd.com/gpu", "4", False),
-    ],
-)
-def test_a_node_has_gpus_by_any_resource_of_nvidias_device_plugin(
-    resource: str, amount: str, has_gpus: bool
-) -> None:
-    """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
-    node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
-    assert read_node(json.dumps(node).encode(), None).has_gpus is has_gpus
 
 
 def test_an_agent_that_is_terminating_is_not_called_ready() -> None:
@@ -158,48 +147,113 @@ def test_hostile_agents_cannot_flood_the_report_or_act_on_the_terminal() -> None
     assert all(finding.what.isprintable() and len(finding.what) < 1000 for finding in findings)
 
 
-def test_nodes_that_could_not_be_listed_give_no_finding() -> None:
-    assert list(node_findings(ListResult(), frozenset())) == []
+def daemon_set(desired: int = 0, **spec: Any) -> Controller:
+    document = {
+        "metadata": {"name": "kaishare-agent", "namespace": "kaishare-agent"},
+        "spec": {"template": {"spec": spec}},
+        "status": {"desiredNumberScheduled": desired},
+    }
+    return DAEMON_SETS.decode(json.dumps(document))
 
 
-def test_nodes_without_gpus() -> None:
-    without = ClusterNode(name="n0", has_gpus=False)
-    (finding,) = node_findings(ListResult((without,), ListOutcome.WHOLE), frozenset())
-    assert finding.state is State.UNKNOWN
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def test_without_the_label_of_its_memory_kai_takes_a_gpu_for_100_mib() -> None:
-    node = ClusterNode(name="n0", labels={PRESENT_LABEL: "true"})
-    (memory,) = node_findings(ListResult((node,), ListOutcome.WHOLE), None)
-    assert memory.what == (
-        "1 node with GPUs lacks the label nvidia.com/gpu.memory: n0;"
-        " KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there"
-    )
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def test_a_node_without_an_agent_and_with_both_labels() -> None:
-    node = ClusterNode(name="n0", labels={PRESENT_LABEL: "true", "nvidia.com/gpu.memory": "23028"})
-    labels, coverage = node_findings(ListResult((node,), ListOutcome.WHOLE), frozenset())
-    assert labels.what == "1 node with GPUs has both labels"
-    assert coverage.what == "1 node with GPUs has no agent: n0; the usage of their GPUs is unknown"
-    assert "agent.tolerations" in coverage.advice
-    (labels,) = node_findings(ListResult((node,), ListOutcome.WHOLE), None)
-    assert labels.state is State.OK
+GPU = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
+UNSELECTED = ["not selected by the node affinity (agent.affinity)"]
+UNTOLERATED = ["taint nvidia.com/gpu=present:NoSchedule without a toleration (agent.tolerations)"]
+LABELS = {"pool": "a", "gpus": "8"}
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("spec", "taints", "expected"),
     [
-        ("0", "0 MiB is less than the 100 MiB KAI counts in"),
-        ("abc", '"abc" is not a number of MiB'),
-        ("", '"" is not a number of MiB'),
+        ({}, (), []),
+        ({"nodeSelector": {"pool": "a"}}, (), []),
+        ({"nodeSelector": {"pool": "b", "x": "y"}}, (), ["no label pool=b (agent.nodeSelector)", "no label x=y (agent.nodeSelector)"]),
+        ({"affinity": affinity(expression("pool", "In", "b"), expression("pool", "NotIn", "b"))}, (), []),
+        ({"affinity": affinity(expression("pool", "In", "b"))}, (), UNSELECTED),
+        ({"affinity": affinity(expression("pool", "DoesNotExist"))}, (), UNSELECTED),
+        ({"affinity": affinity(expression("gpus", "Gt", "4"))}, (), []),
+        ({"affinity": affinity(expression("gpus", "Lt", "4"))}, (), UNSELECTED),
+        ({"affinity": affinity(expression("gpus", "Gt", "x"))}, (), UNSELECTED),
+        ({"affinity": affinity({})}, (), UNSELECTED),
+        ({"affinity": affinity({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]})}, (), []),
+        ({}, (GPU,), UNTOLERATED),
+        ({"tolerations": [{"operator": "Exists"}]}, (GPU,), []),
+        ({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}]}, (GPU,), UNTOLERATED),
+        ({"tolerations": [{"key": "nvidia.com/gpu", "value": "present"}]}, (GPU,), []),
+        ({"tolerations": [{"key": "nvidia.com/gpu", "value": "x"}]}, (GPU,), UNTOLERATED),
+        ({}, (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),), []),
+    ],
+)  # fmt: skip
+def test_a_daemon_set_needs_selection_and_tolerations(
+    spec: dict[str, Any], taints: tuple[Taint, ...], expected: list[str]
+) -> None:
+    node = ClusterNode(name="n0", labels=LABELS, taints=taints)
+    assert list(obstacles(daemon_set(**spec), node)) == expected
+
+
+BOTH = {PRESENT_LABEL: "true", "nvidia.com/gpu.memory": "23028"}
+
+
+def covered(nodes: list[ClusterNode], pods: list[AgentPod], *sets: Controller) -> list[CheckResult]:
+    return list(coverage(but(nodes=whole(*nodes)), pods, sets))
+
+
+def test_nodes_with_the_same_reason_share_a_line() -> None:
+    nodes = [ClusterNode(name=f"n{number}", labels=BOTH, taints=(GPU,)) for number in range(3)]
+    (finding,) = covered(nodes, [pod(0)], daemon_set(1))
+    assert finding.state is State.PROBLEM
+    assert finding.what == (
+        "2 nodes with GPUs have no agent: n1, n2; the usage of their GPUs is unknown. DaemonSet kaishare-agent"
+        f" wants 1 pod, and not there: {UNTOLERATED[0]}"
+    )
+    taints = [(Taint(key=f"k{number}", effect="NoSchedule"),) for number in range(500)]
+    many = [ClusterNode(name=f"m{n}", labels=BOTH, taints=each) for n, each in enumerate(taints)]
+    assert len(covered(many, [pod(0)], daemon_set(1))) == MOST_LINES + 1
+
+
+def test_a_node_without_an_agent_and_without_a_daemon_set() -> None:
+    node = ClusterNode(name="n9", labels=BOTH)
+    (finding,) = covered([node], [pod(0)])
+    assert finding.what == "1 node with GPUs has no agent: n9; the usage of their GPUs is unknown"
+    assert "agent.tolerations" in finding.advice
+    (finding,) = covered([replace(node, labels={})], [pod(0)])
+    assert finding.advice.startswith("set the label nvidia.com/gpu.present=true on n9")
+
+
+NOWHERE = "problem: no agent found in namespace kaishare-agent"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        (alone(by_policies()), NOWHERE),
+        (but(), NOWHERE),
+        (but(mutating=whole(of_kai()), validating=whole()), ""),
     ],
 )
-def test_an_invalid_label_of_its_memory_is_named(value: str, why: str) -> None:
-    labels = {PRESENT_LABEL: "true", "nvidia.com/gpu.memory": value}
-    nodes = (ClusterNode(name="n0", labels=labels), ClusterNode(name="n1", labels=labels))
-    (finding,) = node_findings(ListResult(nodes, ListOutcome.WHOLE), None)
+def test_gpu_nodes_without_an_agent_are_a_problem_where_kaishare_decides(
+    cluster: ClusterFacts, expected: str
+) -> None:
+    cluster = replace(cluster, nodes=whole(ClusterNode(name="n1")))
+    (line,) = [f"{each.state}: {each.what}" for each in coverage(cluster, [], ())] or [""]
+    assert line.startswith(expected)
+    assert bool(line) is bool(expected)
+    assert list(coverage(cluster, None, ())) == [], "the agents could not be listed"
+
+
+def test_different_releases_are_a_warning() -> None:
+    (finding,) = release_findings([pod(0)], (), "0.1.0", "0.1.0")
+    assert (finding.state, finding.what) == (State.OK, "0.1.0 (agent, published settings, this command)")
+    (finding,) = release_findings([pod(0), pod(1, version="\x1b0")], (), "", "0.1.0")
     assert finding.state is State.WARNING
-    assert finding.what.startswith(
-        f"2 nodes with GPUs have an invalid label nvidia.com/gpu.memory: n0 ({why}), n1 ({why});"
-    )
+    assert finding.what.isprintable()
+    assert list(release_findings([], (), "", "0.1.0")) == []

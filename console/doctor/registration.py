@@ -1,13 +1,15 @@
-"""Checks of kaishare's webhook configurations: their content and their order among others. Pure."""
+"""Checks of the installation: webhook configurations, their order, and admission policies. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from console.doctor.admission_policies import admission_policy_findings
+from console.cluster.facts import items
+from console.cluster.webhook import MUTATING, VALIDATING
 from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
-from console.doctor.cluster_state import Cluster
+from console.doctor.cluster_state import ClusterFacts
+from kube.kinds import Kind
 from kube.metadata import LabelSelector
 from service.text import joined, listed, one_line
 from webhook.registration.call_order import Mutator, called_before_us
@@ -23,6 +25,7 @@ from webhook.registration.configurations import (
 
 _INSTALLATION: Final = "installation"
 _ORDER: Final = "order"
+_POLICIES: Final = "admission policies"
 _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
@@ -37,52 +40,87 @@ _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "tim
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
 
 
-def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
-    """Yield findings about the existence, content and order of both configurations."""
-    if cluster.policies is not None:
-        yield from admission_policy_findings(cluster.policies, is_alone=cluster.is_absent)
-        if cluster.is_absent:
-            return
-    if cluster.is_absent and not cluster.knows_policies:
+def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the admission policies that decide about pods, and their bindings."""
+    if cluster.admission.deciding is None:
+        return
+    is_as_expected = True
+    for kind, name, is_missing in cluster.admission.changes():
+        is_as_expected = False
+        effect = "no pod is changed" if kind.startswith("Mutating") else "pods or labels are not validated"
+        what = f"does not exist: {effect}" if is_missing else "is not as this release makes it"
+        yield problem(
+            _POLICIES,
+            f"{kind} {name} {what}",
+            "upgrade the chart with webhook.kind=policy, or apply the output of kaishare render",
+        )
+    if not cluster.is_absent:
+        yield warning(
+            _POLICIES,
+            "the webhook and admission policies both stand; the policies decide first",
+            "finish the switch: upgrade the chart with webhook.kind=policy or webhook.kind=webhook",
+        )
+        return
+    if is_as_expected and not cluster.admission.has_unread:
+        yield ok(_POLICIES, "as expected; the API server decides about pods, and no webhook is installed")
+    yield ok(_ORDER, "admission policies act before every webhook that changes pods")
+
+
+def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a finding if neither configuration exists, and no admission policy."""
+    if not cluster.is_absent or cluster.admission.deciding is not None:
+        return
+    name = one_line(cluster.name)
+    if not cluster.admission.is_known:
         yield unknown(
             _INSTALLATION,
-            f"no configuration {one_line(cluster.name)} exists, and whether admission policies decide about"
-            " pods is not known",
+            f"no configuration {name} exists, and whether admission policies decide about pods is not known",
         )
         return
-    if cluster.is_absent:
-        yield problem(
-            _INSTALLATION,
-            f"kaishare's webhook is not installed here: no configuration {one_line(cluster.name)} exists",
-            "kaishare doctor --pre checks what an installation needs; for another name give"
-            " --webhook-configuration",
+    yield problem(
+        _INSTALLATION,
+        f"kaishare's webhook is not installed here: no configuration {name} exists",
+        "kaishare doctor --pre checks what an installation needs; for another name give"
+        " --webhook-configuration",
+    )
+
+
+def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a finding if an installation exists already (`--pre`)."""
+    if cluster.our_mutating is not None:
+        yield ok(
+            "mutating webhook", f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre"
         )
-        return
-    for kind, configurations, own, build in (
-        ("MutatingWebhookConfiguration", cluster.mutating, cluster.our_mutating, mutating_configuration),
-        (
-            "ValidatingWebhookConfiguration",
-            cluster.validating,
-            cluster.our_validating,
-            validating_configuration,
-        ),
-    ):
-        if configurations.is_known:
-            expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
-            yield from _registered(kind, own, expected, cluster.name)
-    yield from _order(cluster)
+
+
+def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the configuration that changes pods."""
+    if cluster.mutating.value is not None and not cluster.is_absent:
+        yield from _registered(MUTATING, cluster.our_mutating, mutating_configuration, cluster.name)
+
+
+def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the configuration that validates pods and labels."""
+    if cluster.validating.value is not None and not cluster.is_absent:
+        yield from _registered(VALIDATING, cluster.our_validating, validating_configuration, cluster.name)
 
 
 def _registered(
-    kind: str, own: WebhookConfiguration | None, expected: WebhookConfiguration, name: str
+    kind: Kind[WebhookConfiguration],
+    own: WebhookConfiguration | None,
+    build: Callable[[UrlTarget], dict[str, Any]],
+    name: str,
 ) -> Iterator[CheckResult]:
-    check = "mutating webhook" if kind.startswith("Mutating") else "validating webhooks"
+    expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
+    check, effect = (
+        ("mutating webhook", "kaishare is called for no pod")
+        if kind is MUTATING
+        else ("validating webhooks", "pods and labels are not validated")
+    )
     if own is None:
         yield problem(
             check,
-            f'{kind} "{one_line(name)}" does not exist: kaishare is called for no pod'
-            if kind.startswith("Mutating")
-            else f'{kind} "{one_line(name)}" does not exist: pods and labels are not validated',
+            f'{kind.name} "{one_line(name)}" does not exist: {effect}',
             "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
@@ -181,11 +219,12 @@ def _selector(hook: Webhook, field: str) -> LabelSelector:
     return LabelSelector(selector.labels, kept)
 
 
-def _order(cluster: Cluster) -> Iterator[CheckResult]:
+def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the call order of the webhooks that change pods."""
     own = cluster.our_mutating
     if own is None:
         return
-    early = called_before_us(map(Mutator.of, cluster.mutating.items), own.name, cluster.kai_schedulers)
+    early = called_before_us(map(Mutator.of, items(cluster.mutating)), own.name, cluster.kai_schedulers)
     if early:
         yield problem(
             _ORDER,
@@ -195,7 +234,7 @@ def _order(cluster: Cluster) -> Iterator[CheckResult]:
         )
     others = [
         configuration
-        for configuration in cluster.mutating.items
+        for configuration in items(cluster.mutating)
         if configuration.pod_hooks and configuration.name != own.name
     ]
     for other in others:
@@ -210,7 +249,7 @@ def _order(cluster: Cluster) -> Iterator[CheckResult]:
         )
 
 
-def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
+def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
     """Yield findings about the place of another mutating webhook in the call order."""
     is_family = other in cluster.kai_mutating or other.name in _NEIGHBOURS
     if is_family:
@@ -223,8 +262,7 @@ def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Itera
                 f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
             )
         return
-    versions = cluster.installation.versions if cluster.installation else ()
-    reads_name = bool(versions) and all(version.reads_container_name for version in versions)
+    reads_name = bool(cluster.versions) and all(each.reads_container_name for each in cluster.versions)
     if sorts_behind(other.name, own) and not reads_name:
         yield warning(
             _ORDER,

@@ -1,0 +1,392 @@
+"""Checks of nodes with GPUs and of agents: labels, DaemonSet, pods, responses, attribution, releases.
+
+Every text of an agent is untrusted and is printed as one line.
+
+The DaemonSet's controller creates a pod for each node that the pod's node selector and node affinity select
+and whose taints the pod tolerates (`pkg/controller/daemon`, `NodeShouldRunDaemonPod`).
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from console.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness, AgentReading, Agents
+from console.cluster.facts import FactReader, items
+from console.doctor.check_results import CheckResult, limited, ok, problem, unknown, warning
+from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
+from gpuagent.api_types import AgentResponse
+from gpuagent.problems import SUSPENDS_NOTHING
+from gpuagent.table.next_steps import FOR_PROBLEM
+from kai import keys
+from kube.answers import REQUEST_ERRORS, ApiError
+from kube.kinds import DAEMON_SETS, Controller, Pod
+from service.text import MOST_LINES, counted, joined, listed, one_line
+from service.units import duration
+from service.version import version
+
+_LABELS: Final = "node labels"
+_AGENTS: Final = "agents"
+_READINESS: Final = "agent readiness"
+_RESPONSES: Final = "agent responses"
+_ATTRIBUTION: Final = "attribution"
+_RELEASES: Final = "releases"
+
+_DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
+_MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
+
+
+def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the labels of nodes with GPUs."""
+    if cluster.nodes.value is None:
+        return
+    gpu_nodes = [node for node in cluster.nodes.value if node.has_gpus]
+    if not gpu_nodes:
+        yield unknown(
+            _LABELS,
+            f"no node has GPUs: none has capacity {keys.GPU_RESOURCE} or the label {PRESENT_LABEL}",
+            "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
+        )
+        return
+    without_label = [node.name for node in gpu_nodes if not node.is_labelled]
+    if without_label:
+        yield _missing(without_label, f"{PRESENT_LABEL}=true", "the agent's DaemonSet selects nodes by it")
+    without_memory = [node.name for node in gpu_nodes if not node.has_memory_label]
+    if without_memory:
+        yield _missing(
+            without_memory,
+            keys.NODE_GPU_MEMORY,
+            "KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
+        )
+    invalid = [f"{node.name} ({node.memory_label_error})" for node in gpu_nodes if node.memory_label_error]
+    if invalid:
+        have = "has" if len(invalid) == 1 else "have"
+        yield warning(
+            _LABELS,
+            f"{counted(len(invalid), 'node')} with GPUs {have} an invalid label {keys.NODE_GPU_MEMORY}:"
+            f" {listed(invalid)}; neither KAI nor kaishare can compute the bytes of a share from it",
+            _MEMORY,
+        )
+    if not without_label and not without_memory and not invalid:
+        have = "has" if len(gpu_nodes) == 1 else "have"
+        yield ok(_LABELS, f"{counted(len(gpu_nodes), 'node')} with GPUs {have} both labels")
+
+
+def _missing(names: Collection[str], label: str, consequence: str) -> CheckResult:
+    have = "lacks" if len(names) == 1 else "lack"
+    return warning(
+        _LABELS,
+        f"{counted(len(names), 'node')} with GPUs {have} the label {label}: {listed(names)}; {consequence}",
+        _DISCOVERY,
+    )
+
+
+def _uncovered(uncovered: Sequence[ClusterNode]) -> CheckResult:
+    unlabelled = [node.name for node in uncovered if not node.is_labelled]
+    advice = (
+        f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)},"
+        " or change agent.nodeSelector of the chart"
+        if unlabelled
+        else "compare the taints of the nodes with agent.tolerations of the chart,"
+        " and check --agent-namespace"
+    )
+    return problem(_AGENTS, _without_agent([node.name for node in uncovered]), advice)
+
+
+def _without_agent(names: Collection[str]) -> str:
+    have = "has" if len(names) == 1 else "have"
+    return (
+        f"{counted(len(names), 'node')} with GPUs {have} no agent: {listed(names)};"
+        " the usage of their GPUs is unknown"
+    )
+
+
+def _kept_away(uncovered: Sequence[ClusterNode], daemon_set: Controller) -> Iterator[CheckResult]:
+    """Yield a problem for each reason why the DaemonSet has no pod on nodes with GPUs."""
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for node in uncovered:
+        reasons = "; ".join(obstacles(daemon_set, node))
+        by_reason[reasons].append(node.name)
+    name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
+    title = f"DaemonSet {name} wants {counted(daemon_set.status.desired_number_scheduled, 'pod')}"
+    problems = []
+    for reasons, names in sorted(by_reason.items()):
+        if reasons:
+            detail = f"and not there: {reasons}"
+            advice = "correct the named values of the chart, or the labels and taints of the nodes"
+        else:
+            detail = "also there: its pods are not created or not scheduled"
+            advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
+        problems.append(problem(_AGENTS, f"{_without_agent(names)}. {title}, {detail}", advice))
+    yield from limited(problems, "more reason")
+
+
+_OF_KUBERNETES: Final = "node.kubernetes.io/"
+"""Prefix of the taints for a node's state, which the controller makes every pod of a DaemonSet tolerate."""
+
+
+def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
+    """Yield why a DaemonSet places no pod on a node, with the value of the chart; nothing if it does."""
+    spec = daemon_set.template
+    for key, value in sorted((spec.node_selector or {}).items()):
+        if node.labels.get(key) != value:
+            yield f"no label {one_line(key)}={one_line(value)} (agent.nodeSelector)"
+    if spec.affinity is not None and not spec.affinity.selects(node.name, node.labels):
+        yield "not selected by the node affinity (agent.affinity)"
+    for taint in node.taints:
+        if not taint.key.startswith(_OF_KUBERNETES) and not any(
+            toleration.tolerates(taint) for toleration in spec.tolerations or ()
+        ):
+            yield f"taint {one_line(str(taint))} without a toleration (agent.tolerations)"
+
+
+async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield findings about the agents, by their pods and their answers through the API server."""
+    agents = Agents(reader.client, options=cluster.agents)
+    namespace = cluster.agents.namespace
+    pods: list[AgentPod] | None = None
+    daemon_sets: Sequence[Controller] = ()
+    try:
+        pods = await agents.list()
+    except REQUEST_ERRORS as error:
+        if isinstance(error, ApiError) and error.is_forbidden:
+            reader.refuse(f"the agents' pods in {namespace}", f"list pods in {namespace}")
+        else:
+            yield unknown(_AGENTS, f"not checked: {one_line(str(error))}")
+    else:
+        query = {"labelSelector": AGENT_LABELS}
+        daemon_sets = items(await reader.list(DAEMON_SETS, namespace, query=query))
+    for result in coverage(cluster, pods, daemon_sets):
+        yield result
+    now = reader.client.server_time()
+    started = [pod for pod in pods or () if pod.node and not pod.is_terminating]
+    unready = [pod for pod in started if not pod.is_ready and pod.is_running]
+    readiness = await asyncio.gather(*map(agents.ready, unready))
+    readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
+    of_unready = await asyncio.gather(*map(agents.read, unready))
+    for result in (
+        *pod_findings(pods or (), readiness, now),
+        *response_findings(readings, now),
+        *attribution_findings([*readings, *of_unready]),
+        *_releases(cluster, pods or ()),
+    ):
+        yield result
+
+
+def coverage(
+    cluster: ClusterFacts, pods: Sequence[AgentPod] | None, daemon_sets: Sequence[Controller]
+) -> Iterator[CheckResult]:
+    """Yield findings about nodes with GPUs that have no agent.
+
+    Args:
+        cluster: the state of the cluster, with its nodes.
+        pods: the agents' pods; None if they could not be listed.
+        daemon_sets: the agents' DaemonSets; empty if there is none, or if they could not be listed.
+    """
+    if pods is None:
+        return
+    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
+    if not pods and not daemon_sets:
+        if not cluster.is_absent or cluster.is_by_policies:
+            make = problem if gpu_nodes else unknown
+            yield make(
+                _AGENTS,
+                f"no agent found in namespace {cluster.agents.namespace}; the usage of GPUs is unknown",
+                "install the chart with agent.enabled, or name the namespace with --agent-namespace",
+            )
+        return
+    if not pods and not gpu_nodes:
+        yield unknown(_AGENTS, f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
+    with_agent = {pod.node for pod in pods}
+    uncovered = [node for node in gpu_nodes if node.name not in with_agent]
+    if gpu_nodes and not uncovered:
+        yield ok(_AGENTS, f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
+    elif uncovered and daemon_sets:
+        yield from _kept_away(uncovered, daemon_sets[0])
+    elif uncovered:
+        yield _uncovered(uncovered)
+
+
+_STALE_SECONDS: Final = 120.0
+"""Age of figures that are reported; the agent's default interval is 5 s."""
+_LONGEST_DETAIL: Final = 500  # characters
+_UNKNOWN_MEMORY: Final = (
+    "on MIG nodes set the chart's agent.migMonitor; GPUs with unified memory have no remedy, and their shares"
+    " need the node's label nvidia.com/gpu.memory"
+)
+
+
+def pod_findings(
+    pods: Sequence[AgentPod], readiness: Sequence[AgentReadiness], now: datetime | None
+) -> Iterator[CheckResult]:
+    """Yield findings about agents that are not ready, or terminating.
+
+    Args:
+        pods: the agents' pods.
+        readiness: responses of `/readyz` of pods that run and are not ready.
+        now: the API server's time; None if it is unknown.
+    """
+    reasons = {response.pod.uid: response.reasons for response in readiness}
+    unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
+    for pod in unready[:MOST_LINES]:
+        detail = "; ".join(reasons.get(pod.uid, ())) or pod.trouble
+        restarts = f", {counted(pod.restarts, 'restart')}" if pod.restarts else ""
+        yield problem(
+            _READINESS,
+            f"{place(pod, now)}: {one_line(detail)}{restarts}",
+            f"kubectl -n {pod.namespace} describe pod {pod.name}, and its log",
+        )
+    if len(unready) > MOST_LINES:
+        names = [pod.node or pod.name for pod in unready[MOST_LINES:]]
+        yield problem(_READINESS, f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
+    terminating = [place(pod, now) for pod in pods if pod.is_terminating]
+    if terminating:
+        yield unknown(
+            _READINESS,
+            f"{counted(len(terminating), 'agent')} terminating: {listed(terminating)}",
+            "run doctor again; a pod that stays so is on a node whose kubelet does not answer",
+        )
+    elif pods and not unready:
+        yield ok(_READINESS, f"{counted(len(pods), 'agent')} ready")
+
+
+def response_findings(readings: Sequence[AgentReading], now: datetime | None) -> Iterator[CheckResult]:
+    """Yield findings about agents that do not answer; agents with the same failure share a line.
+
+    Args:
+        readings: one reading of each agent that is ready.
+        now: the API server's time; None if it is unknown.
+    """
+    by_failure: defaultdict[tuple[str, str], list[AgentPod]] = defaultdict(list)
+    for reading in readings:
+        if reading.failure:
+            by_failure[reading.failure, reading.missing_right].append(reading.pod)
+    failures = []
+    for (failure, missing_right), pods in sorted(by_failure.items()):
+        what = f"{listed([place(pod, now) for pod in pods])}: {one_line(failure)}"
+        if missing_right:
+            failures.append(unknown(_RESPONSES, what, f"grant the right to {missing_right}"))
+        else:
+            log = f"kubectl -n {pods[0].namespace} logs {pods[0].name}"
+            failures.append(problem(_RESPONSES, what, f"check the log: {log}"))
+    yield from limited(failures, "more kind of failure", "more kinds of failures")
+    if readings and not by_failure:
+        count = counted(len(readings), "agent answers", "agents answer")
+        yield ok(_RESPONSES, f"{count} through the API server")
+
+
+def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
+    """Yield the agents' problems, each with what to do first, and findings about figures that are missing.
+
+    Args:
+        readings: one reading of each agent that runs, ready or not.
+    """
+    answers = 0
+    suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    stale, waiting, failed, unknown_memory = [], [], [], []
+    for reading in readings:
+        received = reading.received
+        if received is None:
+            continue
+        answers += 1
+        node, answer = reading.pod.node, received.answer
+        for entry in answer.problems:
+            kind = minor if entry.reason in SUSPENDS_NOTHING else suspended
+            kind[one_line(entry.reason, _LONGEST_DETAIL)].setdefault(
+                node, one_line(entry.detail, _LONGEST_DETAIL)
+            )
+        unknown_memory += _gpus_of_unknown_memory(node, answer)
+        if answer.attribution_ok is None:
+            waiting += [node] * reading.pod.is_ready
+        elif not answer.attribution_ok and not answer.problems:
+            failed.append(node)
+        if received.age is not None and received.age > _STALE_SECONDS:
+            stale.append(f"{node} ({duration(received.age)})")
+    lines = []
+    if failed:
+        lines.append(problem(_ATTRIBUTION, f"not possible on {listed(failed)}", "see the agent's log"))
+    if stale:
+        lines.append(problem(_ATTRIBUTION, f"the figures are old: {listed(stale)}", "see the agent's log"))
+    lines += [*_by_reason(suspended, problem), *_by_reason(minor, warning)]
+    if unknown_memory:
+        what = f"the memory of GPUs is unknown: {listed(unknown_memory)}"
+        lines.append(warning(_ATTRIBUTION, what, _UNKNOWN_MEMORY))
+    if waiting:
+        lines.append(unknown(_ATTRIBUTION, f"no sample yet on {listed(waiting)}", "run doctor again"))
+    yield from limited(lines, "more kind of problem", "more kinds of problems")
+    if answers and not lines:
+        count = counted(answers, "agent attributes", "agents attribute")
+        yield ok(_ATTRIBUTION, f"{count} all memory to pods")
+
+
+def _gpus_of_unknown_memory(node: str, answer: AgentResponse) -> list[str]:
+    return [
+        f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
+        for gpu in answer.gpus
+        if gpu.memory_unknown
+    ]
+
+
+def _by_reason(
+    details: Mapping[str, Mapping[str, str]], make: Callable[[str, str, str], CheckResult]
+) -> Iterator[CheckResult]:
+    """Yield one finding for each reason, with its nodes and the detail of the first."""
+    for reason, by_node in sorted(details.items()):
+        first = by_node[min(by_node)]
+        more = f": {first}" if first else ""
+        step = FOR_PROBLEM.get(reason)  # the details of the other reasons have the remedy
+        yield make(_ATTRIBUTION, f"{reason} on {listed(by_node)}{more}", step.line if step else "")
+
+
+def place(pod: AgentPod, now: datetime | None) -> str:
+    """Name an agent by node, pod and age: `gpu-node-3 (pod kaishare-agent-x7k2p, 3 d old)`."""
+    age = ""
+    if now is not None and pod.created_at is not None:
+        age = f", {duration(max((now - pod.created_at).total_seconds(), 0.0))} old"
+    return f"{pod.node or 'no node'} (pod {pod.name}{age})"
+
+
+def _releases(cluster: ClusterFacts, agents: Sequence[AgentPod]) -> Iterator[CheckResult]:
+    """Yield a warning if the releases of webhook, agents, settings and this command differ."""
+    published = cluster.running.published
+    yield from release_findings(
+        agents, items(cluster.webhook_pods), published.version if published else "", version()
+    )
+
+
+def release_findings(
+    agents: Sequence[AgentPod], webhooks: Iterable[Pod], published: str, own: str
+) -> Iterator[CheckResult]:
+    """Yield a warning if releases differ. Pure.
+
+    Args:
+        agents: the agents' pods.
+        webhooks: the webhook's pods.
+        published: the version in the webhook's published settings; empty if unknown.
+        own: the version of this command.
+    """
+    parts: defaultdict[str, set[str]] = defaultdict(set)
+    for webhook in webhooks:
+        release = webhook.metadata.labels.get(VERSION_LABEL, "")
+        if release:
+            parts[release].add("webhook")
+    if published:
+        parts[published].add("published settings")
+    for pod in agents:
+        if pod.version:
+            parts[pod.version].add("agent")
+    if not parts:
+        return
+    parts[own].add("this command")
+    if len(parts) == 1:
+        yield ok(_RELEASES, f"{_parts(parts)}")
+        return
+    yield warning(
+        _RELEASES, f"different: {_parts(parts)}", "finish the upgrade, or install the same release everywhere"
+    )
+
+
+def _parts(parts: Mapping[str, set[str]]) -> str:
+    return joined(f"{one_line(version)} ({listed(names)})" for version, names in sorted(parts.items()))
