@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from console.cluster.facts import FactReader, Listing, Why, items
 from console.doctor.accounting_sums import (
-    CHECK,
     Evaluation,
     GpuRequest,
     Reading,
     evaluate,
     read_request,
 )
-from console.doctor.check_results import CheckResult, limited, ok, unknown, warning
+from console.doctor.check_results import CheckResult, limited, named, ok, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, reread
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
@@ -23,7 +22,6 @@ from kube.kinds import PODS, Kind
 from service.text import counted, listed, quoted
 from webhook.policy.labels import Distributed
 
-_RANKS: Final = "distributed jobs"
 _LONG: Final = timedelta(minutes=5)
 """Age of a request to delete a pod from which the pod is reported; most pods end within 30 s."""
 _PAUSE_SECONDS: Final = 4.0
@@ -44,18 +42,19 @@ async def requests_add_up(cluster: ClusterFacts, reader: FactReader) -> AsyncIte
         return  # the check of the queues reports it
     first = await _read(reader, cluster)
     if first is None:
-        yield unknown(CHECK, f"not checked: {_WITHOUT}, because they could not be read")
+        yield unknown(f"not checked: {_WITHOUT}, because they could not be read")
         return
     evaluation = last = evaluate(first)
     if evaluation.differences:
         await asyncio.sleep(_PAUSE_SECONDS)
         again = await _read(reader, await reread(reader, cluster))
         if again is None:
-            yield unknown(CHECK, f"{_WITHOUT}, because the second reading failed")
+            yield unknown(f"{_WITHOUT}, because the second reading failed")
             return
         last = evaluate(again)
     keeping = {name for name, policy in cluster.managed.items() if policy.distributed is Distributed.KEEP}
-    for result in (*persistent_findings(evaluation, last), *rank_findings(last.reading, keeping)):
+    ranks = named("distributed jobs", rank_findings(last.reading, keeping))
+    for result in (*persistent_findings(evaluation, last), *ranks):
         yield result
 
 
@@ -101,27 +100,24 @@ def persistent_findings(first: Evaluation, last: Evaluation) -> Iterator[CheckRe
         if unclear:
             reasons = {reason for pods in unclear.values() for reason in pods}
             yield unknown(
-                CHECK,
                 f"the sum of {counted(len(unclear), kind)} is unknown:"
                 f" {listed([quoted(name) for name in unclear])}; pods: {listed(reasons)}",
             )
     if not last.reading.has_figures:
         yield unknown(
-            CHECK,
             "KAI has written no figures: the requests of pods were compared with limits and nodes only",
             "run KAI with its podgroupcontroller and queuecontroller",
         )
     changing = len(last.differences) - len(findings)
     if changing:
         yield unknown(
-            CHECK,
             f"{counted(changing, 'figure')} changed between two readings, and could not be compared",
             "run doctor again",
         )
     if last.reading.is_whole and last.reading.has_figures and not findings and not deleted:
         pods = counted(len(items(last.reading.pods)), "pod")
         queues, nodes = counted(last.compared["queue"], "queue"), counted(last.compared["node"], "node")
-        yield ok(CHECK, f"the requests of {pods} add up to KAI's figures in {queues} and fit on {nodes}")
+        yield ok(f"the requests of {pods} add up to KAI's figures in {queues} and fit on {nodes}")
 
 
 def _age(age: timedelta) -> str:
@@ -140,13 +136,12 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
         if pod.deleted_at is not None and reading.queue_of(pod) is not None
     ]
     if deleted and reading.now is None:
-        yield unknown(CHECK, "the API server's time is unknown: deleted pods that still run were not checked")
+        yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
     if reading.now is None:
         return
     old = {f"{pod.name} ({_age(reading.now - at)})" for pod, at in deleted if reading.now - at > _LONG}
     if old:
         yield warning(
-            CHECK,
             f"{counted(len(old), 'deleted pod')} with GPUs, which KAI no longer counts in a queue:"
             f" {listed(old)}",
             "compare terminationGracePeriodSeconds and finalizers of these pods, and look at their nodes; the"
@@ -173,11 +168,10 @@ def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[Che
     }
     if together:
         yield warning(
-            _RANKS,
             f"{counted(len(together), 'rank')} on a GPU with another rank of the job: {listed(together)}",
             'give ranks whole GPUs: annotation kaishare.dev/whole-gpu: "true" in the template, and no share;'
             " or allow it with kaishare.dev/distributed=share on the namespace",
         )
     elif ranks:
         whole = sum(pod.share is None for pod in ranks)
-        yield ok(_RANKS, f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")
+        yield ok(f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")

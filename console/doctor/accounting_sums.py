@@ -27,7 +27,6 @@ from service.text import MOST_LINES, counted, joined, listed, one_line, quoted, 
 from webhook.policy.checks import gpus_of_regular_containers, whole_gpus
 from webhook.policy.distributed import evidence_of, evidence_of_share
 
-CHECK: Final = "accounting"
 TOLERANCE: Final = 0.001
 """Difference of two figures that are equal, in GPUs: KAI's status rounds each pod up to 10^-9."""
 REMEDY: Final = (
@@ -323,7 +322,7 @@ class Evaluation:
         self, *key: str, what: str, remedy: str = REMEDY, evidence: Collection[object] = (None,)
     ) -> None:
         """Add a difference."""
-        self.differences[key] = Difference(problem(CHECK, what, remedy), evidence)
+        self.differences[key] = Difference(problem(what, remedy), evidence)
 
 
 def evaluate(reading: Reading) -> Evaluation:

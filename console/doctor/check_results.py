@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from service.command import DEFAULT_COLUMNS, columns_of, output_has_colour, write_output
@@ -45,48 +46,33 @@ class CheckResult:
     """The result of one check: a line of the report."""
 
     state: State
-    check: str
-    """The subject of the check, in a few words."""
     what: str
-    """The observation, in one line."""
+    """The observation, in one line; why the check could not run."""
     advice: str = ""
     """The action for the user, in one line; empty if none is needed."""
+    check: str = ""
+    """The subject of the check, in a few words; empty for the name of the check in the list."""
     docs: str = ""
     """Place in the documentation that describes the check; empty for none."""
 
 
-def ok(check: str, what: str) -> CheckResult:
-    """Return the result of a check without objections."""
-    return CheckResult(State.OK, check, what)
+ok: Final = partial(CheckResult, State.OK)
+warning: Final = partial(CheckResult, State.WARNING)
+problem: Final = partial(CheckResult, State.PROBLEM)
+unknown: Final = partial(CheckResult, State.UNKNOWN)
 
 
-def warning(check: str, what: str, advice: str = "") -> CheckResult:
-    """Return a result that is no failure but deserves the user's attention."""
-    return CheckResult(State.WARNING, check, what, advice)
-
-
-def problem(check: str, what: str, advice: str = "") -> CheckResult:
-    """Return the result of a failed check."""
-    return CheckResult(State.PROBLEM, check, what, advice)
-
-
-def unknown(check: str, what: str, advice: str = "") -> CheckResult:
-    """Return the result of a check that could not run; `what` is the reason."""
-    return CheckResult(State.UNKNOWN, check, what, advice)
+def named(check: str, results: Iterable[CheckResult]) -> Iterator[CheckResult]:
+    """Yield results with the name of their check; those that have a name keep it."""
+    return (replace(result, check=result.check or check) for result in results)
 
 
 def limited(results: Sequence[CheckResult], singular: str, plural: str = "") -> Iterator[CheckResult]:
-    """Yield the first problems of one kind, and the number of the rest as the last one.
-
-    Args:
-        results: problems of one check.
-        singular: name of one more problem, such as `more queue`.
-        plural: its plural; empty for an appended s.
-    """
+    """Yield the first problems of one kind, and the number of the rest as `more queue` or `more queues`."""
     yield from results[:MOST_LINES]
     rest = len(results) - MOST_LINES
     if rest > 0:
-        yield problem(results[0].check, f"and {counted(rest, singular, plural)}")
+        yield problem(f"and {counted(rest, singular, plural)}")
 
 
 def exit_status(findings: Sequence[CheckResult]) -> int:

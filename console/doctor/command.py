@@ -25,7 +25,16 @@ from console.doctor import (
     registration,
     serving,
 )
-from console.doctor.check_results import CheckResult, State, exit_status, ok, problem, unknown, write_report
+from console.doctor.check_results import (
+    CheckResult,
+    State,
+    exit_status,
+    named,
+    ok,
+    problem,
+    unknown,
+    write_report,
+)
 from console.doctor.cluster_state import ClusterFacts, Scope, read_cluster
 from kube.access import Access, AccessError, InCluster
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
@@ -43,30 +52,36 @@ class Check:
     """A check: a function over facts, and where it belongs."""
 
     name: str
-    """Name of the check in reports, for facts that could not be read."""
-    run: Callable[[ClusterFacts], Iterator[CheckResult]] | None = None
+    run: Callable[[ClusterFacts], Iterator[CheckResult]]
     scope: Scope = Scope.CLUSTER
     facts: tuple[str, ...] = ()
     """The facts of `ClusterFacts` that the check cannot do without."""
-    measure: Callable[[ClusterFacts, FactReader], AsyncIterator[CheckResult]] | None = None
-    """Instead of `run`: the function also asks the cluster."""
 
-    def unread(self, cluster: ClusterFacts) -> Iterator[CheckResult]:
-        """Yield why the check could not run; what the caller may not see is one line of the report."""
+    def results(self, cluster: ClusterFacts) -> Iterator[CheckResult]:
+        """Yield why the check could not run, then what it found."""
         for name in self.facts:
             fact: Fact[object] = getattr(cluster, name)
+            # What the caller may not see is one line of the report.
             is_needed = name in _NEEDED and fact.value is None
             if fact.line and fact.why is not Why.FORBIDDEN and (is_needed or fact.why is not Why.UNSERVED):
-                make = problem if is_needed else unknown
-                yield make(self.name, fact.line)
+                yield problem(fact.line) if is_needed else unknown(fact.line)
+        yield from self.run(cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A check that asks the cluster for more than facts: it tries, connects or reads again."""
+
+    name: str
+    run: Callable[[ClusterFacts, FactReader], AsyncIterator[CheckResult]]
+    scope: Scope = Scope.CLUSTER
 
 
 _NEEDED: Final = ("mutating", "validating", "namespaces")
 """Facts without which the report means nothing: a request that fails is a problem, without an answer."""
-_WHOLE, _PRE = Scope.CLUSTER, Scope.PRE
-_POLICY, _ALL = Scope.CLUSTER | Scope.NAMESPACE, Scope.CLUSTER | Scope.NAMESPACE | Scope.PRE
+_WHOLE, _PRE, _POLICY = Scope.CLUSTER, Scope.PRE, Scope.CLUSTER | Scope.NAMESPACE
 
-CHECKS: Final = (
+CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Check("admission policies", registration.policies_stand, _POLICY),
     Check("installation", registration.webhook_exists, _POLICY),
     Check("mutating webhook", registration.webhook_may_exist, _PRE),
@@ -74,29 +89,30 @@ CHECKS: Final = (
     Check("validating webhooks", registration.validating_as_shipped, _WHOLE, ("validating",)),
     Check("order", registration.order_is_right),
     Check("webhook pods", serving.webhook_pods_are_ready, _WHOLE, ("webhook_pods",)),
-    Check("certificate", measure=serving.webhook_is_trusted),
+    Measurement("certificate", serving.webhook_is_trusted),
     Check("settings", policy_checks.settings_are_published, _POLICY),
     Check("managed namespaces", policy_checks.namespaces_are_managed, _POLICY, ("namespaces",)),
+    Check("enforce", policy_checks.enforce_is_enforced, _POLICY),
     Check("policies", policy_checks.labels_are_valid, _POLICY),
-    Check("dry run of a pod", scope=_POLICY, measure=dry_run.pods_are_changed),
-    Check("queues", queues.queues_are_usable, _ALL, ("queues",)),
+    Measurement("dry run of a pod", dry_run.pods_are_changed, _POLICY),
+    Check("queues", queues.queues_are_usable, _POLICY | _PRE, ("queues",)),
     Check("queues", queues.queues_can_be_named, _PRE),
-    Check("priorities", queues.priorities_exist, _ALL, ("priorities",)),
+    Check("priorities", queues.priorities_exist, _POLICY | _PRE, ("priorities",)),
     Check("PodGroups", queues.groups_are_in_their_queue, _POLICY, ("pod_groups",)),
     Check("limit ranges", policy_checks.no_gpu_by_default, _POLICY, ("limit_ranges",)),
     Check("vClusters", policy_checks.hosts_are_labelled, _WHOLE, ("synced",)),
-    Check("vClusters", measure=kai_checks.no_kai_inside_vclusters),
-    Check("guard", measure=guard.guard_stands),
+    Measurement("vClusters", kai_checks.no_kai_inside_vclusters),
+    Measurement("guard", guard.guard_stands),
     Check("KAI's version", kai_checks.release_fits, _WHOLE | _PRE),
     Check("KAI's GPU sharing", kai_checks.sharing_is_on, _WHOLE | _PRE),
     Check("KAI's queue label", kai_checks.label_is_read, _WHOLE | _PRE),
     Check("KAI's webhook", kai_checks.kai_sees_the_pods, _WHOLE | _PRE),
     Check("pods without KAI's webhook", kai_checks.kai_saw_the_pods),
-    Check("RuntimeClass", scope=_WHOLE | _PRE, measure=kai_checks.runtime_classes_exist),
-    Check("accounting", measure=accounting.requests_add_up),
+    Measurement("RuntimeClass", kai_checks.runtime_classes_exist, _WHOLE | _PRE),
+    Measurement("accounting", accounting.requests_add_up),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
-    Check("agents", measure=node_checks.agents_work),
+    Measurement("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )
 """All checks, in the order of the report."""
@@ -203,10 +219,11 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
         scope = Scope.NAMESPACE
     async with KubeClient(access) as client:
         reached, release = await reach(client)
-        results = [reached]
+        results = [*named(_API_SERVER, [reached])]
         if reached.state is not State.PROBLEM:
             if scope is Scope.PRE:
-                results += [release_finding(release), await right_finding(client)]
+                results += named(_API_SERVER, [release_finding(release)])
+                results += named(_RIGHTS, [await right_finding(client)])
             reader = FactReader(client, seconds=_READ_SECONDS)
             cluster = await read_cluster(
                 reader,
@@ -225,24 +242,20 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
     """Run the checks of the cluster's scope, and say what could not be read."""
     results: list[CheckResult] = []
     for check in CHECKS:
-        if cluster.scope in check.scope:
-            results += check.unread(cluster)
-            if check.run:
-                results += check.run(cluster)
-            if check.measure:
-                results += [result async for result in check.measure(cluster, reader)]
+        if cluster.scope not in check.scope:
+            continue
+        if isinstance(check, Measurement):
+            results += named(check.name, [result async for result in check.run(cluster, reader)])
+        else:
+            results += named(check.name, check.results(cluster))
     told = {result.what for result in results}
-    results += [unknown(_API_SERVER, note) for note in reader.notes if note not in told]
+    results += named(_API_SERVER, (unknown(note) for note in reader.notes if note not in told))
     if reader.missing_rights:
         rights = ", ".join(dict.fromkeys(missing.right for missing in reader.missing_rights))
-        narrow = "" if cluster.namespace else "; kaishare doctor -n NAMESPACE checks one namespace"
-        results.append(
-            unknown(
-                _RIGHTS,
-                f"{not_visible_line(reader.not_visible)}; the checks of these objects did not run",
-                f"ask for the right to {rights}{narrow}",
-            )
-        )
+        narrow = "kaishare doctor -n NAMESPACE checks one namespace with your rights; "
+        what = f"{not_visible_line(reader.not_visible)}; the checks of these objects did not run"
+        advice = f"{'' if cluster.namespace else narrow}the rights to ask for: {rights}"
+        results.append(unknown(what, advice, check=_RIGHTS))
     return results
 
 
@@ -262,14 +275,14 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
     except ApiError as error:
         if error.is_unauthorized:
             refused = f"{client.server} does not accept your credentials: {error}"
-            return problem(_API_SERVER, refused, f"log in again; {_NOTHING_ELSE}"), None
+            return problem(refused, f"log in again; {_NOTHING_ELSE}"), None
         if error.is_redirect:
             return _of_another_kind(client, error), None
         # Other requests may still be allowed.
-        return ok(_API_SERVER, f"{client.server} answers (no version: {error})"), None
+        return ok(f"{client.server} answers (no version: {error})"), None
     except (Unreachable, AccessError) as error:
-        return problem(_API_SERVER, f"{client.server}: {error}", _NOTHING_ELSE), None
-    reached = ok(_API_SERVER, f"{client.server} answers")
+        return problem(f"{client.server}: {error}", _NOTHING_ELSE), None
+    reached = ok(f"{client.server} answers")
     try:
         version = msgspec.json.decode(answer, type=_Version)
     except MALFORMED as error:
@@ -282,7 +295,6 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
 
 def _of_another_kind(client: KubeClient, answer: object) -> CheckResult:
     return problem(
-        _API_SERVER,
         f"{client.server} answers, but not as an API server: {answer}",
         f"compare the address with that of your kubeconfig; {_NOTHING_ELSE}",
     )
@@ -291,12 +303,12 @@ def _of_another_kind(client: KubeClient, answer: object) -> CheckResult:
 def release_finding(release: tuple[int, int] | None) -> CheckResult:
     """Check the API server's release; None if it is not known."""
     if release is None:
-        return unknown(_API_SERVER, "its release is not known")
+        return unknown("its release is not known")
     title = f"Kubernetes {release[0]}.{release[1]}"
     if release >= OLDEST_KUBERNETES:
-        return ok(_API_SERVER, title)
+        return ok(title)
     oldest = f"{OLDEST_KUBERNETES[0]}.{OLDEST_KUBERNETES[1]}"
-    return problem(_API_SERVER, f"{title}: kaishare needs {oldest} or later", "upgrade the cluster")
+    return problem(f"{title}: kaishare needs {oldest} or later", "upgrade the cluster")
 
 
 async def right_finding(client: KubeClient) -> CheckResult:
@@ -306,14 +318,13 @@ async def right_finding(client: KubeClient) -> CheckResult:
         try:
             status = await review_right(client, verb="create", resource=resource, group=group)
         except REQUEST_ERRORS as error:
-            return unknown(_RIGHTS, f"the right to create {resource} is not known: {one_line(str(error))}")
+            return unknown(f"the right to create {resource} is not known: {one_line(str(error))}")
         if not status.allowed:
             missing.append(f"{resource}.{group}")
     if missing:
-        return problem(
-            _RIGHTS, f"the caller may not create {listed(missing)}", "install with an administrator's rights"
-        )
-    return ok(_RIGHTS, "the caller may create webhook configurations")
+        what = f"the caller may not create {listed(missing)}"
+        return problem(what, "install with an administrator's rights")
+    return ok("the caller may create webhook configurations")
 
 
 def with_link(finding: CheckResult) -> CheckResult:

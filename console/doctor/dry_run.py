@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -123,7 +123,7 @@ class _ShareTest:
 
 async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Create pods by dry run in namespaces whose policy would change them. No pod is stored."""
-    check, client = "dry run of a pod", reader.client
+    client = reader.client
     if cluster.is_absent and cluster.admission.deciding is None:
         return
     policies = _tried(cluster)
@@ -132,10 +132,10 @@ async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIt
         why = (
             "no namespace has a policy that would change a pod" if is_known else "the policies are not known"
         )
-        yield unknown(check, why)
+        yield unknown(why)
         return
     for policy in policies[:_MOST_TRIED]:
-        finding = await _plain(client, check, cluster, policy)
+        finding = await _plain(client, cluster, policy)
         if finding.state is not State.UNKNOWN:
             break
     yield finding
@@ -147,7 +147,7 @@ async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIt
         and test is not None
         and SharingMode.DISABLED not in modes
     ):
-        yield await _with_share(client, cluster, test, modes)
+        yield replace(await _with_share(client, cluster, test, modes), check="dry run of a share")
 
 
 def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
@@ -194,17 +194,14 @@ def _share_test(policies: Sequence[NamespacePolicy], *, is_injecting: bool) -> _
     return _ShareTest(policy=policy, share=share, title=title, pod=pod)
 
 
-async def _plain(
-    client: KubeClient, check: str, cluster: ClusterFacts, policy: NamespacePolicy
-) -> CheckResult:
-    answer = await _try(client, check, cluster, policy.namespace, minimal_pod())
+async def _plain(client: KubeClient, cluster: ClusterFacts, policy: NamespacePolicy) -> CheckResult:
+    answer = await _try(client, cluster, policy.namespace, minimal_pod())
     if isinstance(answer, CheckResult):
         return answer
     where, queue = f"in {one_line(policy.namespace)}", answer.metadata.labels.get(keys.QUEUE_LABEL)
     if (answer.spec.scheduler_name, queue) == (policy.scheduler, policy.queue):
-        return ok(check, f"{where} the pod gets queue {queue} and scheduler {policy.scheduler}")
+        return ok(f"{where} the pod gets queue {queue} and scheduler {policy.scheduler}")
     return problem(
-        check,
         f"{where} the pod is not changed: scheduler {one_line(answer.spec.scheduler_name)},"
         f" queue {one_line(queue or 'none')}",
         "the webhook is not called, is unreachable, or does not know the namespace: see its log and the"
@@ -216,8 +213,7 @@ async def _with_share(
     client: KubeClient, cluster: ClusterFacts, test: _ShareTest, modes: Collection[SharingMode]
 ) -> CheckResult:
     """Check that the webhook gives a share, and that KAI's webhook sees the pod and names its ConfigMap."""
-    check = "dry run of a share"
-    answer = await _try(client, check, cluster, test.policy.namespace, test.pod)
+    answer = await _try(client, cluster, test.policy.namespace, test.pod)
     if isinstance(answer, CheckResult):
         return answer
     annotations = answer.metadata.annotations
@@ -225,41 +221,36 @@ async def _with_share(
     if annotations.get(test.share.annotation) != test.share.value:
         reason = annotations.get(REASON, "none")
         return problem(
-            check,
             f"{where} {test.title}, gets no share; {REASON}: {one_line(reason)}",
             "docs/policy.md lists the reasons; the log of the webhook has the pod",
         )
     if keys.SHARED_GPU_CONFIGMAP in annotations:
-        return ok(check, f"{where} KAI's webhook saw {test.title}")
+        return ok(f"{where} KAI's webhook saw {test.title}")
     if SharingMode.NV_FRACTIONS in modes:
-        return unknown(
-            check, f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod"
-        )
+        return unknown(f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod")
     return problem(
-        check,
         f"{where} KAI's webhook did not see {test.title}: it would be scheduled and never start",
         "see the findings about the order of webhooks and about KAI's webhook",
     )
 
 
 async def _try(
-    client: KubeClient, check: str, cluster: ClusterFacts, namespace: str, pod: Mapping[str, Any]
+    client: KubeClient, cluster: ClusterFacts, namespace: str, pod: Mapping[str, Any]
 ) -> Pod | CheckResult:
     try:
         return PODS.decode(await dry_run(client, "POST", PODS.path(namespace), pod))
     except ApiError as error:
         if missing_right(error):
             return unknown(
-                check,
                 f"not tried in {namespace}: the caller may not create pods there",
                 "run doctor with the right to create pods in a managed namespace; a dry run stores nothing",
             )
         fault = unreachable_webhook(error.message)
         make = problem if fault or _is_ours(error, cluster) else unknown
         remedy = fault.remedy if fault else ""
-        return make(check, f"refused in {namespace}: {error.message}", remedy)
+        return make(f"refused in {namespace}: {error.message}", remedy)
     except (Unreachable, AccessError, *MALFORMED) as error:
-        return unknown(check, one_line(str(error)))
+        return unknown(one_line(str(error)))
 
 
 def _is_ours(error: ApiError, cluster: ClusterFacts) -> bool:

@@ -28,7 +28,6 @@ from kube.metadata import NAME_LABEL
 from service.text import counted, joined, listed, one_line, quoted
 from service.version import version
 
-_CHECK: Final = "guard"
 _KAI_NAMESPACES: Final = "kaiNamespaces"
 _SCHEDULER: Final = "schedulerName"
 _CLASSES: Final = "preemptibleClasses"
@@ -44,7 +43,6 @@ def parameter_findings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckRes
         unreadable = [policy for policy, values in _values(guard, name).items() if values is None]
         if unreadable:
             yield _result(guard, unreadable)(
-                _CHECK,
                 f"{listed(unreadable)}: the variable {name} is not a list of names in quotes",
                 f"set guard.{name} of the chart",
             )
@@ -101,7 +99,6 @@ def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult
                 others[name].append(policy)
     if lacking:
         yield _result(guard, lacking)(
-            _CHECK,
             f"{listed(lacking)}: kaiNamespaces lacks {one_line(cluster.kai_namespace)}, where KAI's webhook"
             " runs: KAI's own requests are refused",
             f"add the namespace to guard.{_KAI_NAMESPACES} of the chart",
@@ -112,7 +109,6 @@ def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult
         title = f"tenant's namespace {one_line(name)}" if is_tenant else f"namespace {one_line(name)}"
         make = _result(guard, policies) if is_tenant else warning
         yield make(
-            _CHECK,
             f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {title} may write"
             " KAI's keys",
             f"unless KAI runs there, remove the namespace from guard.{_KAI_NAMESPACES} of the chart",
@@ -129,13 +125,11 @@ def _scheduler(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     for name, policies in by_name.items():
         if name == keys.DEFAULT_SCHEDULER:
             yield _result(guard, policies)(
-                _CHECK,
                 f"{listed(policies)}: schedulerName is {name}: pods of vClusters get GPUs without KAI",
                 f"set guard.{_SCHEDULER} of the chart",
             )
         elif used and name not in used:
             yield warning(
-                _CHECK,
                 f"{listed(policies)}: schedulerName is {quoted(name)}, but pods of KAI use {listed(used)}",
                 f"set guard.{_SCHEDULER} of the chart",
             )
@@ -151,7 +145,6 @@ def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckR
     wrong = sorted(name for name in listed_classes if values.get(name, 0) >= _PREEMPTIBLE_BELOW)
     if wrong:
         yield _result(guard, by_policy)(
-            _CHECK,
             f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
             " started as preemptible can move there, and KAI never reclaims their GPUs",
             f"remove these classes from guard.{_CLASSES} of the chart",
@@ -161,14 +154,13 @@ def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckR
     )
     if missing:
         yield warning(
-            _CHECK,
             f"preemptibleClasses lacks {listed(missing)}, whose value is below {_PREEMPTIBLE_BELOW}: a"
             " workload with pods cannot change to them",
             f"add these classes to guard.{_CLASSES} of the chart",
         )
 
 
-def _result(guard: Guard, policies: Collection[str]) -> Callable[[str, str, str], CheckResult]:
+def _result(guard: Guard, policies: Collection[str]) -> Callable[[str, str], CheckResult]:
     """Return `problem` if one of the policies refuses, else `warning`."""
     return problem if any(map(guard.refuses, policies)) else warning
 
@@ -214,7 +206,7 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
     replaced = sorted(guard.policies.keys() & REPLACED)
     if replaced:
         what = f"the guard is of an earlier form, which judges what tenants write: {listed(replaced)}"
-        yield problem(_CHECK, what, f"{_APPLY}; it replaces these policies")
+        yield problem(what, f"{_APPLY}; it replaces these policies")
         return
     sections = [
         _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
@@ -247,10 +239,10 @@ def _changes(guard: Guard) -> Iterator[CheckResult]:
         if is_changed(policy):
             make = problem if guard.refuses(name) or policy.spec.mutations else warning
             what = f"{one_line(name)} is not as its release made it: it may admit forbidden requests"
-            yield make(_CHECK, what, _APPLY)
+            yield make(what, _APPLY)
     for release, names in sorted(older.items()):
         of = one_line(release) if release else "an unknown release"
-        yield warning(_CHECK, f"{listed(names)}: of {of}; this is {version()}", _APPLY)
+        yield warning(f"{listed(names)}: of {of}; this is {version()}", _APPLY)
 
 
 def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> _Section:
@@ -297,7 +289,7 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
             gaps[gap, any(map(guard.refuses, unselected))].append(name)
     for (gap, is_problem), names in gaps.items():
         make = problem if is_problem else warning
-        section.findings.append(make(_CHECK, f"{listed(names)}: {guarded}, but {gap}", _INSTALL))
+        section.findings.append(make(f"{listed(names)}: {guarded}, but {gap}", _INSTALL))
     return section
 
 
@@ -311,14 +303,12 @@ def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     if any(configuration.name == _ASSIGNER for configuration in items(cluster.mutating)):
         yield problem(
-            _CHECK,
             "kai-resource-management writes queues on PodGroups, which the guard refuses",
             "remove the guard (guard.enabled=false): it is not for clusters with kai-resource-management",
         )
     installation = cluster.installation
     if installation and installation.programs and _CONTROLLER not in installation.ready:
         yield problem(
-            _CHECK,
             "KAI's podgroup-controller is not running: the guard takes new PodGroups for empty, so that they"
             " can be deleted under their pods, and keeps old ones",
             f"start it again: kubectl -n {cluster.kai_namespace} get pods",
@@ -346,13 +336,12 @@ def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
             unproved[trial.why].append(subject)
     for namespace, subjects in admitted.items():
         yield problem(
-            _CHECK,
             f"a dry run of a forbidden request was admitted in namespace {one_line(namespace)}:"
             f" the guard does not act: {', '.join(subjects)}",
             _APPLY,
         )
     for why, subjects in unproved.items():
-        yield unknown(_CHECK, f"not proved: {', '.join(subjects)}: {why}")
+        yield unknown(f"not proved: {', '.join(subjects)}: {why}")
 
 
 def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckResult:
@@ -368,4 +357,4 @@ def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckRe
         parameters_text(guard, section.guarded.policies),
         f"not guarded: {listed(section.excluded)}" if section.excluded else "",
     )
-    return ok(_CHECK, joined(filter(None, parts)))
+    return ok(joined(filter(None, parts)))

@@ -17,12 +17,6 @@ from kube.kinds import PODS, RUNTIME_CLASSES, Pod
 from service.text import counted, listed, one_line
 from webhook.registration.configuration_objects import WebhookConfiguration
 
-_VERSION: Final = "KAI's version"
-_SHARING: Final = "KAI's GPU sharing"
-_LABEL: Final = "KAI's queue label"
-_ADMISSION: Final = "KAI's webhook"
-_RUNTIME_CLASS: Final = "RuntimeClass"
-_VCLUSTERS: Final = "vClusters"
 _MODES: Final[Mapping[SharingMode, str]] = {
     SharingMode.NON_MEMORY_ENFORCED: "on, without memory limits (NonMemoryEnforced)",
     SharingMode.HAMI_CORE: "on, with limits enforced by HAMi-core (HamiCore)",
@@ -52,34 +46,32 @@ def release_fits(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.is_by_policies:
         yield _assumed_by_policies(cluster.admission.release_properties, policy, version, advice)
     elif cluster.is_absent:
-        yield ok(_VERSION, f"{version}; {advice}")
+        yield ok(f"{version}; {advice}")
     elif not is_known:
-        yield unknown(_VERSION, f"{version}; {option}", advice)
+        yield unknown(f"{version}; {option}", advice)
     elif configured == version:
-        yield ok(_VERSION, f"{version}, as the webhook's --kai-version")
+        yield ok(f"{version}, as the webhook's --kai-version")
     else:
         effects = release_effects(assumed_of(configured), version)
         make = problem if configured and effects else warning
         same = "; its answers are the same for both" if configured else ""
         title = f"KAI is {version}" if configured else str(version)
-        yield make(_VERSION, f"{title}, and {option}{f'; it {effects}' if effects else same}", advice)
+        yield make(f"{title}, and {option}{f'; it {effects}' if effects else same}", advice)
 
 
 def _without_release(installed: Installation, namespace: str, option: str) -> CheckResult:
     if not installed.programs:
         return unknown(
-            _VERSION,
             f"no KAI pods found in namespace {one_line(namespace)}",
             "install KAI; inside a vCluster, KAI may run on the host",
         )
     if not installed.versions:
         return unknown(
-            _VERSION,
             f"version not found in image tags: {listed(installed.images)}; {option}",
             "compare it with the release of KAI that you installed",
         )
     versions = " and ".join(map(str, installed.versions))
-    return problem(_VERSION, f"{versions} are installed together", "finish or undo the upgrade of KAI")
+    return problem(f"{versions} are installed together", "finish or undo the upgrade of KAI")
 
 
 def _assumed_by_policies(
@@ -89,14 +81,14 @@ def _assumed_by_policies(
     unclear = [variable for variable, name in RELEASE_PROPERTIES.items() if assumed[name] is None]
     if unclear:
         what = f"{version}; {policy} has no value true or false for {listed(unclear)}"
-        return unknown(_VERSION, what, advice)
+        return unknown(what, advice)
     effects = release_effects(assumed, version)
     if not effects:
-        return ok(_VERSION, f"{version}, and {policy} fits it")
+        return ok(f"{version}, and {policy} fits it")
     if not any(assumed.values()):
         what = f"{version}, and {policy} fits KAI's oldest releases; it {effects}"
-        return warning(_VERSION, what, advice)
-    return problem(_VERSION, f"KAI is {version}, and {policy} fits another release; it {effects}", advice)
+        return warning(what, advice)
+    return problem(f"KAI is {version}, and {policy} fits another release; it {effects}", advice)
 
 
 def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -107,7 +99,6 @@ def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
     modes = installed.sharing_modes
     if len(modes) != 1:
         yield unknown(
-            _SHARING,
             f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}"
             if modes
             else f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}",
@@ -119,26 +110,24 @@ def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if mode is not SharingMode.DISABLED:
         if gives_none:
             yield warning(
-                _SHARING,
                 f"{_MODES[mode]}, but the webhook gives no shares: it runs with --inject-shares=false",
                 "install kaishare with webhook.injectShares=true",
             )
         else:
-            yield ok(_SHARING, _MODES[mode])
+            yield ok(_MODES[mode])
         return
     if gives_none:
-        yield ok(_SHARING, "off, and the webhook gives no shares (--inject-shares=false)")
+        yield ok("off, and the webhook gives no shares (--inject-shares=false)")
         return
     fault = sharing_off(installed)
     sharing = [name for name, policy in cluster.managed.items() if policy.share or policy.sizes]
     if sharing:
         yield problem(
-            _SHARING,
             f"{fault.sentence}; policies give shares to pods of {listed(sharing)}",
             f"{fault.remedy}, or kaishare with webhook.injectShares=false",
         )
     else:
-        yield warning(_SHARING, fault.sentence, fault.remedy)
+        yield warning(fault.sentence, fault.remedy)
 
 
 def label_is_read(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -146,7 +135,6 @@ def label_is_read(cluster: ClusterFacts) -> Iterator[CheckResult]:
     label = cluster.installation.queue_label if cluster.installation else None
     if label is not None and label != keys.QUEUE_LABEL:
         yield problem(
-            _LABEL,
             f"KAI reads a pod's queue from the label {one_line(label)} and ignores {keys.QUEUE_LABEL}",
             f"install KAI with global.queueLabelKey={keys.QUEUE_LABEL}, its default",
         )
@@ -159,12 +147,11 @@ def kai_sees_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
     configurations = cluster.kai_mutating
     if not configurations:
         yield unknown(
-            _ADMISSION,
             "not registered here; inside a vCluster it is registered on the host",
             "pods with a share cannot start without KAI's webhook",
         )
         return
-    yield ok(_ADMISSION, "; ".join(map(_described, (*configurations, *cluster.kai_validating))))
+    yield ok("; ".join(map(_described, (*configurations, *cluster.kai_validating))))
     for configuration in configurations:
         yield from _missed(cluster, configuration)
         yield from _picked(configuration)
@@ -192,7 +179,6 @@ def _missed(cluster: ClusterFacts, configuration: WebhookConfiguration) -> Itera
     ]
     if missed:
         yield problem(
-            _ADMISSION,
             f"{one_line(configuration.name)} does not select {listed(missed)}: pods with a share never start",
             "correct KAI's namespaceLabelSelector, or remove the queue label from these namespaces",
         )
@@ -204,7 +190,6 @@ def _picked(configuration: WebhookConfiguration) -> Iterator[CheckResult]:
     if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
         labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
         yield warning(
-            _ADMISSION,
             f"{one_line(configuration.name)} selects only pods with the label {listed(labels)}"
             " (podLabelSelector); KAI ignores other pods",
             "label the pods, or remove global.podLabelSelector from KAI's values",
@@ -221,14 +206,10 @@ def _schedulers(cluster: ClusterFacts) -> Iterator[CheckResult]:
         by_scheduler[policy.scheduler].append(name)
     for scheduler in sorted(by_scheduler.keys() - known):
         yield problem(
-            _ADMISSION,
             f"matches only pods of {listed(known)}, but the policies of"
             f' {listed(by_scheduler[scheduler])} set the scheduler "{one_line(scheduler)}"',
             "correct the label kaishare.dev/scheduler",
         )
-
-
-_MISSED: Final = "pods without KAI's webhook"
 
 
 def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -243,7 +224,7 @@ def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
     ]
     if missed:
         fault = missed_by_kai(counted(len(missed), "pod was", "pods were"))
-        yield problem(_MISSED, f"{fault.sentence}: {listed(missed)}", fault.remedy)
+        yield problem(f"{fault.sentence}: {listed(missed)}", fault.remedy)
 
 
 def runtime_classes(installed: Installation | None) -> dict[str, str]:
@@ -269,13 +250,12 @@ async def runtime_classes_exist(cluster: ClusterFacts, reader: FactReader) -> As
     for name, pods in users.items():
         fact = await reader.get(RUNTIME_CLASSES, name)
         if not fact.is_known:
-            yield unknown(_RUNTIME_CLASS, f'could not read RuntimeClass "{one_line(name)}"')
+            yield unknown(f'could not read RuntimeClass "{one_line(name)}"')
         elif fact.value is not None:
-            yield ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI sets on {pods}, exists')
+            yield ok(f'"{one_line(name)}", which KAI sets on {pods}, exists')
         else:
             yield CheckResult(
                 missing,
-                _RUNTIME_CLASS,
                 f'RuntimeClass "{one_line(name)}", which KAI sets on {pods}, does not exist: these pods are'
                 " refused",
                 "install NVIDIA's container toolkit or operator, which creates it, or configure KAI to set"
@@ -304,7 +284,6 @@ async def no_kai_inside_vclusters(cluster: ClusterFacts, reader: FactReader) -> 
     )
     if inner:
         yield warning(
-            _VCLUSTERS,
             f"KAI runs on this host, and seems to run inside vClusters, too ({listed(inner)}): a KAI on the"
             " host deletes the tenants' pods with a share and their reservation pods",
             "ask the owner of the pod first whether KAI runs inside the vCluster: every user who may create"

@@ -14,7 +14,7 @@ from typing import Final
 
 from console.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness, AgentReading, Agents
 from console.cluster.facts import FactReader, items
-from console.doctor.check_results import CheckResult, limited, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from gpuagent.api_types import AgentResponse
 from gpuagent.problems import SUSPENDS_NOTHING
@@ -25,13 +25,6 @@ from kube.kinds import DAEMON_SETS, Controller, Pod
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from service.units import duration
 from service.version import version
-
-_LABELS: Final = "node labels"
-_AGENTS: Final = "agents"
-_READINESS: Final = "agent readiness"
-_RESPONSES: Final = "agent responses"
-_ATTRIBUTION: Final = "attribution"
-_RELEASES: Final = "releases"
 
 _DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
 _MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
@@ -44,7 +37,6 @@ def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
     gpu_nodes = [node for node in cluster.nodes.value if node.has_gpus]
     if not gpu_nodes:
         yield unknown(
-            _LABELS,
             f"no node has GPUs: none has capacity {keys.GPU_RESOURCE} or the label {PRESENT_LABEL}",
             "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
         )
@@ -63,20 +55,18 @@ def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if invalid:
         have = "has" if len(invalid) == 1 else "have"
         yield warning(
-            _LABELS,
             f"{counted(len(invalid), 'node')} with GPUs {have} an invalid label {keys.NODE_GPU_MEMORY}:"
             f" {listed(invalid)}; neither KAI nor kaishare can compute the bytes of a share from it",
             _MEMORY,
         )
     if not without_label and not without_memory and not invalid:
         have = "has" if len(gpu_nodes) == 1 else "have"
-        yield ok(_LABELS, f"{counted(len(gpu_nodes), 'node')} with GPUs {have} both labels")
+        yield ok(f"{counted(len(gpu_nodes), 'node')} with GPUs {have} both labels")
 
 
 def _missing(names: Collection[str], label: str, consequence: str) -> CheckResult:
     have = "lacks" if len(names) == 1 else "lack"
     return warning(
-        _LABELS,
         f"{counted(len(names), 'node')} with GPUs {have} the label {label}: {listed(names)}; {consequence}",
         _DISCOVERY,
     )
@@ -91,7 +81,7 @@ def _uncovered(uncovered: Sequence[ClusterNode]) -> CheckResult:
         else "compare the taints of the nodes with agent.tolerations of the chart,"
         " and check --agent-namespace"
     )
-    return problem(_AGENTS, _without_agent([node.name for node in uncovered]), advice)
+    return problem(_without_agent([node.name for node in uncovered]), advice)
 
 
 def _without_agent(names: Collection[str]) -> str:
@@ -118,7 +108,7 @@ def _kept_away(uncovered: Sequence[ClusterNode], daemon_set: Controller) -> Iter
         else:
             detail = "also there: its pods are not created or not scheduled"
             advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
-        problems.append(problem(_AGENTS, f"{_without_agent(names)}. {title}, {detail}", advice))
+        problems.append(problem(f"{_without_agent(names)}. {title}, {detail}", advice))
     yield from limited(problems, "more reason")
 
 
@@ -153,7 +143,7 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
         if isinstance(error, ApiError) and error.is_forbidden:
             reader.refuse(f"the agents' pods in {namespace}", f"list pods in {namespace}")
         else:
-            yield unknown(_AGENTS, f"not checked: {one_line(str(error))}")
+            yield unknown(f"not checked: {one_line(str(error))}")
     else:
         query = {"labelSelector": AGENT_LABELS}
         daemon_sets = items(await reader.list(DAEMON_SETS, namespace, query=query))
@@ -165,13 +155,16 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
     readiness = await asyncio.gather(*map(agents.ready, unready))
     readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
     of_unready = await asyncio.gather(*map(agents.read, unready))
-    for result in (
-        *pod_findings(pods or (), readiness, now),
-        *response_findings(readings, now),
-        *attribution_findings([*readings, *of_unready]),
-        *_releases(cluster, pods or ()),
+    published = cluster.running.published
+    release = published.version if published else ""
+    for name, results in (
+        ("agent readiness", pod_findings(pods or (), readiness, now)),
+        ("agent responses", response_findings(readings, now)),
+        ("attribution", attribution_findings([*readings, *of_unready])),
+        ("releases", release_findings(pods or (), items(cluster.webhook_pods), release, version())),
     ):
-        yield result
+        for result in named(name, results):
+            yield result
 
 
 def coverage(
@@ -191,17 +184,16 @@ def coverage(
         if not cluster.is_absent or cluster.is_by_policies:
             make = problem if gpu_nodes else unknown
             yield make(
-                _AGENTS,
                 f"no agent found in namespace {cluster.agents.namespace}; the usage of GPUs is unknown",
                 "install the chart with agent.enabled, or name the namespace with --agent-namespace",
             )
         return
     if not pods and not gpu_nodes:
-        yield unknown(_AGENTS, f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
+        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
     with_agent = {pod.node for pod in pods}
     uncovered = [node for node in gpu_nodes if node.name not in with_agent]
     if gpu_nodes and not uncovered:
-        yield ok(_AGENTS, f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
+        yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
     elif uncovered and daemon_sets:
         yield from _kept_away(uncovered, daemon_sets[0])
     elif uncovered:
@@ -233,22 +225,20 @@ def pod_findings(
         detail = "; ".join(reasons.get(pod.uid, ())) or pod.trouble
         restarts = f", {counted(pod.restarts, 'restart')}" if pod.restarts else ""
         yield problem(
-            _READINESS,
             f"{place(pod, now)}: {one_line(detail)}{restarts}",
             f"kubectl -n {pod.namespace} describe pod {pod.name}, and its log",
         )
     if len(unready) > MOST_LINES:
         names = [pod.node or pod.name for pod in unready[MOST_LINES:]]
-        yield problem(_READINESS, f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
+        yield problem(f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
     terminating = [place(pod, now) for pod in pods if pod.is_terminating]
     if terminating:
         yield unknown(
-            _READINESS,
             f"{counted(len(terminating), 'agent')} terminating: {listed(terminating)}",
             "run doctor again; a pod that stays so is on a node whose kubelet does not answer",
         )
     elif pods and not unready:
-        yield ok(_READINESS, f"{counted(len(pods), 'agent')} ready")
+        yield ok(f"{counted(len(pods), 'agent')} ready")
 
 
 def response_findings(readings: Sequence[AgentReading], now: datetime | None) -> Iterator[CheckResult]:
@@ -266,14 +256,14 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
     for (failure, missing_right), pods in sorted(by_failure.items()):
         what = f"{listed([place(pod, now) for pod in pods])}: {one_line(failure)}"
         if missing_right:
-            failures.append(unknown(_RESPONSES, what, f"grant the right to {missing_right}"))
+            failures.append(unknown(what, f"grant the right to {missing_right}"))
         else:
             log = f"kubectl -n {pods[0].namespace} logs {pods[0].name}"
-            failures.append(problem(_RESPONSES, what, f"check the log: {log}"))
+            failures.append(problem(what, f"check the log: {log}"))
     yield from limited(failures, "more kind of failure", "more kinds of failures")
     if readings and not by_failure:
         count = counted(len(readings), "agent answers", "agents answer")
-        yield ok(_RESPONSES, f"{count} through the API server")
+        yield ok(f"{count} through the API server")
 
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
@@ -306,19 +296,19 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
             stale.append(f"{node} ({duration(received.age)})")
     lines = []
     if failed:
-        lines.append(problem(_ATTRIBUTION, f"not possible on {listed(failed)}", "see the agent's log"))
+        lines.append(problem(f"not possible on {listed(failed)}", "see the agent's log"))
     if stale:
-        lines.append(problem(_ATTRIBUTION, f"the figures are old: {listed(stale)}", "see the agent's log"))
+        lines.append(problem(f"the figures are old: {listed(stale)}", "see the agent's log"))
     lines += [*_by_reason(suspended, problem), *_by_reason(minor, warning)]
     if unknown_memory:
         what = f"the memory of GPUs is unknown: {listed(unknown_memory)}"
-        lines.append(warning(_ATTRIBUTION, what, _UNKNOWN_MEMORY))
+        lines.append(warning(what, _UNKNOWN_MEMORY))
     if waiting:
-        lines.append(unknown(_ATTRIBUTION, f"no sample yet on {listed(waiting)}", "run doctor again"))
+        lines.append(unknown(f"no sample yet on {listed(waiting)}", "run doctor again"))
     yield from limited(lines, "more kind of problem", "more kinds of problems")
     if answers and not lines:
         count = counted(answers, "agent attributes", "agents attribute")
-        yield ok(_ATTRIBUTION, f"{count} all memory to pods")
+        yield ok(f"{count} all memory to pods")
 
 
 def _gpus_of_unknown_memory(node: str, answer: AgentResponse) -> list[str]:
@@ -330,14 +320,14 @@ def _gpus_of_unknown_memory(node: str, answer: AgentResponse) -> list[str]:
 
 
 def _by_reason(
-    details: Mapping[str, Mapping[str, str]], make: Callable[[str, str, str], CheckResult]
+    details: Mapping[str, Mapping[str, str]], make: Callable[[str, str], CheckResult]
 ) -> Iterator[CheckResult]:
     """Yield one finding for each reason, with its nodes and the detail of the first."""
     for reason, by_node in sorted(details.items()):
         first = by_node[min(by_node)]
         more = f": {first}" if first else ""
         step = FOR_PROBLEM.get(reason)  # the details of the other reasons have the remedy
-        yield make(_ATTRIBUTION, f"{reason} on {listed(by_node)}{more}", step.line if step else "")
+        yield make(f"{reason} on {listed(by_node)}{more}", step.line if step else "")
 
 
 def place(pod: AgentPod, now: datetime | None) -> str:
@@ -346,14 +336,6 @@ def place(pod: AgentPod, now: datetime | None) -> str:
     if now is not None and pod.created_at is not None:
         age = f", {duration(max((now - pod.created_at).total_seconds(), 0.0))} old"
     return f"{pod.node or 'no node'} (pod {pod.name}{age})"
-
-
-def _releases(cluster: ClusterFacts, agents: Sequence[AgentPod]) -> Iterator[CheckResult]:
-    """Yield a warning if the releases of webhook, agents, settings and this command differ."""
-    published = cluster.running.published
-    yield from release_findings(
-        agents, items(cluster.webhook_pods), published.version if published else "", version()
-    )
 
 
 def release_findings(
@@ -381,11 +363,9 @@ def release_findings(
         return
     parts[own].add("this command")
     if len(parts) == 1:
-        yield ok(_RELEASES, f"{_parts(parts)}")
+        yield ok(f"{_parts(parts)}")
         return
-    yield warning(
-        _RELEASES, f"different: {_parts(parts)}", "finish the upgrade, or install the same release everywhere"
-    )
+    yield warning(f"different: {_parts(parts)}", "finish the upgrade, or install the same release everywhere")
 
 
 def _parts(parts: Mapping[str, set[str]]) -> str:

@@ -20,8 +20,6 @@ from webhook.registration.configuration_objects import Webhook
 from webhook.settings.decision_options import OPTIONS
 from webhook.settings.published_settings import NAME, PublishedSettings
 
-_SETTINGS: Final = "settings"
-
 
 def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a finding about the published settings of an installed webhook."""
@@ -31,14 +29,12 @@ def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
     published, deployed = running.published, running.deployed
     if published is None and deployed is None:
         yield unknown(
-            _SETTINGS,
             f"the webhook's settings are not known: {one_line(running.unpublished)}",
             "give --default-mode, if the webhook has this option",
         )
         return
     if published is None:
         yield warning(
-            _SETTINGS,
             f"not published: {one_line(running.unpublished)}; doctor reads the webhook's Deployment instead",
             "upgrade the chart; the log of the webhook says why it cannot write the ConfigMap",
         )
@@ -46,14 +42,13 @@ def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
     differences = list(_differences(published, deployed)) if deployed else []
     if differences:
         yield warning(
-            _SETTINGS,
             f"ConfigMap {NAME} and the Deployment of the webhook differ: {joined(differences)}",
             "wait for the end of the rollout; if they still differ, the ConfigMap was edited, or the webhook"
             " may not write it: see its log",
         )
     else:
         compared = ", as the options of the webhook's Deployment" if deployed else ""
-        yield ok(_SETTINGS, f"published by the webhook{compared}")
+        yield ok(f"published by the webhook{compared}")
 
 
 def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> Iterator[str]:
@@ -77,9 +72,6 @@ def _text(value: Any) -> str:
     return one_line(",".join(sorted(value)) if isinstance(value, frozenset) else str(value)) or "empty"
 
 
-_POLICIES: Final = "policies"
-_MANAGED: Final = "managed namespaces"
-_ENFORCE: Final = "enforce"
 _OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})
 """Keys of the chart's namespaceSelector."""
 _PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
@@ -92,7 +84,6 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     if not policies:
         yield warning(
-            _MANAGED,
             f"{cluster.namespace} lacks the label {keys.QUEUE_LABEL}: kaishare leaves its pods alone"
             if cluster.namespace
             else f"none: no namespace has the label {keys.QUEUE_LABEL}",
@@ -104,32 +95,29 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
     off = {name for name, policy in policies.items() if policy.mode is Mode.OFF} - excluded - by_default
     managed = cluster.managed
     if managed:
-        yield ok(_MANAGED, f"{len(managed)}: {listed(managed)}")
+        yield ok(f"{len(managed)}: {listed(managed)}")
     if excluded:
         yield warning(
-            _MANAGED,
             f"{listed(excluded)}: labelled, but excluded by the"
             f" {'admission policy' if cluster.is_by_policies else 'webhook configuration'}",
             "remove the labels, or remove the namespace from the excluded ones",
         )
     if off:
         yield warning(
-            _MANAGED,
             f"{listed(off)}: switched off by {MODE}=off",
             "remove the label if the namespace is to be managed again",
         )
     if by_default and cluster.default_mode is not Mode.DEFAULT:
         make = warning if cluster.default_mode is Mode.OFF else ok
         message = f"{listed(by_default)}: mode {cluster.default_mode}, by --default-mode of the webhook"
-        yield make(_MANAGED, message)
+        yield make(message)
     if cluster.mutate is not None:
-        yield from _hidden(_MANAGED, cluster.mutate, cluster, managed)
+        yield from _hidden(cluster.mutate, cluster, managed)
     elif cluster.admission.mutate is not None:
-        yield from _hidden(_MANAGED, cluster.admission.mutate, cluster, cluster.acting)
-    yield from _enforced(cluster)
+        yield from _hidden(cluster.admission.mutate, cluster, cluster.acting)
 
 
-def _enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
+def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the namespaces with mode enforce, and the webhook or policy that enforces."""
     enforced, policies = cluster.enforced, cluster.admission
     if cluster.validating.value is None or not enforced:
@@ -141,12 +129,12 @@ def _enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
             return  # other findings say that the policy is missing, or was not read
     if hook is None:
         what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
-        yield problem(_ENFORCE, what, "upgrade the chart to this version")
+        yield problem(what, "upgrade the chart to this version")
         return
-    hidden = list(_hidden(_ENFORCE, hook, cluster, enforced))
+    hidden = list(_hidden(hook, cluster, enforced))
     yield from hidden
     if not hidden:
-        yield ok(_ENFORCE, f"{counted(len(enforced), 'namespace')}: {listed(enforced)}")
+        yield ok(f"{counted(len(enforced), 'namespace')}: {listed(enforced)}")
 
 
 def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -159,27 +147,26 @@ def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
     managed = [name for name in cluster.policies if name not in cluster.excluded]
     taken = [name for name in managed if name not in own]
     if not managed:
-        yield ok(_MANAGED, f"no namespace has the label {keys.QUEUE_LABEL}, so no pod changes at first")
+        yield ok(f"no namespace has the label {keys.QUEUE_LABEL}, so no pod changes at first")
         return
     ours = set(managed) & own
     if ours:
-        yield ok(_MANAGED, f"{counted(len(ours), 'namespace')} with labels of kaishare: {listed(ours)}")
+        yield ok(f"{counted(len(ours), 'namespace')} with labels of kaishare: {listed(ours)}")
     if not taken:
         return
     count = counted(len(taken), "namespace")
     title = f"{count} with {keys.QUEUE_LABEL} and no label of kaishare: {listed(taken)}"
     if cluster.default_mode is not Mode.DEFAULT:
-        yield ok(_MANAGED, f"{title}; their mode would be {cluster.default_mode}")
+        yield ok(f"{title}; their mode would be {cluster.default_mode}")
         return
     yield warning(
-        _MANAGED,
         f"{title}; the webhook would change their new pods",
         "install with webhook.defaultMode=observe: docs/start/cluster-in-use.md",
     )
 
 
 def _hidden(
-    check: str, hook: Webhook | PolicySelectors, cluster: ClusterFacts, namespaces: Collection[str]
+    hook: Webhook | PolicySelectors, cluster: ClusterFacts, namespaces: Collection[str]
 ) -> Iterator[CheckResult]:
     """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
     by_requirement: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -190,7 +177,6 @@ def _hidden(
         labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
         has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
         yield problem(
-            check,
             f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)};"
             f" they {one_line(has)}",
             _advice(key, hook, is_present=bool(labels)),
@@ -199,7 +185,6 @@ def _hidden(
     if foreign and namespaces:
         wanted = listed(list(map(str, foreign)))
         yield problem(
-            check,
             f"pods are hidden from {hook.name}: its objectSelector requires {wanted}",
             f"remove the requirement from the configuration, or label the pods{_PLATFORM}",
         )
@@ -220,14 +205,13 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
     invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
     lines = invalid[:MOST_LINES]
     for name, message in lines:
-        yield problem(_POLICIES, f"{one_line(name)}: {one_line(message)}")
+        yield problem(f"{one_line(name)}: {one_line(message)}")
     more = sum(labels.count for labels in problems.values()) - len(lines)
     if more:
-        yield problem(_POLICIES, f"and {more} more invalid labels or selectors")
+        yield problem(f"and {more} more invalid labels or selectors")
     idle = [namespace.name for namespace in namespaces if idle_labels(namespace.labels)]
     if idle:
         yield warning(
-            _POLICIES,
             f"{listed(idle)}: kaishare labels have no effect without {keys.QUEUE_LABEL}",
             f"add {keys.QUEUE_LABEL}, or remove the labels",
         )
@@ -238,15 +222,11 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
     ]
     if overlaps:
         yield warning(
-            _POLICIES,
             f"{listed(overlaps)}: a pod that both sizes select gets no share",
             "make the selectors exclude each other",
         )
     if not invalid and cluster.policies:
-        yield ok(_POLICIES, "all labels are valid")
-
-
-_LIMITS: Final = "limit ranges"
+        yield ok("all labels are valid")
 
 
 def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -258,14 +238,13 @@ def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
     ]
     if named:
         yield warning(
-            _LIMITS,
             f"{counted(len(named), 'LimitRange')} with a default for {keys.GPU_RESOURCE}: {listed(named)}."
             " Every container gets a GPU request, which kaishare removes only from pods with the policy's"
             " share",
             f"remove {keys.GPU_RESOURCE} from default and defaultRequest",
         )
     elif cluster.limit_ranges.is_known:
-        yield ok(_LIMITS, f"no default for {keys.GPU_RESOURCE} in managed namespaces")
+        yield ok(f"no default for {keys.GPU_RESOURCE} in managed namespaces")
 
 
 def _has_gpu_default(limits: LimitRange) -> bool:
@@ -276,7 +255,6 @@ def _has_gpu_default(limits: LimitRange) -> bool:
     )
 
 
-_VCLUSTERS: Final = "vClusters"
 _MOST_IN_COMMAND: Final = 20
 """Namespaces in the command that labels them."""
 
@@ -302,7 +280,6 @@ def hosts_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
     denied = f"; mode enforce denies such pods in {listed(enforced)}" if enforced else ""
     make = problem if enforced else warning
     yield make(
-        _VCLUSTERS,
         f"pods of {listed(unlabelled)} have vCluster's keys, which count as a tenant's own words without the"
         f" label {VCLUSTER}{denied}",
         "if a vCluster runs there: kubectl label namespace"

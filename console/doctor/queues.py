@@ -23,16 +23,12 @@ from kube.kinds import Pod, PodGroup
 from service.text import MOST_LINES, counted, listed, one_line, quoted
 from webhook.policy.labels import Mode
 
-_QUEUES: Final = "queues"
-_PRIORITIES: Final = "priorities"
-
 
 def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the queues that managed namespaces name."""
     if cluster.queues.why is Why.UNSERVED:
         served = ", ".join(sorted(cluster.other_queue_versions))
         yield unknown(
-            _QUEUES,
             f"not checked: the API server serves queues of {served}, not of v2"
             if served
             else "not checked: the API server serves no queues",
@@ -48,7 +44,7 @@ def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
     seen = sorted(queue for queue in named if tree.is_known(queue))
     faults = [(queue, tree.fault(queue, cluster.versions)) for queue in seen]
     problems = [
-        problem(_QUEUES, f"{fault.sentence} (for {listed(named[queue])})", fault.remedy)
+        problem(f"{fault.sentence} (for {listed(named[queue])})", fault.remedy)
         for queue, fault in faults
         if fault
     ]
@@ -56,9 +52,9 @@ def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
     unseen = named.keys() - set(seen)
     if unseen:
         count = counted(len(unseen), "queue")
-        yield unknown(_QUEUES, f"not all queues could be read: {count} not checked ({listed(unseen)})")
+        yield unknown(f"not all queues could be read: {count} not checked ({listed(unseen)})")
     if seen and not problems:
-        yield ok(_QUEUES, f"{counted(len(seen), 'queue')} that policies name: {listed(seen)}")
+        yield ok(f"{counted(len(seen), 'queue')} that policies name: {listed(seen)}")
 
 
 def queues_can_be_named(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -67,10 +63,9 @@ def queues_can_be_named(cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     usable = cluster.queue_tree.usable
     if usable:
-        yield ok(_QUEUES, f"{counted(len(usable), 'queue')} that namespaces can name: {listed(usable)}")
+        yield ok(f"{counted(len(usable), 'queue')} that namespaces can name: {listed(usable)}")
     else:
         yield warning(
-            _QUEUES,
             "namespaces can name no queue: none has a parent and no children",
             "create queues, such as those of deploy/kai/queues.yaml",
         )
@@ -87,14 +82,10 @@ def priorities_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
             missing[policy.priority].append(name)
     for priority, names in islice(sorted(missing.items()), MOST_LINES):
         yield warning(
-            _PRIORITIES,
             f'PriorityClass "{one_line(priority)}" (for {listed(names)}) does not exist:'
             " KAI uses its default priority",
             "create the PriorityClass, or correct the label",
         )
-
-
-_GROUPS: Final = "PodGroups"
 
 
 def groups_are_in_their_queue(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -115,18 +106,16 @@ def groups_are_in_their_queue(cluster: ClusterFacts) -> Iterator[CheckResult]:
         keeps = "a PodGroup keeps its queue, also for new pods"
         if is_enforced:
             yield problem(
-                _GROUPS,
                 f"{title}, under mode enforce: {listed(groups)}",
                 f"delete the objects that own them, with their pods: {keeps}",
             )
         else:
             yield warning(
-                _GROUPS,
                 f"{title}: {listed(groups)}",
                 f"delete these PodGroups, or their owners, before kaishare.dev/mode=enforce is set: {keeps}",
             )
     if not misplaced and cluster.pod_groups.is_known:
-        yield ok(_GROUPS, "all PodGroups of managed namespaces are in their namespace's queue")
+        yield ok("all PodGroups of managed namespaces are in their namespace's queue")
 
 
 def _described(group: PodGroup) -> str:
@@ -136,7 +125,6 @@ def _described(group: PodGroup) -> str:
     return f"{metadata.namespace}/{metadata.name} in {quoted(group.spec.queue)}{of}"
 
 
-_PENDING: Final = "pending pods"
 _WAITED: Final = timedelta(minutes=1)
 _FOR_ROOM: Final = frozenset(
     {Code.NO_GPU_FITS, Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.GANG_DOES_NOT_FIT}
@@ -150,7 +138,7 @@ def pods_get_nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
     The causes are those of `kaishare why`, which also reads KAI's objects and Events of a single pod.
     """
     if cluster.now is None:
-        yield unknown(_PENDING, "not checked: the API server's time is not known")
+        yield unknown("not checked: the API server's time is not known")
         return
     by_cause: defaultdict[Code, list[str]] = defaultdict(list)
     for pod in items(cluster.waiting):
@@ -160,12 +148,12 @@ def pods_get_nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
     for cause, names in sorted(by_cause.items()):
         what = f"{counted(len(names), 'pod waits', 'pods wait')} for KAI ({cause.value}): {listed(names)}"
         if cause in _FOR_ROOM:
-            yield ok(_PENDING, what)
+            yield ok(what)
         else:
             namespace, _, name = min(names).partition("/")
-            yield warning(_PENDING, what, f"kaishare why -n {namespace} {name}")
+            yield warning(what, f"kaishare why -n {namespace} {name}")
     if not by_cause and cluster.waiting.is_known:
-        yield ok(_PENDING, "no pod has waited for KAI for a minute")
+        yield ok("no pod has waited for KAI for a minute")
 
 
 def _cause(pod: Pod, cluster: ClusterFacts) -> Code | None:

@@ -23,9 +23,6 @@ from webhook.registration.configurations import (
     validating_configuration,
 )
 
-_INSTALLATION: Final = "installation"
-_ORDER: Final = "order"
-_POLICIES: Final = "admission policies"
 _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
@@ -50,20 +47,17 @@ def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
         effect = "no pod is changed" if kind.startswith("Mutating") else "pods or labels are not validated"
         what = f"does not exist: {effect}" if is_missing else "is not as this release makes it"
         yield problem(
-            _POLICIES,
             f"{kind} {name} {what}",
             "upgrade the chart with webhook.kind=policy, or apply the output of kaishare render",
         )
     if not cluster.is_absent:
         yield warning(
-            _POLICIES,
             "the webhook and admission policies both stand; the policies decide first",
             "finish the switch: upgrade the chart with webhook.kind=policy or webhook.kind=webhook",
         )
         return
     if is_as_expected and not cluster.admission.has_unread:
-        yield ok(_POLICIES, "as expected; the API server decides about pods, and no webhook is installed")
-    yield ok(_ORDER, "admission policies act before every webhook that changes pods")
+        yield ok("as expected; the API server decides about pods, and no webhook is installed")
 
 
 def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -73,12 +67,10 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
     name = one_line(cluster.name)
     if not cluster.admission.is_known:
         yield unknown(
-            _INSTALLATION,
             f"no configuration {name} exists, and whether admission policies decide about pods is not known",
         )
         return
     yield problem(
-        _INSTALLATION,
         f"kaishare's webhook is not installed here: no configuration {name} exists",
         "kaishare doctor --pre checks what an installation needs; for another name give"
         " --webhook-configuration",
@@ -88,9 +80,7 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
 def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a finding if an installation exists already (`--pre`)."""
     if cluster.our_mutating is not None:
-        yield ok(
-            "mutating webhook", f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre"
-        )
+        yield ok(f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre")
 
 
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -112,21 +102,15 @@ def _registered(
     name: str,
 ) -> Iterator[CheckResult]:
     expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
-    check, effect = (
-        ("mutating webhook", "kaishare is called for no pod")
-        if kind is MUTATING
-        else ("validating webhooks", "pods and labels are not validated")
-    )
+    effect = "kaishare is called for no pod" if kind is MUTATING else "pods and labels are not validated"
     if own is None:
         yield problem(
-            check,
             f'{kind.name} "{one_line(name)}" does not exist: {effect}',
             "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
     if own.name != name:
         yield warning(
-            check,
             f'the object is named "{one_line(own.name)}", not "{one_line(name)}"',
             "rename it, or set --webhook-configuration of the webhook and of doctor to its name",
         )
@@ -136,31 +120,30 @@ def _registered(
     for hook_name, hook in expected_hooks.items():
         if hook_name not in actual_hooks:
             is_as_expected = False
-            yield problem(check, f"{hook_name} is missing from {one_line(own.name)}", _REMEDY)
+            yield problem(f"{hook_name} is missing from {one_line(own.name)}", _REMEDY)
             continue
-        for finding in _differences(check, actual_hooks[hook_name], hook):
+        for finding in _differences(actual_hooks[hook_name], hook):
             is_as_expected = False
             yield finding
     foreign = actual_hooks.keys() - expected_hooks.keys()
     if foreign:
         is_as_expected = False
-        yield warning(check, f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(foreign)}")
+        yield warning(f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(foreign)}")
     if is_as_expected:
-        yield ok(check, f"{one_line(own.name)} is as expected")
+        yield ok(f"{one_line(own.name)} is as expected")
 
 
-def _differences(check: str, actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
+def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
     conditions = actual.match_conditions or []
     if any("namespaceObject" in condition.expression for condition in conditions):
         yield problem(
-            check,
             f"{actual.name} uses namespaceObject in its matchConditions, which fails for every pod"
             f" (with failurePolicy {one_line(actual.failure_policy)})",
             _REMEDY,
         )
     elif actual.match_conditions != expected.match_conditions:
         difference = _condition_difference(actual, expected)
-        yield problem(check, f"{actual.name} has unexpected matchConditions: {difference}", _REMEDY)
+        yield problem(f"{actual.name} has unexpected matchConditions: {difference}", _REMEDY)
     differences = list(_field_differences(actual, expected, _REQUIRED))
     more = []
     for field in ("namespaceSelector", "objectSelector"):
@@ -176,10 +159,10 @@ def _differences(check: str, actual: Webhook, expected: Webhook) -> Iterator[Che
     if not path.rstrip("/").endswith(PATHS[expected.name]):
         differences.append(f"its path is {_formatted(path)}, which must end in {PATHS[expected.name]}")
     if differences:
-        yield problem(check, f"{actual.name}: {joined(differences)}", _REMEDY)
+        yield problem(f"{actual.name}: {joined(differences)}", _REMEDY)
     adjusted = [*_field_differences(actual, expected, _ADJUSTABLE), *more]
     if adjusted:
-        yield warning(check, f"{actual.name}: {joined(adjusted)}")
+        yield warning(f"{actual.name}: {joined(adjusted)}")
 
 
 def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, str]) -> Iterator[str]:
@@ -221,13 +204,14 @@ def _selector(hook: Webhook, field: str) -> LabelSelector:
 
 def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the call order of the webhooks that change pods."""
+    if cluster.is_by_policies:
+        yield ok("admission policies act before every webhook that changes pods")
     own = cluster.our_mutating
     if own is None:
         return
     early = called_before_us(map(Mutator.of, items(cluster.mutating)), own.name, cluster.kai_schedulers)
     if early:
         yield problem(
-            _ORDER,
             f"{listed(early)} is called before {one_line(own.name)} and matches on schedulerName: it skips"
             " the pods that kaishare gives to KAI, and KAI never binds them",
             f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
@@ -242,7 +226,6 @@ def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if not early:
         after = [other.name for other in others if sorts_behind(other.name, own.name)]
         yield ok(
-            _ORDER,
             f"{one_line(own.name)} is called before {listed(after)}"
             if after
             else "no other webhook changes pods",
@@ -256,7 +239,6 @@ def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> 
         is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in other.pod_hooks)
         if sorts_behind(own, other.name) and is_once and not other.matches_on_scheduler_name:
             yield problem(
-                _ORDER,
                 f"{one_line(other.name)} is called before {one_line(own)} and only once (reinvocationPolicy"
                 " Never): it does not see kaishare's changes",
                 f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
@@ -265,7 +247,6 @@ def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> 
     reads_name = bool(cluster.versions) and all(each.reads_container_name for each in cluster.versions)
     if sorts_behind(other.name, own) and not reads_name:
         yield warning(
-            _ORDER,
             f"{one_line(other.name)} changes pods after kaishare: if it puts a container in first place,"
             " KAI before v0.9.12 gives the share to that one",
             "rename it to sort before kaishare's configuration, or use KAI v0.9.12 or newer",

@@ -11,7 +11,7 @@ import os
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -27,9 +27,6 @@ from kube.kinds import ENDPOINT_SLICES, SERVICES
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.registration.configuration_objects import ClientConfig, ServiceReference, Webhook
 
-_PODS: Final = "webhook pods"
-_CA: Final = "caBundle"
-_CERTIFICATE: Final = "certificate"
 _MOST_DIALLED: Final = 4
 _DIAL_SECONDS: Final = 3.0
 _OVERDUE: Final = "its renewal is overdue: see the webhook's log"
@@ -48,14 +45,13 @@ def webhook_pods_are_ready(cluster: ClusterFacts) -> Iterator[CheckResult]:
     for pod in unready[:MOST_LINES]:
         make = warning if ready else problem
         yield make(
-            _PODS,
             f"{pod.name} is not ready: {pod.status.trouble}; {counted(ready, 'pod')} ready",
             f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log",
         )
     if len(unready) > MOST_LINES:
-        yield warning(_PODS, f"and {counted(len(unready) - MOST_LINES, 'more pod')} not ready")
+        yield warning(f"and {counted(len(unready) - MOST_LINES, 'more pod')} not ready")
     if live and not unready:
-        yield ok(_PODS, f"{counted(ready, 'pod')} ready")
+        yield ok(f"{counted(ready, 'pod')} ready")
 
 
 async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
@@ -69,7 +65,7 @@ async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> Async
     for (place, bundle), hooks in by_place.items():
         client, names = hooks[0].client_config, listed([hook.name for hook in hooks])
         about_bundle = bundle_result(bundle, names, now, is_service=client.service is not None)
-        yield about_bundle
+        yield replace(about_bundle, check="caBundle")
         addresses = await _addresses_of(reader, client, place)
         if isinstance(addresses, CheckResult):
             yield addresses
@@ -112,7 +108,7 @@ async def _addresses_of(
         parts, port = urlsplit(""), 0
     if parts.scheme == "https" and parts.hostname:
         return [ProbeAddress(parts.hostname, port, parts.hostname)]
-    return problem(_CERTIFICATE, f"{one_line(client.url or 'no address')} is not an https address")
+    return problem(f"{one_line(client.url or 'no address')} is not an https address")
 
 
 async def _service_addresses(
@@ -122,7 +118,7 @@ async def _service_addresses(
     fact = await reader.get(SERVICES, service.name, service.namespace)
     title = f"Service {service.namespace}/{service.name}"
     if fact.is_missing:
-        return problem(_CERTIFICATE, f"{title} does not exist", "install the chart")
+        return problem(f"{title} does not exist", "install the chart")
     if fact.value is None:
         return []  # reported with the missing rights
     spec = fact.value.spec
@@ -134,7 +130,7 @@ async def _service_addresses(
         return []
     port_name = next((port.name for port in spec.ports or () if port.port == service.port), None)
     if port_name is None:
-        return problem(_CERTIFICATE, f"{title} has no port {service.port}, which the API server calls")
+        return problem(f"{title} has no port {service.port}, which the API server calls")
     addresses = [
         ProbeAddress(endpoint.addresses[0], port.port, name)
         for endpoint_slice in slices.value
@@ -143,9 +139,7 @@ async def _service_addresses(
         for endpoint in endpoint_slice.endpoints or ()
         if endpoint.conditions.ready is not False and endpoint.addresses
     ]
-    return addresses or problem(
-        _CERTIFICATE, f"{title} has no ready endpoint", "look at the pods of the webhook"
-    )
+    return addresses or problem(f"{title} has no ready endpoint", "look at the pods of the webhook")
 
 
 def _place(client: ClientConfig) -> str:
@@ -162,21 +156,17 @@ def bundle_result(bundle: bytes, names: str, now: datetime, *, is_service: bool)
     if not bundle.strip():
         make = problem if is_service else warning  # no public CA issues for a name that ends in .svc
         return make(
-            _CA,
             f"empty for {names}: the API server then trusts only its system's CAs",
             "check that the webhook runs and may patch the webhook configurations; it writes the caBundle",
         )
     try:
         authorities = x509.load_pem_x509_certificates(bundle)
     except (ValueError, x509.InvalidVersion):
-        return problem(
-            _CA, f"for {names}: no readable PEM certificate", "restart the webhook, which writes it"
-        )
+        return problem(f"for {names}: no readable PEM certificate", "restart the webhook, which writes it")
     valid = [ca for ca in authorities if ca.not_valid_before_utc <= now < ca.not_valid_after_utc]
     if not valid:
         last_end = max(ca.not_valid_after_utc for ca in authorities)
         return problem(
-            _CA,
             f"for {names}: contains no CA that is valid now; the last one ended {_time(last_end)}",
             "check that the webhook runs; it creates a new CA",
         )
@@ -184,21 +174,19 @@ def bundle_result(bundle: bytes, names: str, now: datetime, *, is_service: bool)
     end = newest.not_valid_after_utc
     if _is_late(newest, now):
         return warning(
-            _CA,
             f"for {names}: valid only until {_time(end)}",
             _OVERDUE,
         )
-    return ok(_CA, f"for {names}: valid until {_time(end)}")
+    return ok(f"for {names}: valid until {_time(end)}")
 
 
 def _unreachable(address: ProbeAddress, error: str) -> CheckResult:
-    return problem(_CERTIFICATE, f"{address}: {error}", "check that the webhook is running")
+    return problem(f"{address}: {error}", "check that the webhook is running")
 
 
 def _not_checked(address: ProbeAddress, error: str) -> CheckResult:
     """Return the finding for an address that, from outside the cluster, may lead to another machine."""
     return unknown(
-        _CERTIFICATE,
         f"not checked from here: {address}: {error}",
         "run doctor where the address can be reached, such as in a pod",
     )
@@ -232,28 +220,26 @@ async def _certificate_result(
     title = f"{address}: for {names}, until {_time(end)}"
     if not start <= now < end:
         return problem(
-            _CERTIFICATE,
             f"{title}: not valid now",
             f"{_OVERDUE}, check its clock",
         )
     if bundle is None:
-        return unknown(_CERTIFICATE, f"{title}; not verified, because the caBundle is unusable")
+        return unknown(f"{title}; not verified, because the caBundle is unusable")
     context = ssl.create_default_context(cadata=_as_der(bundle) or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Go is less strict
     result = await _handshake(address, context)
     if isinstance(result, ssl.SSLCertVerificationError):
         return problem(
-            _CERTIFICATE,
             f"{title}: not trusted for {one_line(address.name)}: {one_line(result.verify_message)}",
             "the same CA must be in the caBundle and have issued the certificate, and the certificate must"
             " name the Service: see the webhook's options --service and --host-name",
         )
     if isinstance(result, BaseException):
-        return unknown(_CERTIFICATE, f"{title}: {_error_text(result)}")
+        return unknown(f"{title}: {_error_text(result)}")
     if _is_late(served, now):
-        return warning(_CERTIFICATE, f"{title}: near its end", _OVERDUE)
+        return warning(f"{title}: near its end", _OVERDUE)
     anchor = "the caBundle" if bundle.strip() else "the CAs of this system"
-    return ok(_CERTIFICATE, f"{title}, trusted by {anchor}")
+    return ok(f"{title}, trusted by {anchor}")
 
 
 def _as_der(bundle: bytes) -> bytes:

@@ -6,19 +6,20 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import pytest
 
-from console.doctor.api_reader import ApiReader
+from console.cluster.facts import Fact, FactReader, items
+from console.doctor.admission import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PODS, digest
 from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import read_cluster
-from console.doctor.guard_checks import guard_findings
-from console.doctor.guard_objects import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PODS, digest
+from console.doctor.guard import guard_stands
 from console.doctor.guard_proof import Breach, _is_refusal_of
-from console.doctor.vclusters import VclusterHosts, read_hosts
 from console.why.core import explain
 from console.why.evidence import Absence
 from console.why.explanation import Code
 from kube.client import KubeClient
+from kube.kinds import AdmissionPolicySpec
 from service.version import version
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
@@ -102,13 +103,12 @@ def _title(item: dict[str, Any]) -> str:
 async def findings(plane: ControlPlane, token: str = ADMIN_TOKEN) -> list[CheckResult]:
     """Return what doctor says of the guard, without the namespaces of other tests."""
     async with KubeClient(plane.access(token)) as client:
-        reader = ApiReader(client)
+        reader = FactReader(client)
         cluster = await read_cluster(reader, CONFIGURATION_NAME)
-        own = tuple(each for each in cluster.namespaces.items if each.name in NAMESPACES)
-        cluster = replace(cluster, namespaces=replace(cluster.namespaces, items=own))
-        hosts = await read_hosts(reader, cluster)
-        hosts = VclusterHosts(hosts.labelled, hosts.with_pods & NAMESPACES.keys())
-        return await guard_findings(reader, cluster, hosts)
+        own = tuple(each for each in items(cluster.namespaces) if each.name in NAMESPACES)
+        pods = tuple(each for each in items(cluster.synced) if each.metadata.namespace in NAMESPACES)
+        cluster = replace(cluster, namespaces=Fact(own), synced=Fact(pods))
+        return [result async for result in guard_stands(cluster, reader)]
 
 
 async def put(asker: Asker, item: dict[str, Any]) -> None:
@@ -371,7 +371,7 @@ async def test_an_edited_digest_hides_no_hole(
 ) -> None:
     item = denying[PODGROUPS]
     CHANGES["the rule about queues"].change(item["spec"])
-    item["metadata"]["annotations"][DIGEST] = digest(item["spec"])
+    item["metadata"]["annotations"][DIGEST] = digest(msgspec.convert(item["spec"], AdmissionPolicySpec))
     await put(asker, item)
     await until_reported(plane, f"the guard does not act: {_QUEUE} ({PODGROUPS})")
 

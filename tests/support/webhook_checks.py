@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 from console.cluster.facts import FactReader
 from console.doctor import command
-from console.doctor.check_results import CheckResult, State
+from console.doctor.check_results import CheckResult, State, named
 from console.doctor.cluster_state import read_cluster
 from kube.access import Access, InCluster
 from kube.client import KubeClient
@@ -16,6 +16,7 @@ _CHECKS = tuple(check for check in command.CHECKS if check.name not in ("agents"
 async def examine(access: Access, configuration: str, default_mode: Mode | None = None) -> list[CheckResult]:
     async with KubeClient(access) as client:
         reached, _ = await command.reach(client)
+        (reached,) = named("API server", [reached])
         if reached.state is State.PROBLEM:
             return [reached]
         reader = FactReader(client)

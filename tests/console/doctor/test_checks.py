@@ -19,11 +19,10 @@ from console.cluster.rules import DIFFERENCES
 from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_deployment_options
 from console.doctor import command, kai_checks, policy_checks, queues, registration, serving
 from console.doctor.admission import RELEASE_PROPERTIES
-from console.doctor.check_results import CheckResult, State
+from console.doctor.check_results import CheckResult, State, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace
 from console.doctor.command import OLDEST_KUBERNETES, anchor, with_link
 from console.doctor.node_checks import nodes_are_labelled
-from console.doctor.policy_checks import labels_are_valid, namespaces_are_managed
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation
 from kai.releases import Version
@@ -58,50 +57,44 @@ from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import mutating_configuration
 
 ROOT = Path(__file__).parents[3]
-Check = Callable[[ClusterFacts], Iterator[CheckResult]]
+Check = (
+    Callable[[ClusterFacts], Iterator[CheckResult]]
+    | tuple[Callable[[ClusterFacts], Iterator[CheckResult]], ...]
+)
 QUEUE = "kai.scheduler/queue"
+NAMES: dict[Any, str] = {check.run: check.name for check in command.CHECKS}
 
 
 def told(check: Check, cluster: ClusterFacts) -> list[str]:
     """Return the findings as lines: `STATE: CHECK: OBSERVATION -> ADVICE`."""
-    return [f"{each.state}: {each.check}: {each.what} -> {each.advice}" for each in check(cluster)]
+    runs = check if isinstance(check, tuple) else (check,)
+    results = [each for run in runs for each in named(NAMES[run], run(cluster))]
+    return [f"{each.state}: {each.check}: {each.what} -> {each.advice}" for each in results]
 
 
 def bad(check: Check, cluster: ClusterFacts) -> list[str]:
     return [line for line in told(check, cluster) if line.startswith(("problem", "warning"))]
 
 
-def registered(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Run the checks of the installation in the order of the report."""
-    for check in (
-        registration.policies_stand,
-        registration.webhook_exists,
-        registration.mutating_as_shipped,
-        registration.validating_as_shipped,
-        registration.order_is_right,
-    ):
-        yield from check(cluster)
-
-
-def of_kai_itself(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    for check in (
-        kai_checks.release_fits,
-        kai_checks.sharing_is_on,
-        kai_checks.label_is_read,
-        kai_checks.kai_sees_the_pods,
-    ):
-        yield from check(cluster)
-
-
-def namespaces(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    yield from namespaces_are_managed(cluster)
-    yield from labels_are_valid(cluster)
-
-
-def of_queues(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    yield from queues.queues_are_usable(cluster)
-    yield from queues.priorities_exist(cluster)
-
+registered = (
+    registration.policies_stand,
+    registration.webhook_exists,
+    registration.mutating_as_shipped,
+    registration.validating_as_shipped,
+    registration.order_is_right,
+)
+of_kai_itself = (
+    kai_checks.release_fits,
+    kai_checks.sharing_is_on,
+    kai_checks.label_is_read,
+    kai_checks.kai_sees_the_pods,
+)
+namespaces = (
+    policy_checks.namespaces_are_managed,
+    policy_checks.enforce_is_enforced,
+    policy_checks.labels_are_valid,
+)
+of_queues = (queues.queues_are_usable, queues.priorities_exist)
 
 HEALTHY = [
     "ok: mutating webhook: kai-00-kaishare is as expected",
@@ -120,8 +113,8 @@ HEALTHY = [
 
 
 def test_a_healthy_cluster_has_no_problem() -> None:
-    pure = [check.run for check in command.CHECKS if check.run and WELL.scope in check.scope]
-    lines = [line.removesuffix(" -> ") for run in pure for line in told(run, WELL)]
+    pure = [each for each in command.CHECKS if isinstance(each, command.Check) and WELL.scope in each.scope]
+    lines = [line.removesuffix(" -> ") for check in pure for line in told(check.run, WELL)]
     assert [line for line in lines if not line.startswith("unknown")] == HEALTHY
 
 
@@ -267,7 +260,7 @@ KEEPS = "it keeps shares from pods whose GPU container is not the first, which v
 ROOT_QUEUE = "problem: queues: the queue team-a has no parent queue:"
 
 
-def named(operator: str, *names: str) -> dict[str, Any]:
+def by_name(operator: str, *names: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": NAME, "operator": operator, "values": list(names)}]}
 
 
@@ -299,11 +292,11 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     # policies that decide instead of the webhook
     (registered, alone(by_policies(), namespaces=TEAMS), "ok: admission policies: as expected; the API server decides"),
     (namespaces, alone(by_policies(), namespaces=TEAMS), "ok: enforce: 1 namespace: e"),
-    (registered, alone(by_policies(mutate=named("NotIn", "mine"), validate_pods=named("NotIn", "mine")), namespaces=TEAMS), ""),
+    (registered, alone(by_policies(mutate=by_name("NotIn", "mine"), validate_pods=by_name("NotIn", "mine")), namespaces=TEAMS), ""),
     (registered, alone(by_policies(variables={"isRank": "true"})), "problem: admission policies: MutatingAdmissionPolicy kaishare is not as this release makes it -> upgrade the chart with webhook.kind=policy"),
     *(
         (check, alone(by_policies(**{policy: added}), namespaces=TEAMS), [expected])  # type: ignore[arg-type]
-        for added in ({"matchLabels": {"team/x": "yes"}}, named("In", "only-this"), {"matchExpressions": [{"key": NAME, "operator": "DoesNotExist"}]})
+        for added in ({"matchLabels": {"team/x": "yes"}}, by_name("In", "only-this"), {"matchExpressions": [{"key": NAME, "operator": "DoesNotExist"}]})
         for check, policy, expected in (
             (registered, "mutate", "problem: admission policies: MutatingAdmissionPolicy kaishare is not as this release makes it"),
             (registered, "validate_pods", "problem: admission policies: ValidatingAdmissionPolicy kaishare-pods is not as this release makes it"),
@@ -311,8 +304,8 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
             (namespaces, "validate_pods", "problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, whose namespaceSelector requires "),
         )
     ),
-    (namespaces, alone(by_policies(mutate=named("NotIn", "a")), namespaces=TEAMS), ["warning: managed namespaces: a: labelled, but excluded by the admission policy"]),
-    (namespaces, alone(by_policies(validate_pods=named("NotIn", "e")), namespaces=TEAMS), ["problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, "]),
+    (namespaces, alone(by_policies(mutate=by_name("NotIn", "a")), namespaces=TEAMS), ["warning: managed namespaces: a: labelled, but excluded by the admission policy"]),
+    (namespaces, alone(by_policies(validate_pods=by_name("NotIn", "e")), namespaces=TEAMS), ["problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, "]),
     (registered, but(admission=by_policies()), ["warning: admission policies: the webhook and admission policies both stand"]),
     # before the installation
     (policy_checks.namespaces_would_be_managed, but(namespaces=whole()), "ok: managed namespaces: no namespace has the label kai.scheduler/queue"),
@@ -696,25 +689,14 @@ HEADINGS = re.findall(r"^### (.*)$", (ROOT / "docs" / "doctor.md").read_text(), 
 
 
 def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_other() -> None:
-    """Names of checks are constants of a few words, first argument of a result; see the modules of doctor."""
-    names: set[str] = {check.name for check in command.CHECKS}
+    names = {check.name for check in command.CHECKS} | {"API server", "rights"}
     for file in (ROOT / "console" / "doctor").glob("*.py"):
-        text = file.read_text()
-        used = set(
-            re.findall(
-                r"(?:ok|warning|problem|unknown|make|CheckResult)\(\s*(?:missing,\s*)?(_?[A-Z_]+)\b", text
-            )
-        )
-        names |= {
-            value
-            for name, value in re.findall(r'^(_?[A-Z_]+): Final = "([^"\n]+)"$', text, re.MULTILINE)
-            if name in used
-        }
-    assert names | {"dry run of a share"} == set(HEADINGS)
+        names.update(re.findall(r'(?:named\(|check=|^ {8}\()"([^"]+)"', file.read_text(), re.MULTILINE))
+    assert names == set(HEADINGS)
 
 
 def test_a_finding_links_to_the_section_of_its_check() -> None:
-    found = CheckResult(State.PROBLEM, "KAI's version", "x")
+    found = CheckResult(State.PROBLEM, "x", check="KAI's version")
     assert with_link(found).docs == "docs/doctor.md#kais-version"
     assert with_link(replace(found, state=State.OK)).docs == ""
     assert {anchor(check.name) for check in command.CHECKS} <= set(map(anchor, HEADINGS))

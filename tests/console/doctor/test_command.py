@@ -53,7 +53,7 @@ def arguments(*options: str) -> argparse.Namespace:
     return parser().parse_args(["doctor", *options])
 
 
-BAD, GOOD = problem("agents", "none"), ok("agents", "all")
+BAD, GOOD = problem("none", check="agents"), ok("all", check="agents")
 
 
 def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,7 @@ def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureF
 def test_wait_ends_with_the_first_round_without_a_problem(
     rounds: Rounds, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = problem("queues", "none")
+    other = problem("none", check="queues")
     pauses = rounds([BAD], [BAD], [BAD, other], [GOOD], [BAD])
     assert run(arguments("--wait", "1h")) == 0
     assert len(pauses) == 3
