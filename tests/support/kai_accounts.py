@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from console.cluster.facts import Listing
-from console.doctor.accounting import persistent_findings
-from console.doctor.accounting_sums import Reading, evaluate, read_request
+from console.doctor.accounting import evaluate, persistent_findings
+from console.doctor.accounting_reading import Reading, read_request
 from console.doctor.cluster_state import ClusterNode
 from kai.numbers import parse_quantity
 from kai.releases import Version
 from kube.kinds import NODES, POD_GROUPS, QUEUES
-from tests.support.cluster_facts import UNREAD, part, whole
+from tests.support.cluster_facts import UNREAD, but, installed, part, whole
 
 GPU = "nvidia.com/gpu"
 GROUP = "63ba70c6-6b9e-4365-8165-0956d8d5f9f1"
@@ -193,12 +193,9 @@ class KaiAccounts:
             lists[name] = make(*(item for item in items if item is not None))
             if name in unread:
                 lists[name] = UNREAD
-        return Reading(
-            **lists,
-            sums_by_label=None if release is None else release.sums_queues_by_label,
-            has_controllers=False,
-            now=NOW,
-        )
+        pods = lists.pop("pods")
+        scheduler = None if version is None else installed(program="scheduler", tag=version)
+        return Reading(but(**lists, installation=scheduler, now=NOW), pods)
 
     def findings(self, version: str | None = "v0.17.0", *, later: "KaiAccounts | None" = None) -> list[str]:
         """Return the findings of two readings as lines; the second one is the same unless `later` is set."""

@@ -5,8 +5,7 @@ Each key was tried on KAI's programs: KAI's scheduler counts the pod as nothing,
 
 import pytest
 
-from console.doctor.accounting import persistent_findings
-from console.doctor.accounting_sums import evaluate
+from console.doctor.accounting import evaluate, persistent_findings
 from tests.support.kai_accounts import KaiAccounts
 
 MIG = {"nvidia.com/mig-1g.5gb": "0"}

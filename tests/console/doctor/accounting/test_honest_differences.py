@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from console.doctor.accounting import persistent_findings
-from console.doctor.accounting_sums import evaluate
+from console.doctor.accounting import evaluate, persistent_findings
 from tests.support.kai_accounts import GPU, KaiAccounts, node
 
 Fields = dict[str, Any]
