@@ -20,7 +20,7 @@ from console.doctor.admission import (
 )
 from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
-from console.doctor.guard_proof import Breach, Prover, Trial, TrialOutcome
+from console.doctor.guard_proof import Prover, Trial, TrialOutcome
 from console.doctor.policy_checks import hosts
 from kai import keys
 from kube.kinds import AdmissionBinding
@@ -55,28 +55,20 @@ def parameters_text(guard: Guard, policies: Collection[str]) -> str:
     """Return the parameters of some policies with their values, such as `kaiNamespaces: kai-scheduler`."""
     texts = []
     for name in _LISTS:
-        by_policy = _values(guard, name).items()
-        names = {value for policy, values in by_policy if policy in policies for value in values or ()}
-        if names:
-            texts.append(f"{name}: {listed(names)}")
+        values = [value for value, by in _by_value(guard, name).items() if not set(by).isdisjoint(policies)]
+        texts += [f"{name}: {listed(values)}"] if values else []
     return "; ".join(texts)
-
-
-def exempt_namespaces(guard: Guard) -> frozenset[str]:
-    """Return the namespaces whose service accounts a policy exempts."""
-    by_policy = _values(guard, _KAI_NAMESPACES)
-    return frozenset(name for names in by_policy.values() for name in names or ())
 
 
 def values_of(expression: str) -> tuple[str, ...] | None:
     """Return the strings of a CEL string or list of strings; None for any other expression."""
     text = expression.strip()
-    items = [text]
+    parts = [text]
     if text.startswith("[") and text.endswith("]"):
-        items = text[1:-1].split(",")
-        if not items[-1].strip():  # an empty list, or a comma at the end
-            items.pop()
-    matches = [_STRING.fullmatch(item.strip()) for item in items]
+        parts = text[1:-1].split(",")
+        if not parts[-1].strip():  # an empty list, or a comma at the end
+            parts.pop()
+    matches = [_STRING.fullmatch(part.strip()) for part in parts]
     return tuple(match[1] or match[2] or "" for match in matches if match) if all(matches) else None
 
 
@@ -86,72 +78,64 @@ def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
     return {policy: values_of(text) for policy, text in expressions.items() if text is not None}
 
 
+def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
+    """Return the policies that have a value in a parameter, by value."""
+    policies: defaultdict[str, list[str]] = defaultdict(list)
+    for policy, values in _values(guard, name).items():
+        for value in values or ():
+            policies[value].append(policy)
+    return policies
+
+
 def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    others: defaultdict[str, list[str]] = defaultdict(list)
-    lacking = []
-    for policy, names in _values(guard, _KAI_NAMESPACES).items():
-        if names is None:
-            continue
-        if cluster.kai_mutating and cluster.kai_namespace not in names:
-            lacking.append(policy)
-        for name in names:
-            if name != cluster.kai_namespace:
-                others[name].append(policy)
-    if lacking:
+    own = cluster.kai_namespace
+    values = _values(guard, _KAI_NAMESPACES).items()
+    lacking = [policy for policy, names in values if names is not None and own not in names]
+    if lacking and cluster.kai_mutating:
         yield _result(guard, lacking)(
-            f"{listed(lacking)}: kaiNamespaces lacks {one_line(cluster.kai_namespace)}, where KAI's webhook"
-            " runs: KAI's own requests are refused",
+            f"{listed(lacking)}: kaiNamespaces lacks {one_line(own)}, where KAI's webhook runs: KAI's own"
+            " requests are refused",
             f"add the namespace to guard.{_KAI_NAMESPACES} of the chart",
         )
     tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
-    for name, policies in others.items():
-        is_tenant = name in tenants
-        title = f"tenant's namespace {one_line(name)}" if is_tenant else f"namespace {one_line(name)}"
-        make = _result(guard, policies) if is_tenant else warning
-        yield make(
-            f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {title} may write"
-            " KAI's keys",
-            f"unless KAI runs there, remove the namespace from guard.{_KAI_NAMESPACES} of the chart",
-        )
+    for name, policies in _by_value(guard, _KAI_NAMESPACES).items():
+        if name != own:
+            make = _result(guard, policies) if name in tenants else warning
+            whose = "tenant's namespace" if name in tenants else "namespace"
+            yield make(
+                f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {whose}"
+                f" {one_line(name)} may write KAI's keys",
+                f"unless KAI runs there, remove the namespace from guard.{_KAI_NAMESPACES} of the chart",
+            )
 
 
 def _scheduler(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    used = {policy.scheduler for policy in cluster.managed.values()}
-    used |= cluster.matched_schedulers
-    by_name: defaultdict[str, list[str]] = defaultdict(list)
-    for policy, names in _values(guard, _SCHEDULER).items():
-        for name in names or ():
-            by_name[name].append(policy)
-    for name, policies in by_name.items():
+    used = {policy.scheduler for policy in cluster.managed.values()} | cluster.matched_schedulers
+    advice = f"set guard.{_SCHEDULER} of the chart"
+    for name, policies in _by_value(guard, _SCHEDULER).items():
+        title = f"{listed(policies)}: schedulerName is"
         if name == keys.DEFAULT_SCHEDULER:
-            yield _result(guard, policies)(
-                f"{listed(policies)}: schedulerName is {name}: pods of vClusters get GPUs without KAI",
-                f"set guard.{_SCHEDULER} of the chart",
-            )
+            yield _result(guard, policies)(f"{title} {name}: pods of vClusters get GPUs without KAI", advice)
         elif used and name not in used:
-            yield warning(
-                f"{listed(policies)}: schedulerName is {quoted(name)}, but pods of KAI use {listed(used)}",
-                f"set guard.{_SCHEDULER} of the chart",
-            )
+            yield warning(f"{title} {quoted(name)}, but pods of KAI use {listed(used)}", advice)
 
 
 def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Compare the list with the PriorityClasses, which an admission policy cannot read."""
-    by_policy = _values(guard, _CLASSES)
-    listed_classes = {name for names in by_policy.values() for name in names or ()}
-    if not listed_classes or not cluster.priorities.is_known:
+    named = _by_value(guard, _CLASSES)
+    if not named or not cluster.priorities.is_known:
         return
     values = {each.metadata.name: each.value for each in items(cluster.priorities)}
-    wrong = sorted(name for name in listed_classes if values.get(name, 0) >= _PREEMPTIBLE_BELOW)
+    wrong = sorted(name for name in named if values.get(name, 0) >= _PREEMPTIBLE_BELOW)
+    missing = sorted(
+        name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in named
+    )
     if wrong:
-        yield _result(guard, by_policy)(
+        yield _result(guard, _values(guard, _CLASSES))(
             f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
             " started as preemptible can move there, and KAI never reclaims their GPUs",
             f"remove these classes from guard.{_CLASSES} of the chart",
         )
-    missing = sorted(
-        name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in listed_classes
-    )
     if missing:
         yield warning(
             f"preemptibleClasses lacks {listed(missing)}, whose value is below {_PREEMPTIBLE_BELOW}: a"
@@ -188,11 +172,6 @@ class _Section:
     excluded: set[str] = field(default_factory=set)
     """Namespaces that the administrator excluded by name."""
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every policy refuses in every namespace that is not excluded."""
-        return not self.findings and len(self.namespaces) > len(self.excluded)
-
 
 async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Yield findings about the guard: its gaps, its changes, its surroundings, and the proof.
@@ -212,21 +191,21 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
         _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
         _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts(cluster)}),
     ]
-    prover = Prover(reader, cluster, exempt_namespaces(guard))
-    trials = {section.guarded: await _proved(prover, section) for section in sections}
+    prover = Prover(reader, cluster, _by_value(guard, _KAI_NAMESPACES).keys())
+    trials = [await prover.prove(section.guarded, section.refusing) for section in sections]
     findings = [
         *_changes(guard),
         *(finding for section in sections for finding in section.findings),
         *parameter_findings(guard, cluster),
         *_surroundings(guard, cluster),
-        *_proof_findings([trial for tried in trials.values() for trial in tried]),
+        *_proof_findings([*trials[0], *trials[1]]),
     ]
     for finding in findings:
         yield finding
     if all(each.is_known or each.why is Why.UNSERVED for each in lists) and not exit_status(findings):
-        for section in sections:
-            if section.is_complete:
-                yield _stands(guard, section, trials[section.guarded])
+        for section, tried in zip(sections, trials, strict=True):
+            if not section.findings and len(section.namespaces) > len(section.excluded):
+                yield _stands(guard, section, tried)
 
 
 def _changes(guard: Guard) -> Iterator[CheckResult]:
@@ -273,18 +252,17 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
         ):
             section.excluded.add(name)
             continue
+        gap = joined(
+            f"{words} {', '.join(policies)}"
+            for words, policies in (
+                ("the guard lacks", absent),
+                ("no binding selects their objects for", unselected),
+                ("the guard only reports violations of", reporting),
+            )
+            if policies
+        )
         if len(absent) == len(needed):
             gap = "the guard is not installed"
-        else:
-            gap = joined(
-                f"{words} {', '.join(policies)}"
-                for words, policies in (
-                    ("the guard lacks", absent),
-                    ("no binding selects their objects for", unselected),
-                    ("the guard only reports violations of", reporting),
-                )
-                if policies
-            )
         if gap:  # a guard that denies elsewhere looks complete
             gaps[gap, any(map(guard.refuses, unselected))].append(name)
     for (gap, is_problem), names in gaps.items():
@@ -315,16 +293,6 @@ def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
         )
 
 
-async def _proved(prover: Prover, section: _Section) -> list[Trial]:
-    """Try the forbidden requests where a binding refuses them; say which ones only a report would follow."""
-    plan = [
-        (breach, sorted(section.refusing[breach.policy]))
-        for breach in Breach
-        if section.refusing.get(breach.policy)
-    ]
-    return await prover.prove(section.guarded, plan)
-
-
 def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
     admitted: defaultdict[str, list[str]] = defaultdict(list)
     unproved: defaultdict[str, list[str]] = defaultdict(list)
@@ -347,13 +315,15 @@ def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
 def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckResult:
     refused = [trial for trial in trials if trial.outcome is TrialOutcome.REFUSED]
     count = len(section.namespaces) - len(section.excluded)
-    place = "namespace" if section.guarded is Guarded.ENFORCE else "host namespace of vClusters"
+    is_host = section.guarded is Guarded.VCLUSTERS
+    places = ("host namespace of vClusters", "host namespaces of vClusters") if is_host else ("namespace",)
+    proof = "not proved"
+    if refused:
+        where = listed({trial.namespace for trial in refused})
+        proof = f"proved by dry runs in {where}: {', '.join(trial.breach.title for trial in refused)}"
     parts = (
-        f"refuses in {counted(count, place, place.replace('namespace', 'namespaces', 1))}, as this release's",
-        f"proved by dry runs in {listed({trial.namespace for trial in refused})}:"
-        f" {', '.join(trial.breach.title for trial in refused)}"
-        if refused
-        else "not proved",
+        f"refuses in {counted(count, *places)}, as this release's",
+        proof,
         parameters_text(guard, section.guarded.policies),
         f"not guarded: {listed(section.excluded)}" if section.excluded else "",
     )

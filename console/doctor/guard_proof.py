@@ -9,25 +9,21 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from console.cluster.facts import FactReader, items
 from console.doctor.admission import MEMBERS, OBJECTS, PODGROUPS, PODS, Guarded
 from console.doctor.cluster_state import ClusterFacts
 from console.doctor.dry_run import dry_run, dry_run_deletion, minimal_pod, missing_right, unlikely_name
 from kai import keys
+from kube import kinds
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
-from kube.kinds import CONFIG_MAPS, POD_GROUPS, PodGroup
-from kube.kinds import PODS as KIND_OF_PODS
 from service.text import ELLIPSIS, MALFORMED, one_line
 
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces, or of PodGroups, to try for each request."""
-
 _TAKES_EFFECT_SECONDS: Final = 1.5
 """Pause before an admitted request is repeated. The API server needs about a second to load a policy."""
-
 _KEY: Final = f"{keys.MIG_PREFIX}kaishare-doctor"
 """An annotation that only KAI may write."""
 _DENIAL: Final = re.compile(
@@ -57,8 +53,7 @@ class Breach(Enum):
     def __init__(
         self, policy: str, title: str, words: str, others: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        self.policy = policy
-        self.title = title
+        self.policy, self.title = policy, title
         self.words_by_policy = {policy: words, **others}
 
     @property
@@ -80,14 +75,10 @@ class Trial:
     """A forbidden request that was tried in a namespace."""
 
     breach: Breach
-    outcome: TrialOutcome
+    outcome: TrialOutcome = TrialOutcome.UNPROVED
     namespace: str = ""
-    why: str = ""
+    why: str = "no namespace to try"
     """Reason of `TrialOutcome.UNPROVED`."""
-
-
-class _Review(Struct):
-    status: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,81 +90,86 @@ class Prover:
     exempt: Collection[str]
     """Namespaces whose service accounts the guard exempts."""
 
-    async def prove(self, guarded: Guarded, plan: Iterable[tuple[Breach, Sequence[str]]]) -> list[Trial]:
-        """Try each request until the guard refuses or admits it.
+    async def prove(self, guarded: Guarded, refusing: Mapping[str, Sequence[str]]) -> list[Trial]:
+        """Try each request until the guard refuses or admits it; an admitted one again.
 
         Args:
             guarded: the reason why the namespaces are guarded.
-            plan: the requests, each with the namespaces in which the guard should refuse it.
+            refusing: the namespaces in which a policy should refuse, by policy.
         """
-        trials = [await self._try_in_turn(guarded, breach, namespaces) for breach, namespaces in plan]
-        if not any(trial.outcome is TrialOutcome.ADMITTED for trial in trials):
+        trials = [
+            await self._in_turn(
+                Trial(breach),
+                (self._try(guarded, breach, name) for name in sorted(refusing[breach.policy])[:_MOST_TRIED]),
+            )
+            for breach in Breach
+            if refusing.get(breach.policy)
+        ]
+        admitted = [trial for trial in trials if trial.outcome is TrialOutcome.ADMITTED]
+        if not admitted:
             return trials
         is_exempt = await self._is_exempt()
         await asyncio.sleep(_TAKES_EFFECT_SECONDS)
-        return [
-            await self._confirmed(guarded, trial, is_exempt=is_exempt)
-            if trial.outcome is TrialOutcome.ADMITTED
-            else trial
-            for trial in trials
-        ]
+        for index, trial in enumerate(trials):
+            if trial.outcome is not TrialOutcome.ADMITTED:
+                continue
+            if is_exempt and trial.breach.has_exemptions:
+                why = "the caller's service account is exempt as one of KAI's"
+                trials[index] = replace(trial, outcome=TrialOutcome.UNPROVED, why=why)
+            else:
+                trials[index] = await self._try(guarded, trial.breach, trial.namespace)
+        return trials
 
-    async def _confirmed(self, guarded: Guarded, trial: Trial, *, is_exempt: bool) -> Trial:
-        """Repeat an admitted request: the policy may have been applied a moment ago."""
-        if is_exempt and trial.breach.has_exemptions:
-            why = "the caller's service account is exempt as one of KAI's"
-            return replace(trial, outcome=TrialOutcome.UNPROVED, why=why)
-        return await self._try(guarded, trial.breach, trial.namespace)
-
-    async def _try_in_turn(self, guarded: Guarded, breach: Breach, namespaces: Sequence[str]) -> Trial:
-        trial = Trial(breach, TrialOutcome.UNPROVED, why="no namespace to try")
-        for namespace in namespaces[:_MOST_TRIED]:
-            trial = await self._try(guarded, breach, namespace)
+    async def _in_turn(self, trial: Trial, attempts: Iterable[Awaitable[Trial]]) -> Trial:
+        """Return the first result that proves something; else the last one."""
+        for attempt in attempts:
+            trial = await attempt
             if trial.outcome is not TrialOutcome.UNPROVED:
                 break
         return trial
 
     async def _try(self, guarded: Guarded, breach: Breach, namespace: str) -> Trial:
+        client = self.reader.client
         if breach is Breach.HELD_GROUP:
             return await self._try_deletion(namespace)
         labels = {keys.VCLUSTER_MANAGED_BY: "kaishare-doctor"} if guarded is Guarded.VCLUSTERS else {}
         path, body = _creation(breach, namespace, labels)
 
         async def create() -> str:
-            stored = msgspec.json.decode(await dry_run(self.reader.client, "POST", path, body))
+            stored = msgspec.json.decode(await dry_run(client, "POST", path, body))
             return "" if _keeps(stored, body) else "a webhook removes what is forbidden"
 
         return await _judged(breach, namespace, create)
 
     async def _try_deletion(self, namespace: str) -> Trial:
         """Delete a PodGroup with pods by dry run; it may lose its pods meanwhile."""
-        groups = self.cluster.pod_groups
+        client, groups = self.reader.client, self.cluster.pod_groups
+
+        async def delete(group: kinds.PodGroup) -> str:
+            path = kinds.POD_GROUPS.path(namespace, group.metadata.name)
+            await dry_run_deletion(client, path)
+            group = kinds.POD_GROUPS.decode(await client.get(path))
+            return "" if group.has_pods else "the PodGroup has no pods any more"
+
         own = [each for each in items(groups) if each.metadata.namespace == namespace and each.has_pods]
         own.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
         why = "PodGroups could not be listed" if groups.value is None else "no PodGroup with pods"
-        trial = Trial(Breach.HELD_GROUP, TrialOutcome.UNPROVED, namespace, f"{one_line(namespace)}: {why}")
-        for group in own[:_MOST_TRIED]:
-
-            async def delete(group: PodGroup = group) -> str:
-                path = POD_GROUPS.path(namespace, group.metadata.name)
-                await dry_run_deletion(self.reader.client, path)
-                group = POD_GROUPS.decode(await self.reader.client.get(path))
-                return "" if group.has_pods else "the PodGroup has no pods any more"
-
-            trial = await _judged(Breach.HELD_GROUP, namespace, delete)
-            if trial.outcome is not TrialOutcome.UNPROVED:
-                break
-        return trial
+        return await self._in_turn(
+            Trial(Breach.HELD_GROUP, namespace=namespace, why=f"{one_line(namespace)}: {why}"),
+            (
+                _judged(Breach.HELD_GROUP, namespace, lambda group=group: delete(group))  # type: ignore[misc]
+                for group in own[:_MOST_TRIED]
+            ),
+        )
 
     async def _is_exempt(self) -> bool:
         """Whether the caller is a service account that the guard exempts."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         try:
             answer = await self.reader.client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
-            user = msgspec.json.decode(answer, type=_Review).status.get("userInfo", {})
+            name = kinds.text_at(msgspec.json.decode(answer), "status", "userInfo", "username")
         except (*REQUEST_ERRORS, *MALFORMED):
             return False
-        name = str(user.get("username", ""))
         return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in self.exempt))
 
 
@@ -188,20 +184,17 @@ async def _judged(breach: Breach, namespace: str, send: Callable[[], Awaitable[s
         send: sends it; returns why an admission says nothing, or an empty text.
     """
     place = one_line(namespace)
-
-    def unproved(why: str) -> Trial:
-        return Trial(breach, TrialOutcome.UNPROVED, namespace, why)
-
     try:
         obstacle = await send()
+        why = f"{place}: {obstacle}" if obstacle else ""
     except ApiError as error:
         if _is_refusal_of(breach, error.message):
             return Trial(breach, TrialOutcome.REFUSED, namespace)
         right = missing_right(error)
-        return unproved(f"the caller may not {right} in {place}" if right else f"{place}: {error.message}")
+        why = f"the caller may not {right} in {place}" if right else f"{place}: {error.message}"
     except (Unreachable, AccessError, *MALFORMED) as error:
-        return unproved(one_line(str(error)))
-    return unproved(f"{place}: {obstacle}") if obstacle else Trial(breach, TrialOutcome.ADMITTED, namespace)
+        why = one_line(str(error))
+    return Trial(breach, TrialOutcome.UNPROVED if why else TrialOutcome.ADMITTED, namespace, why)
 
 
 def _is_refusal_of(breach: Breach, message: str) -> bool:
@@ -217,29 +210,23 @@ def _is_refusal_of(breach: Breach, message: str) -> bool:
 def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the path and the body of a request that creates a forbidden object."""
     if breach is Breach.FOREIGN_QUEUE:
-        # a name that the rule about names admits
-        metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}
-        body = {
-            "apiVersion": f"{POD_GROUPS.group}/{POD_GROUPS.version}",
-            "kind": "PodGroup",
-            "metadata": metadata,
-        }
-        return POD_GROUPS.path(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
+        kind = kinds.POD_GROUPS
+        metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}  # the rule about names admits it
+        body = {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.name, "metadata": metadata}
+        return kind.path(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
     if breach is Breach.CONFIG_MAP:
         metadata = {"name": f"{unlikely_name()}-shared-gpu-0", "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        return CONFIG_MAPS.path(namespace), body
-    return KIND_OF_PODS.path(namespace), minimal_pod(labels=labels, annotations={_KEY: "0"})
+        return kinds.CONFIG_MAPS.path(namespace), body
+    return kinds.PODS.path(namespace), minimal_pod(labels=labels, annotations={_KEY: "0"})
 
 
 def _keeps(stored: Any, sent: Mapping[str, Any]) -> bool:
     """Whether an object would be stored with the labels, annotations, name and queue that were sent."""
     metadata, wanted = stored.get("metadata") or {}, sent["metadata"]
+    parts = ("labels", "annotations")
     return (
         metadata.get("name") == wanted["name"]
-        and all(
-            (metadata.get(part) or {}).items() >= wanted.get(part, {}).items()
-            for part in ("labels", "annotations")
-        )
+        and all((metadata.get(part) or {}).items() >= wanted.get(part, {}).items() for part in parts)
         and (stored.get("spec") or {}).get("queue") == sent.get("spec", {}).get("queue")
     )

@@ -9,7 +9,6 @@ from console.cluster.facts import items
 from console.cluster.webhook import MUTATING, VALIDATING
 from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
-from kube.kinds import Kind
 from kube.metadata import LabelSelector
 from service.text import joined, listed, one_line
 from webhook.registration.call_order import Mutator, called_before_us
@@ -26,6 +25,7 @@ from webhook.registration.configurations import (
 _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
+_RENAME: Final = f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}"
 _REQUIRED: Final = {
     "rules": "rules",
     "reinvocation_policy": "reinvocationPolicy",
@@ -67,7 +67,7 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
     name = one_line(cluster.name)
     if not cluster.admission.is_known:
         yield unknown(
-            f"no configuration {name} exists, and whether admission policies decide about pods is not known",
+            f"no configuration {name} exists, and whether admission policies decide about pods is not known"
         )
         return
     yield problem(
@@ -86,73 +86,72 @@ def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the configuration that changes pods."""
     if cluster.mutating.value is not None and not cluster.is_absent:
-        yield from _registered(MUTATING, cluster.our_mutating, mutating_configuration, cluster.name)
+        effect = "kaishare is called for no pod"
+        yield from _registered(cluster, MUTATING.name, cluster.our_mutating, mutating_configuration, effect)
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the configuration that validates pods and labels."""
     if cluster.validating.value is not None and not cluster.is_absent:
-        yield from _registered(VALIDATING, cluster.our_validating, validating_configuration, cluster.name)
+        own, effect = cluster.our_validating, "pods and labels are not validated"
+        yield from _registered(cluster, VALIDATING.name, own, validating_configuration, effect)
 
 
 def _registered(
-    kind: Kind[WebhookConfiguration],
+    cluster: ClusterFacts,
+    kind: str,
     own: WebhookConfiguration | None,
     build: Callable[[UrlTarget], dict[str, Any]],
-    name: str,
+    effect: str,
 ) -> Iterator[CheckResult]:
-    expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
-    effect = "kaishare is called for no pod" if kind is MUTATING else "pods and labels are not validated"
+    name = one_line(cluster.name)
     if own is None:
         yield problem(
-            f'{kind.name} "{one_line(name)}" does not exist: {effect}',
+            f'{kind} "{name}" does not exist: {effect}',
             "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
-    if own.name != name:
+    if own.name != cluster.name:
         yield warning(
-            f'the object is named "{one_line(own.name)}", not "{one_line(name)}"',
+            f'the object is named "{one_line(own.name)}", not "{name}"',
             "rename it, or set --webhook-configuration of the webhook and of doctor to its name",
         )
+    expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
     actual_hooks = {hook.name: hook for hook in own.hooks}
-    expected_hooks = {hook.name: hook for hook in expected.hooks}
-    is_as_expected = True
-    for hook_name, hook in expected_hooks.items():
-        if hook_name not in actual_hooks:
-            is_as_expected = False
-            yield problem(f"{hook_name} is missing from {one_line(own.name)}", _REMEDY)
-            continue
-        for finding in _differences(actual_hooks[hook_name], hook):
-            is_as_expected = False
-            yield finding
-    foreign = actual_hooks.keys() - expected_hooks.keys()
+    findings: list[CheckResult] = []
+    for hook in expected.hooks:
+        if hook.name in actual_hooks:
+            findings += _differences(actual_hooks[hook.name], hook)
+        else:
+            findings.append(problem(f"{hook.name} is missing from {one_line(own.name)}", _REMEDY))
+    foreign = actual_hooks.keys() - {hook.name for hook in expected.hooks}
     if foreign:
-        is_as_expected = False
-        yield warning(f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(foreign)}")
-    if is_as_expected:
-        yield ok(f"{one_line(own.name)} is as expected")
+        what = f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(foreign)}"
+        findings.append(warning(what))
+    yield from findings or [ok(f"{one_line(own.name)} is as expected")]
 
 
 def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
-    conditions = actual.match_conditions or []
+    conditions, expected_conditions = actual.match_conditions or [], expected.match_conditions or []
     if any("namespaceObject" in condition.expression for condition in conditions):
         yield problem(
             f"{actual.name} uses namespaceObject in its matchConditions, which fails for every pod"
             f" (with failurePolicy {one_line(actual.failure_policy)})",
             _REMEDY,
         )
-    elif actual.match_conditions != expected.match_conditions:
-        difference = _condition_difference(actual, expected)
-        yield problem(f"{actual.name} has unexpected matchConditions: {difference}", _REMEDY)
-    differences = list(_field_differences(actual, expected, _REQUIRED))
-    more = []
-    for field in ("namespaceSelector", "objectSelector"):
-        actual_selector, expected_selector = (_selector(hook, field) for hook in (actual, expected))
-        lacking = expected_selector.beyond(actual_selector)
-        if lacking:
+    elif conditions != expected_conditions:
+        names = {each.name for each in conditions if each not in expected_conditions}
+        names |= {each.name for each in expected_conditions if each not in conditions}
+        which = listed(names) if names else "in another order"
+        yield problem(f"{actual.name} has unexpected matchConditions: {which}", _REMEDY)
+    differences, more = list(_changed(actual, expected, _REQUIRED)), []
+    for field, own, wanted in (
+        ("namespaceSelector", _without_names(actual), _without_names(expected)),
+        ("objectSelector", actual.object_selector, expected.object_selector),
+    ):
+        if lacking := wanted.beyond(own):
             differences.append(f"{field} lacks {listed(list(map(str, lacking)))}")
-        beyond = actual_selector.beyond(expected_selector)
-        if beyond:
+        if beyond := own.beyond(wanted):
             more.append(f"{field} also requires {listed(list(map(str, beyond)))}")
     client = actual.client_config
     path = client.service.path if client.service else client.url or ""
@@ -160,12 +159,12 @@ def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
         differences.append(f"its path is {_formatted(path)}, which must end in {PATHS[expected.name]}")
     if differences:
         yield problem(f"{actual.name}: {joined(differences)}", _REMEDY)
-    adjusted = [*_field_differences(actual, expected, _ADJUSTABLE), *more]
+    adjusted = [*_changed(actual, expected, _ADJUSTABLE), *more]
     if adjusted:
         yield warning(f"{actual.name}: {joined(adjusted)}")
 
 
-def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, str]) -> Iterator[str]:
+def _changed(actual: Webhook, expected: Webhook, fields: Mapping[str, str]) -> Iterator[str]:
     """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
     for field, title in fields.items():
         value, expected_value = getattr(actual, field), getattr(expected, field)
@@ -174,28 +173,12 @@ def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, 
 
 
 def _formatted(value: Any) -> str:
-    if isinstance(value, str | int):
-        return one_line(str(value)) or "empty"
-    return one_line(msgspec.json.encode(value).decode())
+    text = str(value) if isinstance(value, str | int) else msgspec.json.encode(value).decode()
+    return one_line(text) or "empty"
 
 
-def _condition_difference(actual_hook: Webhook, expected_hook: Webhook) -> str:
-    actual, expected = (
-        {condition.name: condition.expression for condition in hook.match_conditions or ()}
-        for hook in (actual_hook, expected_hook)
-    )
-    parts = {
-        "missing": expected.keys() - actual.keys(),
-        "not kaishare's": actual.keys() - expected.keys(),
-        "changed": {name for name in actual.keys() & expected.keys() if actual[name] != expected[name]},
-    }
-    return joined(f"{kind}: {listed(names)}" for kind, names in parts.items() if names) or "in another order"
-
-
-def _selector(hook: Webhook, field: str) -> LabelSelector:
-    """Return a selector; the namespaceSelector comes without the excluded names, which may be chosen."""
-    if field == "objectSelector":
-        return hook.object_selector
+def _without_names(hook: Webhook) -> LabelSelector:
+    """Return the namespaceSelector without the excluded names, which may be chosen."""
     selector = hook.namespace_selector
     names = selector.excluded_namespaces
     kept = [line for line in selector.expressions or () if not names or set(line.values or ()) != names]
@@ -214,22 +197,15 @@ def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
         yield problem(
             f"{listed(early)} is called before {one_line(own.name)} and matches on schedulerName: it skips"
             " the pods that kaishare gives to KAI, and KAI never binds them",
-            f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
+            _RENAME,
         )
-    others = [
-        configuration
-        for configuration in items(cluster.mutating)
-        if configuration.pod_hooks and configuration.name != own.name
-    ]
+    others = [each for each in items(cluster.mutating) if each.pod_hooks and each.name != own.name]
     for other in others:
         yield from _neighbour(cluster, own.name, other)
     if not early:
         after = [other.name for other in others if sorts_behind(other.name, own.name)]
-        yield ok(
-            f"{one_line(own.name)} is called before {listed(after)}"
-            if after
-            else "no other webhook changes pods",
-        )
+        before = f"{one_line(own.name)} is called before {listed(after)}"
+        yield ok(before if after else "no other webhook changes pods")
 
 
 def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
@@ -241,7 +217,7 @@ def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> 
             yield problem(
                 f"{one_line(other.name)} is called before {one_line(own)} and only once (reinvocationPolicy"
                 " Never): it does not see kaishare's changes",
-                f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
+                _RENAME,
             )
         return
     reads_name = bool(cluster.versions) and all(each.reads_container_name for each in cluster.versions)

@@ -7,7 +7,7 @@ import pytest
 from console.doctor.admission import GPUS, OBJECTS, PODGROUPS, PODS, Guard
 from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import ClusterFacts
-from console.doctor.guard import exempt_namespaces, parameter_findings, parameters_text, values_of
+from console.doctor.guard import parameter_findings, parameters_text, values_of
 from tests.support.cluster_facts import UNREAD, WELL, but, mutating, namespace, of_kai, priority, whole
 from tests.support.doctor_guard import guard
 
@@ -41,7 +41,6 @@ def test_only_names_in_quotes_are_read(expression: str, values: tuple[str, ...] 
 
 def test_the_default_parameters_are_fine() -> None:
     assert findings(guard()) == []
-    assert exempt_namespaces(guard()) == {"kai-scheduler"}
 
 
 def test_the_parameters_of_some_policies_as_text() -> None:

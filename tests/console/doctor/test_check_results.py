@@ -55,8 +55,7 @@ def test_states_are_coloured_and_nothing_else() -> None:
 
 
 def test_warnings_are_counted_where_there_are_any() -> None:
-    text = as_text([*FINDINGS, warning("b", check="a"), warning("c", check="a")], heading="made up")
-    assert text.startswith("made up\n")
+    text = as_text([*FINDINGS, warning("b", check="a"), warning("c", check="a")])
     assert text.endswith("1 problem, 2 warnings, 1 unknown, 1 ok\n")
 
 
@@ -120,12 +119,9 @@ TEXT = st.text(max_size=300)
 @given(
     st.lists(st.builds(CheckResult, st.sampled_from(State), TEXT, TEXT, TEXT, TEXT), max_size=5),
     st.integers(min_value=40, max_value=200),
-    TEXT,
 )
-def test_no_name_acts_on_the_terminal_and_every_line_fits(
-    findings: list[CheckResult], columns: int, heading: str
-) -> None:
-    text = as_text(findings, heading=heading, columns=columns)
+def test_no_name_acts_on_the_terminal_and_every_line_fits(findings: list[CheckResult], columns: int) -> None:
+    text = as_text(findings, columns=columns)
     lines = text.split("\n")
     assert all(line.isprintable() for line in lines)
     assert max(map(width, lines)) <= columns
@@ -135,7 +131,7 @@ def test_no_name_acts_on_the_terminal_and_every_line_fits(
 
 
 def test_a_report_is_written_in_the_format_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert write_report(FINDINGS, output="text", about={"node": "n1"}, heading="made up") == 1
-    assert capsys.readouterr().out == as_text(FINDINGS, heading="made up")
-    assert write_report([ok("b", check="a")], output="json", about={"node": "n1"}, heading="made up") == 0
+    assert write_report(FINDINGS, output="text", about={"node": "n1"}) == 1
+    assert capsys.readouterr().out == as_text(FINDINGS)
+    assert write_report([ok("b", check="a")], output="json", about={"node": "n1"}) == 0
     assert capsys.readouterr().out == as_json([ok("b", check="a")], {"node": "n1"})
