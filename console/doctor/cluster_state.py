@@ -32,30 +32,8 @@ from kai.queue import Queue
 from kai.releases import Version
 from kai.share import MIB, Share
 from kai.share_bytes import Card
-from kube.kinds import (
-    LIMIT_RANGES,
-    MUTATING_BINDINGS,
-    MUTATING_POLICIES,
-    NODES,
-    POD_GROUPS,
-    PODS,
-    PRIORITY_CLASSES,
-    QUEUES,
-    VALIDATING_BINDINGS,
-    VALIDATING_POLICIES,
-    AdmissionBinding,
-    AdmissionPolicy,
-    Kind,
-    LimitRange,
-    Node,
-    PartialObject,
-    Pod,
-    PodGroup,
-    PriorityClass,
-    Taint,
-    decode_partial_object,
-    gpu_amount,
-)
+from kube import kinds
+from kube.kinds import Kind, PartialObject, gpu_amount
 from kube.metadata import METADATA_ONLY
 from service.command import UsageError
 from service.text import one_line
@@ -66,7 +44,12 @@ from webhook.registration.configuration_objects import (
     is_of_kai,
     kai_schedulers,
 )
-from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
+from webhook.registration.configurations import (
+    CONFIGURATION_NAME,
+    MUTATE,
+    VALIDATE_NAMESPACES,
+    VALIDATE_PODS,
+)
 
 PRESENT_LABEL: Final = "nvidia.com/gpu.present"
 """Label of GPU feature discovery. The chart's DaemonSet selects nodes with the value `true`."""
@@ -123,10 +106,10 @@ class ClusterNode:
     """Whether the node has GPUs, by its capacity or its labels."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of a node with GPUs; empty for another one."""
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[kinds.Taint, ...] = ()
 
     @classmethod
-    def of(cls, node: Node, version: Version | None = None) -> "ClusterNode":
+    def of(cls, node: kinds.Node, version: Version | None = None) -> "ClusterNode":
         """Read a node as the installed release of KAI does; None if the release is unknown."""
         labels = node.metadata.labels
         label = labels.get(keys.NODE_GPU_MEMORY, "")
@@ -192,18 +175,27 @@ class ClusterNode:
         return card.share_bytes(share) / (card.units * card.unit_bytes) if card else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What `doctor` is asked, by its options."""
+
+    name: str = CONFIGURATION_NAME
+    """Expected name of kaishare's webhook configurations."""
+    default_mode: Mode | None = None
+    """The webhook's --default-mode; None reads it from the cluster."""
+    scope: Scope = Scope.CLUSTER
+    namespace: str = ""
+    """The only namespace to read; empty for all."""
+    is_inside: bool = False
+    """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
+    agents: AgentOptions = _AGENTS
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
     """What is known of a cluster, as far as the caller may read it."""
 
-    name: str
-    """Expected name of kaishare's webhook configurations."""
-    scope: Scope = Scope.CLUSTER
-    namespace: str = ""
-    """The only namespace that was read; empty for all."""
-    is_inside: bool = False
-    """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
-    agents: AgentOptions = _AGENTS
+    asked: Question
     now: datetime | None = None
     """The API server's time; None if unknown."""
     mutating: Listing[WebhookConfiguration]
@@ -212,11 +204,11 @@ class ClusterFacts:
     queues: Listing[Queue]
     other_queue_versions: frozenset[str] = frozenset()
     """The versions of queues that are served if v2 is not."""
-    pod_groups: Listing[PodGroup] = NOT_READ
-    priorities: Listing[PriorityClass] = NOT_READ
-    limit_ranges: Listing[LimitRange] = NOT_READ
+    pod_groups: Listing[kinds.PodGroup] = NOT_READ
+    priorities: Listing[kinds.PriorityClass] = NOT_READ
+    limit_ranges: Listing[kinds.LimitRange] = NOT_READ
     nodes: Listing[ClusterNode] = NOT_READ
-    waiting: Listing[Pod] = NOT_READ
+    waiting: Listing[kinds.Pod] = NOT_READ
     """The pods without a node, with their documents."""
     synced: Listing[PartialObject] = NOT_READ
     """The metadata of pods with the label of vCluster's syncer. A tenant can write it, too."""
@@ -226,7 +218,7 @@ class ClusterFacts:
     running: RunningSettings = UNKNOWN_SETTINGS
     """The settings of the running webhook."""
     admission: AdmissionObjects = _NO_POLICIES
-    webhook_pods: Listing[Pod] = NOT_READ
+    webhook_pods: Listing[kinds.Pod] = NOT_READ
     """The webhook's pods, in the namespace that the API server calls."""
 
     @property
@@ -258,12 +250,12 @@ class ClusterFacts:
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
         """kaishare's mutating configuration, under any name."""
-        return _ours(self.mutating, self.name, MUTATE)
+        return _ours(self.mutating, self.asked.name, MUTATE)
 
     @property
     def our_validating(self) -> WebhookConfiguration | None:
         """kaishare's validating configuration, under any name."""
-        return _ours(self.validating, self.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
+        return _ours(self.validating, self.asked.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
     @property
     def mutate(self) -> Webhook | None:
@@ -352,57 +344,38 @@ def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | No
     return next((hook for hook in hooks if hook.name == name), None)
 
 
-async def read_cluster(
-    reader: FactReader,
-    name: str,
-    default_mode: Mode | None = None,
-    *,
-    scope: Scope = Scope.CLUSTER,
-    namespace: str = "",
-    is_inside: bool = False,
-    agents: AgentOptions = _AGENTS,
-) -> ClusterFacts:
+async def read_cluster(reader: FactReader, asked: Question) -> ClusterFacts:
     """Read what the checks of a scope need; what was refused is recorded in the reader.
-
-    Args:
-        reader: for the API server.
-        name: expected name of kaishare's webhook configurations.
-        default_mode: the webhook's --default-mode; None reads it from the cluster.
-        scope: what is asked.
-        namespace: the only namespace whose objects are read; empty for all.
-        is_inside: whether doctor runs in the cluster.
-        agents: where the agents are.
 
     Raises:
         UsageError: the namespace does not exist.
     """
+    scope, namespace, default_mode = asked.scope, asked.namespace, asked.default_mode
     mutating = await reader.list(MUTATING)
     validating = await reader.list(VALIDATING)
-    own = _ours(mutating, name, MUTATE)
-    queues = await reader.list(QUEUES)
+    own = _ours(mutating, asked.name, MUTATE)
+    queues = await reader.list(kinds.QUEUES)
     served = (await reader.served()).value or () if queues.why is Why.UNSERVED else ()
     running, webhook_pods = RunningSettings(default_mode=default_mode), NOT_READ
     if own is not None or mutating.value is None:
         home = webhook_namespace(own)
         running = await read_running_settings(reader, home, default_mode)
         webhook_pods = await reader.list(
-            PODS, home, query={"labelSelector": WEBHOOK_LABELS}, what=f"the webhook's pods in {home}"
+            kinds.PODS, home, query={"labelSelector": WEBHOOK_LABELS}, what=f"the webhook's pods in {home}"
         )
     admission = await _read_admission(reader, scope)
     if admission.deciding is not None and own is None and mutating.value is not None:
         running = RunningSettings(deployed=admission.settings, default_mode=default_mode)
     cluster = ClusterFacts(
-        name=name,
-        scope=scope,
-        namespace=namespace,
-        is_inside=is_inside,
-        agents=agents,
+        asked=asked,
         mutating=mutating,
         validating=validating,
         namespaces=await _read_namespaces(reader, namespace, running.rules.default_mode),
         queues=queues,
-        other_queue_versions=frozenset(kind.version for kind in served if kind.name == QUEUES.full_resource),
-        priorities=await reader.list(PRIORITY_CLASSES),
+        other_queue_versions=frozenset(
+            kind.version for kind in served if kind.name == kinds.QUEUES.full_resource
+        ),
+        priorities=await reader.list(kinds.PRIORITY_CLASSES),
         running=running,
         admission=admission,
         webhook_pods=webhook_pods,
@@ -419,10 +392,10 @@ async def read_cluster(
     if scope is not Scope.PRE:
         cluster = replace(
             cluster,
-            pod_groups=await reader.list(POD_GROUPS, namespace),
-            limit_ranges=await reader.list(LIMIT_RANGES, namespace) if cluster.acting else NOT_READ,
+            pod_groups=await reader.list(kinds.POD_GROUPS, namespace),
+            limit_ranges=await reader.list(kinds.LIMIT_RANGES, namespace) if cluster.acting else NOT_READ,
             waiting=await reader.list(
-                PODS,
+                kinds.PODS,
                 namespace,
                 query={"fieldSelector": "spec.nodeName=,status.phase=Pending"},
                 decode=_waiting,
@@ -441,8 +414,8 @@ async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
     """Return the cluster with its queues, PodGroups and nodes as they are now."""
     return replace(
         cluster,
-        queues=await reader.list(QUEUES),
-        pod_groups=await reader.list(POD_GROUPS),
+        queues=await reader.list(kinds.QUEUES),
+        pod_groups=await reader.list(kinds.POD_GROUPS),
         nodes=await read_nodes(reader, cluster.kai_version),
         now=reader.client.server_time(),
     )
@@ -450,7 +423,7 @@ async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
 
 async def read_nodes(reader: FactReader, version: Version | None) -> Listing[ClusterNode]:
     """List the nodes as the installed release of KAI reads them."""
-    nodes = await reader.list(NODES)
+    nodes = await reader.list(kinds.NODES)
     if nodes.value is None:
         return Fact(why=nodes.why, line=nodes.line)
     return Fact(tuple(ClusterNode.of(node, version) for node in nodes.value), nodes.why, nodes.line)
@@ -458,29 +431,29 @@ async def read_nodes(reader: FactReader, version: Version | None) -> Listing[Clu
 
 async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:
     """Read kaishare's admission policies; the guard's for the whole cluster only."""
-    read = AdmissionObjects(mutating=await reader.list(MUTATING_POLICIES, decode=_own_policy))
+    read = AdmissionObjects(mutating=await reader.list(kinds.MUTATING_POLICIES, decode=_own_policy))
     if read.deciding is not None:
-        bindings = await reader.list(MUTATING_BINDINGS, decode=_own_binding)
+        bindings = await reader.list(kinds.MUTATING_BINDINGS, decode=_own_binding)
         read = replace(read, mutating_bindings=bindings)
     if read.deciding is not None or scope is Scope.CLUSTER:
-        policies = await reader.list(VALIDATING_POLICIES, decode=_own_policy)
-        bindings = await reader.list(VALIDATING_BINDINGS, decode=_own_binding)
+        policies = await reader.list(kinds.VALIDATING_POLICIES, decode=_own_policy)
+        bindings = await reader.list(kinds.VALIDATING_BINDINGS, decode=_own_binding)
         read = replace(read, validating=policies, validating_bindings=bindings)
     return read
 
 
-def _own_policy(document: bytes) -> AdmissionPolicy | None:
-    policy = MUTATING_POLICIES.decode(document)
+def _own_policy(document: bytes) -> kinds.AdmissionPolicy | None:
+    policy = kinds.MUTATING_POLICIES.decode(document)
     return policy if policy.name.startswith(NAME) else None
 
 
-def _own_binding(document: bytes) -> AdmissionBinding | None:
-    binding = MUTATING_BINDINGS.decode(document)
+def _own_binding(document: bytes) -> kinds.AdmissionBinding | None:
+    binding = kinds.MUTATING_BINDINGS.decode(document)
     return binding if binding.spec.policy_name.startswith(NAME) else None
 
 
-def _waiting(document: bytes) -> Pod | None:
-    pod = PODS.decode(document)
+def _waiting(document: bytes) -> kinds.Pod | None:
+    pod = kinds.PODS.decode(document)
     if pod.is_bound or pod.metadata.deletion_timestamp:
         return None
     return msgspec.structs.replace(pod, document=document)
@@ -504,7 +477,7 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
 
 
 def _namespace(default_mode: Mode, document: bytes) -> Namespace | None:
-    metadata = decode_partial_object(document).metadata
+    metadata = kinds.decode_partial_object(document).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
     if metadata.deletion_timestamp or not own:
         return None

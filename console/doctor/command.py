@@ -35,7 +35,7 @@ from console.doctor.check_results import (
     unknown,
     write_report,
 )
-from console.doctor.cluster_state import ClusterFacts, Scope, read_cluster
+from console.doctor.cluster_state import ClusterFacts, Question, Scope, read_cluster
 from kube.access import Access, AccessError, InCluster
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
 from kube.client import KubeClient
@@ -225,15 +225,15 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
                 results += named(_API_SERVER, [release_finding(release)])
                 results += named(_RIGHTS, [await right_finding(client)])
             reader = FactReader(client, seconds=_READ_SECONDS)
-            cluster = await read_cluster(
-                reader,
-                arguments.webhook_configuration,
-                arguments.default_mode,
+            asked = Question(
+                name=arguments.webhook_configuration,
+                default_mode=arguments.default_mode,
                 scope=scope,
                 namespace=arguments.namespace or "",
                 is_inside=isinstance(access, InCluster),
                 agents=parse_agent_options(arguments),
             )
+            cluster = await read_cluster(reader, asked)
             results += await run_checks(cluster, reader)
         return list(map(with_link, results))
 
@@ -242,7 +242,7 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
     """Run the checks of the cluster's scope, and say what could not be read."""
     results: list[CheckResult] = []
     for check in CHECKS:
-        if cluster.scope not in check.scope:
+        if cluster.asked.scope not in check.scope:
             continue
         if isinstance(check, Measurement):
             results += named(check.name, [result async for result in check.run(cluster, reader)])
@@ -254,7 +254,7 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
         rights = ", ".join(dict.fromkeys(missing.right for missing in reader.missing_rights))
         narrow = "kaishare doctor -n NAMESPACE checks one namespace with your rights; "
         what = f"{not_visible_line(reader.not_visible)}; the checks of these objects did not run"
-        advice = f"{'' if cluster.namespace else narrow}the rights to ask for: {rights}"
+        advice = f"{'' if cluster.asked.namespace else narrow}the rights to ask for: {rights}"
         results.append(unknown(what, advice, check=_RIGHTS))
     return results
 

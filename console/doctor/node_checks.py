@@ -133,8 +133,8 @@ def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
 
 async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Yield findings about the agents, by their pods and their answers through the API server."""
-    agents = Agents(reader.client, options=cluster.agents)
-    namespace = cluster.agents.namespace
+    agents = Agents(reader.client, options=cluster.asked.agents)
+    namespace = cluster.asked.agents.namespace
     pods: list[AgentPod] | None = None
     daemon_sets: Sequence[Controller] = ()
     try:
@@ -184,7 +184,7 @@ def coverage(
         if not cluster.is_absent or cluster.is_by_policies:
             make = problem if gpu_nodes else unknown
             yield make(
-                f"no agent found in namespace {cluster.agents.namespace}; the usage of GPUs is unknown",
+                f"no agent found in namespace {cluster.asked.agents.namespace}; the usage of GPUs is unknown",
                 "install the chart with agent.enabled, or name the namespace with --agent-namespace",
             )
         return

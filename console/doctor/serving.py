@@ -75,7 +75,7 @@ async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> Async
             if isinstance(served, str):
                 is_here = client.service is None and is_local and _is_loopback(address.host)
                 yield _unreachable(address, served) if is_here else _not_checked(address, served)
-            elif client.service is None or cluster.is_inside or address.name in names_of(served):
+            elif client.service is None or cluster.asked.is_inside or address.name in names_of(served):
                 usable = None if about_bundle.state is State.PROBLEM else bundle
                 yield await _certificate_result(address, served, usable, now)
             else:
