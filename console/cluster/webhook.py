@@ -212,8 +212,5 @@ async def read_running_settings(
     deployments = await reader.list(DEPLOYMENTS, namespace, query={"labelSelector": WEBHOOK_LABELS})
     options = filter(None, map(deployment_options, items(deployments)))
     return RunningSettings(
-        published=published,
-        unpublished=unpublished,
-        deployed=next(options, None),
-        default_mode=default_mode,
+        published=published, unpublished=unpublished, deployed=next(options, None), default_mode=default_mode
     )

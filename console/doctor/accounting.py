@@ -115,7 +115,7 @@ def persistent_findings(first: Evaluation, last: Evaluation) -> Iterator[CheckRe
             reasons = {reason for pods in unclear.values() for reason in pods}
             yield unknown(
                 f"the sum of {counted(len(unclear), kind)} is unknown:"
-                f" {listed([quoted(name) for name in unclear])}; pods: {listed(reasons)}",
+                f" {listed([quoted(name) for name in unclear])}; pods: {listed(reasons)}"
             )
     if not last.reading.has_figures:
         yield unknown(

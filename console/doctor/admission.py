@@ -18,12 +18,7 @@ from console.cluster.facts import NOT_READ, Listing, Why, items
 from console.cluster.webhook import DeploymentOptions
 from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 from kai import keys
-from kube.kinds import (
-    AdmissionBinding,
-    AdmissionPolicy,
-    AdmissionPolicySpec,
-    NamedExpression,
-)
+from kube.kinds import AdmissionBinding, AdmissionPolicy, AdmissionPolicySpec, NamedExpression
 from kube.metadata import NAME_LABEL, LabelSelector
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import DEFAULT_MODES, Mode

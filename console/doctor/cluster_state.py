@@ -44,12 +44,7 @@ from webhook.registration.configuration_objects import (
     is_of_kai,
     kai_schedulers,
 )
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    MUTATE,
-    VALIDATE_NAMESPACES,
-    VALIDATE_PODS,
-)
+from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
 
 PRESENT_LABEL: Final = "nvidia.com/gpu.present"
 """Label of GPU feature discovery. The chart's DaemonSet selects nodes with the value `true`."""

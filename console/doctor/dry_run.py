@@ -30,18 +30,13 @@ _NO_RIGHT = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgr
 _DRY: Final = {"dryRun": "All"}
 
 
-async def dry_run(
-    client: KubeClient,
-    method: str,
-    path: str,
-    body: Mapping[str, Any],
-) -> bytes:
-    """Send an object by dry run; return the object as it would be stored.
+async def dry_run(client: KubeClient, path: str, body: Mapping[str, Any]) -> bytes:
+    """Create an object by dry run; return it as it would be stored.
 
     Raises:
         ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
     """
-    return await client.request(method, path, params=_DRY, body=msgspec.json.encode(body))
+    return await client.request("POST", path, params=_DRY, body=msgspec.json.encode(body))
 
 
 async def dry_run_deletion(client: KubeClient, path: str) -> None:
@@ -97,20 +92,13 @@ def minimal_pod(**metadata: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def with_gpu(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod with a request for one whole GPU."""
-    (container,) = pod["spec"]["containers"]
-    container["resources"]["limits"][keys.GPU_RESOURCE] = "1"
-    return pod
-
-
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces to try. A quota or a pod security level may refuse the pod in one of them."""
 
 _SHARE: Final = "0.02"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _ShareTest:
     """A pod that must get a share."""
 
@@ -128,11 +116,8 @@ async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIt
         return
     policies = _tried(cluster)
     if not policies:
-        is_known = cluster.namespaces.value is not None
-        why = (
-            "no namespace has a policy that would change a pod" if is_known else "the policies are not known"
-        )
-        yield unknown(why)
+        none = "no namespace has a policy that would change a pod"
+        yield unknown(none if cluster.namespaces.value is not None else "the policies are not known")
         return
     for policy in policies[:_MOST_TRIED]:
         finding = await _plain(client, cluster, policy)
@@ -187,11 +172,12 @@ def _share_test(policies: Sequence[NamespacePolicy], *, is_injecting: bool) -> _
         why = "no policy in mode default has a share" if is_injecting else "the webhook gives no shares"
         title = f"a pod with a share of its own, {own}; {why}"
         pod = minimal_pod(annotations={own.annotation: own.value})
-        return _ShareTest(policy=policy, share=own, title=title, pod=pod)
+        return _ShareTest(policy, own, title, pod)
     share, size = given
     title = f"a pod with the {f'size {size}' if size else 'default share'}, {share}"
-    pod = with_gpu(minimal_pod(labels={SIZE: size}) if size else minimal_pod())
-    return _ShareTest(policy=policy, share=share, title=title, pod=pod)
+    pod = minimal_pod(labels={SIZE: size}) if size else minimal_pod()
+    pod["spec"]["containers"][0]["resources"]["limits"][keys.GPU_RESOURCE] = "1"
+    return _ShareTest(policy, share, title, pod)
 
 
 async def _plain(client: KubeClient, cluster: ClusterFacts, policy: NamespacePolicy) -> CheckResult:
@@ -238,7 +224,7 @@ async def _try(
     client: KubeClient, cluster: ClusterFacts, namespace: str, pod: Mapping[str, Any]
 ) -> Pod | CheckResult:
     try:
-        return PODS.decode(await dry_run(client, "POST", PODS.path(namespace), pod))
+        return PODS.decode(await dry_run(client, PODS.path(namespace), pod))
     except ApiError as error:
         if missing_right(error):
             return unknown(
@@ -247,8 +233,7 @@ async def _try(
             )
         fault = unreachable_webhook(error.message)
         make = problem if fault or _is_ours(error, cluster) else unknown
-        remedy = fault.remedy if fault else ""
-        return make(f"refused in {namespace}: {error.message}", remedy)
+        return make(f"refused in {namespace}: {error.message}", fault.remedy if fault else "")
     except (Unreachable, AccessError, *MALFORMED) as error:
         return unknown(one_line(str(error)))
 

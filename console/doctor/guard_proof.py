@@ -136,7 +136,7 @@ class Prover:
         path, body = _creation(breach, namespace, labels)
 
         async def create() -> str:
-            stored = msgspec.json.decode(await dry_run(client, "POST", path, body))
+            stored = msgspec.json.decode(await dry_run(client, path, body))
             return "" if _keeps(stored, body) else "a webhook removes what is forbidden"
 
         return await _judged(breach, namespace, create)

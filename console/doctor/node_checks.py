@@ -8,7 +8,7 @@ and whose taints the pod tolerates (`pkg/controller/daemon`, `NodeShouldRunDaemo
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
 from typing import Final
 
@@ -16,7 +16,6 @@ from console.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness
 from console.cluster.facts import FactReader, items
 from console.doctor.check_results import CheckResult, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
-from gpuagent.api_types import AgentResponse
 from gpuagent.problems import SUSPENDS_NOTHING
 from gpuagent.table.next_steps import FOR_PROBLEM
 from kai import keys
@@ -41,74 +40,92 @@ def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
             "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
         )
         return
-    without_label = [node.name for node in gpu_nodes if not node.is_labelled]
-    if without_label:
-        yield _missing(without_label, f"{PRESENT_LABEL}=true", "the agent's DaemonSet selects nodes by it")
+    memory = keys.NODE_GPU_MEMORY
+    unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
     without_memory = [node.name for node in gpu_nodes if not node.has_memory_label]
-    if without_memory:
-        yield _missing(
-            without_memory,
-            keys.NODE_GPU_MEMORY,
-            "KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
-        )
     invalid = [f"{node.name} ({node.memory_label_error})" for node in gpu_nodes if node.memory_label_error]
-    if invalid:
-        have = "has" if len(invalid) == 1 else "have"
+    if unlabelled:
+        what = f"{_nodes(unlabelled, 'lacks', 'lack')} the label {PRESENT_LABEL}=true: {listed(unlabelled)};"
+        yield warning(f"{what} the agent's DaemonSet selects nodes by it", _DISCOVERY)
+    if without_memory:
         yield warning(
-            f"{counted(len(invalid), 'node')} with GPUs {have} an invalid label {keys.NODE_GPU_MEMORY}:"
-            f" {listed(invalid)}; neither KAI nor kaishare can compute the bytes of a share from it",
+            f"{_nodes(without_memory, 'lacks', 'lack')} the label {memory}: {listed(without_memory)}; KAI"
+            " assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
+            _DISCOVERY,
+        )
+    if invalid:
+        yield warning(
+            f"{_nodes(invalid, 'has', 'have')} an invalid label {memory}: {listed(invalid)}; neither KAI nor"
+            " kaishare can compute the bytes of a share from it",
             _MEMORY,
         )
-    if not without_label and not without_memory and not invalid:
-        have = "has" if len(gpu_nodes) == 1 else "have"
-        yield ok(f"{counted(len(gpu_nodes), 'node')} with GPUs {have} both labels")
+    if not unlabelled and not without_memory and not invalid:
+        yield ok(f"{_nodes(gpu_nodes, 'has', 'have')} both labels")
 
 
-def _missing(names: Collection[str], label: str, consequence: str) -> CheckResult:
-    have = "lacks" if len(names) == 1 else "lack"
-    return warning(
-        f"{counted(len(names), 'node')} with GPUs {have} the label {label}: {listed(names)}; {consequence}",
-        _DISCOVERY,
-    )
+def _nodes(nodes: Sized, verb: str, plural: str) -> str:
+    """Begin a sentence about nodes: `2 nodes with GPUs have`."""
+    return f"{counted(len(nodes), 'node')} with GPUs {verb if len(nodes) == 1 else plural}"
 
 
-def _uncovered(uncovered: Sequence[ClusterNode]) -> CheckResult:
-    unlabelled = [node.name for node in uncovered if not node.is_labelled]
-    advice = (
-        f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)},"
-        " or change agent.nodeSelector of the chart"
-        if unlabelled
-        else "compare the taints of the nodes with agent.tolerations of the chart,"
-        " and check --agent-namespace"
-    )
-    return problem(_without_agent([node.name for node in uncovered]), advice)
+def coverage(
+    cluster: ClusterFacts, pods: Sequence[AgentPod] | None, daemon_sets: Sequence[Controller]
+) -> Iterator[CheckResult]:
+    """Yield findings about nodes with GPUs that have no agent.
+
+    Args:
+        cluster: the state of the cluster, with its nodes.
+        pods: the agents' pods; None if they could not be listed.
+        daemon_sets: the agents' DaemonSets; empty if there is none, or if they could not be listed.
+    """
+    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
+    if pods is None or not (pods or daemon_sets):
+        if pods is not None and (not cluster.is_absent or cluster.is_by_policies):
+            make = problem if gpu_nodes else unknown
+            yield make(
+                f"no agent found in namespace {cluster.asked.agents.namespace}; the usage of GPUs is unknown",
+                "install the chart with agent.enabled, or name the namespace with --agent-namespace",
+            )
+        return
+    if not pods and not gpu_nodes:
+        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
+    with_agent = {pod.node for pod in pods}
+    uncovered = [node for node in gpu_nodes if node.name not in with_agent]
+    if gpu_nodes and not uncovered:
+        yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
+    elif uncovered:
+        yield from _uncovered(uncovered, next(iter(daemon_sets), None))
 
 
-def _without_agent(names: Collection[str]) -> str:
-    have = "has" if len(names) == 1 else "have"
-    return (
-        f"{counted(len(names), 'node')} with GPUs {have} no agent: {listed(names)};"
-        " the usage of their GPUs is unknown"
-    )
-
-
-def _kept_away(uncovered: Sequence[ClusterNode], daemon_set: Controller) -> Iterator[CheckResult]:
-    """Yield a problem for each reason why the DaemonSet has no pod on nodes with GPUs."""
+def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> Iterator[CheckResult]:
+    """Yield a problem for each reason why nodes with GPUs have no agent."""
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
-    for node in uncovered:
-        reasons = "; ".join(obstacles(daemon_set, node))
-        by_reason[reasons].append(node.name)
-    name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
-    title = f"DaemonSet {name} wants {counted(daemon_set.status.desired_number_scheduled, 'pod')}"
+    for node in nodes:
+        by_reason["; ".join(obstacles(daemon_set, node)) if daemon_set else ""].append(node.name)
     problems = []
     for reasons, names in sorted(by_reason.items()):
-        if reasons:
-            detail = f"and not there: {reasons}"
-            advice = "correct the named values of the chart, or the labels and taints of the nodes"
+        what = f"{_nodes(names, 'has', 'have')} no agent: {listed(names)}; the usage of their GPUs is unknown"
+        unlabelled = [node.name for node in nodes if not node.is_labelled]
+        if daemon_set is None and unlabelled:
+            advice = (
+                f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)}, or change agent.nodeSelector of"
+                " the chart"
+            )
+        elif daemon_set is None:
+            advice = (
+                "compare the taints of the nodes with agent.tolerations of the chart, and check"
+                " --agent-namespace"
+            )
         else:
+            name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
+            wants = counted(daemon_set.status.desired_number_scheduled, "pod")
             detail = "also there: its pods are not created or not scheduled"
             advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
-        problems.append(problem(f"{_without_agent(names)}. {title}, {detail}", advice))
+            if reasons:
+                detail = f"and not there: {reasons}"
+                advice = "correct the named values of the chart, or the labels and taints of the nodes"
+            what = f"{what}. DaemonSet {name} wants {wants}, {detail}"
+        problems.append(problem(what, advice))
     yield from limited(problems, "more reason")
 
 
@@ -167,39 +184,6 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
             yield result
 
 
-def coverage(
-    cluster: ClusterFacts, pods: Sequence[AgentPod] | None, daemon_sets: Sequence[Controller]
-) -> Iterator[CheckResult]:
-    """Yield findings about nodes with GPUs that have no agent.
-
-    Args:
-        cluster: the state of the cluster, with its nodes.
-        pods: the agents' pods; None if they could not be listed.
-        daemon_sets: the agents' DaemonSets; empty if there is none, or if they could not be listed.
-    """
-    if pods is None:
-        return
-    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
-    if not pods and not daemon_sets:
-        if not cluster.is_absent or cluster.is_by_policies:
-            make = problem if gpu_nodes else unknown
-            yield make(
-                f"no agent found in namespace {cluster.asked.agents.namespace}; the usage of GPUs is unknown",
-                "install the chart with agent.enabled, or name the namespace with --agent-namespace",
-            )
-        return
-    if not pods and not gpu_nodes:
-        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
-    with_agent = {pod.node for pod in pods}
-    uncovered = [node for node in gpu_nodes if node.name not in with_agent]
-    if gpu_nodes and not uncovered:
-        yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
-    elif uncovered and daemon_sets:
-        yield from _kept_away(uncovered, daemon_sets[0])
-    elif uncovered:
-        yield _uncovered(uncovered)
-
-
 _STALE_SECONDS: Final = 120.0
 """Age of figures that are reported; the agent's default interval is 5 s."""
 _LONGEST_DETAIL: Final = 500  # characters
@@ -212,13 +196,7 @@ _UNKNOWN_MEMORY: Final = (
 def pod_findings(
     pods: Sequence[AgentPod], readiness: Sequence[AgentReadiness], now: datetime | None
 ) -> Iterator[CheckResult]:
-    """Yield findings about agents that are not ready, or terminating.
-
-    Args:
-        pods: the agents' pods.
-        readiness: responses of `/readyz` of pods that run and are not ready.
-        now: the API server's time; None if it is unknown.
-    """
+    """Yield findings about agents that are not ready, by their responses of `/readyz`, or terminating."""
     reasons = {response.pod.uid: response.reasons for response in readiness}
     unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
     for pod in unready[:MOST_LINES]:
@@ -242,12 +220,7 @@ def pod_findings(
 
 
 def response_findings(readings: Sequence[AgentReading], now: datetime | None) -> Iterator[CheckResult]:
-    """Yield findings about agents that do not answer; agents with the same failure share a line.
-
-    Args:
-        readings: one reading of each agent that is ready.
-        now: the API server's time; None if it is unknown.
-    """
+    """Yield findings about ready agents that do not answer; agents with the same failure share a line."""
     by_failure: defaultdict[tuple[str, str], list[AgentPod]] = defaultdict(list)
     for reading in readings:
         if reading.failure:
@@ -267,11 +240,7 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
 
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
-    """Yield the agents' problems, each with what to do first, and findings about figures that are missing.
-
-    Args:
-        readings: one reading of each agent that runs, ready or not.
-    """
+    """Yield the problems of running agents, each with what to do first, and what figures are missing."""
     answers = 0
     suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
     minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
@@ -287,7 +256,11 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
             kind[one_line(entry.reason, _LONGEST_DETAIL)].setdefault(
                 node, one_line(entry.detail, _LONGEST_DETAIL)
             )
-        unknown_memory += _gpus_of_unknown_memory(node, answer)
+        unknown_memory += [
+            f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
+            for gpu in answer.gpus
+            if gpu.memory_unknown
+        ]
         if answer.attribution_ok is None:
             waiting += [node] * reading.pod.is_ready
         elif not answer.attribution_ok and not answer.problems:
@@ -309,14 +282,6 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
     if answers and not lines:
         count = counted(answers, "agent attributes", "agents attribute")
         yield ok(f"{count} all memory to pods")
-
-
-def _gpus_of_unknown_memory(node: str, answer: AgentResponse) -> list[str]:
-    return [
-        f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
-        for gpu in answer.gpus
-        if gpu.memory_unknown
-    ]
 
 
 def _by_reason(
@@ -341,32 +306,18 @@ def place(pod: AgentPod, now: datetime | None) -> str:
 def release_findings(
     agents: Sequence[AgentPod], webhooks: Iterable[Pod], published: str, own: str
 ) -> Iterator[CheckResult]:
-    """Yield a warning if releases differ. Pure.
-
-    Args:
-        agents: the agents' pods.
-        webhooks: the webhook's pods.
-        published: the version in the webhook's published settings; empty if unknown.
-        own: the version of this command.
-    """
+    """Yield a warning if the releases of pods, published settings and this command differ."""
+    seen = [("webhook", pod.metadata.labels.get(VERSION_LABEL, "")) for pod in webhooks]
+    seen += [("published settings", published), *(("agent", pod.version) for pod in agents)]
     parts: defaultdict[str, set[str]] = defaultdict(set)
-    for webhook in webhooks:
-        release = webhook.metadata.labels.get(VERSION_LABEL, "")
+    for name, release in seen:
         if release:
-            parts[release].add("webhook")
-    if published:
-        parts[published].add("published settings")
-    for pod in agents:
-        if pod.version:
-            parts[pod.version].add("agent")
+            parts[release].add(name)
     if not parts:
         return
     parts[own].add("this command")
+    text = joined(f"{one_line(release)} ({listed(names)})" for release, names in sorted(parts.items()))
     if len(parts) == 1:
-        yield ok(f"{_parts(parts)}")
-        return
-    yield warning(f"different: {_parts(parts)}", "finish the upgrade, or install the same release everywhere")
-
-
-def _parts(parts: Mapping[str, set[str]]) -> str:
-    return joined(f"{one_line(version)} ({listed(names)})" for version, names in sorted(parts.items()))
+        yield ok(text)
+    else:
+        yield warning(f"different: {text}", "finish the upgrade, or install the same release everywhere")

@@ -74,7 +74,8 @@ async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> Async
         for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
             if isinstance(served, str):
                 is_here = client.service is None and is_local and _is_loopback(address.host)
-                yield _unreachable(address, served) if is_here else _not_checked(address, served)
+                found = problem(f"{address}: {served}", "check that the webhook is running")
+                yield found if is_here else _not_checked(address, served)
             elif client.service is None or cluster.asked.is_inside or address.name in names_of(served):
                 usable = None if about_bundle.state is State.PROBLEM else bundle
                 yield await _certificate_result(address, served, usable, now)
@@ -101,13 +102,10 @@ async def _addresses_of(
     """Return the addresses of a webhook, or a finding that explains why there are none."""
     if client.service is not None:
         return await _service_addresses(reader, client.service, place)
-    try:
+    with contextlib.suppress(ValueError):
         parts = urlsplit(client.url or "")
-        port = parts.port or 443
-    except ValueError:
-        parts, port = urlsplit(""), 0
-    if parts.scheme == "https" and parts.hostname:
-        return [ProbeAddress(parts.hostname, port, parts.hostname)]
+        if parts.scheme == "https" and parts.hostname:
+            return [ProbeAddress(parts.hostname, parts.port or 443, parts.hostname)]
     return problem(f"{one_line(client.url or 'no address')} is not an https address")
 
 
@@ -173,15 +171,8 @@ def bundle_result(bundle: bytes, names: str, now: datetime, *, is_service: bool)
     newest = max(valid, key=lambda ca: ca.not_valid_after_utc)
     end = newest.not_valid_after_utc
     if _is_late(newest, now):
-        return warning(
-            f"for {names}: valid only until {_time(end)}",
-            _OVERDUE,
-        )
+        return warning(f"for {names}: valid only until {_time(end)}", _OVERDUE)
     return ok(f"for {names}: valid until {_time(end)}")
-
-
-def _unreachable(address: ProbeAddress, error: str) -> CheckResult:
-    return problem(f"{address}: {error}", "check that the webhook is running")
 
 
 def _not_checked(address: ProbeAddress, error: str) -> CheckResult:
@@ -219,10 +210,7 @@ async def _certificate_result(
     names = listed(names_of(served)) or "no name"
     title = f"{address}: for {names}, until {_time(end)}"
     if not start <= now < end:
-        return problem(
-            f"{title}: not valid now",
-            f"{_OVERDUE}, check its clock",
-        )
+        return problem(f"{title}: not valid now", f"{_OVERDUE}, check its clock")
     if bundle is None:
         return unknown(f"{title}; not verified, because the caBundle is unusable")
     context = ssl.create_default_context(cadata=_as_der(bundle) or None)
@@ -271,9 +259,7 @@ def _error_text(error: BaseException) -> str:
         return f"no TLS: {one_line(error.reason or str(error))}"
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)  # asyncio's own text describes its call
-    if isinstance(error, OSError) and error.strerror:
-        return one_line(error.strerror)
-    return one_line(str(error))
+    return one_line((error.strerror if isinstance(error, OSError) else "") or str(error))
 
 
 def _is_late(certificate: x509.Certificate, now: datetime) -> bool:
