@@ -770,7 +770,7 @@ class _JsonPatch(Struct, frozen=True):
     expression: str | None = None
 
 
-class Mutation(Struct, frozen=True, rename="camel"):
+class PolicyMutation(Struct, frozen=True, rename="camel"):
     """A change of a MutatingAdmissionPolicy."""
 
     json_patch: _JsonPatch = _JsonPatch()
@@ -783,7 +783,7 @@ class AdmissionPolicySpec(Struct, frozen=True, rename="camel"):
     match_conditions: list[NamedExpression] | None = None
     variables: list[NamedExpression] | None = None
     validations: list[Validation] | None = None
-    mutations: list[Mutation] | None = None
+    mutations: list[PolicyMutation] | None = None
     failure_policy: str = "Fail"
     reinvocation_policy: str = ""
     param_kind: dict[str, str] | None = None

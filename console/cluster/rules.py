@@ -57,8 +57,8 @@ class QueueTree:
     def children(self, name: str) -> list[str]:
         """Return the child queues of a queue, by their own words, else by KAI's queue controller."""
         queue = self._by_name.get(name)
-        told = () if queue is None or self._is_whole else queue.children
-        return self._children.get(name) or sorted(told)
+        counted = () if queue is None or self._is_whole else queue.children
+        return self._children.get(name) or sorted(counted)
 
     def is_known(self, name: str) -> bool:
         """Whether enough was read to tell if KAI can use a queue."""

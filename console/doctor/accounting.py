@@ -56,7 +56,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Evaluation:
+class Comparison:
     """What one reading shows."""
 
     reading: Reading
@@ -99,7 +99,7 @@ async def requests_add_up(cluster: ClusterFacts, reader: FactReader) -> AsyncIte
         yield result
 
 
-def persistent_findings(first: Evaluation, last: Evaluation) -> Iterator[CheckResult]:
+def persistent_findings(first: Comparison, last: Comparison) -> Iterator[CheckResult]:
     """Yield the findings that both readings have in common; they may be the same reading."""
     findings = [
         difference.finding
@@ -195,13 +195,13 @@ def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[Che
         yield ok(f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")
 
 
-def evaluate(reading: Reading) -> Evaluation:
+def evaluate(reading: Reading) -> Comparison:
     """Compare all figures of a reading.
 
     Without a part of the objects or without figures of KAI, `Queue.status` is not compared. A sum that is
     too large in spite of a missing object is a difference all the same.
     """
-    result = Evaluation(reading)
+    result = Comparison(reading)
     if reading.is_whole and reading.has_figures:
         _compare_status(result)
     _compare_limits(result)
@@ -210,7 +210,7 @@ def evaluate(reading: Reading) -> Evaluation:
     return result
 
 
-def _compare_subgroups(result: Evaluation) -> None:
+def _compare_subgroups(result: Comparison) -> None:
     """Add the pods whose PodGroup lacks their subgroup.
 
     KAI's scheduler does not count such a pod in its queue and cannot evict it (`job_info.go`, AddTaskInfo,
@@ -238,7 +238,7 @@ def _pod_subgroups(group: PodGroup) -> Collection[str]:
     return {subgroup.name for subgroup in subgroups if subgroup.name not in parents} or {DEFAULT_SUBGROUP}
 
 
-def _compare_nodes(result: Evaluation) -> None:
+def _compare_nodes(result: Comparison) -> None:
     """Compare the requests of all pods on each node with its GPUs, and the shares of each GPU with one GPU.
 
     Every pod counts, of any scheduler, also while it is being deleted: it holds its GPUs until it has ended.
@@ -288,7 +288,7 @@ def _compare_nodes(result: Evaluation) -> None:
             )
 
 
-def _compare_limits(result: Evaluation) -> None:
+def _compare_limits(result: Comparison) -> None:
     """Compare the sum of each queue, as KAI's scheduler counts it, with `spec.resources.gpu.limit`.
 
     A pod that is being deleted does not count: KAI leaves it out, so that its successor may run beside it.
@@ -315,13 +315,13 @@ def _compare_limits(result: Evaluation) -> None:
             totals[above] += amount
             parts[above].append(queue)
             above = by_name[above].parent
-    shown = 0
+    detailed = 0
     for queue_above in by_name.values():
         name, limit = queue_above.name, queue_above.gpu_limit
         if limit is None or totals[name] <= limit + TOLERANCE:
             continue
-        shown += 1  # the pods of each queue take linear time
-        members = [pod for queue in parts[name] for pod in pods[queue]] if shown <= MOST_LINES else []
+        detailed += 1  # the pods of each queue take linear time
+        members = [pod for queue in parts[name] for pod in pods[queue]] if detailed <= MOST_LINES else []
         status = gpu_amount(queue_above.allocated)
         by_kai = "" if status is None else f"; KAI's status has {gpus(status)}"
         result.differ(
@@ -374,7 +374,7 @@ class _Part:
         return 0.0 if self.unknown or counted is None else self.own - counted
 
 
-def _compare_status(result: Evaluation) -> None:
+def _compare_status(result: Comparison) -> None:
     """Compare the requests of the pods of each queue with `Queue.status.allocated`, without child queues.
 
     KAI's status counts what `calculatedAllocatedResources` of its podgroupcontroller adds up, also for a pod
@@ -441,7 +441,7 @@ def _counted_by_kai(queue: Queue, children: Iterable[Queue]) -> float | None:
 
 
 def _add_queue(
-    result: Evaluation, title: str, name: str, own: float, counted: float, differing: Iterable[_Part]
+    result: Comparison, title: str, name: str, own: float, counted: float, differing: Iterable[_Part]
 ) -> None:
     """Add the difference between the requests of a queue's pods and KAI's figure, with its parts."""
     pods = [pod for part in differing for pod in part.pods]

@@ -59,7 +59,7 @@ _NO_POLICIES: Final = AdmissionObjects(mutating=Fact(()))
 
 
 class Scope(Flag):
-    """What `doctor` is asked about."""
+    """What `doctor` checks."""
 
     CLUSTER = auto()
     NAMESPACE = auto()
@@ -171,8 +171,8 @@ class ClusterNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What `doctor` is asked, by its options."""
+class DoctorOptions:
+    """The options of `doctor`."""
 
     name: str = CONFIGURATION_NAME
     """Expected name of kaishare's webhook configurations."""
@@ -190,7 +190,7 @@ class Question:
 class ClusterFacts:
     """What is known of a cluster, as far as the caller may read it."""
 
-    asked: Question
+    options: DoctorOptions
     now: datetime | None = None
     """The API server's time; None if unknown."""
     mutating: Listing[WebhookConfiguration]
@@ -245,12 +245,12 @@ class ClusterFacts:
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
         """kaishare's mutating configuration, under any name."""
-        return _ours(self.mutating, self.asked.name, MUTATE)
+        return _ours(self.mutating, self.options.name, MUTATE)
 
     @property
     def our_validating(self) -> WebhookConfiguration | None:
         """kaishare's validating configuration, under any name."""
-        return _ours(self.validating, self.asked.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
+        return _ours(self.validating, self.options.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
     @property
     def mutate(self) -> Webhook | None:
@@ -339,16 +339,16 @@ def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | No
     return next((hook for hook in hooks if hook.name == name), None)
 
 
-async def read_cluster(reader: FactReader, asked: Question) -> ClusterFacts:
+async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFacts:
     """Read what the checks of a scope need; what was refused is recorded in the reader.
 
     Raises:
         UsageError: the namespace does not exist.
     """
-    scope, namespace, default_mode = asked.scope, asked.namespace, asked.default_mode
+    scope, namespace, default_mode = options.scope, options.namespace, options.default_mode
     mutating = await reader.list(MUTATING)
     validating = await reader.list(VALIDATING)
-    own = _ours(mutating, asked.name, MUTATE)
+    own = _ours(mutating, options.name, MUTATE)
     queues = await reader.list(kinds.QUEUES)
     served = (await reader.served()).value or () if queues.why is Why.UNSERVED else ()
     running, webhook_pods = RunningSettings(default_mode=default_mode), NOT_READ
@@ -362,7 +362,7 @@ async def read_cluster(reader: FactReader, asked: Question) -> ClusterFacts:
     if admission.deciding is not None and own is None and mutating.value is not None:
         running = RunningSettings(deployed=admission.settings, default_mode=default_mode)
     cluster = ClusterFacts(
-        asked=asked,
+        options=options,
         mutating=mutating,
         validating=validating,
         namespaces=await _read_namespaces(reader, namespace, running.rules.default_mode),

@@ -35,7 +35,7 @@ from console.doctor.check_results import (
     unknown,
     write_report,
 )
-from console.doctor.cluster_state import ClusterFacts, Question, Scope, read_cluster
+from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
 from kube.access import Access, AccessError, InCluster
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
 from kube.client import KubeClient
@@ -44,7 +44,6 @@ from service.command import UsageError, add_namespace, read_by, write_warning
 from service.log_writer import discard_library_logs
 from service.text import MALFORMED, counted, listed, one_line
 from service.units import parse_duration
-from webhook.registration.configurations import CONFIGURATION_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_cluster_options(command)
     command.add_argument(
         "--webhook-configuration",
-        default=CONFIGURATION_NAME,
+        default=DoctorOptions().name,
         metavar="NAME",
         help="name of kaishare's webhook configurations (default %(default)s)",
     )
@@ -225,7 +224,7 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
                 results += named(_API_SERVER, [release_finding(release)])
                 results += named(_RIGHTS, [await right_finding(client)])
             reader = FactReader(client, seconds=_READ_SECONDS)
-            asked = Question(
+            options = DoctorOptions(
                 name=arguments.webhook_configuration,
                 default_mode=arguments.default_mode,
                 scope=scope,
@@ -233,7 +232,7 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
                 is_inside=isinstance(access, InCluster),
                 agents=parse_agent_options(arguments),
             )
-            cluster = await read_cluster(reader, asked)
+            cluster = await read_cluster(reader, options)
             results += await run_checks(cluster, reader)
         return list(map(with_link, results))
 
@@ -242,19 +241,19 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
     """Run the checks of the cluster's scope, and say what could not be read."""
     results: list[CheckResult] = []
     for check in CHECKS:
-        if cluster.asked.scope not in check.scope:
+        if cluster.options.scope not in check.scope:
             continue
         if isinstance(check, Measurement):
             results += named(check.name, [result async for result in check.run(cluster, reader)])
         else:
             results += named(check.name, check.results(cluster))
-    told = {result.what for result in results}
-    results += named(_API_SERVER, (unknown(note) for note in reader.notes if note not in told))
+    reported = {result.what for result in results}
+    results += named(_API_SERVER, (unknown(note) for note in reader.notes if note not in reported))
     if reader.missing_rights:
         rights = ", ".join(dict.fromkeys(missing.right for missing in reader.missing_rights))
         narrow = "kaishare doctor -n NAMESPACE checks one namespace with your rights; "
         what = f"{not_visible_line(reader.not_visible)}; the checks of these objects did not run"
-        advice = f"{'' if cluster.asked.namespace else narrow}the rights to ask for: {rights}"
+        advice = f"{'' if cluster.options.namespace else narrow}the rights to ask for: {rights}"
         results.append(unknown(what, advice, check=_RIGHTS))
     return results
 

@@ -245,7 +245,7 @@ def runtime_classes(installed: Installation | None) -> dict[str, str]:
 async def runtime_classes_exist(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Yield a finding about each RuntimeClass that KAI sets; before KAI's installation, about its default."""
     users, missing = runtime_classes(cluster.installation), State.PROBLEM
-    if cluster.asked.scope is Scope.PRE and not (cluster.installation and cluster.installation.programs):
+    if cluster.options.scope is Scope.PRE and not (cluster.installation and cluster.installation.programs):
         users, missing = {RUNTIME_CLASS: "pods with a share by default"}, State.WARNING
     for name, pods in users.items():
         fact = await reader.get(RUNTIME_CLASSES, name)

@@ -82,8 +82,9 @@ def coverage(
     if pods is None or not (pods or daemon_sets):
         if pods is not None and (not cluster.is_absent or cluster.is_by_policies):
             make = problem if gpu_nodes else unknown
+            namespace = cluster.options.agents.namespace
             yield make(
-                f"no agent found in namespace {cluster.asked.agents.namespace}; the usage of GPUs is unknown",
+                f"no agent found in namespace {namespace}; the usage of GPUs is unknown",
                 "install the chart with agent.enabled, or name the namespace with --agent-namespace",
             )
         return
@@ -150,8 +151,8 @@ def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
 
 async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Yield findings about the agents, by their pods and their answers through the API server."""
-    agents = Agents(reader.client, options=cluster.asked.agents)
-    namespace = cluster.asked.agents.namespace
+    agents = Agents(reader.client, options=cluster.options.agents)
+    namespace = cluster.options.agents.namespace
     pods: list[AgentPod] | None = None
     daemon_sets: Sequence[Controller] = ()
     try:

@@ -84,10 +84,10 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     if not policies:
         yield warning(
-            f"{cluster.asked.namespace} lacks the label {keys.QUEUE_LABEL}: kaishare leaves its pods alone"
-            if cluster.asked.namespace
+            f"{cluster.options.namespace} lacks the label {keys.QUEUE_LABEL}: kaishare leaves its pods alone"
+            if cluster.options.namespace
             else f"none: no namespace has the label {keys.QUEUE_LABEL}",
-            f"kubectl label namespace {cluster.asked.namespace or 'NAME'} {keys.QUEUE_LABEL}=QUEUE",
+            f"kubectl label namespace {cluster.options.namespace or 'NAME'} {keys.QUEUE_LABEL}=QUEUE",
         )
         return
     excluded = policies.keys() & cluster.excluded

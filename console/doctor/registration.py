@@ -64,7 +64,7 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a finding if neither configuration exists, and no admission policy."""
     if not cluster.is_absent or cluster.admission.deciding is not None:
         return
-    name = one_line(cluster.asked.name)
+    name = one_line(cluster.options.name)
     if not cluster.admission.is_known:
         yield unknown(
             f"no configuration {name} exists, and whether admission policies decide about pods is not known"
@@ -104,14 +104,14 @@ def _registered(
     build: Callable[[UrlTarget], dict[str, Any]],
     effect: str,
 ) -> Iterator[CheckResult]:
-    name = one_line(cluster.asked.name)
+    name = one_line(cluster.options.name)
     if own is None:
         yield problem(
             f'{kind} "{name}" does not exist: {effect}',
             "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
-    if own.name != cluster.asked.name:
+    if own.name != cluster.options.name:
         yield warning(
             f'the object is named "{one_line(own.name)}", not "{name}"',
             "rename it, or set --webhook-configuration of the webhook and of doctor to its name",

@@ -74,9 +74,9 @@ async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> Async
         for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
             if isinstance(served, str):
                 is_here = client.service is None and is_local and _is_loopback(address.host)
-                found = problem(f"{address}: {served}", "check that the webhook is running")
-                yield found if is_here else _not_checked(address, served)
-            elif client.service is None or cluster.asked.is_inside or address.name in names_of(served):
+                refused = problem(f"{address}: {served}", "check that the webhook is running")
+                yield refused if is_here else _not_checked(address, served)
+            elif client.service is None or cluster.options.is_inside or address.name in names_of(served):
                 usable = None if about_bundle.state is State.PROBLEM else bundle
                 yield await _certificate_result(address, served, usable, now)
             else:

@@ -12,7 +12,7 @@ import pytest
 from console.cluster.facts import Fact, FactReader, items
 from console.doctor.admission import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PODS, digest
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import Question, read_cluster
+from console.doctor.cluster_state import DoctorOptions, read_cluster
 from console.doctor.guard import guard_stands
 from console.doctor.guard_proof import Breach, _is_refusal_of
 from console.why.core import explain
@@ -103,7 +103,7 @@ async def findings(plane: ControlPlane, token: str = ADMIN_TOKEN) -> list[CheckR
     """Return what doctor says of the guard, without the namespaces of other tests."""
     async with KubeClient(plane.access(token)) as client:
         reader = FactReader(client)
-        cluster = await read_cluster(reader, Question())
+        cluster = await read_cluster(reader, DoctorOptions())
         own = tuple(each for each in items(cluster.namespaces) if each.name in NAMESPACES)
         pods = tuple(each for each in items(cluster.synced) if each.metadata.namespace in NAMESPACES)
         cluster = replace(cluster, namespaces=Fact(own), synced=Fact(pods))

@@ -10,7 +10,7 @@ from console.cluster.facts import Fact, Listing, Why
 from console.cluster.webhook import RunningSettings
 from console.doctor.admission import AdmissionObjects
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import ClusterFacts, Namespace, Question
+from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Namespace
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec, ProgramStatus
 from kai.queue import Queue
@@ -198,7 +198,7 @@ def alone(policies: AdmissionObjects, **changes: Any) -> ClusterFacts:
 
 
 WELL = ClusterFacts(
-    asked=Question(),
+    options=DoctorOptions(),
     mutating=whole(mutating(), of_kai()),
     validating=whole(validating(), of_kai("validating-kai-admission")),
     namespaces=whole(namespace("vision")),
@@ -213,9 +213,9 @@ WELL = ClusterFacts(
 
 
 def but(**changes: Any) -> ClusterFacts:
-    """Return a well cluster with other facts, or asked otherwise."""
-    asked = {name: changes.pop(name) for name in ("name", "scope", "namespace") if name in changes}
-    return replace(WELL, asked=replace(WELL.asked, **asked), **changes)
+    """Return a well cluster with other facts, or other options."""
+    options = {name: changes.pop(name) for name in ("name", "scope", "namespace") if name in changes}
+    return replace(WELL, options=replace(WELL.options, **options), **changes)
 
 
 def result_lines(findings: Iterable[CheckResult], *states: State) -> list[str]:

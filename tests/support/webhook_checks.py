@@ -5,7 +5,7 @@ from unittest.mock import patch
 from console.cluster.facts import FactReader
 from console.doctor import command
 from console.doctor.check_results import CheckResult, State, named
-from console.doctor.cluster_state import Question, read_cluster
+from console.doctor.cluster_state import DoctorOptions, read_cluster
 from kube.access import Access, InCluster
 from kube.client import KubeClient
 from webhook.policy.labels import Mode
@@ -21,7 +21,7 @@ async def examine(access: Access, configuration: str, default_mode: Mode | None 
             return [reached]
         reader = FactReader(client)
         inside = isinstance(access, InCluster)
-        asked = Question(name=configuration, default_mode=default_mode, is_inside=inside)
-        cluster = await read_cluster(reader, asked)
+        options = DoctorOptions(name=configuration, default_mode=default_mode, is_inside=inside)
+        cluster = await read_cluster(reader, options)
         with patch.object(command, "CHECKS", _CHECKS):
             return [reached, *await command.run_checks(cluster, reader)]

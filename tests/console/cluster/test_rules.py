@@ -63,8 +63,10 @@ DENIAL = 'admission webhook "x" denied the request: failed calling webhook "pods
 def test_a_refusal_names_who_refuses(message: str, who: str, fault: str) -> None:
     refuser = refuser_of(message)
     assert (refuser.name if refuser else "") == who
-    found = unreachable_webhook(message)
-    assert (found is not None and found.sentence.startswith(fault)) if fault else found is None
+    unreachable = unreachable_webhook(message)
+    assert (
+        (unreachable is not None and unreachable.sentence.startswith(fault)) if fault else unreachable is None
+    )
 
 
 def test_a_pod_without_kais_mark_was_missed() -> None:

@@ -65,7 +65,7 @@ QUEUE = "kai.scheduler/queue"
 NAMES: dict[Any, str] = {check.run: check.name for check in command.CHECKS}
 
 
-def told(check: Check, cluster: ClusterFacts) -> list[str]:
+def lines_of(check: Check, cluster: ClusterFacts) -> list[str]:
     """Return the findings as lines: `STATE: CHECK: OBSERVATION -> ADVICE`."""
     runs = check if isinstance(check, tuple) else (check,)
     results = [each for run in runs for each in named(NAMES[run], run(cluster))]
@@ -73,7 +73,7 @@ def told(check: Check, cluster: ClusterFacts) -> list[str]:
 
 
 def bad(check: Check, cluster: ClusterFacts) -> list[str]:
-    return [line for line in told(check, cluster) if line.startswith(("problem", "warning"))]
+    return [line for line in lines_of(check, cluster) if line.startswith(("problem", "warning"))]
 
 
 registered = (
@@ -114,9 +114,11 @@ HEALTHY = [
 
 def test_a_healthy_cluster_has_no_problem() -> None:
     pure = [
-        each for each in command.CHECKS if isinstance(each, command.Check) and WELL.asked.scope in each.scope
+        each
+        for each in command.CHECKS
+        if isinstance(each, command.Check) and WELL.options.scope in each.scope
     ]
-    lines = [line.removesuffix(" -> ") for check in pure for line in told(check.run, WELL)]
+    lines = [line.removesuffix(" -> ") for check in pure for line in lines_of(check.run, WELL)]
     assert [line for line in lines if not line.startswith("unknown")] == HEALTHY
 
 
@@ -495,7 +497,7 @@ def test_a_fault_is_found(check: Check, cluster: ClusterFacts, expected: str | l
         assert len(lines) == len(expected), lines
         assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
     elif expected.startswith(("ok", "unknown")):
-        assert any(line.startswith(expected) for line in told(check, cluster)), told(check, cluster)
+        assert any(line.startswith(expected) for line in lines_of(check, cluster)), lines_of(check, cluster)
     else:
         assert bool(lines) is bool(expected), lines
         assert "".join(lines[:1]).startswith(expected), lines
@@ -512,7 +514,7 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
 def test_a_queue_that_was_not_read_is_not_reported_as_ok() -> None:
     managed = whole(*(namespace(f"of-{name}", None, **{QUEUE: name}) for name in "abc"))
     read = part(DEPARTMENT, queue("a-1", "a"), queue("b"), queue("c", "not-read"))
-    assert told(queues.queues_are_usable, but(queues=read, namespaces=managed)) == [
+    assert lines_of(queues.queues_are_usable, but(queues=read, namespaces=managed)) == [
         "unknown: queues: not all queues could be read: 2 queues not checked (a, c) -> ",
         "ok: queues: 1 queue that policies name: b -> ",
     ]
@@ -547,7 +549,7 @@ def test_a_group_has_pods_while_its_status_has_resources(resources: dict[str, An
 def test_a_kind_that_could_not_be_read_is_neither_missing_nor_as_expected(kind: str) -> None:
     cluster = alone(by_policies(unread=[kind]), namespaces=TEAMS)
     assert bad(registered, cluster) + bad(namespaces, cluster) == []
-    assert not any(": admission policies: " in line for line in told(registered, cluster))
+    assert not any(": admission policies: " in line for line in lines_of(registered, cluster))
 
 
 def test_what_excludes_a_namespace() -> None:
@@ -638,7 +640,7 @@ _NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
 
 def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> list[str]:
     kept = [msgspec.structs.replace(PODS.decode(each.document), document=each.document) for each in pods]
-    return told(queues.pods_get_nodes, but(waiting=make(*kept), now=now))
+    return lines_of(queues.pods_get_nodes, but(waiting=make(*kept), now=now))
 
 
 def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_warnings() -> None:
@@ -700,7 +702,7 @@ def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_othe
 
 
 def test_a_finding_links_to_the_section_of_its_check() -> None:
-    found = CheckResult(State.PROBLEM, "x", check="KAI's version")
-    assert with_link(found).docs == "docs/doctor.md#kais-version"
-    assert with_link(replace(found, state=State.OK)).docs == ""
+    result = CheckResult(State.PROBLEM, "x", check="KAI's version")
+    assert with_link(result).docs == "docs/doctor.md#kais-version"
+    assert with_link(replace(result, state=State.OK)).docs == ""
     assert {anchor(check.name) for check in command.CHECKS} <= set(map(anchor, HEADINGS))

@@ -12,7 +12,7 @@ from aiohttp import web
 from console.cluster.facts import FactReader
 from console.doctor import command
 from console.doctor.check_results import CheckResult, State, as_text, exit_status, named
-from console.doctor.cluster_state import ClusterFacts, Question, Scope, read_cluster
+from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
 from console.doctor.command import reach, release_finding, right_finding
 from console.doctor.dry_run import pods_are_changed
 from console.doctor.kai_checks import no_kai_inside_vclusters, runtime_classes_exist
@@ -83,18 +83,18 @@ async def test_an_invalid_api_server_is_a_problem_and_no_traceback(
     server: ApiServer, account: Path, answer: Answer
 ) -> None:
     server.always = answer
-    found = await examined(server, account)
-    assert exit_status(found) == 1
-    assert all(line.isprintable() for line in as_text(found).splitlines())
-    problems = {result.check for result in found if result.state is State.PROBLEM}
+    answers = await examined(server, account)
+    assert exit_status(answers) == 1
+    assert all(line.isprintable() for line in as_text(answers).splitlines())
+    problems = {result.check for result in answers if result.state is State.PROBLEM}
     assert problems & {"managed namespaces", "API server"}
 
 
 async def test_a_caller_without_rights_is_no_problem_and_one_line(server: ApiServer, account: Path) -> None:
     server.always = refuses(403, "Forbidden")
-    found = await examined(server, account)
-    assert exit_status(found) == 0
-    (rights,) = [result for result in found if result.check == "rights"]
+    answers = await examined(server, account)
+    assert exit_status(answers) == 0
+    (rights,) = [result for result in answers if result.check == "rights"]
     assert rights.state is State.UNKNOWN
     assert rights.what.startswith("not visible to you: ")
     assert rights.advice.startswith(
@@ -144,7 +144,7 @@ async def test_a_scope_reads_no_more_than_it_needs(
     server: ApiServer, client: KubeClient, scope: Scope, namespace: str
 ) -> None:
     server.always = refuses(403, "Forbidden")
-    await read_cluster(FactReader(client), Question(scope=scope, namespace=namespace))
+    await read_cluster(FactReader(client), DoctorOptions(scope=scope, namespace=namespace))
     paths = [request.path for request in server.requests]
     assert ("/api/v1/nodes" in paths) is (scope is not Scope.NAMESPACE)
     assert ("/api/v1/pods" in paths) is (scope is Scope.CLUSTER)
@@ -181,7 +181,7 @@ async def test_policies_that_could_not_be_read_are_not_missing(
         list_path("validatingwebhookconfigurations"): lists(),
         list_path("mutatingadmissionpolicies"): answer,
     }
-    cluster = await read_cluster(FactReader(client), Question())
+    cluster = await read_cluster(FactReader(client), DoctorOptions())
     cluster = replace(cluster, namespaces=ENFORCED)
     (finding,) = webhook_exists(cluster)
     assert f"{finding.state}: installation: {finding.what}".startswith(expected)
@@ -205,7 +205,7 @@ async def test_a_policy_of_another_form_is_not_known(
         list_path("mutatingadmissionpolicies"): lists(item),
     }
     reader = FactReader(client)
-    cluster = await read_cluster(reader, Question())
+    cluster = await read_cluster(reader, DoctorOptions())
     assert not cluster.admission.is_known
     assert "1 object of mutatingadmissionpolicies cannot be decoded" in reader.notes
 
@@ -232,7 +232,7 @@ async def test_kais_service_names_its_namespace_before_a_match_on_its_scheduler(
     server: ApiServer, client: KubeClient, hooks: list[WebhookConfiguration], expected: str
 ) -> None:
     server.refusals[list_path("mutatingwebhookconfigurations")] = lists(*map(msgspec.to_builtins, hooks))
-    cluster = await read_cluster(FactReader(client), Question())
+    cluster = await read_cluster(FactReader(client), DoctorOptions())
     assert cluster.kai_namespace == expected
 
 
