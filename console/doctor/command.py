@@ -95,6 +95,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Check("policies", policy_checks.labels_are_valid, _POLICY),
     Measurement("dry run of a pod", dry_run.pods_are_changed, _POLICY),
     Check("queues", queues.queues_are_usable, _POLICY | _PRE, ("queues",)),
+    Check("queues", queues.waiting_pods_have_queues, _POLICY),
     Check("queues", queues.queues_can_be_named, _PRE),
     Check("priorities", queues.priorities_exist, _POLICY | _PRE, ("priorities",)),
     Check("PodGroups", queues.groups_are_in_their_queue, _POLICY, ("pod_groups",)),

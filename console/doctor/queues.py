@@ -57,6 +57,20 @@ def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
         yield ok(f"{counted(len(seen), 'queue')} that policies name: {listed(seen)}")
 
 
+def waiting_pods_have_queues(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a problem for each queue that does not exist while pods wait in it."""
+    waiting: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in items(cluster.waiting):
+        if pod.queue_label and pod.spec.scheduler_name in cluster.kai_schedulers:
+            waiting[pod.queue_label].append(f"{pod.metadata.namespace}/{pod.name}")
+    problems = []
+    for queue in sorted(filter(cluster.queue_tree.is_missing, waiting)):
+        fault = cluster.queue_tree.fault(queue)
+        if fault is not None:
+            problems.append(problem(f"{fault.sentence}; pods wait: {listed(waiting[queue])}", fault.remedy))
+    yield from limited(problems, "more missing queue")
+
+
 def queues_can_be_named(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a finding about the queues that namespaces can name (`--pre`)."""
     if not cluster.queues.is_known:

@@ -193,8 +193,10 @@ def grouped(*groups: PodGroup) -> ClusterFacts:
     return but(namespaces=whole(*modes), pod_groups=whole(*groups))
 
 
-def unbound(annotations: dict[str, str], scheduler: str = "kai-scheduler", **changes: Any) -> ClusterFacts:
-    metadata = {"name": "web", "namespace": "vision", "annotations": annotations}
+def unbound(
+    annotations: dict[str, str], scheduler: str = "kai-scheduler", labels: Any = None, **changes: Any
+) -> ClusterFacts:
+    metadata = {"name": "web", "namespace": "vision", "annotations": annotations, "labels": labels or {}}
     pod = PODS.decode(json.dumps({"metadata": metadata, "spec": {"schedulerName": scheduler}}))
     return but(waiting=whole(pod), **changes)
 
@@ -350,6 +352,7 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: PriorityClass "nowhere" (for vision) does not exist'),
     (of_queues, but(namespaces=whole(namespace("vision", priority="train"))), ""),
     (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=UNREAD), ""),
+    (queues.waiting_pods_have_queues, unbound({}, labels={QUEUE: "gone"}), ["problem: queues: the queue gone does not exist; pods wait: vision/web -> create the queue"]),
     (queues.queues_can_be_named, but(queues=whole(queue("root", ""), queue("mid", "root"), queue("b", "mid"), queue("a", "root"), queue("lost", "gone"))), "ok: queues: 2 queues that namespaces can name: a, b"),
     (queues.queues_can_be_named, but(queues=whole(queue("root", ""))), "warning: queues: namespaces can name no queue"),
     (queues.queues_can_be_named, but(queues=UNSERVED), ""),
