@@ -20,7 +20,6 @@ from console.why.evidence import Absence
 from console.why.explanation import Code
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicySpec
-from service.version import version
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.doctor_guard import with_parameters
@@ -172,24 +171,6 @@ async def test_a_guard_that_is_not_installed(asker: Asker, plane: ControlPlane) 
     (finding,) = await findings(plane)
     assert finding.state is State.WARNING
     assert finding.what == f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard is not installed"
-
-
-async def test_a_guard_of_the_earlier_form_is_one_problem(asker: Asker, plane: ControlPlane) -> None:
-    names = [f"kaishare-guard-{name}" for name in ("keys", "owners", "queues", "references")]
-    (policy,) = (item for item in rendered() if item["metadata"]["name"] == OBJECTS)
-    made = [{**policy, "metadata": {"name": name}} for name in names]
-    for item in made:
-        await asker.apply(item)
-    try:
-        (finding,) = await findings(plane)
-    finally:
-        for item in made:
-            await asker.remove(where(item))
-    assert finding.state is State.PROBLEM
-    assert finding.what == (
-        f"the guard is of an earlier form, which judges what tenants write: {', '.join(names)}"
-    )
-    assert finding.advice.startswith("upgrade the chart")
 
 
 # --- the guard on deny ---
@@ -375,16 +356,6 @@ async def test_an_edited_digest_hides_no_hole(
     await until_reported(plane, f"the guard does not act: {_QUEUE} ({PODGROUPS})")
 
 
-async def test_a_guard_of_another_release_is_named(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    item = denying[PODS]
-    item["metadata"]["labels"]["app.kubernetes.io/version"] = "0.1.9"
-    await put(asker, item)
-    results = await until_states(plane, State.WARNING, State.OK, State.OK)
-    assert results[0].what == f"{PODS}: of 0.1.9; this is {version()}"
-
-
 async def test_a_binding_that_leaves_a_namespace_out(
     asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
 ) -> None:
@@ -396,31 +367,6 @@ async def test_a_binding_that_leaves_a_namespace_out(
         plane,
         lambda results: [result.what for result in results if result.state is State.PROBLEM] == [problem],
     )
-
-
-async def test_an_excluded_host_is_said_to_be_not_guarded(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    for item in rendered(unguardedNamespaces=[HOST]):
-        if item["kind"].endswith("Binding"):
-            await put(asker, item)
-    await until_states(plane, State.OK)
-
-
-async def test_a_tenants_namespace_among_kais_is_a_problem(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    (changed,) = with_parameters([denying[PODS]], kaiNamespaces=f"['kai-scheduler', '{HOST}']")
-    await put(asker, changed)
-    await until_reported(plane, f"{PODS}: kaiNamespaces has {HOST}: the accounts of the tenant's namespace")
-
-
-async def test_a_class_that_is_not_preemptible_is_a_problem(
-    admin: Administrator, asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    (changed,) = with_parameters([denying[PODGROUPS]], preemptibleClasses="['train', 'system-node-critical']")
-    await put(asker, changed)
-    await until_reported(plane, "preemptibleClasses has system-node-critical, whose value is 100 or more")
 
 
 READING = [

@@ -284,24 +284,6 @@ async def test_a_webhook_that_gives_another_share_than_the_policy(
         )
 
 
-async def test_the_order(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
-) -> None:
-    async with our_webhook(tmp_path) as (target, ca):
-        async with configured(admin.client, *our_configurations(target, ca, name="zz-kaishare"), kai):
-            report = await until_reported(plane, State.PROBLEM, "dry run of a share", name="zz-kaishare")
-            assert report.states("dry run of a pod") == [State.OK], "nothing else shows it"
-            assert [line for line in report.wrong if ": order: " in line] == [
-                (
-                    "problem: order: mutating-kai-admission is called before zz-kaishare and matches on schedulerName:"
-                    " it skips the pods that kaishare gives to KAI, and KAI never binds them"
-                )
-            ]
-        async with configured(admin.client, *our_configurations(target, ca), kai):
-            report = await until_reported(plane, State.OK, "dry run of a share")
-            assert report.states("order") == [State.OK]
-
-
 # --- certificates ---
 
 

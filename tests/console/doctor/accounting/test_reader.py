@@ -11,8 +11,9 @@ from console.doctor import accounting
 from console.doctor.accounting import requests_add_up
 from console.doctor.cluster_state import reread
 from kube.client import KubeClient
+from tests.console.doctor.accounting.test_books import MET, with_ranks
 from tests.support.api_server import ApiServer, refuses
-from tests.support.cluster_facts import but, installed, of_kai, whole
+from tests.support.cluster_facts import but, installed, namespace, of_kai, whole
 from tests.support.kai_accounts import KaiAccounts
 
 LISTS = {
@@ -235,3 +236,16 @@ async def test_only_bound_pods_that_have_not_ended_are_requested(
     await Doctor(server, client).examine()
     (request,) = [request for request in server.requests if request.path == "/api/v1/pods"]
     assert request.query["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+async def test_the_policy_of_the_namespace_decides_about_ranks(server: ApiServer, client: KubeClient) -> None:
+    serve(server, with_ranks("0.5", "0.5"))
+    queue = {"kai.scheduler/queue": "team-b"}
+    for labels, expected in (
+        (queue, [MET]),
+        (queue | {"kaishare.dev/distributed": "share"}, []),
+        (queue | {"kaishare.dev/mode": "off"}, []),
+        ({"kai.scheduler/queue": "-"}, []),
+    ):
+        lines = await Doctor(server, client).examine(namespaces=whole(namespace("team-b", **labels)))
+        assert [line for line in lines if "rank of the job" in line] == expected, labels

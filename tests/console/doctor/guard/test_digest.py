@@ -8,13 +8,14 @@ import pytest
 
 from console.cluster.facts import FactReader
 from console.doctor import admission
-from console.doctor.admission import DIGEST
-from console.doctor.check_results import CheckResult, State
+from console.doctor.admission import DIGEST, OBJECTS, PODS
 from console.doctor.guard import guard_stands
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicySpec
-from tests.support import cluster_facts
-from tests.support.cluster_facts import but, installed, mutating, of_kai, other, whole
+from service.version import version
+from tests.support.api_server import ApiServer, refuses
+from tests.support.cluster_facts import admission as admission_of
+from tests.support.cluster_facts import but, installed, mutating, namespace, of_kai, other, whole
 from tests.support.guard import rendered
 
 OPTIONAL = {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}
@@ -62,27 +63,74 @@ def test_a_change_of_any_part_changes_the_digest(part: str) -> None:
         assert digest(changed) != digest(spec)
 
 
-async def findings(client: KubeClient, **changes: Any) -> list[CheckResult]:
-    """Return the findings about the chart's guard where no namespace needs it."""
-    cluster = but(admission=cluster_facts.admission(rendered()), **changes)
-    return [result async for result in guard_stands(cluster, FactReader(client))]
+ENFORCED = whole(namespace("strict", mode="enforce"), namespace("host", vcluster="true"))
+READY = installed(program="podgroupcontroller", is_ready=True)
+OBJECTS_OF_ALL = "kaishare-guard-podgroups, kaishare-guard-pods, kaishare-guard-objects"
+BUT = "warning: strict: kaishare.dev/mode=enforce, but"
+OF_HOST = "warning: host: kaishare.dev/vcluster=true, but"
 
 
-async def test_kai_resource_management_and_the_guard_exclude_each_other(client: KubeClient) -> None:
-    ready = installed(program="podgroupcontroller", is_ready=True)
-    assert await findings(client, mutating=whole(mutating(), of_kai()), installation=ready) == []
-    assigned = whole(mutating(), of_kai(), other("kai-pod-group-mutation"))
-    (finding,) = await findings(client, mutating=assigned, installation=ready)
-    assert finding.state is State.PROBLEM
-    assert finding.what.startswith("kai-resource-management writes queues on PodGroups")
+async def lines(client: KubeClient, items: list[dict[str, Any]], **changes: Any) -> list[str]:
+    """Return the findings about a guard, without those about proofs."""
+    cluster = but(**{"installation": READY, "admission": admission_of(items), **changes})
+    results = [each async for each in guard_stands(cluster, FactReader(client))]
+    return [f"{each.state}: {each.what}" for each in results if not each.what.startswith("not proved")]
 
 
-async def test_a_podgroup_controller_that_does_not_run_is_a_problem(client: KubeClient) -> None:
-    for installation in (
-        installed(program="podgroupcontroller"),
-        installed(program="scheduler", is_ready=True),
-    ):
-        (finding,) = await findings(client, installation=installation)
-        assert finding.state is State.PROBLEM
-        assert finding.what.startswith("KAI's podgroup-controller is not running")
-    assert await findings(client, installation=None) == [], "unknown"
+def labelled(release: str) -> list[dict[str, Any]]:
+    items = rendered()
+    policy = next(item for item in items if item["metadata"]["name"] == PODS)
+    policy["metadata"]["labels"]["app.kubernetes.io/version"] = release
+    return items
+
+
+def renamed(*names: str) -> list[dict[str, Any]]:
+    (policy,) = (item for item in rendered() if item["metadata"]["name"] == OBJECTS)
+    return [{**policy, "metadata": {"name": f"kaishare-guard-{name}"}} for name in names]
+
+
+STANDS = "ok: refuses in 1 namespace, as this release's; not proved; kaiNamespaces: kai-scheduler"
+STANDS_FOR_HOSTS = (
+    "ok: refuses in 1 host namespace of vClusters, as this release's; not proved; kaiNamespaces"
+)
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([], [f"{BUT} the guard is not installed", f"{OF_HOST} the guard is not installed"]),
+        (rendered("audit"), [f"{BUT} the guard only reports violations of {OBJECTS_OF_ALL}", f"{OF_HOST} the guard only reports"]),
+        (rendered(), [STANDS, STANDS_FOR_HOSTS]),
+        (rendered(unguardedNamespaces=["host"]), [STANDS]),
+        (labelled("0.1.9"), [f"warning: kaishare-guard-pods: of 0.1.9; this is {version()}", STANDS, STANDS_FOR_HOSTS]),
+        (renamed("keys", "owners"), ["problem: the guard is of an earlier form, which judges what tenants write: kaishare-guard-keys, kaishare-guard-owners"]),
+    ],
+)  # fmt: skip
+async def test_what_the_guard_does_where_it_is_needed(
+    client: KubeClient, server: ApiServer, items: list[dict[str, Any]], expected: list[str]
+) -> None:
+    server.always = refuses(403, "Forbidden")
+    answers = await lines(client, items, namespaces=ENFORCED)
+    assert len(answers) == len(expected), answers
+    assert all(line.startswith(start) for line, start in zip(answers, expected, strict=True)), answers
+
+
+ASSIGNED = whole(mutating(), of_kai(), other("kai-pod-group-mutation"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ""),
+        ({"mutating": ASSIGNED}, "problem: kai-resource-management writes queues on PodGroups"),
+        ({"installation": installed(program="podgroupcontroller")}, "problem: KAI's podgroup-controller is not running"),
+        ({"installation": installed(program="scheduler", is_ready=True)}, "problem: KAI's podgroup-controller is not running"),
+        ({"installation": None}, ""),
+    ],
+)  # fmt: skip
+async def test_programs_without_which_the_rules_do_not_hold(
+    client: KubeClient, changes: dict[str, Any], expected: str
+) -> None:
+    assert [line[: len(expected)] for line in await lines(client, rendered(), **changes)] == [
+        expected
+    ] * bool(expected)
