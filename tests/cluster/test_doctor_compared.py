@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from console.doctor.check_results import CheckResult, State, exit_status
+from console.doctor.check_results import CheckResult, State
 from console.policies import read_policies
 from kube.client import KubeClient
-from service.command import UsageError
 from tests.support.administrator import Administrator
 from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.cluster_webhook import Canary, configured, managed_namespace, our_configurations
@@ -27,8 +26,6 @@ from webhook.registration.configurations import ServiceTarget, UrlTarget
 
 TARGET = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
 TEAM = "compared-team"
-WEBHOOK = {"app.kubernetes.io/name": "kaishare", "app.kubernetes.io/component": "webhook"}
-AGENT = {"app.kubernetes.io/name": "kaishare", "app.kubernetes.io/component": "agent"}
 
 
 @pytest.fixture(scope="module")
@@ -124,59 +121,6 @@ async def developer(admin: Administrator, name: str, role: str) -> str:
             }
         )
     return token
-
-
-@pytest.mark.parametrize("role", ["view", "edit"])
-async def test_a_developer_checks_one_namespace(
-    plane: ControlPlane, admin: Administrator, installed: None, role: str
-) -> None:
-    token = await developer(admin, f"{role}s-{TEAM}", role)
-    path = f"/api/v1/namespaces/{TEAM}"
-    await admin.merge(path, {"metadata": {"labels": {"kaishare.dev/max-gpu-fraction": "x"}}})
-    findings = await doctor(plane, "-n", TEAM, token=token)
-    await admin.merge(path, {"metadata": {"labels": {"kaishare.dev/max-gpu-fraction": None}}})
-    assert (State.OK, f"1: {TEAM}") in of(findings, "managed namespaces")
-    ((state, what),) = of(findings, "policies")
-    assert (state, what.startswith(f"{TEAM}: kaishare.dev/max-gpu-fraction")) == (State.PROBLEM, True)
-    ((state, what),) = of(findings, "dry run of a pod")
-    if role == "view":
-        assert (state, what) == (
-            State.UNKNOWN,
-            f"not tried in {TEAM}: the caller may not create pods there",
-        )
-    else:
-        assert (state, what.startswith(f"in {TEAM} the pod is not changed")) == (State.PROBLEM, True)
-    assert of(findings, "limit ranges") == [(State.OK, "no default for nvidia.com/gpu in managed namespaces")]
-    ((state, what),) = of(findings, "rights")
-    assert state is State.UNKNOWN
-    assert what.startswith("not visible to you: ")
-    assert {finding.check for finding in findings if finding.state is State.PROBLEM} <= {
-        "policies",
-        "dry run of a pod",
-    }, "a developer can act on these"
-
-
-async def test_one_namespace_of_a_cluster_without_kaishare(plane: ControlPlane, admin: Administrator) -> None:
-    findings = await doctor(plane, "-n", "default")
-    assert [finding.check for finding in findings if finding.state is State.PROBLEM] == ["installation"]
-    assert of(findings, "managed namespaces") == [
-        (State.WARNING, "default lacks the label kai.scheduler/queue: kaishare leaves its pods alone")
-    ]
-
-
-async def test_a_developer_without_a_namespace_is_told_of_the_option(
-    plane: ControlPlane, admin: Administrator, installed: None
-) -> None:
-    token = await developer(admin, f"looks-at-{TEAM}", "view")
-    findings = await doctor(plane, token=token)
-    assert exit_status(findings) == 0
-    (rights,) = [finding for finding in findings if finding.check == "rights"]
-    assert rights.advice.startswith("kaishare doctor -n NAMESPACE checks one namespace with your rights; the")
-    with pytest.raises(UsageError, match="namespace nowhere does not exist"):
-        await doctor(plane, "-n", "nowhere")
-    elsewhere = await doctor(plane, "-n", "kube-system", token=token)
-    assert of(elsewhere, "dry run of a pod") == [(State.UNKNOWN, "the policies are not known")]
-    assert exit_status(elsewhere) == 0
 
 
 async def test_a_developer_lists_the_policy_of_one_namespace(

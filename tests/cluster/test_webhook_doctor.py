@@ -9,7 +9,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.forked_python import EndedProgram, run_forked
-from tests.support.kai_accounts import KaiAccounts, node
 from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.published_settings import settings_object
@@ -287,28 +286,6 @@ async def test_a_webhook_that_gives_another_share_than_the_policy(
 # --- certificates ---
 
 
-async def test_a_ca_bundle_that_is_empty_foreign_or_expired(
-    plane: ControlPlane, admin: Administrator, vision: str, tmp_path: Path
-) -> None:
-    now = datetime.now(UTC)
-    foreign = Authority.create(now=now).pair.certificate_pem
-    expired = Authority.create(now=now - timedelta(days=9), lifetime=timedelta(days=1)).pair.certificate_pem
-    async with our_webhook(tmp_path) as (target, ca):
-        for bundle, check, words in (
-            (b"", "certificate", "not trusted for 127.0.0.1"),
-            (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
-            (expired, "caBundle", "contains no CA that is valid now"),
-            (foreign, "certificate", "not trusted for 127.0.0.1"),
-        ):
-            async with configured(admin.client, *our_configurations(target, bundle)):
-                report = await examined(plane)
-                assert report.states(check) == [State.PROBLEM], (words, report.findings)
-                assert words in report.of(check)[0].what
-        async with configured(admin.client, *our_configurations(target, ca)):
-            report = await examined(plane)
-            assert report.states("caBundle") == report.states("certificate") == [State.OK]
-
-
 async def test_an_unreachable_webhook(plane: ControlPlane, admin: Administrator, vision: str) -> None:
     ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
     async with configured(admin.client, *our_configurations(NOWHERE, ca)):
@@ -402,39 +379,6 @@ async def test_behind_a_service_that_cannot_be_dialled_from_here(
         assert finding.what == f"not checked from here: {here}:1: Connection refused"
 
 
-async def test_requests_of_pods_that_differ_from_kais_figures(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
-) -> None:
-    """Pods, PodGroups, queues and nodes as KAI leaves them after the edits of a tenant; KAI does not run."""
-    accounts = KaiAccounts(
-        queues=[queue("team-b", "department") | {"spec": {"resources": {"gpu": {"limit": 1}}}}],
-        nodes=[node("gpu-node-0"), node("gpu-node-1")],
-    )
-    accounts.run("honest", 1, queue="team-b", namespace=VISION, node="gpu-node-1")
-    for each in (*accounts.add_up().queues, *accounts.nodes, *accounts.pod_groups, *accounts.pods):
-        await admin.create(each)
-    finished = accounts.copy().run("finished", 2, namespace=VISION)
-    finished["status"]["phase"] = "Succeeded"
-    await admin.create(finished)
-    (finding,) = (await examined(plane)).of("accounting")
-    assert (finding.state, finding.what) == (
-        State.OK,
-        "the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes",
-    )
-    hidden = accounts.run("hidden", 3, namespace=VISION, annotations={"nvidia.com/mig-1g.5gb": "0"})
-    await admin.create(hidden)
-    findings = (await examined(plane)).of("accounting")
-    title = f'{VISION}/hidden (annotation nvidia.com/mig-1g.5gb="0")'
-    assert [f"{finding.state}: {finding.what}" for finding in findings] == [
-        f'problem: the pods of queue "team-b" request 4 GPUs, and KAI counts 1 GPU: {title}',
-        (
-            'problem: queue "team-b" has a limit of 1 GPU, and its pods request 4 GPUs; KAI\'s status has 1 GPU:'
-            f" {title}, beside 1 other pod"
-        ),
-        f"problem: node gpu-node-0 has 2 GPUs, and its pods request 3 GPUs: {title}",
-    ]
-
-
 # --- the permissions of the caller ---
 
 READ = (
@@ -442,20 +386,6 @@ READ = (
     right("validatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
     right("namespaces", "list"),
 )
-
-
-async def test_a_caller_without_permissions_gets_one_line(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
-) -> None:
-    report = await examined(plane, await admin.token("doctor-without-rights"))
-    assert State.OK not in {result.state for result in report.findings if result.check != "API server"}
-    assert [result.what for result in report.of("rights")] == [
-        (
-            "not visible to you: deployments in kaishare, mutatingadmissionpolicies, mutatingwebhookconfigurations,"
-            " namespaces, nodes and 10 more; the checks of these objects did not run"
-        )
-    ]
-    assert exit_status(report.findings) == 0
 
 
 async def test_a_caller_with_the_essential_read_permissions(
@@ -481,20 +411,6 @@ async def test_a_caller_with_the_essential_read_permissions(
 
 def command(*options: str) -> EndedProgram:
     return run_forked("-m", "console", "doctor", *options)
-
-
-async def test_the_command_has_a_text_and_a_json_output(plane: ControlPlane, admin: Administrator) -> None:
-    config = str(plane.kubeconfig())
-    text = await asyncio.to_thread(command, "--kubeconfig", config, "--context", "test")
-    assert text.status == 1, text.err
-    assert text.err == ""
-    assert "problem  installation " in text.out
-    as_json = await asyncio.to_thread(
-        command, "--kubeconfig", config, "-o", "json", "--webhook-configuration", "x"
-    )
-    report = json.loads(as_json.out)
-    assert (report["configuration"], report["problems"]) == ("x", 1)
-    assert report["server"].endswith(f":{plane.port}")
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,18 @@ async def test_without_a_ca_bundle_only_the_systems_cas_count(
         assert (await results_of(url, b""))["certificate"].what.endswith("trusted by the CAs of this system")
 
 
+async def test_a_ca_bundle_that_is_foreign_expired_or_unreadable(tmp_path: Path) -> None:
+    foreign, expired = Authority.create(now=NOW), Authority.create(now=NOW - 9 * DAYS, lifetime=DAYS)
+    async with served(Authority.create(now=NOW), tmp_path, NOW, DAYS) as url:
+        for bundle, check, words in (
+            (foreign.pair.certificate_pem, "certificate", "not trusted for 127.0.0.1"),
+            (expired.pair.certificate_pem, "caBundle", "contains no CA that is valid now"),
+            (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
+        ):
+            result = (await results_of(url, bundle))[check]
+            assert (result.state, words in result.what) == (State.PROBLEM, True)
+
+
 def test_behind_a_service_an_empty_ca_bundle_is_a_problem() -> None:
     assert bundle_result(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
 
