@@ -269,7 +269,7 @@ async def read_books(reader: FactReader, cluster: ClusterFacts) -> Reading | Non
         reservation_namespace=installed.reservation_namespace if installed else RESERVATION_NAMESPACE,
         reads_container_memory=any(release.reads_container_memory for release in cluster.versions),
     )
-    pods: Listing[GpuRequest] = await reader.list(_PODS, query=_BOUND, decode=read)
+    pods: Listing[GpuRequest] = await reader.list(_PODS, query=_BOUND, decode=read, keeps_little=True)
     return None if pods.value is None else Reading(cluster, pods)
 
 

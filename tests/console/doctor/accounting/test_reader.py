@@ -249,3 +249,15 @@ async def test_the_policy_of_the_namespace_decides_about_ranks(server: ApiServer
     ):
         lines = await Doctor(server, client).examine(namespaces=whole(namespace("team-b", **labels)))
         assert [line for line in lines if "rank of the job" in line] == expected, labels
+
+
+async def test_annotations_of_tenants_hide_no_books(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pod little is kept, so that its size is no limit."""
+    monkeypatch.setattr("console.cluster.facts.MOST_BYTES", 20_000)
+    accounts = attacked()
+    accounts.pods[0]["metadata"]["annotations"]["a"] = "x" * 100_000
+    serve(server, accounts)
+    (line,) = await Doctor(server, client).examine()
+    assert line.startswith("problem: node gpu-node-0 has 2 GPUs")
