@@ -80,11 +80,7 @@ def does_not_exist(namespace: str) -> str:
 
 
 async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> PublishedSettings:
-    """Read the settings that a cluster's webhook decides with.
-
-    Args:
-        client: for the API server, with the caller's rights.
-        namespace: the namespace of the ConfigMap, which is that of the webhook.
+    """Read the settings that a cluster's webhook decides with, from the ConfigMap in its namespace.
 
     Raises:
         SettingsError: they cannot be read; the message is one line that names the ConfigMap and the reason.
@@ -197,13 +193,7 @@ def webhook_namespace(configuration: WebhookConfiguration | None) -> str:
 async def read_running_settings(
     reader: FactReader, namespace: str, default_mode: Mode | None = None
 ) -> RunningSettings:
-    """Read the settings of the running webhook, and the options of its Deployment.
-
-    Args:
-        reader: for the API server; records it if the Deployments cannot be listed.
-        namespace: the namespace of the webhook.
-        default_mode: the mode that the caller gives; None for the webhook's.
-    """
+    """Read the settings of the webhook in a namespace; the caller may give another default mode."""
     published, unpublished = None, ""
     try:
         published = await read_settings(reader.client, namespace)

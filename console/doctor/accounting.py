@@ -50,10 +50,6 @@ class Difference:
     evidence: Collection[object]
     """What the difference consists of. It lasts if a part of it is in both readings."""
 
-    def persists_since(self, earlier: "Difference | None") -> bool:
-        """Whether an earlier reading had the same difference."""
-        return earlier is not None and not set(self.evidence).isdisjoint(earlier.evidence)
-
 
 @dataclass(slots=True)
 class Comparison:
@@ -104,7 +100,8 @@ def persistent_findings(first: Comparison, last: Comparison) -> Iterator[CheckRe
     findings = [
         difference.finding
         for key, difference in last.differences.items()
-        if difference.persists_since(first.differences.get(key))
+        if key in first.differences
+        and not set(difference.evidence).isdisjoint(first.differences[key].evidence)
     ]
     yield from limited(findings, "more difference")
     deleted = list(_deleted_pods(last.reading))
@@ -144,20 +141,17 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
     KAI's scheduler no longer counts them in their queue (`pod_status.go`: Releasing is not allocated), and
     counts them on their node.
     """
+    now = reading.cluster.now
     deleted = [
-        (pod, pod.deleted_at)
+        (pod.name, pod.deleted_at)
         for pod in items(reading.pods)
         if pod.deleted_at is not None and reading.queue_of(pod) is not None
     ]
-    if deleted and reading.cluster.now is None:
-        yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
-    if reading.cluster.now is None:
+    if now is None:
+        if deleted:
+            yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
         return
-    old = {
-        f"{pod.name} ({_age(reading.cluster.now - at)})"
-        for pod, at in deleted
-        if reading.cluster.now - at > _LONG
-    }
+    old = {f"{name} ({_age(now - at)})" for name, at in deleted if now - at > _LONG}
     if old:
         yield warning(
             f"{counted(len(old), 'deleted pod')} with GPUs, which KAI no longer counts in a queue:"
@@ -168,13 +162,9 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
 
 
 def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[CheckResult]:
-    """Yield a warning about ranks of one job on one GPU, else the number of ranks; nothing without ranks.
+    """Yield a warning about ranks of one job, those of one PodGroup, on one GPU; else the number of ranks.
 
-    Pods with the same PodGroup belong to one job.
-
-    Args:
-        reading: the pods.
-        namespaces: namespaces whose ranks are to keep their whole GPUs.
+    Namespaces are those whose ranks are to keep their whole GPUs.
     """
     ranks = [pod for pod in items(reading.pods) if pod.evidence and pod.namespace in namespaces]
     by_gpu: dict[tuple[str, str, str], list[GpuRequest]] = {}

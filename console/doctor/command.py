@@ -208,12 +208,7 @@ def _summary(findings: Sequence[CheckResult]) -> str:
 
 
 async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckResult]:
-    """Run all checks; each finding but `ok` has a link to the documentation.
-
-    Args:
-        access: the API server and the caller's credentials.
-        arguments: the options of the command.
-    """
+    """Run all checks; each finding but `ok` has a link to the documentation."""
     scope = Scope.PRE if arguments.pre else Scope.CLUSTER
     if arguments.namespace is not None:
         scope = Scope.NAMESPACE

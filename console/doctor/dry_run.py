@@ -24,9 +24,7 @@ from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Mode, NamespacePolicy, ShareFor
 from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 
-_NO_RIGHT = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgroups)"')
-
-
+_NO_RIGHT: Final = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgroups)"')
 _DRY: Final = {"dryRun": "All"}
 
 

@@ -20,7 +20,7 @@ from console.doctor.admission import (
 )
 from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
-from console.doctor.guard_proof import Prover, Trial, TrialOutcome
+from console.doctor.guard_proof import Prover, Trial
 from console.doctor.policy_checks import hosts
 from kai import keys
 from kube.kinds import AdmissionBinding
@@ -298,9 +298,9 @@ def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
     unproved: defaultdict[str, list[str]] = defaultdict(list)
     for trial in trials:
         subject = f"{trial.breach.title} ({trial.breach.policy})"
-        if trial.outcome is TrialOutcome.ADMITTED:
+        if trial.is_admitted:
             admitted[trial.namespace].append(subject)
-        elif trial.outcome is TrialOutcome.UNPROVED:
+        elif trial.why:
             unproved[trial.why].append(subject)
     for namespace, subjects in admitted.items():
         yield problem(
@@ -313,7 +313,7 @@ def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
 
 
 def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckResult:
-    refused = [trial for trial in trials if trial.outcome is TrialOutcome.REFUSED]
+    refused = [trial for trial in trials if trial.is_refused]
     count = len(section.namespaces) - len(section.excluded)
     is_host = section.guarded is Guarded.VCLUSTERS
     places = ("host namespace of vClusters", "host namespaces of vClusters") if is_host else ("namespace",)

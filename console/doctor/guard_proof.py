@@ -56,29 +56,21 @@ class Breach(Enum):
         self.policy, self.title = policy, title
         self.words_by_policy = {policy: words, **others}
 
-    @property
-    def has_exemptions(self) -> bool:
-        """Whether the rule lets accounts of KAI pass; the rules about PodGroups hold for everybody."""
-        return self.policy != PODGROUPS
-
-
-class TrialOutcome(Enum):
-    """The result of a forbidden request."""
-
-    REFUSED = "refused"
-    ADMITTED = "admitted"
-    UNPROVED = "unproved"
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A forbidden request that was tried in a namespace."""
 
     breach: Breach
-    outcome: TrialOutcome = TrialOutcome.UNPROVED
     namespace: str = ""
     why: str = "no namespace to try"
-    """Reason of `TrialOutcome.UNPROVED`."""
+    """Why the request proves nothing; empty if the guard refused or admitted it."""
+    is_refused: bool = False
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the guard does not act."""
+        return not self.is_refused and not self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +97,15 @@ class Prover:
             for breach in Breach
             if refusing.get(breach.policy)
         ]
-        admitted = [trial for trial in trials if trial.outcome is TrialOutcome.ADMITTED]
-        if not admitted:
+        if not any(trial.is_admitted for trial in trials):
             return trials
         is_exempt = await self._is_exempt()
         await asyncio.sleep(_TAKES_EFFECT_SECONDS)
         for index, trial in enumerate(trials):
-            if trial.outcome is not TrialOutcome.ADMITTED:
-                continue
-            if is_exempt and trial.breach.has_exemptions:
-                why = "the caller's service account is exempt as one of KAI's"
-                trials[index] = replace(trial, outcome=TrialOutcome.UNPROVED, why=why)
-            else:
+            # The rules about PodGroups hold for accounts of KAI, too.
+            if trial.is_admitted and is_exempt and trial.breach.policy != PODGROUPS:
+                trials[index] = replace(trial, why="the caller's service account is exempt as one of KAI's")
+            elif trial.is_admitted:
                 trials[index] = await self._try(guarded, trial.breach, trial.namespace)
         return trials
 
@@ -124,7 +113,7 @@ class Prover:
         """Return the first result that proves something; else the last one."""
         for attempt in attempts:
             trial = await attempt
-            if trial.outcome is not TrialOutcome.UNPROVED:
+            if not trial.why:
                 break
         return trial
 
@@ -189,12 +178,12 @@ async def _judged(breach: Breach, namespace: str, send: Callable[[], Awaitable[s
         why = f"{place}: {obstacle}" if obstacle else ""
     except ApiError as error:
         if _is_refusal_of(breach, error.message):
-            return Trial(breach, TrialOutcome.REFUSED, namespace)
+            return Trial(breach, namespace, "", is_refused=True)
         right = missing_right(error)
         why = f"the caller may not {right} in {place}" if right else f"{place}: {error.message}"
     except (Unreachable, AccessError, *MALFORMED) as error:
         why = one_line(str(error))
-    return Trial(breach, TrialOutcome.UNPROVED if why else TrialOutcome.ADMITTED, namespace, why)
+    return Trial(breach, namespace, why)
 
 
 def _is_refusal_of(breach: Breach, message: str) -> bool:
