@@ -29,13 +29,10 @@ from tests.support.guard import (
     NAMESPACES,
     POD_GROUPER,
     SYNCER,
-    create_namespaces,
     guard_on,
     is_refused,
-    put_on,
     rendered,
     synced_pod,
-    take_off,
     until_all,
 )
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
@@ -145,35 +142,6 @@ async def until_reported(plane: ControlPlane, *texts: str, state: State = State.
 async def until_states(plane: ControlPlane, *states: State) -> list[CheckResult]:
     """Wait until findings have these states."""
     return await until_found(plane, lambda results: [result.state for result in results] == [*states])
-
-
-# --- without refusals: these tests come before the guard is on deny for the rest of the file ---
-
-
-@pytest.mark.parametrize("action", ["audit", "warn"])
-async def test_a_guard_that_refuses_nothing_is_not_proved(
-    asker: Asker, plane: ControlPlane, action: str
-) -> None:
-    made = await put_on(asker, action)
-    try:
-        (finding,) = await findings(plane)
-    finally:
-        await take_off(asker, made)
-    assert finding.state is State.WARNING, "the API server's defaults are no change"
-    assert finding.what == (
-        f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard only reports violations of"
-        f" {PODGROUPS}, {PODS}, {OBJECTS}"
-    )
-
-
-async def test_a_guard_that_is_not_installed(asker: Asker, plane: ControlPlane) -> None:
-    await create_namespaces(asker)
-    (finding,) = await findings(plane)
-    assert finding.state is State.WARNING
-    assert finding.what == f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard is not installed"
-
-
-# --- the guard on deny ---
 
 
 async def test_the_guard_on_deny_is_proved_and_a_dry_run_stores_nothing(
@@ -302,50 +270,6 @@ async def test_the_optional_policy_on_members_is_part_of_the_guard(
     assert all(_PROVED in result.what for result in results)
 
 
-@pytest.mark.parametrize(
-    ("title", "change", "what"),
-    [
-        (f"binding {MEMBERS}", None, f"the guard lacks {MEMBERS}"),
-        (
-            f"binding {MEMBERS}",
-            lambda spec: spec.update(validationActions=["Audit"]),
-            f"the guard only reports violations of {MEMBERS}",
-        ),
-        (
-            f"binding {MEMBERS}",
-            lambda spec: spec["paramRef"].update(selector={"matchLabels": {"a": "b"}}),
-            f"no binding selects their objects for {MEMBERS}",
-        ),
-        (
-            MEMBERS,
-            lambda spec: spec.update(paramKind={"apiVersion": "v1", "kind": "ConfigMap"}),
-            f"{MEMBERS} is not as its release made it",
-        ),
-    ],
-    ids=["no binding", "audit", "fewer pods", "no pods"],
-)
-async def test_an_optional_policy_without_effect_is_named(
-    asker: Asker,
-    plane: ControlPlane,
-    members: dict[str, dict[str, Any]],
-    title: str,
-    change: Callable[[Spec], object] | None,
-    what: str,
-) -> None:
-    if change is None:
-        await asker.remove(where(members[title]))
-    else:
-        change(members[title]["spec"])
-        await put(asker, members[title])
-    await until_found(
-        plane,
-        lambda results: (
-            what in " ".join(result.what for result in results)
-            and not [result for result in results if result.state is State.OK]
-        ),
-    )
-
-
 async def test_an_edited_digest_hides_no_hole(
     asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
 ) -> None:
@@ -354,19 +278,6 @@ async def test_an_edited_digest_hides_no_hole(
     item["metadata"]["annotations"][DIGEST] = digest(msgspec.convert(item["spec"], AdmissionPolicySpec))
     await put(asker, item)
     await until_reported(plane, f"the guard does not act: {_QUEUE} ({PODGROUPS})")
-
-
-async def test_a_binding_that_leaves_a_namespace_out(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    binding = denying[f"binding {PODS}-enforce"]
-    binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]["team"] = "vision"
-    await put(asker, binding)
-    problem = f"{ENFORCED}: kaishare.dev/mode=enforce, but no binding selects their objects for {PODS}"
-    await until_found(
-        plane,
-        lambda results: [result.what for result in results if result.state is State.PROBLEM] == [problem],
-    )
 
 
 READING = [

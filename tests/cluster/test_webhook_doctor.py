@@ -20,7 +20,7 @@ from console.doctor.check_results import CheckResult, State, exit_status
 from kai.releases import Version
 from kube.access import find_access
 from kube.answers import ApiError
-from tests.support.administrator import Administrator, right
+from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     ca_of,
     configured,
@@ -377,33 +377,6 @@ async def test_behind_a_service_that_cannot_be_dialled_from_here(
         (finding,) = report.of("certificate")
         assert finding.state is State.UNKNOWN
         assert finding.what == f"not checked from here: {here}:1: Connection refused"
-
-
-# --- the permissions of the caller ---
-
-READ = (
-    right("mutatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
-    right("validatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
-    right("namespaces", "list"),
-)
-
-
-async def test_a_caller_with_the_essential_read_permissions(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
-) -> None:
-    token = await admin.token("doctor-reader", *READ)
-    async with (
-        our_webhook(tmp_path) as (target, ca),
-        configured(admin.client, *our_configurations(target, ca), kai),
-    ):
-        report = await examined(plane, token)
-    assert report.wrong == []
-    assert report.states("dry run of a pod") == [State.UNKNOWN]
-    assert "may not create pods" in report.of("dry run of a pod")[0].what
-    for check in ("queues", "PodGroups", "KAI's version", "RuntimeClass"):
-        assert report.of(check) == [], "not even mentioned as fine"
-    assert set(report.states("rights")) == {State.UNKNOWN}
-    assert exit_status(report.findings) == 0
 
 
 # --- the command ---

@@ -1,6 +1,7 @@
 """The digest of the guard's policies, and the surroundings without which its rules do not hold."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 
 from console.cluster.facts import FactReader
 from console.doctor import admission
-from console.doctor.admission import DIGEST, OBJECTS, PODS
+from console.doctor.admission import DIGEST, MEMBERS, OBJECTS, PODS
 from console.doctor.guard import guard_stands
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicySpec
@@ -89,6 +90,22 @@ def renamed(*names: str) -> list[dict[str, Any]]:
     return [{**policy, "metadata": {"name": f"kaishare-guard-{name}"}} for name in names]
 
 
+def altered(name: str, change: Callable[[dict[str, Any]], object], **options: Any) -> list[dict[str, Any]]:
+    """Return the guard with one changed policy, or one changed binding (`NAME binding`)."""
+    items = rendered(**options)
+    wanted = name.removesuffix(" binding")
+    for item in items:
+        is_binding = item["kind"].endswith("Binding")
+        if is_binding is name.endswith(" binding") and item["metadata"]["name"].startswith(wanted):
+            change(item["spec"])
+    return items
+
+
+def members(name: str, change: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
+    return altered(name, change, optional={"members": True})
+
+
+OF_MEMBERS = f"{MEMBERS} binding"
 STANDS = "ok: refuses in 1 namespace, as this release's; not proved; kaiNamespaces: kai-scheduler"
 STANDS_FOR_HOSTS = (
     "ok: refuses in 1 host namespace of vClusters, as this release's; not proved; kaiNamespaces"
@@ -103,6 +120,11 @@ STANDS_FOR_HOSTS = (
         (rendered(), [STANDS, STANDS_FOR_HOSTS]),
         (rendered(unguardedNamespaces=["host"]), [STANDS]),
         (labelled("0.1.9"), [f"warning: kaishare-guard-pods: of 0.1.9; this is {version()}", STANDS, STANDS_FOR_HOSTS]),
+        (altered(f"{PODS}-enforce binding", lambda spec: spec["matchResources"]["namespaceSelector"].update(matchLabels={"team": "vision"})), ["problem: strict: kaishare.dev/mode=enforce, but no binding selects their objects for kaishare-guard-pods"]),
+        (members(OF_MEMBERS, lambda spec: spec.update(policyName="none")), [f"{BUT} the guard lacks {MEMBERS}", f"{OF_HOST} the guard lacks {MEMBERS}"]),
+        (members(OF_MEMBERS, lambda spec: spec.update(validationActions=["Audit"])), [f"{BUT} the guard only reports violations of {MEMBERS}", f"{OF_HOST} the guard only"]),
+        (members(OF_MEMBERS, lambda spec: spec["paramRef"].update(selector={"matchLabels": {"a": "b"}})), ["problem: strict: kaishare.dev/mode=enforce, but no binding selects their objects for " + MEMBERS, "problem: host: "]),
+        (members(MEMBERS, lambda spec: spec.update(paramKind={"apiVersion": "v1", "kind": "ConfigMap"})), [f"problem: {MEMBERS} is not as its release made it"]),
         (renamed("keys", "owners"), ["problem: the guard is of an earlier form, which judges what tenants write: kaishare-guard-keys, kaishare-guard-owners"]),
     ],
 )  # fmt: skip
