@@ -1,6 +1,7 @@
-"""Agents: nodes without one, and findings that are grouped, bounded, and safe to print."""
+"""Nodes without an agent, and agents' findings: grouped, bounded, and safe to print."""
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from console.agent_client import Received
 from console.agents import AgentPod, AgentReading
-from console.doctor.check_results import CheckResult, State
+from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from console.doctor.node_checks import (
     attribution_findings,
@@ -42,109 +43,66 @@ def reading(number: int = 0, failure: str = "", age: float | None = 1.0, **answe
     return AgentReading(pod=pod(number), received=received, failure=failure)
 
 
-def test_an_agent_that_is_not_ready() -> None:
-    (finding,) = pod_findings([pod(is_ready=False, trouble="CrashLoopBackOff", restarts=7)], [], NOW)
-    assert finding.state is State.PROBLEM
-    assert finding.what == "n0 (pod agent-0, 3 d old): CrashLoopBackOff, 7 restarts"
-    (finding,) = pod_findings([pod(is_ready=False, trouble="Pending", node="")], [], None)
-    assert finding.what == "no node (pod agent-0): Pending"
+def attributed(*readings: AgentReading) -> Iterator[CheckResult]:
+    return attribution_findings(readings)
 
 
-def test_an_agent_that_is_terminating_is_not_called_ready() -> None:
-    pods = [pod(0), pod(1, is_ready=False, is_terminating=True)]
-    (finding,) = pod_findings(pods, [], NOW)
-    assert finding.state is State.UNKNOWN
-    assert finding.what == "1 agent terminating: n1 (pod agent-1, 3 d old)"
-    (finding,) = pod_findings(pods[:1], [], NOW)
-    assert (finding.state, finding.what) == (State.OK, "1 agent ready")
+def lines_of(findings: Iterable[CheckResult]) -> list[str]:
+    return [f"{each.state}: {each.what} -> {each.advice}" for each in findings]
 
 
-def test_many_agents_that_are_not_ready_take_few_lines() -> None:
-    unready = [pod(number, is_ready=False, trouble="Pending") for number in range(500)]
-    findings = list(pod_findings(unready, [], NOW))
-    assert len(findings) == MOST_LINES + 1
-    assert findings[-1].what.startswith(f"and {500 - MOST_LINES} more agents not ready: n")
+UNREADY = {"is_ready": False, "trouble": "CrashLoopBackOff", "restarts": 7}
+RIGHT = "get pods/proxy in a"
+LACKING = replace(reading(failure=f"the caller may not {RIGHT}"), missing_right=RIGHT)
+DENIED = ApiProblem(reason="proc-denied", detail="cannot read /proc")
+CONFLICT = ApiProblem(reason="reservation-conflict", detail="two namespaces")
+RIGHTS = ApiProblem(reason="rights", detail="no right to create events: apply the chart's roles")
+FILES = ApiProblem(reason="device-files", detail="there is no /dev/nvidiactl: use CDI")
+BLANK = ApiGpu(uuid="GPU-1", index=3, memory_unknown="nvmlDeviceGetMemoryInfo: NoPermission")
+UNREADY_WITH_FILES = replace(reading(attribution_ok=None, problems=[FILES]), pod=pod(is_ready=False))
+SIX = [reading(0, attribution_ok=False, problems=[DENIED]), reading(1, attribution_ok=False, problems=[DENIED]), reading(2, problems=[CONFLICT]), reading(3, failure="no answer"), reading(4, age=600.0), reading(5, attribution_ok=None), reading(6, attribution_ok=False)]  # fmt: skip
 
 
-def test_agents_with_the_same_failure_share_a_line() -> None:
-    findings = list(response_findings([reading(number, "no answer") for number in range(40)], NOW))
-    assert [finding.state for finding in findings] == [State.PROBLEM]
-    assert findings[0].what == (
-        "n0 (pod agent-0, 3 d old), n1 (pod agent-1, 3 d old), n10 (pod agent-10, 3 d old),"
-        " n11 (pod agent-11, 3 d old), n12 (pod agent-12, 3 d old) and 35 more: no answer"
-    )
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        (pod_findings([pod(**UNREADY)], [], NOW), ["problem: n0 (pod agent-0, 3 d old): CrashLoopBackOff, 7 restarts -> kubectl -n kaishare-agent describe pod agent-0"]),
+        (pod_findings([pod(is_ready=False, trouble="Pending", node="")], [], None), ["problem: no node (pod agent-0): Pending"]),
+        (pod_findings([pod(0), pod(1, is_ready=False, is_terminating=True)], [], NOW), ["unknown: 1 agent terminating: n1 (pod agent-1, 3 d old)"]),
+        (pod_findings([pod(0)], [], NOW), ["ok: 1 agent ready"]),
+        (response_findings([reading(number, "no answer") for number in range(40)], NOW), ["problem: n0 (pod agent-0, 3 d old), n1 (pod agent-1, 3 d old), n10 (pod agent-10, 3 d old), n11 (pod agent-11, 3 d old), n12 (pod agent-12, 3 d old) and 35 more: no answer"]),
+        (response_findings([LACKING], NOW), [f"unknown: n0 (pod agent-0, 3 d old): the caller may not {RIGHT} -> grant the right to {RIGHT}"]),
+        (attributed(*SIX), ["problem: not possible on n6", "problem: the figures are old: n4 (10 min)", "problem: proc-denied on n0, n1: cannot read /proc", "warning: reservation-conflict on n2: two namespaces", "unknown: no sample yet on n5"]),
+        # The detail of the agent's own faults has the remedy.
+        (attributed(reading(problems=[DENIED, RIGHTS])), [f"problem: proc-denied on n0: cannot read /proc -> {FOR_PROBLEM['proc-denied'].line}", "problem: rights on n0: no right to create events: apply the chart's roles -> "]),
+        (attributed(UNREADY_WITH_FILES), ["problem: device-files on n0: there is no /dev/nvidiactl: use CDI"]),
+        (attributed(reading(gpus=[BLANK])), ["warning: the memory of GPUs is unknown: GPU 3 of n0: nvmlDeviceGetMemoryInfo: NoPermission -> on MIG nodes set the chart's agent.migMonitor"]),
+        (release_findings([pod(0)], (), "0.1.0", "0.1.0"), ["ok: 0.1.0 (agent, published settings, this command)"]),
+        (release_findings([pod(0), pod(1, version="0.2.0")], (), "", "0.1.0"), ["warning: different: 0.1.0 (agent, this command); 0.2.0 (agent) -> finish the upgrade"]),
+        (release_findings([], (), "", "0.1.0"), []),
+    ],
+)  # fmt: skip
+def test_findings_about_agents(findings: Iterator[CheckResult], expected: list[str]) -> None:
+    lines = lines_of(findings)
+    assert len(lines) == len(expected), lines
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
 
 
-def test_each_agent_may_fail_in_its_own_way() -> None:
-    findings = list(response_findings([reading(number, f"error {number}") for number in range(500)], NOW))
-    assert len(findings) == MOST_LINES + 1
+HOSTILE = [ApiProblem(reason=f"\x1b[2J{n}", detail="\u202e\n" * 9999) for n in range(5000)]
 
 
-def test_a_missing_right_is_no_problem_of_the_agents() -> None:
-    right = "get pods/proxy in a"
-    lacking = replace(reading(failure=f"the caller may not {right}"), missing_right=right)
-    (finding,) = response_findings([lacking], NOW)
-    assert finding.state is State.UNKNOWN
-    assert finding.advice == "grant the right to get pods/proxy in a"
-
-
-def test_attribution_problems_by_reason() -> None:
-    denied = ApiProblem(reason="proc-denied", detail="cannot read /proc")
-    conflict = ApiProblem(reason="reservation-conflict", detail="two namespaces")
-    findings = list(
-        attribution_findings(
-            [
-                reading(0, attribution_ok=False, problems=[denied]),
-                reading(1, attribution_ok=False, problems=[denied]),
-                reading(2, problems=[conflict]),
-                reading(3, failure="no answer"),
-                reading(4, age=600.0),
-                reading(5, attribution_ok=None),
-                reading(6, attribution_ok=False),
-            ]
-        )
-    )
-    assert [(finding.state, finding.what) for finding in findings] == [
-        (State.PROBLEM, "not possible on n6"),
-        (State.PROBLEM, "the figures are old: n4 (10 min)"),
-        (State.PROBLEM, "proc-denied on n0, n1: cannot read /proc"),
-        (State.WARNING, "reservation-conflict on n2: two namespaces"),
-        (State.UNKNOWN, "no sample yet on n5"),
-    ]
-
-
-def test_each_problem_comes_with_what_to_do_first() -> None:
-    """The step of the table for a reason of the metrics; the detail of the agent's own faults has the remedy."""
-    denied = ApiProblem(reason="proc-denied", detail="cannot read /proc")
-    rights = ApiProblem(reason="rights", detail="no right to create events: apply the chart's roles")
-    findings = list(attribution_findings([reading(problems=[denied, rights])]))
-    assert [(finding.state, finding.what, finding.advice) for finding in findings] == [
-        (State.PROBLEM, "proc-denied on n0: cannot read /proc", FOR_PROBLEM["proc-denied"].line),
-        (State.PROBLEM, "rights on n0: no right to create events: apply the chart's roles", ""),
-    ]
-
-
-def test_an_agent_that_is_not_ready_tells_its_problems_all_the_same() -> None:
-    files = ApiProblem(reason="device-files", detail="there is no /dev/nvidiactl: use CDI")
-    unready = reading(attribution_ok=None, problems=[files])
-    unready = replace(unready, pod=replace(unready.pod, is_ready=False))
-    (finding,) = attribution_findings([unready])
-    assert finding.what == "device-files on n0: there is no /dev/nvidiactl: use CDI"
-
-
-def test_a_gpu_of_unknown_memory_is_named() -> None:
-    blank = ApiGpu(uuid="GPU-1", index=3, memory_unknown="nvmlDeviceGetMemoryInfo: NoPermission")
-    (finding,) = attribution_findings([reading(gpus=[blank])])
-    assert finding.state is State.WARNING
-    assert finding.what.endswith("GPU 3 of n0: nvmlDeviceGetMemoryInfo: NoPermission")
-    assert "agent.migMonitor" in finding.advice
-
-
-def test_hostile_agents_cannot_flood_the_report_or_act_on_the_terminal() -> None:
-    hostile = [ApiProblem(reason=f"\x1b[2J{n}", detail="\u202e\n" * 9999) for n in range(5000)]
-    findings = list(attribution_findings([reading(attribution_ok=False, problems=hostile)]))
-    assert len(findings) == MOST_LINES + 1
-    assert all(finding.what.isprintable() and len(finding.what) < 1000 for finding in findings)
+@pytest.mark.parametrize(
+    "findings",
+    [
+        pod_findings([pod(number, is_ready=False, trouble="Pending") for number in range(500)], [], NOW),
+        response_findings([reading(number, f"error {number}") for number in range(500)], NOW),
+        attributed(reading(attribution_ok=False, problems=HOSTILE)),
+    ],
+)
+def test_many_or_hostile_agents_cannot_flood_the_report(findings: Iterator[CheckResult]) -> None:
+    results = list(findings)
+    assert len(results) == MOST_LINES + 1
+    assert all(result.what.isprintable() and len(result.what) < 1000 for result in results)
 
 
 def daemon_set(desired: int = 0, **spec: Any) -> Controller:
@@ -201,59 +159,36 @@ def test_a_daemon_set_needs_selection_and_tolerations(
 
 
 BOTH = {PRESENT_LABEL: "true", "nvidia.com/gpu.memory": "23028"}
-
-
-def covered(nodes: list[ClusterNode], pods: list[AgentPod], *sets: Controller) -> list[CheckResult]:
-    return list(coverage(but(nodes=whole(*nodes)), pods, sets))
-
-
-def test_nodes_with_the_same_reason_share_a_line() -> None:
-    nodes = [ClusterNode(name=f"n{number}", labels=BOTH, taints=(GPU,)) for number in range(3)]
-    (finding,) = covered(nodes, [pod(0)], daemon_set(1))
-    assert finding.state is State.PROBLEM
-    assert finding.what == (
-        "2 nodes with GPUs have no agent: n1, n2; the usage of their GPUs is unknown. DaemonSet kaishare-agent"
-        f" wants 1 pod, and not there: {UNTOLERATED[0]}"
-    )
-    taints = [(Taint(key=f"k{number}", effect="NoSchedule"),) for number in range(500)]
-    many = [ClusterNode(name=f"m{n}", labels=BOTH, taints=each) for n, each in enumerate(taints)]
-    assert len(covered(many, [pod(0)], daemon_set(1))) == MOST_LINES + 1
-
-
-def test_a_node_without_an_agent_and_without_a_daemon_set() -> None:
-    node = ClusterNode(name="n9", labels=BOTH)
-    (finding,) = covered([node], [pod(0)])
-    assert finding.what == "1 node with GPUs has no agent: n9; the usage of their GPUs is unknown"
-    assert "agent.tolerations" in finding.advice
-    (finding,) = covered([replace(node, labels={})], [pod(0)])
-    assert finding.advice.startswith("set the label nvidia.com/gpu.present=true on n9")
-
-
-NOWHERE = "problem: no agent found in namespace kaishare-agent"
+NOWHERE = ["problem: no agent found in namespace kaishare-agent"]
+THREE = [ClusterNode(name=f"n{number}", labels=BOTH, taints=(GPU,)) for number in range(3)]
+WITHOUT = "; the usage of their GPUs is unknown"
+DIFFERENT = [ClusterNode(name=f"m{n}", taints=(Taint(key=f"k{n}", effect="NoSchedule"),)) for n in range(500)]
 
 
 @pytest.mark.parametrize(
-    ("cluster", "expected"),
+    ("cluster", "nodes", "pods", "sets", "expected"),
     [
-        (alone(by_policies()), NOWHERE),
-        (but(), NOWHERE),
-        (but(mutating=whole(of_kai()), validating=whole()), ""),
+        (but(), THREE, [pod(0), pod(1), pod(2)], (), ["ok: each of 3 nodes with GPUs has an agent"]),
+        (but(), THREE, [pod(0)], (daemon_set(1),), [f"problem: 2 nodes with GPUs have no agent: n1, n2{WITHOUT}. DaemonSet kaishare-agent wants 1 pod, and not there: {UNTOLERATED[0]} -> correct the named values"]),
+        (but(), THREE, [pod(0)], (daemon_set(1, tolerations=[{"operator": "Exists"}]),), [f"problem: 2 nodes with GPUs have no agent: n1, n2{WITHOUT}. DaemonSet kaishare-agent wants 1 pod, also there: its pods are not created or not scheduled -> kubectl -n kaishare-agent describe"]),
+        (but(), DIFFERENT, [pod(0)], (daemon_set(1),), ["problem: 1 node"] * MOST_LINES + ["problem: and 490 more reasons"]),
+        (but(), THREE[2:], [pod(0)], (), [f"problem: 1 node with GPUs has no agent: n2{WITHOUT} -> compare the taints of the nodes with agent.tolerations"]),
+        (but(), DIFFERENT[:1], [pod(0)], (), [f"problem: 1 node with GPUs has no agent: m0{WITHOUT} -> set the label nvidia.com/gpu.present=true on m0"]),
+        (but(), [], [], (daemon_set(0),), ["unknown: DaemonSet kaishare-agent selects no node"]),
+        (alone(by_policies()), THREE, [], (), NOWHERE),
+        (but(), THREE, [], (), NOWHERE),
+        (but(), [], [], (), ["unknown: no agent found"]),
+        (but(mutating=whole(of_kai()), validating=whole()), THREE, [], (), []),
+        (but(), THREE, None, (), []),  # the agents could not be listed
     ],
-)
-def test_gpu_nodes_without_an_agent_are_a_problem_where_kaishare_decides(
-    cluster: ClusterFacts, expected: str
+)  # fmt: skip
+def test_nodes_with_gpus_need_an_agent(
+    cluster: ClusterFacts,
+    nodes: list[ClusterNode],
+    pods: list[AgentPod] | None,
+    sets: tuple[Controller, ...],
+    expected: list[str],
 ) -> None:
-    cluster = replace(cluster, nodes=whole(ClusterNode(name="n1")))
-    (line,) = [f"{each.state}: {each.what}" for each in coverage(cluster, [], ())] or [""]
-    assert line.startswith(expected)
-    assert bool(line) is bool(expected)
-    assert list(coverage(cluster, None, ())) == [], "the agents could not be listed"
-
-
-def test_different_releases_are_a_warning() -> None:
-    (finding,) = release_findings([pod(0)], (), "0.1.0", "0.1.0")
-    assert (finding.state, finding.what) == (State.OK, "0.1.0 (agent, published settings, this command)")
-    (finding,) = release_findings([pod(0), pod(1, version="\x1b0")], (), "", "0.1.0")
-    assert finding.state is State.WARNING
-    assert finding.what.isprintable()
-    assert list(release_findings([], (), "", "0.1.0")) == []
+    lines = lines_of(coverage(replace(cluster, nodes=whole(*nodes)), pods, sets))
+    assert len(lines) == len(expected), lines
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
