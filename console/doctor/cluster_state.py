@@ -191,6 +191,8 @@ class ClusterFacts:
     """What is known of a cluster, as far as the caller may read it."""
 
     options: DoctorOptions
+    release: tuple[int, int] | None = None
+    """The API server's release, such as (1, 30); None if unknown."""
     now: datetime | None = None
     """The API server's time; None if unknown."""
     mutating: Listing[WebhookConfiguration]

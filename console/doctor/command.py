@@ -37,9 +37,8 @@ from console.doctor.check_results import (
 )
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
 from kube.access import Access, AccessError, InCluster
-from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.tokens import review_right
 from service.command import UsageError, add_namespace, read_by, write_warning
 from service.log_writer import discard_library_logs
 from service.text import MALFORMED, counted, listed, one_line
@@ -80,7 +79,12 @@ _NEEDED: Final = ("mutating", "validating", "namespaces")
 """Facts without which the report means nothing: a request that fails is a problem, without an answer."""
 _WHOLE, _PRE, _POLICY = Scope.CLUSTER, Scope.PRE, Scope.CLUSTER | Scope.NAMESPACE
 
+_API_SERVER: Final = "API server"
+_RIGHTS: Final = "rights"
+
 CHECKS: Final[tuple[Check | Measurement, ...]] = (
+    Check(_API_SERVER, registration.kubernetes_is_supported, _PRE),
+    Measurement(_RIGHTS, registration.caller_may_install, _PRE),
     Check("admission policies", registration.policies_stand, _POLICY),
     Check("installation", registration.webhook_exists, _POLICY),
     Check("mutating webhook", registration.webhook_may_exist, _PRE),
@@ -122,12 +126,7 @@ _EVERY_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 60.0
 """Time limit of one request for facts; a list may have thousands of objects."""
 _PAGE: Final = "docs/doctor.md"
-_API_SERVER: Final = "API server"
-_RIGHTS: Final = "rights"
 _NOTHING_ELSE: Final = "nothing else was checked"
-OLDEST_KUBERNETES: Final = (1, 30)
-"""The oldest release that the chart accepts: ValidatingAdmissionPolicy and matchConditions are v1 there."""
-_INSTALLED: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -216,9 +215,6 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
         reached, release = await reach(client)
         results = [*named(_API_SERVER, [reached])]
         if reached.state is not State.PROBLEM:
-            if scope is Scope.PRE:
-                results += named(_API_SERVER, [release_finding(release)])
-                results += named(_RIGHTS, [await right_finding(client)])
             reader = FactReader(client, seconds=_READ_SECONDS)
             options = DoctorOptions(
                 name=arguments.webhook_configuration,
@@ -228,7 +224,7 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
                 is_inside=isinstance(access, InCluster),
                 agents=parse_agent_options(arguments),
             )
-            cluster = await read_cluster(reader, options)
+            cluster = replace(await read_cluster(reader, options), release=release)
             results += await run_checks(cluster, reader)
         return list(map(with_link, results))
 
@@ -293,33 +289,6 @@ def _of_another_kind(client: KubeClient, answer: object) -> CheckResult:
         f"{client.server} answers, but not as an API server: {answer}",
         f"compare the address with that of your kubeconfig; {_NOTHING_ELSE}",
     )
-
-
-def release_finding(release: tuple[int, int] | None) -> CheckResult:
-    """Check the API server's release; None if it is not known."""
-    if release is None:
-        return unknown("its release is not known")
-    title = f"Kubernetes {release[0]}.{release[1]}"
-    if release >= OLDEST_KUBERNETES:
-        return ok(title)
-    oldest = f"{OLDEST_KUBERNETES[0]}.{OLDEST_KUBERNETES[1]}"
-    return problem(f"{title}: kaishare needs {oldest} or later", "upgrade the cluster")
-
-
-async def right_finding(client: KubeClient) -> CheckResult:
-    """Check the right to install."""
-    missing, group = [], "admissionregistration.k8s.io"
-    for resource in _INSTALLED:
-        try:
-            status = await review_right(client, verb="create", resource=resource, group=group)
-        except REQUEST_ERRORS as error:
-            return unknown(f"the right to create {resource} is not known: {one_line(str(error))}")
-        if not status.allowed:
-            missing.append(f"{resource}.{group}")
-    if missing:
-        what = f"the caller may not create {listed(missing)}"
-        return problem(what, "install with an administrator's rights")
-    return ok("the caller may create webhook configurations")
 
 
 def with_link(finding: CheckResult) -> CheckResult:

@@ -1,15 +1,17 @@
 """Checks of the installation: webhook configurations, their order, and admission policies. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from console.cluster.facts import items
+from console.cluster.facts import FactReader, items
 from console.cluster.webhook import MUTATING, VALIDATING
 from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
+from kube.answers import REQUEST_ERRORS
 from kube.metadata import LabelSelector
+from kube.tokens import review_right
 from service.text import joined, listed, one_line
 from webhook.registration.call_order import Mutator, called_before_us
 from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
@@ -22,6 +24,8 @@ from webhook.registration.configurations import (
     validating_configuration,
 )
 
+OLDEST_KUBERNETES: Final = (1, 30)
+"""The oldest release that the chart accepts: ValidatingAdmissionPolicy and matchConditions are v1 there."""
 _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
@@ -35,6 +39,37 @@ _REQUIRED: Final = {
 }
 _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
+
+
+def kubernetes_is_supported(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a finding about the API server's release (`--pre`)."""
+    if cluster.release is None:
+        yield unknown("its release is not known")
+        return
+    title, oldest = (f"{major}.{minor}" for major, minor in (cluster.release, OLDEST_KUBERNETES))
+    if cluster.release >= OLDEST_KUBERNETES:
+        yield ok(f"Kubernetes {title}")
+    else:
+        yield problem(f"Kubernetes {title}: kaishare needs {oldest} or later", "upgrade the cluster")
+
+
+async def caller_may_install(_cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield a finding about the right to create webhook configurations (`--pre`)."""
+    missing = []
+    for kind in (MUTATING, VALIDATING):
+        try:
+            status = await review_right(
+                reader.client, verb="create", resource=kind.resource, group=kind.group
+            )
+        except REQUEST_ERRORS as error:
+            yield unknown(f"the right to create {kind.resource} is not known: {one_line(str(error))}")
+            return
+        missing += [] if status.allowed else [kind.full_resource]
+    if missing:
+        what = f"the caller may not create {listed(missing)}"
+        yield problem(what, "install with an administrator's rights")
+    else:
+        yield ok("the caller may create webhook configurations")
 
 
 def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
