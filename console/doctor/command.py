@@ -243,9 +243,10 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
     results += named(_API_SERVER, (unknown(note) for note in reader.notes if note not in reported))
     if reader.missing_rights:
         rights = ", ".join(dict.fromkeys(missing.right for missing in reader.missing_rights))
-        narrow = "kaishare doctor -n NAMESPACE checks one namespace with your rights; "
         what = f"{not_visible_line(reader.not_visible)}; the checks of these objects did not run"
-        advice = f"{'' if cluster.options.namespace else narrow}the rights to ask for: {rights}"
+        advice = f"the rights to ask for: {rights}"
+        if cluster.namespaces.why is Why.FORBIDDEN and not cluster.options.namespace:
+            advice = f"kaishare doctor -n NAMESPACE checks one namespace with your rights; {advice}"
         results.append(unknown(what, advice, check=_RIGHTS))
     return results
 

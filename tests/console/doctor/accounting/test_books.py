@@ -1,4 +1,4 @@
-"""Books of KAI that differ from the pods' requests, and honest ones: each with what doctor says.
+"""Accounts of KAI that differ from the pods' requests, and honest ones: each with what doctor says.
 
 Each attack was tried on KAI's programs (0.13.4 and 0.17.0): KAI's scheduler counts the pod as nothing, or in
 another queue. Each honest difference names its source in KAI's code.
@@ -19,12 +19,12 @@ FITS = "ok: the requests of"
 RELEASES = ("v0.9.8", "v0.13.4", "v0.17.0")
 
 
-class Books(KaiAccounts):
-    """Books whose pods can be changed in one expression."""
+class Accounts(KaiAccounts):
+    """Accounts whose pods can be changed in one expression."""
 
     def pod(
         self, name: str, gpus: int = 0, *, many: int = 1, ungrouped: bool = False, **fields: Any
-    ) -> "Books":
+    ) -> "Accounts":
         """Add pods; the parts `spec`, `status` and `metadata` are merged into each of them."""
         parts = {part: fields.pop(part) for part in ("spec", "status", "metadata") if part in fields}
         for number in range(many):
@@ -36,7 +36,7 @@ class Books(KaiAccounts):
                 self.pod_groups.pop()
         return self
 
-    def annotated(self, **annotations: str | None) -> "Books":
+    def annotated(self, **annotations: str | None) -> "Accounts":
         """Change the annotations of the newest pod."""
         kept = self.pods[-1]["metadata"]["annotations"]
         for key, value in annotations.items():
@@ -45,14 +45,14 @@ class Books(KaiAccounts):
                 del kept[key.replace("_", "-")]
         return self
 
-    def edit(self, change: Callable[["Books"], object]) -> "Books":
+    def edit(self, change: Callable[["Accounts"], object]) -> "Accounts":
         change(self)
         return self
 
 
-def books(limit: float | None = None) -> Books:
-    made = Books.of_two_nodes(limit=limit)
-    return Books(queues=made.queues, nodes=made.nodes)
+def books(limit: float | None = None) -> Accounts:
+    made = Accounts.of_two_nodes(limit=limit)
+    return Accounts(queues=made.queues, nodes=made.nodes)
 
 
 def container(gpus: int, **fields: Any) -> Fields:
@@ -60,7 +60,7 @@ def container(gpus: int, **fields: Any) -> Fields:
     return {"name": f"c{gpus}", "resources": {"limits": amounts, "requests": amounts}, **fields}
 
 
-def of_memory(label: str | None) -> Books:
+def of_memory(label: str | None) -> Accounts:
     """Return a cluster with a pod of gpu-memory 2000 on a node with this label."""
     made = (
         books()
@@ -71,7 +71,7 @@ def of_memory(label: str | None) -> Books:
     return made
 
 
-def groups(spec: list[Fields]) -> Callable[[Books], object]:
+def groups(spec: list[Fields]) -> Callable[[Accounts], object]:
     return lambda made: [each["spec"].update(subGroups=spec) for each in made.pod_groups]
 
 
@@ -103,7 +103,7 @@ OF_INIT = {
     "containers": [{"name": "main", "resources": {}}],
 }
 
-CASES: list[tuple[Books, list[str], tuple[str | None, ...]]] = [
+CASES: list[tuple[Accounts, list[str], tuple[str | None, ...]]] = [
     # attacks
     (books().pod("w1", 2, annotations=MIG).pod("x1", 2), [f'{NODE} 4 GPUs: team-b/w1 (annotation nvidia.com/mig-1g.5gb="0"), beside 1 other pod'], RELEASES),
     (books(1).pod("w", 1, many=3, node=lambda n: f"gpu-node-{n % 2}", annotations=lambda n: MIG if n else {}, counted="1"), [f"{LIMIT} 3 GPUs; KAI's status has 3 GPUs: team-b/w1 (annotation"], ()),
@@ -179,7 +179,9 @@ CASES: list[tuple[Books, list[str], tuple[str | None, ...]]] = [
 
 
 @pytest.mark.parametrize(("accounts", "expected", "versions"), CASES)
-def test_books_and_requests(accounts: Books, expected: list[str], versions: tuple[str | None, ...]) -> None:
+def test_books_and_requests(
+    accounts: Accounts, expected: list[str], versions: tuple[str | None, ...]
+) -> None:
     for version in versions or ("v0.17.0",):
         lines = accounts.add_up().findings(version)
         assert len(lines) == len(expected), lines
