@@ -17,6 +17,7 @@ from kube.kinds import PODS, RUNTIME_CLASSES, Pod
 from service.text import counted, listed, one_line
 from webhook.registration.configuration_objects import WebhookConfiguration
 
+_POLICY: Final = "MutatingAdmissionPolicy kaishare"
 _MODES: Final[Mapping[SharingMode, str]] = {
     SharingMode.NON_MEMORY_ENFORCED: "on, without memory limits (NonMemoryEnforced)",
     SharingMode.HAMI_CORE: "on, with limits enforced by HAMi-core (HamiCore)",
@@ -26,25 +27,24 @@ _MODES: Final[Mapping[SharingMode, str]] = {
 
 def release_fits(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a finding that names KAI's release and that of the webhook or the admission policies."""
-    installed = cluster.installation
-    if installed is None:
+    if cluster.installation is None:
         return
-    policy = "MutatingAdmissionPolicy kaishare"
     is_known, configured = cluster.running.knows("kai_version"), cluster.running.rules.kai_version
-    option = (
-        f"the webhook runs {f'with --kai-version {configured}' if configured else 'without --kai-version'}"
-    )
     if cluster.is_by_policies:
-        option = f"{policy} was not compared with KAI's release"
+        option = f"{_POLICY} was not compared with KAI's release"
     elif not is_known:
         option = "the webhook's --kai-version is not known"
-    version = installed.version
+    elif configured is None:
+        option = "the webhook runs without --kai-version"
+    else:
+        option = f"the webhook runs with --kai-version {configured}"
+    version = cluster.kai_version
     if version is None:
-        yield _without_release(installed, cluster.kai_namespace, option)
+        yield _without_release(cluster.installation, cluster.kai_namespace, option)
         return
     advice = f"install kaishare with kaiVersion={version} (--kai-version)"
     if cluster.is_by_policies:
-        yield _assumed_by_policies(cluster.admission.release_properties, policy, version, advice)
+        yield _assumed_by_policies(cluster.admission.release_properties, version, advice)
     elif cluster.is_absent:
         yield ok(f"{version}; {advice}")
     elif not is_known:
@@ -74,21 +74,18 @@ def _without_release(installed: Installation, namespace: str, option: str) -> Ch
     return problem(f"{versions} are installed together", "finish or undo the upgrade of KAI")
 
 
-def _assumed_by_policies(
-    assumed: Mapping[str, bool | None], policy: str, version: Version, advice: str
-) -> CheckResult:
+def _assumed_by_policies(assumed: Mapping[str, bool | None], version: Version, advice: str) -> CheckResult:
     """Return a finding that compares KAI's release with the one that the admission policies assume."""
     unclear = [variable for variable, name in RELEASE_PROPERTIES.items() if assumed[name] is None]
     if unclear:
-        what = f"{version}; {policy} has no value true or false for {listed(unclear)}"
+        what = f"{version}; {_POLICY} has no value true or false for {listed(unclear)}"
         return unknown(what, advice)
     effects = release_effects(assumed, version)
     if not effects:
-        return ok(f"{version}, and {policy} fits it")
+        return ok(f"{version}, and {_POLICY} fits it")
     if not any(assumed.values()):
-        what = f"{version}, and {policy} fits KAI's oldest releases; it {effects}"
-        return warning(what, advice)
-    return problem(f"KAI is {version}, and {policy} fits another release; it {effects}", advice)
+        return warning(f"{version}, and {_POLICY} fits KAI's oldest releases; it {effects}", advice)
+    return problem(f"KAI is {version}, and {_POLICY} fits another release; it {effects}", advice)
 
 
 def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -97,13 +94,12 @@ def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if installed is None:
         return
     modes = installed.sharing_modes
-    if len(modes) != 1:
-        yield unknown(
-            f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}"
-            if modes
-            else f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}",
-            "run doctor again when the rollout of KAI has ended" if modes else "",
-        )
+    if not modes:
+        yield unknown(f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}")
+        return
+    if len(modes) > 1:
+        what = f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}"
+        yield unknown(what, "run doctor again when the rollout of KAI has ended")
         return
     (mode,) = modes
     gives_none = cluster.running.knows("inject_shares") and not cluster.running.rules.inject_shares
@@ -153,63 +149,41 @@ def kai_sees_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     yield ok("; ".join(map(_described, (*configurations, *cluster.kai_validating))))
     for configuration in configurations:
-        yield from _missed(cluster, configuration)
-        yield from _picked(configuration)
-    yield from _schedulers(cluster)
-
-
-def _described(configuration: WebhookConfiguration) -> str:
-    by_queue = any(
-        (line.key, line.operator) == (keys.QUEUE_LABEL, "Exists")
-        for hook in configuration.hooks
-        for line in hook.namespace_selector.expressions or ()
-    )
-    name = one_line(configuration.name)
-    return (
-        f"{name}, for namespaces with the label {keys.QUEUE_LABEL} (queueLabelSelector)" if by_queue else name
-    )
-
-
-def _missed(cluster: ClusterFacts, configuration: WebhookConfiguration) -> Iterator[CheckResult]:
-    hooks = configuration.pod_hooks
-    missed = [
-        name
-        for name in cluster.managed
-        if not any(hook.namespace_selector.matches(cluster.labels[name]) for hook in hooks)
-    ]
-    if missed:
-        yield problem(
-            f"{one_line(configuration.name)} does not select {listed(missed)}: pods with a share never start",
-            "correct KAI's namespaceLabelSelector, or remove the queue label from these namespaces",
-        )
-
-
-def _picked(configuration: WebhookConfiguration) -> Iterator[CheckResult]:
-    """Yield a warning if KAI's webhook selects only pods with a label that policies do not set."""
-    hooks = configuration.pod_hooks
-    if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
-        labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
-        yield warning(
-            f"{one_line(configuration.name)} selects only pods with the label {listed(labels)}"
-            " (podLabelSelector); KAI ignores other pods",
-            "label the pods, or remove global.podLabelSelector from KAI's values",
-        )
-
-
-def _schedulers(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a problem for each scheduler name in policies that KAI's webhook does not match."""
+        name, hooks = one_line(configuration.name), configuration.pod_hooks
+        missed = [
+            namespace
+            for namespace in cluster.managed
+            if not any(hook.namespace_selector.matches(cluster.labels[namespace]) for hook in hooks)
+        ]
+        if missed:
+            yield problem(
+                f"{name} does not select {listed(missed)}: pods with a share never start",
+                "correct KAI's namespaceLabelSelector, or remove the queue label from these namespaces",
+            )
+        if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
+            labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
+            yield warning(
+                f"{name} selects only pods with the label {listed(labels)} (podLabelSelector); KAI ignores"
+                " other pods",
+                "label the pods, or remove global.podLabelSelector from KAI's values",
+            )
     known = cluster.matched_schedulers
-    if not known:
-        return
     by_scheduler: defaultdict[str, list[str]] = defaultdict(list)
-    for name, policy in cluster.managed.items():
-        by_scheduler[policy.scheduler].append(name)
-    for scheduler in sorted(by_scheduler.keys() - known):
+    for namespace, policy in cluster.managed.items():
+        by_scheduler[policy.scheduler].append(namespace)
+    for scheduler in sorted(by_scheduler.keys() - known) if known else ():
         yield problem(
             f"matches only pods of {listed(known)}, but the policies of"
             f' {listed(by_scheduler[scheduler])} set the scheduler "{one_line(scheduler)}"',
             "correct the label kaishare.dev/scheduler",
         )
+
+
+def _described(configuration: WebhookConfiguration) -> str:
+    lines = (line for hook in configuration.hooks for line in hook.namespace_selector.expressions or ())
+    by_queue = any((line.key, line.operator) == (keys.QUEUE_LABEL, "Exists") for line in lines)
+    label = f", for namespaces with the label {keys.QUEUE_LABEL} (queueLabelSelector)" if by_queue else ""
+    return f"{one_line(configuration.name)}{label}"
 
 
 def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:

@@ -27,15 +27,14 @@ def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     running = cluster.running
     published, deployed = running.published, running.deployed
+    unpublished = one_line(running.unpublished)
     if published is None and deployed is None:
-        yield unknown(
-            f"the webhook's settings are not known: {one_line(running.unpublished)}",
-            "give --default-mode, if the webhook has this option",
-        )
+        what = f"the webhook's settings are not known: {unpublished}"
+        yield unknown(what, "give --default-mode, if the webhook has this option")
         return
     if published is None:
         yield warning(
-            f"not published: {one_line(running.unpublished)}; doctor reads the webhook's Deployment instead",
+            f"not published: {unpublished}; doctor reads the webhook's Deployment instead",
             "upgrade the chart; the log of the webhook says why it cannot write the ConfigMap",
         )
         return
@@ -173,29 +172,23 @@ def _hidden(
     for name in namespaces:
         for requirement in hook.namespace_selector.unmet(cluster.labels[name]):
             by_requirement[requirement.key, str(requirement)].append(name)
+    place = "webhook configuration" if isinstance(hook, Webhook) else "admission policy"
     for (key, wanted), names in sorted(by_requirement.items()):
         labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
         has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
+        do = f"remove the label {key} from" if labels else f"set the label {key} on"
+        advice = f"{do} the namespaces, or remove the requirement from the {place}{_PLATFORM}"
         yield problem(
             f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)};"
             f" they {one_line(has)}",
-            _advice(key, hook, is_present=bool(labels)),
+            "upgrade the chart to this version" if key in _OWN_KEYS else advice,
         )
-    foreign = [line for line in hook.object_selector.unmet({}) if line.key != INJECT]
+    foreign = [str(line) for line in hook.object_selector.unmet({}) if line.key != INJECT]
     if foreign and namespaces:
-        wanted = listed(list(map(str, foreign)))
         yield problem(
-            f"pods are hidden from {hook.name}: its objectSelector requires {wanted}",
+            f"pods are hidden from {hook.name}: its objectSelector requires {listed(foreign)}",
             f"remove the requirement from the configuration, or label the pods{_PLATFORM}",
         )
-
-
-def _advice(key: str, hook: Webhook | PolicySelectors, *, is_present: bool) -> str:
-    if key in _OWN_KEYS:
-        return "upgrade the chart to this version"
-    do = f"remove the label {key} from" if is_present else f"set the label {key} on"
-    place = "webhook configuration" if isinstance(hook, Webhook) else "admission policy"
-    return f"{do} the namespaces, or remove the requirement from the {place}{_PLATFORM}"
 
 
 def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
