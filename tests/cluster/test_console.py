@@ -43,8 +43,11 @@ from tests.support.doctor_findings import doctor
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import egress_option, pod_network
+from tests.support.published_settings import settings_object
 from tests.support.samples import GIB, in_pod, pod_share, sample, snapshot_of
 from tests.support.samples import gpu as sampled_gpu
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode
 from webhook.registration.configurations import UrlTarget
 
 AGENTS = 40
@@ -385,6 +388,20 @@ async def test_policies_of_the_cluster(plane: ControlPlane, managed: None) -> No
     assert speech.split() == ["speech", "team-b", "observe", "-", "-", "-", "0/0", "0"]
     assert broken.split() == ["broken", "team-b", "default", "-", "-", "-", "0/0", "1"]
     assert problem.startswith('problem: broken: kaishare.dev/gpu-fraction: "2" is not allowed')
+
+
+async def test_policies_use_the_published_settings(
+    plane: ControlPlane, admin: Administrator, managed: None
+) -> None:
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": "kaishare"}})
+    settings = DecisionSettings(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({"vision"}))
+    await admin.create(settings_object(settings))
+    async with KubeClient(plane.access()) as client:
+        table = await read_policies(client, "vision")
+        given = await read_policies(client, "vision", Mode.OFF)
+    assert [(row.policy.mode, row.is_excluded) for row in table.rows] == [(Mode.OBSERVE, True)]
+    assert table.notes == ()
+    assert [row.policy.mode for row in given.rows] == [Mode.OFF]
 
 
 async def test_the_policy_of_one_namespace(plane: ControlPlane, managed: None) -> None:

@@ -22,6 +22,7 @@ from kube.access import find_access
 from kube.answers import ApiError
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
+    Canary,
     ca_of,
     configured,
     external_service,
@@ -377,6 +378,40 @@ async def test_behind_a_service_that_cannot_be_dialled_from_here(
         (finding,) = report.of("certificate")
         assert finding.state is State.UNKNOWN
         assert finding.what == f"not checked from here: {here}:1: Connection refused"
+
+
+async def test_a_requirement_of_a_platform_hides_a_namespace(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    hidden, control = "compared-hidden", "compared-other"
+    for name, more in ((hidden, {"control-plane": "true"}), (control, {})):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": name}})
+        labels = {"kai.scheduler/queue": "team-a", **more}
+        await admin.merge(f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}})
+    async with recording(tmp_path) as recorder:
+        mutating, validating = our_configurations(UrlTarget(recorder.url), recorder.ca_bundle)
+        selector = mutating["webhooks"][0]["namespaceSelector"]["matchExpressions"]
+        selector.append({"key": "control-plane", "operator": "DoesNotExist"})
+        async with configured(admin.client, mutating, validating):
+            report = await examined(plane)
+
+            async def is_called() -> bool:
+                await Canary(admin.client, control).pod()
+                return bool(recorder.paths())
+
+            await until(is_called, "the API server calls the webhook for the other namespace")
+            await Canary(admin.client, hidden).pod()
+            assert recorder.paths() == [], "the API server sees the namespace as doctor does"
+    assert (
+        f"problem: managed namespaces: {hidden}: hidden from pods.mutate.kaishare.dev, whose namespaceSelector"
+        " requires control-plane DoesNotExist; they have the label control-plane=true"
+    ) in report.wrong
+    assert (
+        "warning: mutating webhook: pods.mutate.kaishare.dev: namespaceSelector also requires control-plane"
+        " DoesNotExist"
+    ) in report.wrong
+    await admin.delete(f"/api/v1/namespaces/{hidden}")
+    await admin.delete(f"/api/v1/namespaces/{control}")
 
 
 # --- the command ---
