@@ -7,7 +7,6 @@ and PodGroups have definitions that keep any object.
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +39,7 @@ from tests.support.waiting import until
 from tests.support.webhook_checks import examine
 from tests.support.webhook_recorder import recording
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
+from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, UrlTarget
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
 VISION = "doctor-vision"
@@ -329,55 +328,6 @@ async def test_another_server_behind_the_service_is_a_problem_only_inside_the_cl
     assert (
         "another server answers, with a certificate for 127.0.0.1, kaishare-webhook.default.svc" in seen.what
     )
-
-
-def own_address() -> str:
-    """Return an address of this machine that an endpoint may have, which excludes loopback. Nothing is sent."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("203.0.113.7", 1))
-        address: str = probe.getsockname()[0]
-        if not address.startswith("127."):
-            return address
-    pytest.skip("this machine has no address but loopback")
-
-
-async def test_behind_a_service_that_cannot_be_dialled_from_here(
-    plane: ControlPlane, admin: Administrator, vision: str
-) -> None:
-    here = own_address()
-    ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
-    target: Target = ServiceTarget(namespace="default", name="kaishare-pods")
-    port = {"name": "https", "port": 443}
-    await admin.create(
-        {
-            "kind": "Service",
-            "metadata": {"name": "kaishare-pods", "namespace": "default"},
-            "spec": {"ports": [{**port, "targetPort": 8443}]},
-        }
-    )
-    async with configured(admin.client, *our_configurations(target, ca)):
-        report = await examined(plane)
-        assert [result.what for result in report.of("certificate")] == [
-            "Service default/kaishare-pods has no ready endpoint"
-        ]
-        await admin.create(
-            {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "addressType": "IPv4",
-                "metadata": {
-                    "name": "kaishare-pods-1",
-                    "namespace": "default",
-                    "labels": {"kubernetes.io/service-name": "kaishare-pods"},
-                },
-                "endpoints": [{"addresses": [here], "conditions": {"ready": True}}],
-                "ports": [{**port, "port": 1}],
-            }
-        )
-        report = await examined(plane)
-        (finding,) = report.of("certificate")
-        assert finding.state is State.UNKNOWN
-        assert finding.what == f"not checked from here: {here}:1: Connection refused"
 
 
 async def test_a_requirement_of_a_platform_hides_a_namespace(

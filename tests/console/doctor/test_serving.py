@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -15,9 +16,16 @@ from certs.authority import Authority
 from console.cluster.facts import FactReader
 from console.doctor.check_results import CheckResult, State
 from console.doctor.serving import bundle_result, webhook_is_trusted
+from kube.client import KubeClient
 from kube.metadata import ObjectMeta
+from tests.support.api_server import ApiServer, lists, says
 from tests.support.cluster_facts import but, whole
-from webhook.registration.configuration_objects import ClientConfig, Webhook, WebhookConfiguration
+from webhook.registration.configuration_objects import (
+    ClientConfig,
+    ServiceReference,
+    Webhook,
+    WebhookConfiguration,
+)
 from webhook.registration.configurations import MUTATE
 
 NOW = datetime.now(UTC)
@@ -131,3 +139,34 @@ async def test_an_invalid_address_is_a_problem(url: str) -> None:
     seen = await results_of(url, Authority.create(now=NOW).pair.certificate_pem)
     assert seen["certificate"].state is State.PROBLEM
     assert "not an https address" in seen["certificate"].what
+
+
+PORT = {"name": "https", "port": 443}
+SLICE = {
+    "metadata": {"name": "s"},
+    "endpoints": [{"addresses": ["127.0.0.1"]}],
+    "ports": [{**PORT, "port": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("ports", "slices", "expected"),
+    [
+        ([PORT], [], "problem: Service kaishare/w has no ready endpoint"),
+        ([PORT], [{**SLICE, "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": False}}]}], "problem: Service kaishare/w has no ready endpoint"),
+        ([{**PORT, "port": 8443}], [SLICE], "problem: Service kaishare/w has no port 443"),
+        ([PORT], [SLICE], "unknown: not checked from here: 127.0.0.1:1: Connection refused"),
+    ],
+)  # fmt: skip
+async def test_the_endpoints_of_the_service_are_dialled(
+    server: ApiServer, client: KubeClient, ports: list[Any], slices: list[Any], expected: str
+) -> None:
+    service = {"metadata": {"name": "w"}, "spec": {"ports": ports}}
+    server.refusals = {"/services/w": says(json.dumps(service)), "/endpointslices": lists(*slices)}
+    bundle = Authority.create(now=NOW).pair.certificate_pem
+    reference = ServiceReference(namespace="kaishare", name="w")
+    hook = Webhook(name=MUTATE, client_config=ClientConfig(service=reference, ca_bundle=bundle))
+    own = WebhookConfiguration(metadata=ObjectMeta(name="kai-00-kaishare"), webhooks=[hook])
+    cluster = but(mutating=whole(own), validating=whole())
+    _, result = [each async for each in webhook_is_trusted(cluster, FactReader(client))]
+    assert f"{result.state}: {result.what}".startswith(expected)

@@ -11,7 +11,7 @@ from console.doctor import accounting
 from console.doctor.accounting import requests_add_up
 from console.doctor.cluster_state import reread
 from kube.client import KubeClient
-from tests.console.doctor.accounting.test_books import MET, with_ranks
+from tests.console.doctor.accounting.test_books import COUNTS, FITS, MET, books, with_ranks
 from tests.support.api_server import ApiServer, refuses
 from tests.support.cluster_facts import but, installed, namespace, of_kai, whole
 from tests.support.kai_accounts import KaiAccounts
@@ -61,73 +61,35 @@ def attacked() -> KaiAccounts:
     return accounts.add_up()
 
 
-async def test_a_cluster_without_a_difference_is_read_once(server: ApiServer, client: KubeClient) -> None:
-    accounts = KaiAccounts.of_two_nodes()
-    accounts.run("w1", 2)
-    serve(server, accounts.add_up())
-    doctor = Doctor(server, client)
-    assert await doctor.examine() == [
-        "ok: the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes"
-    ]
-    assert doctor.pauses == 0
-    assert [len(server.requested_paths(path)) for path in LISTS.values()] == [1, 1, 1, 1]
+async def test_a_second_reading_is_made_for_differences_only(server: ApiServer, client: KubeClient) -> None:
+    for accounts, pauses in ((books().pod("w1", 2).add_up(), 0), (attacked(), 1)):
+        serve(server, accounts)
+        server.requests.clear()
+        doctor = Doctor(server, client)
+        (line,) = await doctor.examine()
+        assert line.startswith("problem: node gpu-node-0 has 2 GPUs" if pauses else f"{FITS} 1 pod add up")
+        assert doctor.pauses == pauses
+        assert [len(server.requested_paths(path)) for path in LISTS.values()] == [1 + pauses] * 4
 
 
-async def test_a_difference_in_both_readings_is_reported(server: ApiServer, client: KubeClient) -> None:
-    serve(server, attacked())
-    doctor = Doctor(server, client)
-    (line,) = await doctor.examine()
-    assert line.startswith("problem: node gpu-node-0 has 2 GPUs")
-    assert doctor.pauses == 1
-    assert [len(server.requested_paths(path)) for path in LISTS.values()] == [2, 2, 2, 2]
-
-
-async def test_a_status_that_follows_is_no_difference(server: ApiServer, client: KubeClient) -> None:
-    """KAI writes the figures of PodGroup and queue about a second after the binding."""
-    accounts = KaiAccounts.of_two_nodes()
-    accounts.run("new", 1, counted="0")
-    serve(server, accounts.add_up())
-    later = KaiAccounts.of_two_nodes()
-    later.run("new", 1)
-    assert await Doctor(server, client, later.add_up()).examine() == [
-        "ok: the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes"
-    ]
-
-
-async def test_a_queue_whose_pods_change_is_unknown(server: ApiServer, client: KubeClient) -> None:
-    """Each reading meets another pod before its status: the difference is 1 GPU twice, of different pods."""
-    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
-    accounts.run("first", 1, counted="0")
-    later.run("first", 1)
-    later.run("second", 1, counted="0")
-    serve(server, accounts.add_up())
-    assert await Doctor(server, client, later.add_up()).examine() == [
-        "unknown: 1 figure changed between two readings, and could not be compared",
-        "ok: the requests of 2 pods add up to KAI's figures in 2 queues and fit on 2 nodes",
-    ]
-
-
-async def test_different_pods_with_the_same_totals_are_no_difference_that_lasts(
-    server: ApiServer, client: KubeClient
+@pytest.mark.parametrize(
+    ("accounts", "later", "expected"),
+    [
+        # KAI writes the figures of PodGroup and queue about a second after the binding.
+        (books().pod("new", 1, counted="0"), books().pod("new", 1), [f"{FITS} 1 pod add up to KAI's figures in 3 queues"]),
+        # Each reading meets another pod before its status: the difference is 1 GPU twice, of different pods.
+        (books().pod("first", 1, counted="0"), books().pod("first", 1).pod("second", 1, counted="0"), ["unknown: 1 figure changed between two readings, and could not be compared", f"{FITS} 2 pods add up to KAI's figures in 2 queues"]),
+        (books().pod("first", 1, counted="0"), books().pod("second", 1, counted="0"), ["unknown: 1 figure changed", FITS]),
+        (books().pod("false", fraction="0.5", counted="0"), books().pod("false", fraction="0.5", counted="0").pod("second", 1), [f"{COUNTS} 1.5 GPUs, and KAI counts 1 GPU: team-b/false"]),
+    ],
+)  # fmt: skip
+async def test_only_what_lasts_is_a_finding(
+    server: ApiServer, client: KubeClient, accounts: KaiAccounts, later: KaiAccounts, expected: list[str]
 ) -> None:
-    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
-    accounts.run("first", 1, counted="0")
-    later.run("second", 1, counted="0")
     serve(server, accounts.add_up())
     lines = await Doctor(server, client, later.add_up()).examine()
-    assert [line.partition(":")[0] for line in lines] == ["unknown", "ok"]
-
-
-async def test_a_difference_that_lasts_among_changing_pods(server: ApiServer, client: KubeClient) -> None:
-    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
-    for each in (accounts, later):
-        each.run("false", fraction="0.5", counted="0")
-    later.run("second", 1)
-    serve(server, accounts.add_up())
-    (line,) = await Doctor(server, client, later.add_up()).examine()
-    assert line == (
-        'problem: the pods of queue "team-b" request 1.5 GPUs, and KAI counts 1 GPU: team-b/false'
-    )
+    assert len(lines) == len(expected), lines
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
 
 
 async def test_a_queue_controller_that_stands_still(server: ApiServer, client: KubeClient) -> None:
@@ -136,8 +98,7 @@ async def test_a_queue_controller_that_stands_still(server: ApiServer, client: K
     serve(server, accounts)
     (line,) = await Doctor(server, client).examine()
     assert line == (
-        'problem: the pods of queue "team-b" request 1 GPU, and KAI counts 0 GPUs, although the figures of its'
-        " PodGroups agree with the pods"
+        f"{COUNTS} 1 GPU, and KAI counts 0 GPUs, although the figures of its PodGroups agree with the pods"
     )
 
 
