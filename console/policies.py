@@ -13,15 +13,17 @@ import yaml
 
 from console.caller import add_cluster_options, add_running_default_mode, cluster_access
 from console.cluster.facts import FactReader
-from console.cluster_reading import (
+from console.cluster.webhook import (
+    MUTATING,
     VIEW_IS_ENOUGH,
+    RunningSettings,
     does_not_exist,
     fetch_namespaces,
     may_not_get,
     may_not_list,
+    read_running_settings,
+    webhook_namespace,
 )
-from console.doctor.api_reader import ApiReader, ListSpec
-from console.doctor.webhook_deployment import RunningSettings, read_running_settings, webhook_namespace
 from console.text_table import GAP, column_widths, table_lines
 from kai import keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
@@ -43,15 +45,9 @@ from webhook.namespaces.file_policies import PoliciesError
 from webhook.namespaces.policy_source import MANAGED
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, policy_json
-from webhook.registration.configuration_objects import WebhookConfiguration, read_configuration
+from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 
-_CONFIGURATIONS: Final = ListSpec(
-    resource="mutatingwebhookconfigurations",
-    group="admissionregistration.k8s.io",
-    verb="get",
-    without="the excluded namespaces are not known",
-)
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _LIST_SECONDS: Final = 120.0
 _INSTEAD: Final = "policies -n NAMESPACE shows one namespace with your rights"
@@ -100,16 +96,16 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
 
     `default_mode` is the webhook's --default-mode; None reads it from the cluster.
     """
-    reader = ApiReader(client)
-    webhooks = await reader.get(_CONFIGURATIONS, CONFIGURATION_NAME, read_configuration)
-    configuration = webhooks if isinstance(webhooks, WebhookConfiguration) else None
+    reader = FactReader(client)
+    webhooks = await reader.get(MUTATING, CONFIGURATION_NAME)
+    configuration = webhooks.value
     running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
     source = running.published or running.deployed
     return WebhookScope(
         default_mode=running.rules.default_mode,
         excluded=_excluded(running, configuration),
         reads_labels=source is None or source.policies != "files",
-        notes=() if webhooks is None else tuple(_notes(running, configuration)),
+        notes=() if webhooks.is_missing else tuple(_notes(running, configuration)),
     )
 
 

@@ -18,7 +18,7 @@ from kai import keys
 from kai.numbers import parse_quantity
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.queue import Queue
-from kube.metadata import ObjectMeta, Requirement, Time, resource_path
+from kube.metadata import EVERYTHING, LabelSelector, ObjectMeta, Requirement, Time, resource_path
 from service.text import one_line
 
 T = TypeVar("T")
@@ -735,6 +735,91 @@ class EndpointSlice(Struct, frozen=True):
     ports: list[ServicePort] | None = None
 
 
+class AdmissionRule(Struct, frozen=True, rename="camel"):
+    """A rule of an admission policy: the requests that it judges."""
+
+    api_groups: list[str] | None = None
+    api_versions: list[str] | None = None
+    operations: list[str] | None = None
+    resources: list[str] | None = None
+    resource_names: list[str] | None = None
+    scope: str = "*"
+
+
+class AdmissionMatch(Struct, frozen=True, rename="camel"):
+    """The requests that an admission policy or its binding selects."""
+
+    namespace_selector: LabelSelector = EVERYTHING
+    object_selector: LabelSelector = EVERYTHING
+    resource_rules: list[AdmissionRule] | None = None
+    exclude_resource_rules: list[AdmissionRule] | None = None
+    match_policy: str = "Equivalent"
+
+
+class NamedExpression(Struct, frozen=True):
+    """A variable or a matchCondition of an admission policy."""
+
+    name: str
+    expression: str
+
+
+class Validation(Struct, frozen=True, rename="camel"):
+    """A rule of a ValidatingAdmissionPolicy."""
+
+    expression: str
+    message: str = ""
+    message_expression: str = ""
+
+
+class _JsonPatch(Struct, frozen=True):
+    expression: str | None = None
+
+
+class PolicyMutation(Struct, frozen=True, rename="camel"):
+    """A change of a MutatingAdmissionPolicy."""
+
+    json_patch: _JsonPatch = _JsonPatch()
+
+
+class AdmissionPolicySpec(Struct, frozen=True, rename="camel"):
+    """`spec` of a ValidatingAdmissionPolicy or a MutatingAdmissionPolicy."""
+
+    match_constraints: AdmissionMatch = AdmissionMatch()
+    match_conditions: list[NamedExpression] | None = None
+    variables: list[NamedExpression] | None = None
+    validations: list[Validation] | None = None
+    mutations: list[PolicyMutation] | None = None
+    failure_policy: str = "Fail"
+    reinvocation_policy: str = ""
+    param_kind: dict[str, str] | None = None
+
+
+class AdmissionPolicy(Struct, frozen=True):
+    """A ValidatingAdmissionPolicy or a MutatingAdmissionPolicy."""
+
+    metadata: FullMeta
+    spec: AdmissionPolicySpec = AdmissionPolicySpec()
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return self.metadata.name
+
+
+class _BindingSpec(Struct, frozen=True, rename="camel"):
+    policy_name: str = ""
+    validation_actions: list[str] | None = None
+    match_resources: AdmissionMatch = AdmissionMatch()
+    param_ref: dict[str, Any] | None = None
+
+
+class AdmissionBinding(Struct, frozen=True):
+    """A binding of an admission policy."""
+
+    metadata: FullMeta
+    spec: _BindingSpec = _BindingSpec()
+
+
 PODS: Final = Kind("", "v1", "pods", "Pod", Pod)
 NODES: Final = Kind("", "v1", "nodes", "Node", Node)
 NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", Namespace)
@@ -751,3 +836,22 @@ QUEUES: Final = Kind("scheduling.run.ai", "v2", "queues", "Queue", Queue)
 POD_GROUPS: Final = Kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", PodGroup)
 BIND_REQUESTS: Final = Kind("scheduling.run.ai", "v1alpha2", "bindrequests", "BindRequest", BindRequest)
 SHARDS: Final = Kind("kai.scheduler", "v1", "schedulingshards", "SchedulingShard", SchedulingShard)
+RUNTIME_CLASSES: Final = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", PartialObject)
+
+_ADMISSION: Final = "admissionregistration.k8s.io"
+MUTATING_POLICIES: Final = Kind(
+    _ADMISSION, "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", AdmissionPolicy
+)
+MUTATING_BINDINGS: Final = Kind(
+    _ADMISSION, "v1", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", AdmissionBinding
+)
+VALIDATING_POLICIES: Final = Kind(
+    _ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", AdmissionPolicy
+)
+VALIDATING_BINDINGS: Final = Kind(
+    _ADMISSION,
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    AdmissionBinding,
+)

@@ -43,6 +43,7 @@ from service.text import MALFORMED, one_line, quoted
 AGENT_NAMESPACE: Final = "kaishare-agent"  # the chart's agent.namespace
 AGENT_ACCOUNT: Final = "kaishare-reader"  # the chart's service account for readers of the agents
 AGENT_AUDIENCE: Final = "kaishare-agent"  # equals gpuagent.server.agent_server.AUDIENCE
+VERSION_LABEL: Final = "app.kubernetes.io/version"
 AGENT_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
 NETWORK_ADVICE: Final = "check that networkPolicies.apiServerCIDRs lets the API server reach the agents"
 MOST_AT_ONCE: Final = 16  # requests to agents
@@ -398,7 +399,7 @@ def _agent_pod(pod: Pod) -> AgentPod:
         node=pod.spec.node_name,
         has_tls=any(map(_is_probed_with_tls, own)),
         port=next(map(_port_of, own), None) or _PORT,
-        version=metadata.labels.get("app.kubernetes.io/version", ""),
+        version=metadata.labels.get(VERSION_LABEL, ""),
         created_at=metadata.creation_timestamp,
         is_ready=status.is_ready,
         trouble=status.trouble,

@@ -180,6 +180,7 @@ class FactReader:
         decode: Callable[[bytes], T | None] | None = None,
         accept: str = "application/json",
         what: str = "",
+        keeps_little: bool = False,
     ) -> Fact[tuple[T, ...]]:
         """List objects, in one namespace or in all.
 
@@ -191,6 +192,7 @@ class FactReader:
                 may raise msgspec's errors.
             accept: media type.
             what: the objects in a few words; by default the resource and the namespace.
+            keeps_little: whether `decode` keeps little of each object, so that its size is no limit.
         """
         what = what or f"{kind.resource}{_place(namespace)}"
         read = decode or kind.decode
@@ -211,7 +213,8 @@ class FactReader:
                     if item is None:
                         continue
                     kept_bytes += len(document)
-                    if len(kept) == MOST_OBJECTS or kept_bytes > MOST_BYTES:
+                    is_large = kept_bytes > MOST_BYTES and not keeps_little
+                    if is_large or len(kept) == MOST_OBJECTS:
                         is_cut = True
                         break
                     kept.append(item)

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from msgspec import Raw, Struct
 
-from console.cluster_reading import fetch_namespaces
+from console.cluster.webhook import fetch_namespaces
 from kai.keys import QUEUE_LABEL
 from kube.access import client_context
 from kube.answers import TRANSPORT_ERRORS, ApiError, Unreachable, status_error, transport_error_text

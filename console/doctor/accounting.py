@@ -1,143 +1,134 @@
-"""The check `accounting`: reads what it compares, again if there is a difference, and reports what lasts.
+"""The checks `accounting` and `distributed jobs`: the books of KAI, counted once more.
 
-Among the same pods are the ranks of distributed jobs. Pure.
+The pods' own requests are added up by node, shared GPU and queue, and compared with KAI's figures.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
+from console.cluster.facts import FactReader, Why, items
 from console.doctor.accounting_reading import (
-    CHECK,
-    REMEDY,
-    Difference,
+    CLAIMS,
+    DEFAULT_SUBGROUP,
     GpuRequest,
-    Key,
     Reading,
-    SumComparison,
-    read_request,
+    gpus,
+    read_books,
+    titles,
 )
-from console.doctor.accounting_sums import compare_limits, compare_nodes, compare_status
-from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
-from console.doctor.check_results import CheckResult, limited, ok, problem, unknown, warning
-from console.doctor.cluster_state import Cluster, reread
-from console.doctor.kai_checks import matched_schedulers
+from console.doctor.check_results import CheckResult, limited, named, ok, problem, unknown, warning
+from console.doctor.cluster_state import ClusterFacts, reread
 from kai import keys
-from kai.installation import RESERVATION_NAMESPACE
-from service.text import counted, listed, quoted
+from kai.queue import Queue
+from kube.kinds import PodGroup, gpu_amount
+from service.text import MOST_LINES, counted, joined, listed, one_line, quoted
 from webhook.policy.labels import Distributed
 
-_RANKS: Final = "distributed jobs"
+TOLERANCE: Final = 0.001
+"""Difference of two figures that are equal, in GPUs: KAI's status rounds each pod up to 10^-9."""
+REMEDY: Final = (
+    "compare the labels and annotations of these pods with their requests, delete and recreate the pods, and"
+    " install the guard with guard.action=deny"
+)
+_WITHOUT: Final = "the requests of pods were not compared with KAI's figures"
 _LONG: Final = timedelta(minutes=5)
 """Age of a request to delete a pod from which the pod is reported; most pods end within 30 s."""
+_PAUSE_SECONDS: Final = 4.0
+"""Pause before the second reading. KAI writes its status about a second after a change."""
+_DIGITS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedReading:
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two figures that should be equal, or a sum above its limit."""
+
+    finding: CheckResult
+    evidence: Collection[object]
+    """What the difference consists of. It lasts if a part of it is in both readings."""
+
+
+@dataclass(slots=True)
+class Comparison:
     """What one reading shows."""
 
     reading: Reading
-    status: SumComparison = field(default_factory=SumComparison)
-    nodes: SumComparison = field(default_factory=SumComparison)
-    differences: Mapping[Key, Difference]
+    differences: dict[tuple[str, ...], Difference] = field(default_factory=dict)
+    """Differences by the figure: its kind, and the name of the queue, node or GPU group."""
+    compared: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Numbers of the queues and nodes whose figures could be compared."""
+    unknown: defaultdict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(dict))
+    """Queues and nodes whose figures could not be compared, with the pods that prevented it."""
+
+    def differ(
+        self, *key: str, what: str, remedy: str = REMEDY, evidence: Collection[object] = (None,)
+    ) -> None:
+        """Add a difference."""
+        self.differences[key] = Difference(problem(what, remedy), evidence)
 
 
-def evaluate(reading: Reading) -> EvaluatedReading:
-    """Compare all figures of a reading. Pure.
+async def requests_add_up(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield findings about pods whose requests differ from KAI's figures.
 
-    Without a part of the objects or without figures of KAI, `Queue.status` is not compared. A sum that is
-    too large in spite of a missing object is a difference all the same.
+    A difference in the first reading is reported only if a second reading has it, too.
     """
-    status = compare_status(reading) if reading.is_whole and reading.has_figures else SumComparison()
-    nodes = compare_nodes(reading)
-    differences = (
-        *status.differences,
-        *compare_limits(reading),
-        *nodes.differences,
-        *_unknown_subgroups(reading),
-    )
-    by_key = {difference.key: difference for difference in differences}
-    return EvaluatedReading(reading=reading, status=status, nodes=nodes, differences=by_key)
+    if cluster.queues.why is Why.UNSERVED:
+        return  # the check of the queues reports it
+    books = await read_books(reader, cluster)
+    if books is None:
+        yield unknown(f"not checked: {_WITHOUT}, because they could not be read")
+        return
+    first = last = evaluate(books)
+    if first.differences:
+        await asyncio.sleep(_PAUSE_SECONDS)
+        books = await read_books(reader, await reread(reader, cluster))
+        if books is None:
+            yield unknown(f"{_WITHOUT}, because the second reading failed")
+            return
+        last = evaluate(books)
+    keeping = {name for name, policy in cluster.managed.items() if policy.distributed is Distributed.KEEP}
+    ranks = named("distributed jobs", rank_findings(books, keeping))
+    for result in (*persistent_findings(first, last), *ranks):
+        yield result
 
 
-def persistent_findings(first: EvaluatedReading, last: EvaluatedReading) -> Iterator[CheckResult]:
-    """Yield the findings that both readings have in common.
-
-    Args:
-        first: the first reading.
-        last: a reading some seconds later, or the first one again if it has no difference.
-    """
+def persistent_findings(first: Comparison, last: Comparison) -> Iterator[CheckResult]:
+    """Yield the findings that both readings have in common; they may be the same reading."""
     findings = [
         difference.finding
         for key, difference in last.differences.items()
-        if difference.persists_since(first.differences.get(key))
+        if key in first.differences
+        and not set(difference.evidence).isdisjoint(first.differences[key].evidence)
     ]
     yield from limited(findings, "more difference")
     deleted = list(_deleted_pods(last.reading))
     yield from deleted
-    yield from _unknown(last)
+    for kind in ("queue", "node"):
+        unclear = last.unknown[kind]
+        if unclear:
+            reasons = {reason for pods in unclear.values() for reason in pods}
+            yield unknown(
+                f"the sum of {counted(len(unclear), kind)} is unknown:"
+                f" {listed([quoted(name) for name in unclear])}; pods: {listed(reasons)}"
+            )
     if not last.reading.has_figures:
         yield unknown(
-            CHECK,
             "KAI has written no figures: the requests of pods were compared with limits and nodes only",
             "run KAI with its podgroupcontroller and queuecontroller",
         )
     changing = len(last.differences) - len(findings)
     if changing:
         yield unknown(
-            CHECK,
             f"{counted(changing, 'figure')} changed between two readings, and could not be compared",
             "run doctor again",
         )
     if last.reading.is_whole and last.reading.has_figures and not findings and not deleted:
-        yield _agreement(last)
-
-
-def _agreement(evaluation: EvaluatedReading) -> CheckResult:
-    queues, nodes = evaluation.status.compared, evaluation.nodes.compared
-    pods = len(evaluation.reading.pods.items)
-    return ok(
-        CHECK,
-        f"the requests of {counted(pods, 'pod')} add up to KAI's figures in"
-        f" {counted(len(queues), 'queue')} and fit on {counted(len(nodes), 'node')}",
-    )
-
-
-def _unknown(evaluation: EvaluatedReading) -> Iterator[CheckResult]:
-    for kind, comparison in (("queue", evaluation.status), ("node", evaluation.nodes)):
-        if comparison.unknown:
-            names = [quoted(name) for name in comparison.unknown]
-            reasons = {reason for pods in comparison.unknown.values() for reason in pods}
-            yield unknown(
-                CHECK,
-                f"the sum of {counted(len(names), kind)} is unknown: {listed(names)}; pods:"
-                f" {listed(reasons)}",
-            )
-
-
-def _unknown_subgroups(reading: Reading) -> list[Difference]:
-    """Return the pods whose PodGroup lacks their subgroup.
-
-    KAI's scheduler does not count such a pod in its queue and cannot evict it (`job_info.go`, AddTaskInfo,
-    v0.9.8 to v0.17.0). A change of the owner, such as fewer groups of workers, has the same effect.
-    """
-    pods = {}
-    for pod in reading.pods.items:
-        group = reading.group_of(pod)
-        if group is not None and pod.deleted_at is None and pod.subgroup not in group.pod_subgroups:
-            pods[pod.name] = f"{pod.name} (subgroup {quoted(pod.subgroup)})"
-    if not pods:
-        return []
-    finding = problem(
-        CHECK,
-        f"{counted(len(pods), 'pod')} with GPUs in a subgroup that the PodGroup lacks, which KAI counts in no"
-        f" queue: {listed(pods.values())}",
-        f"compare the label {keys.SUBGROUP_NAME} with spec.subGroups of the PodGroup; {REMEDY}",
-    )
-    return [Difference(key=("subgroups",), evidence=pods.keys(), finding=finding)]
+        pods = counted(len(items(last.reading.pods)), "pod")
+        queues, nodes = counted(last.compared["queue"], "queue"), counted(last.compared["node"], "node")
+        yield ok(f"the requests of {pods} add up to KAI's figures in {queues} and fit on {nodes}")
 
 
 def _age(age: timedelta) -> str:
@@ -150,19 +141,19 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
     KAI's scheduler no longer counts them in their queue (`pod_status.go`: Releasing is not allocated), and
     counts them on their node.
     """
+    now = reading.cluster.now
     deleted = [
-        (pod, pod.deleted_at)
-        for pod in reading.pods.items
+        (pod.name, pod.deleted_at)
+        for pod in items(reading.pods)
         if pod.deleted_at is not None and reading.queue_of(pod) is not None
     ]
-    if deleted and reading.now is None:
-        yield unknown(CHECK, "the API server's time is unknown: deleted pods that still run were not checked")
-    if reading.now is None:
+    if now is None:
+        if deleted:
+            yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
         return
-    old = {f"{pod.name} ({_age(reading.now - at)})" for pod, at in deleted if reading.now - at > _LONG}
+    old = {f"{name} ({_age(now - at)})" for name, at in deleted if now - at > _LONG}
     if old:
         yield warning(
-            CHECK,
             f"{counted(len(old), 'deleted pod')} with GPUs, which KAI no longer counts in a queue:"
             f" {listed(old)}",
             "compare terminationGracePeriodSeconds and finalizers of these pods, and look at their nodes; the"
@@ -171,15 +162,11 @@ def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
 
 
 def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[CheckResult]:
-    """Yield a warning about ranks of one job on one GPU, else the number of ranks; nothing without ranks.
+    """Yield a warning about ranks of one job, those of one PodGroup, on one GPU; else the number of ranks.
 
-    Pods with the same PodGroup belong to one job.
-
-    Args:
-        reading: the pods.
-        namespaces: namespaces whose ranks are to keep their whole GPUs.
+    Namespaces are those whose ranks are to keep their whole GPUs.
     """
-    ranks = [pod for pod in reading.pods.items if pod.evidence and pod.namespace in namespaces]
+    ranks = [pod for pod in items(reading.pods) if pod.evidence and pod.namespace in namespaces]
     by_gpu: dict[tuple[str, str, str], list[GpuRequest]] = {}
     for pod in ranks:
         for gpu in pod.gpu_groups if pod.pod_group else ():
@@ -189,87 +176,284 @@ def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[Che
     }
     if together:
         yield warning(
-            _RANKS,
             f"{counted(len(together), 'rank')} on a GPU with another rank of the job: {listed(together)}",
             'give ranks whole GPUs: annotation kaishare.dev/whole-gpu: "true" in the template, and no share;'
             " or allow it with kaishare.dev/distributed=share on the namespace",
         )
     elif ranks:
         whole = sum(pod.share is None for pod in ranks)
-        yield ok(_RANKS, f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")
+        yield ok(f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")
 
 
-_PAUSE_SECONDS: Final = 4.0
-"""Pause before the second reading. KAI writes its status about a second after a change."""
+def evaluate(reading: Reading) -> Comparison:
+    """Compare all figures of a reading.
 
-_CONTROLLERS: Final = frozenset({"podgroupcontroller", "queuecontroller"})
-"""KAI's programs that write the status of PodGroups and queues."""
-
-_WITHOUT: Final = "the requests of pods were not compared with KAI's figures"
-_PODS: Final = ListSpec(
-    resource="pods",
-    params={"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"},
-    without=_WITHOUT,
-)
-
-
-async def accounting_findings(
-    reader: ApiReader, cluster: Cluster, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-) -> list[CheckResult]:
-    """Return findings about pods whose requests differ from KAI's figures.
-
-    A difference in the first reading is reported only if a second reading has it, too.
-
-    Args:
-        reader: for the API server.
-        cluster: the state of the cluster, with the queues, PodGroups and nodes of the first reading.
-        sleep: waits for a number of seconds.
+    Without a part of the objects or without figures of KAI, `Queue.status` is not compared. A sum that is
+    too large in spite of a missing object is a difference all the same.
     """
-    if cluster.queues.outcome is ListOutcome.UNSERVED:
-        return []  # the check of the queues reports it
-    first = await _read(reader, cluster)
-    if first is None:
-        return [unknown(CHECK, f"not checked: {_WITHOUT}, because they could not be read")]
-    evaluation = last = evaluate(first)
-    if evaluation.differences:
-        await sleep(_PAUSE_SECONDS)
-        again = await _read(reader, await reread(reader, cluster))
-        if again is None:
-            return [unknown(CHECK, f"{_WITHOUT}, because the second reading failed")]
-        last = evaluate(again)
-    keeping = {name for name, policy in cluster.managed.items() if policy.distributed is Distributed.KEEP}
-    ranks = rank_findings(last.reading, keeping)
-    return [*persistent_findings(evaluation, last), *ranks]
+    result = Comparison(reading)
+    if reading.is_whole and reading.has_figures:
+        _compare_status(result)
+    _compare_limits(result)
+    _compare_nodes(result)
+    _compare_subgroups(result)
+    return result
 
 
-async def _read(reader: ApiReader, cluster: Cluster) -> Reading | None:
-    """Read the pods; None if queues, PodGroups or pods could not be read."""
-    if not cluster.queues.is_known or not cluster.pod_groups.is_known:
+def _compare_subgroups(result: Comparison) -> None:
+    """Add the pods whose PodGroup lacks their subgroup.
+
+    KAI's scheduler does not count such a pod in its queue and cannot evict it (`job_info.go`, AddTaskInfo,
+    v0.9.8 to v0.17.0). A change of the owner, such as fewer groups of workers, has the same effect.
+    """
+    pods = {}
+    for pod in items(result.reading.pods):
+        group = result.reading.group_of(pod)
+        if group is not None and pod.deleted_at is None and pod.subgroup not in _pod_subgroups(group):
+            pods[pod.name] = f"{pod.name} (subgroup {quoted(pod.subgroup)})"
+    if pods:
+        result.differ(
+            "subgroups",
+            what=f"{counted(len(pods), 'pod')} with GPUs in a subgroup that the PodGroup lacks, which KAI"
+            f" counts in no queue: {listed(pods.values())}",
+            remedy=f"compare the label {keys.SUBGROUP_NAME} with spec.subGroups of the PodGroup; {REMEDY}",
+            evidence=pods.keys(),
+        )
+
+
+def _pod_subgroups(group: PodGroup) -> Collection[str]:
+    """Return the subgroups whose pods KAI counts: those without children (`subgroup_info/factory.go`)."""
+    subgroups = group.spec.sub_groups or ()
+    parents = {subgroup.parent.lower() for subgroup in subgroups if subgroup.parent}
+    return {subgroup.name for subgroup in subgroups if subgroup.name not in parents} or {DEFAULT_SUBGROUP}
+
+
+def _compare_nodes(result: Comparison) -> None:
+    """Compare the requests of all pods on each node with its GPUs, and the shares of each GPU with one GPU.
+
+    Every pod counts, of any scheduler, also while it is being deleted: it holds its GPUs until it has ended.
+    A sum that is too large in spite of a missing figure is a difference; any other sum is then unknown.
+    Shares of one GPU are in the units of memory that KAI's scheduler compares (`gpu_sharing_node_info.go`),
+    so that eight shares of 0.125 are one GPU, although each counts as 0.13 in its queue.
+    """
+    reading = result.reading
+    sums: defaultdict[str, float] = defaultdict(float)
+    shared: defaultdict[tuple[str, str], dict[GpuRequest, float]] = defaultdict(dict)
+    pods: defaultdict[str, list[GpuRequest]] = defaultdict(list)
+    unknown: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in items(reading.pods):
+        pods[pod.node].append(pod)
+        sums[pod.node] += pod.whole
+        part = reading.node_of(pod).on_gpu(pod.share) if pod.share else 0.0
+        if part is None or pod.obstacle not in ("", CLAIMS):
+            unknown[pod.node].append(pod.not_counted)
+        elif pod.share:
+            sums[pod.node] += part * pod.share.devices
+            for group in pod.gpu_groups:
+                shared[pod.node, group][pod] = part
+    for node in items(reading.cluster.nodes):
+        name, total = node.name, sums[node.name]
+        if node.gpus and total > node.gpus + TOLERANCE:
+            result.differ(
+                "node",
+                name,
+                what=f"node {one_line(name)} has {gpus(node.gpus)}, and its pods request {gpus(total)}:"
+                f" {titles(pods[name])}",
+            )
+        elif unknown[name]:
+            result.unknown["node"][name] = unknown[name]
+        elif total and not node.gpus:  # the device plugin is away, or DRA provides the GPUs
+            result.unknown["node"][name] = [f"{pod.name} (the node reports no GPU)" for pod in pods[name]]
+        elif node.gpus:
+            result.compared["node"] += 1
+    for (node_name, group), parts in shared.items():
+        total = sum(parts.values())
+        if total > 1 + TOLERANCE:
+            result.differ(
+                "GPU group",
+                node_name,
+                group,
+                what=f"the shares of GPU group {one_line(group)} on node {one_line(node_name)} add up to"
+                f" {gpus(total)}: {titles(parts)}",
+            )
+
+
+def _compare_limits(result: Comparison) -> None:
+    """Compare the sum of each queue, as KAI's scheduler counts it, with `spec.resources.gpu.limit`.
+
+    A pod that is being deleted does not count: KAI leaves it out, so that its successor may run beside it.
+    MIG devices and claims, which KAI counts, are left out; the sum is then a lower bound.
+    """
+    reading = result.reading
+    direct: defaultdict[str, float] = defaultdict(float)
+    pods: defaultdict[str, list[GpuRequest]] = defaultdict(list)
+    for pod in items(reading.pods):
+        # The PodGroup of a pod may be among those that were not read.
+        is_certain = reading.cluster.pod_groups.is_known or reading.group_of(pod) is not None
+        place = reading.queue_of(pod) if is_certain else None
+        if place is not None and pod.deleted_at is None:
+            direct[place] += _requested(reading, pod)
+            pods[place].append(pod)
+    by_name = {queue.name: queue for queue in items(reading.cluster.queues)}
+    totals: defaultdict[str, float] = defaultdict(float)
+    parts: defaultdict[str, list[str]] = defaultdict(list)
+    """The queues with pods that make up a total."""
+    for queue, amount in direct.items():
+        above, seen = queue, set[str]()
+        while above in by_name and above not in seen:  # parents may form a circle
+            seen.add(above)
+            totals[above] += amount
+            parts[above].append(queue)
+            above = by_name[above].parent
+    detailed = 0
+    for queue_above in by_name.values():
+        name, limit = queue_above.name, queue_above.gpu_limit
+        if limit is None or totals[name] <= limit + TOLERANCE:
+            continue
+        detailed += 1  # the pods of each queue take linear time
+        members = [pod for queue in parts[name] for pod in pods[queue]] if detailed <= MOST_LINES else []
+        status = gpu_amount(queue_above.allocated)
+        by_kai = "" if status is None else f"; KAI's status has {gpus(status)}"
+        result.differ(
+            "limit",
+            name,
+            what=f"queue {quoted(name)} has a limit of {gpus(limit)}, and its pods request"
+            f" {gpus(totals[name])}{by_kai}{f': {titles(members)}' if members else ''}",
+            remedy=f"if the limit was not lowered while these pods ran: {REMEDY}",
+        )
+    lost = [queue for queue in pods if queue not in by_name] if reading.cluster.queues.is_known else []
+    members = [pod for queue in lost for pod in pods[queue] if _requested(reading, pod)]
+    if members:
+        result.differ(
+            "no queue",
+            what=f"{counted(len(members), 'pod')} with GPUs in queues that do not exist: {titles(members)};"
+            f" queues: {listed([quoted(queue) for queue in lost])}",
+            remedy="no queue counts these pods: create the queues, or delete the pods",
+            evidence={pod.name for pod in members},
+        )
+
+
+def _requested(reading: Reading, pod: GpuRequest) -> float:
+    """Return the GPUs that a pod certainly requests; a claim beside a share does not hide the share."""
+    is_readable = pod.obstacle in ("", CLAIMS)
+    share = reading.node_of(pod).in_queue(pod.share) if pod.share and is_readable else None
+    return pod.whole + (share or 0.0)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Pods that KAI's status adds up together: those of a PodGroup, or one pod without a PodGroup."""
+
+    group: PodGroup | None
+    spec_queue: str
+    label_queue: str
+    pods: list[GpuRequest] = field(default_factory=list)
+    own: float = 0.0
+    """The pods' own requests, as far as they can be counted."""
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def counted_by_kai(self) -> float | None:
+        """The figure in the PodGroup's status; KAI counts no pod without a PodGroup in its namespace."""
+        return self.group.allocated_gpus if self.group else 0.0
+
+    @property
+    def difference(self) -> float:
+        """Own requests minus KAI's figure; 0 if one of them is unknown."""
+        counted = self.counted_by_kai
+        return 0.0 if self.unknown or counted is None else self.own - counted
+
+
+def _compare_status(result: Comparison) -> None:
+    """Compare the requests of the pods of each queue with `Queue.status.allocated`, without child queues.
+
+    KAI's status counts what `calculatedAllocatedResources` of its podgroupcontroller adds up, also for a pod
+    that is being deleted: the regular containers' GPUs, and the share without its number of devices. Which
+    queue a PodGroup counts in depends on the release; of an unknown one, either may be right.
+    """
+    cluster, version = result.reading.cluster, result.reading.cluster.kai_version
+    by_spec, by_label = defaultdict[str, list[_Part]](list), defaultdict[str, list[_Part]](list)
+    for part in _parts(result.reading):
+        by_spec[part.spec_queue].append(part)
+        by_label[part.label_queue].append(part)
+    if version is not None:
+        by_spec = by_label = by_label if version.sums_queues_by_label else by_spec
+    children: defaultdict[str, list[Queue]] = defaultdict(list)
+    for queue in items(cluster.queues):
+        children[queue.parent].append(queue)
+    for queue in items(cluster.queues):
+        name, below = queue.name, children[queue.name]
+        counted = _counted_by_kai(queue, below)
+        own, other = (sum(part.own for part in parts[name]) for parts in (by_spec, by_label))
+        unclear = [pod for part in by_spec[name] for pod in part.unknown]
+        differing = [part for part in by_spec[name] if abs(part.difference) > TOLERANCE]
+        if unclear or counted is None:
+            result.unknown["queue"][name] = unclear or ["KAI's figure cannot be read"]
+            own = sum(part.own for part in differing)
+            counted = sum(part.counted_by_kai or 0.0 for part in differing)
+        elif min(abs(own - counted), abs(other - counted)) <= TOLERANCE:
+            result.compared["queue"] += 1
+            continue
+        if differing or not result.unknown["queue"].get(name):
+            title = f"{quoted(name)} (without its child queues)" if below else quoted(name)
+            _add_queue(result, title, name, own, counted, differing)
+
+
+def _parts(reading: Reading) -> Iterable[_Part]:
+    """Return the pods of each PodGroup, PodGroups without pods, and each pod of KAI without a PodGroup."""
+    groups = {key: _Part(group, group.spec.queue, group.queue_label) for key, group in reading.groups.items()}
+    single: list[_Part] = []
+    for pod in items(reading.pods):
+        group = reading.group_of(pod)
+        if group is not None:
+            part = groups[group.metadata.key]
+        elif pod.is_of_kai:
+            queue = pod.queue_label or keys.DEFAULT_QUEUE
+            part = _Part(None, queue, queue)
+            single.append(part)
+        else:
+            continue
+        share = reading.node_of(pod).in_status(pod.share) if pod.share else 0.0
+        part.pods.append(pod)
+        if pod.obstacle or share is None:
+            part.unknown.append(pod.not_counted)
+        else:
+            part.own += pod.regular + share
+    return [*groups.values(), *single]
+
+
+def _counted_by_kai(queue: Queue, children: Iterable[Queue]) -> float | None:
+    """Return KAI's figure of a queue without its child queues, which KAI adds (`resource_updater.go`)."""
+    own, *below = (gpu_amount(each.allocated) for each in (queue, *children))
+    if own is None or None in below:
         return None
-    installation, version = cluster.installation, cluster.kai_version
-    versions = installation.versions if installation else ()
-    read_pod = partial(
-        read_request,
-        schedulers=_schedulers(cluster),
-        reservation_namespace=installation.reservation_namespace if installation else RESERVATION_NAMESPACE,
-        reads_container_memory=any(release.reads_container_memory for release in versions),
-    )
-    pods = await reader.list(_PODS, read_pod)
-    if not pods.is_known:
-        return None
-    return Reading(
-        queues=cluster.queues,
-        pod_groups=cluster.pod_groups,
-        pods=pods,
-        nodes=cluster.nodes,
-        sums_by_label=version.sums_queues_by_label if version else None,
-        has_controllers=installation is not None and installation.programs.keys() >= _CONTROLLERS,
-        now=reader.client.server_time(),
-    )
+    return own - sum(each or 0.0 for each in below)
 
 
-def _schedulers(cluster: Cluster) -> frozenset[str]:
-    """Return the names of KAI's schedulers, by its webhook and by the policies."""
-    matched = matched_schedulers(cluster) or {keys.SCHEDULER_NAME}
-    policies = {policy.scheduler for policy in cluster.managed.values()}
-    return frozenset((matched | policies) - {keys.DEFAULT_SCHEDULER})
+def _add_queue(
+    result: Comparison, title: str, name: str, own: float, counted: float, differing: Iterable[_Part]
+) -> None:
+    """Add the difference between the requests of a queue's pods and KAI's figure, with its parts."""
+    pods = [pod for part in differing for pod in part.pods]
+    empty = [part.group for part in differing if part.group and not part.pods]
+    evidence: set[object] = {
+        (part.group.metadata.key if part.group else part.pods[0].name, round(part.difference, _DIGITS))
+        for part in differing
+    }
+    what = f"the pods of queue {title} request {gpus(own)}, and KAI counts {gpus(counted)}"
+    remedy = REMEDY
+    if not evidence:  # pods that start and end may make the same totals differ twice
+        evidence.add((round(own, _DIGITS), round(counted, _DIGITS)))
+        what = f"{what}, although the figures of its PodGroups agree with the pods"
+        remedy = "read the log of KAI's queue-controller, which adds up the PodGroups"
+    parts = [f"{what}: {titles(pods)}" if pods else what]
+    unreadable = [pod.name for pod in pods if not pod.is_readable_by_status]
+    if unreadable:
+        parts.append(
+            f"KAI's status cannot read {keys.GPU_FRACTION} of {listed(unreadable)}, and leaves out their"
+            " PodGroups"
+        )
+    if empty:
+        names = listed([f"{group.metadata.namespace}/{group.metadata.name}" for group in empty])
+        parts.append(f"KAI counts PodGroups without bound pods: {names}")
+    result.differ("queue", name, what=joined(parts), remedy=remedy, evidence=evidence)

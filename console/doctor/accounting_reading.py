@@ -1,33 +1,40 @@
-"""One reading of what KAI counts: the GPU requests of bound pods, and differences in it."""
+"""The books of KAI as one reading has them: queues, PodGroups, nodes, and the GPU requests of bound pods."""
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from console.doctor.api_reader import ListOutcome, ListResult
-from console.doctor.check_results import CheckResult
-from console.doctor.counted_pod_groups import DEFAULT_SUBGROUP, PodGroup
-from console.doctor.gpu_nodes import UNKNOWN_NODE, ClusterNode
+from console.cluster.facts import FactReader, Listing, items
+from console.doctor.cluster_state import ClusterFacts, ClusterNode
 from kai import keys
+from kai.installation import RESERVATION_NAMESPACE
 from kai.numbers import is_quantity
 from kai.pod import Metadata, PodDocument, PodView, gpu_groups
-from kai.queue import Queue
 from kai.share import Share, is_container_memory_key
+from kube.kinds import PODS, Kind, PodGroup
 from service.text import counted, listed, quoted, shorten
 from webhook.policy.checks import gpus_of_regular_containers, whole_gpus
 from webhook.policy.distributed import evidence_of, evidence_of_share
 
+CLAIMS: Final = "resource claims"
+"""The obstacle of a pod with claims, whose devices are not `nvidia.com/gpu` of the node."""
+DEFAULT_SUBGROUP: Final = "default"
+"""The only subgroup of a PodGroup without subgroups, and the subgroup of a pod without the label
+(`job_info.go` of v0.9.8, v0.13.4 and v0.17.0)."""
 _HIDING_APPS: Final = frozenset({keys.RESERVATION_APP, "scaling-pod"})
 """Values of `app` by which KAI recognises its own pods (`utility_pods.go`, v0.9.8 to v0.17.0)."""
 _LONGEST_KEY: Final = 100
-CLAIMS: Final = "resource claims"
-"""The obstacle of a pod with claims, whose devices are not `nvidia.com/gpu` of the node."""
+_CONTROLLERS: Final = frozenset({"podgroupcontroller", "queuecontroller"})
+"""KAI's programs that write the status of PodGroups and queues; KAI's values can switch them off."""
+_BOUND: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+_PODS: Final[Kind[Any]] = PODS
+_UNKNOWN_NODE: Final = ClusterNode(name="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +71,18 @@ class GpuRequest:
     """Evidence that the pod is a rank of a distributed job, such as `a PyTorchJob of 4 ranks`; or empty."""
 
     @property
+    def not_counted(self) -> str:
+        """The name, with the reason why the GPUs of the pod are unknown."""
+        return f"{self.name} ({self.obstacle or 'unknown memory of its node'})"
+
+    @property
     def title(self) -> str:
         """The name, with the label or annotation that hides the pod's GPUs from KAI."""
         return f"{self.name} ({self.hiding_key})" if self.hiding_key else self.name
 
 
 class _Metadata(Metadata):
-    deletionTimestamp: str | None = None  # noqa: N815
+    deletionTimestamp: str | None = None  # noqa: N815 - as the fields of PodDocument
     deletionGracePeriodSeconds: int | None = None  # noqa: N815
 
 
@@ -187,37 +199,19 @@ def _hiding_key(pod: PodView) -> str:
     return f"label {keys.APP_LABEL}={app}" if app in _HIDING_APPS else ""
 
 
-CHECK: Final = "accounting"
-TOLERANCE: Final = 0.001
-"""Difference of two figures that are equal, in GPUs: KAI's status rounds each pod up to 10^-9."""
-REMEDY: Final = (
-    "compare the labels and annotations of these pods with their requests, delete and recreate the pods, and"
-    " install the guard with guard.action=deny"
-)
-
-Key = tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reading:
     """The objects of one reading."""
 
-    queues: ListResult[Queue]
-    pod_groups: ListResult[PodGroup]
-    pods: ListResult[GpuRequest]
-    nodes: ListResult[ClusterNode]
-    sums_by_label: bool | None
-    """Whether `Queue.status` adds up PodGroups by their label; None if the release of KAI is unknown."""
-    has_controllers: bool
-    """Whether the programs run that write KAI's figures; they can be switched off in KAI's values."""
-    now: datetime | None
-    """The API server's time; None if unknown."""
+    cluster: ClusterFacts
+    pods: Listing[GpuRequest]
 
     @property
     def is_whole(self) -> bool:
         """Whether every object was read, so that a sum has no gap."""
-        lists = (self.queues, self.pod_groups, self.pods, self.nodes)
-        return all(result.outcome is ListOutcome.WHOLE for result in lists)
+        cluster = self.cluster
+        lists: tuple[Listing[Any], ...] = (cluster.queues, cluster.pod_groups, cluster.nodes, self.pods)
+        return all(each.is_known for each in lists)
 
     @property
     def has_figures(self) -> bool:
@@ -225,26 +219,26 @@ class Reading:
 
         True without pods of KAI, for which KAI has nothing to write.
         """
+        installed = self.cluster.installation
         return (
-            self.has_controllers
-            or not any(pod.is_of_kai for pod in self.pods.items)
-            or any(queue.allocated for queue in self.queues.items)
-            or any(group.status and group.status.resources for group in self.pod_groups.items)
+            (installed is not None and installed.programs.keys() >= _CONTROLLERS)
+            or not any(pod.is_of_kai for pod in items(self.pods))
+            or any(queue.allocated for queue in items(self.cluster.queues))
+            or any(group.status and group.status.resources_status for group in self.groups.values())
         )
 
     @cached_property
-    def groups_by_key(self) -> dict[tuple[str, str], PodGroup]:
+    def groups(self) -> dict[tuple[str, str], PodGroup]:
         """The PodGroups by namespace and name."""
-        return {group.key: group for group in self.pod_groups.items}
+        return {group.metadata.key: group for group in items(self.cluster.pod_groups)}
 
     @cached_property
-    def nodes_by_name(self) -> dict[str, ClusterNode]:
-        """The nodes by name."""
-        return {node.name: node for node in self.nodes.items}
+    def _nodes(self) -> dict[str, ClusterNode]:
+        return {node.name: node for node in items(self.cluster.nodes)}
 
     def node_of(self, pod: GpuRequest) -> ClusterNode:
         """Return the node of a pod."""
-        return self.nodes_by_name.get(pod.node, UNKNOWN_NODE)
+        return self._nodes.get(pod.node, _UNKNOWN_NODE)
 
     def group_of(self, pod: GpuRequest) -> PodGroup | None:
         """Return the PodGroup of a pod; None if its own namespace has no PodGroup of the annotated name.
@@ -252,43 +246,31 @@ class Reading:
         KAI's scheduler finds PodGroups by name across namespaces, so that a pod can use the queue of another
         namespace's PodGroup (`cluster_info.go`).
         """
-        return self.groups_by_key.get((pod.namespace, pod.pod_group)) if pod.pod_group else None
+        return self.groups.get((pod.namespace, pod.pod_group)) if pod.pod_group else None
 
     def queue_of(self, pod: GpuRequest) -> str | None:
-        """Return the queue that a pod belongs to; None if KAI does not schedule the pod.
-
-        A pod without a PodGroup belongs to the queue of its own label.
-        """
+        """Return the queue of a pod; None if KAI does not schedule it."""
         group = self.group_of(pod)
         if group is not None:
             return group.spec.queue
         return (pod.queue_label or keys.DEFAULT_QUEUE) if pod.is_of_kai else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Two figures that should be equal, or a sum above its limit."""
-
-    key: Key
-    """The figure: its kind, and the name of the queue, node or GPU group."""
-    finding: CheckResult
-    evidence: Collection[object] = (None,)
-    """What the difference consists of. It lasts if a part of it is in both readings."""
-
-    def persists_since(self, earlier: "Difference | None") -> bool:
-        """Whether an earlier reading had the same difference."""
-        return earlier is not None and not set(self.evidence).isdisjoint(earlier.evidence)
-
-
-@dataclass(slots=True)
-class SumComparison:
-    """The result of comparing the figures of one kind."""
-
-    differences: list[Difference] = field(default_factory=list)
-    compared: list[str] = field(default_factory=list)
-    """Names of the queues or nodes whose figures could be compared."""
-    unknown: dict[str, list[str]] = field(default_factory=dict)
-    """Queues or nodes whose figures could not be compared, with the pods that prevented it and the reason."""
+async def read_books(reader: FactReader, cluster: ClusterFacts) -> Reading | None:
+    """Read the pods; None if queues, PodGroups or pods could not be read."""
+    if cluster.queues.value is None or cluster.pod_groups.value is None:
+        return None
+    installed = cluster.installation
+    schedulers = cluster.matched_schedulers or {keys.SCHEDULER_NAME}
+    schedulers |= {policy.scheduler for policy in cluster.managed.values()}
+    read = partial(
+        read_request,
+        schedulers=schedulers - {keys.DEFAULT_SCHEDULER},
+        reservation_namespace=installed.reservation_namespace if installed else RESERVATION_NAMESPACE,
+        reads_container_memory=any(release.reads_container_memory for release in cluster.versions),
+    )
+    pods: Listing[GpuRequest] = await reader.list(_PODS, query=_BOUND, decode=read, keeps_little=True)
+    return None if pods.value is None else Reading(cluster, pods)
 
 
 def gpus(amount: float) -> str:
@@ -297,11 +279,11 @@ def gpus(amount: float) -> str:
     return f"{text} GPU{'' if text == '1' else 's'}"
 
 
-def named(pods: Iterable[GpuRequest]) -> str:
+def titles(pods: Iterable[GpuRequest]) -> str:
     """List pods; those with a key that hides their GPUs come first."""
-    titles = {pod.title: bool(pod.hiding_key) for pod in pods}
-    hiding = [title for title, is_hiding in titles.items() if is_hiding]
-    others = len(titles) - len(hiding)
+    hides = {pod.title: bool(pod.hiding_key) for pod in pods}
+    hiding = [title for title, is_hiding in hides.items() if is_hiding]
+    others = len(hides) - len(hiding)
     if not hiding:
-        return listed(titles)
+        return listed(hides)
     return listed(hiding) + (f", beside {counted(others, 'other pod')}" if others else "")

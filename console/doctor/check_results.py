@@ -2,9 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from service.command import DEFAULT_COLUMNS, columns_of, output_has_colour, write_output
@@ -45,48 +47,33 @@ class CheckResult:
     """The result of one check: a line of the report."""
 
     state: State
-    check: str
-    """The subject of the check, in a few words."""
     what: str
-    """The observation, in one line."""
+    """The observation, in one line; why the check could not run."""
     advice: str = ""
     """The action for the user, in one line; empty if none is needed."""
+    check: str = ""
+    """The subject of the check, in a few words; empty for the name of the check in the list."""
     docs: str = ""
     """Place in the documentation that describes the check; empty for none."""
 
 
-def ok(check: str, what: str) -> CheckResult:
-    """Return the result of a check without objections."""
-    return CheckResult(State.OK, check, what)
+ok: Final = partial(CheckResult, State.OK)
+warning: Final = partial(CheckResult, State.WARNING)
+problem: Final = partial(CheckResult, State.PROBLEM)
+unknown: Final = partial(CheckResult, State.UNKNOWN)
 
 
-def warning(check: str, what: str, advice: str = "") -> CheckResult:
-    """Return a result that is no failure but deserves the user's attention."""
-    return CheckResult(State.WARNING, check, what, advice)
-
-
-def problem(check: str, what: str, advice: str = "") -> CheckResult:
-    """Return the result of a failed check."""
-    return CheckResult(State.PROBLEM, check, what, advice)
-
-
-def unknown(check: str, what: str, advice: str = "") -> CheckResult:
-    """Return the result of a check that could not run; `what` is the reason."""
-    return CheckResult(State.UNKNOWN, check, what, advice)
+def named(check: str, results: Iterable[CheckResult]) -> Iterator[CheckResult]:
+    """Yield results with the name of their check; those that have a name keep it."""
+    return (replace(result, check=result.check or check) for result in results)
 
 
 def limited(results: Sequence[CheckResult], singular: str, plural: str = "") -> Iterator[CheckResult]:
-    """Yield the first problems of one kind, and the number of the rest as the last one.
-
-    Args:
-        results: problems of one check.
-        singular: name of one more problem, such as `more queue`.
-        plural: its plural; empty for an appended s.
-    """
+    """Yield the first problems of one kind, and the number of the rest as `more queue` or `more queues`."""
     yield from results[:MOST_LINES]
     rest = len(results) - MOST_LINES
     if rest > 0:
-        yield problem(results[0].check, f"and {counted(rest, singular, plural)}")
+        yield problem(f"and {counted(rest, singular, plural)}")
 
 
 def exit_status(findings: Sequence[CheckResult]) -> int:
@@ -94,40 +81,29 @@ def exit_status(findings: Sequence[CheckResult]) -> int:
     return int(any(finding.state is State.PROBLEM for finding in findings))
 
 
-def write_report(
-    findings: Sequence[CheckResult], *, output: str, about: Mapping[str, Any], heading: str = ""
-) -> int:
+def write_report(findings: Sequence[CheckResult], *, output: str, about: Mapping[str, Any]) -> int:
     """Write all results to standard output; return the exit status.
 
     Args:
         findings: results in the order of the report.
         output: `text`, wrapped to the width of the terminal or to 80 columns, or `json`.
         about: see `as_json`.
-        heading: see `as_text`.
 
     Raises:
         UsageError: standard output cannot be written.
     """
     if output == "json":
-        text = as_json(findings, about)
+        write_output(as_json(findings, about))
     else:
-        text = as_text(findings, heading=heading, columns=columns_of(sys.stdout), colour=output_has_colour())
-    write_output(text)
+        write_output(as_text(findings, columns=columns_of(sys.stdout), colour=output_has_colour()))
     return exit_status(findings)
 
 
-def as_text(
-    findings: Sequence[CheckResult],
-    *,
-    heading: str = "",
-    columns: int = DEFAULT_COLUMNS,
-    colour: bool = False,
-) -> str:
+def as_text(findings: Sequence[CheckResult], *, columns: int = DEFAULT_COLUMNS, colour: bool = False) -> str:
     """Format a line for each result with its advice and docs below it, and a summary as the last line.
 
     Args:
         findings: results in the order of the report.
-        heading: first line; empty for none.
         columns: largest width of a line, at least 40; see `service.text.fold` for longer words.
         colour: whether to colour the states.
     """
@@ -135,17 +111,16 @@ def as_text(
     checks = max((width(printable(finding.check)) for finding in findings), default=0)
     room = columns - states - checks - 4
     indent = " " * (states + checks + 4) if room >= _LEAST else _STACKED
-    lines = fold(printable(heading, _LONGEST), columns, indent=_STACKED) if heading else []
+    lines: list[str] = []
     for finding in findings:
-        block = [*_observation(finding, states, checks, indent, columns)]
-        if colour:
-            block[0] = _coloured(block[0], finding.state)
+        first, *block = _observation(finding, states, checks, indent, columns)
+        shade = _COLOURS[finding.state] if colour else ""
+        lines.append(f"{shade}{finding.state}{_RESET}{first[len(finding.state) :]}" if shade else first)
         lines += block
-        if finding.advice:
-            advice = printable(finding.advice, _LONGEST)
-            lines += fold(advice, columns, head=f"{indent}-> ", indent=f"{indent}   ")
-        if finding.docs:
-            lines += fold(printable(finding.docs), columns, head=f"{indent}see ", indent=f"{indent}    ")
+        for word, text in (("-> ", finding.advice), ("see ", finding.docs)):
+            if text:
+                head = f"{indent}{word}"
+                lines += fold(printable(text, _LONGEST), columns, head=head, indent=" " * len(head))
     lines += fold(_summary(findings), columns, indent=_STACKED)
     return "".join(f"{line}\n" for line in lines)
 
@@ -164,12 +139,8 @@ def _observation(finding: CheckResult, states: int, checks: int, indent: str, co
 
 
 def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
-    """Format all results as a JSON object in ASCII.
-
-    Args:
-        findings: results in the order of the report.
-        about: first keys of the object, such as the version and the node.
-    """
+    """Format all results as a JSON object in ASCII; `about` are its first keys, such as the version."""
+    counts = Counter(finding.state for finding in findings)
     entries = [
         {
             "check": finding.check,
@@ -182,28 +153,17 @@ def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
     ]
     report = {
         **about,
-        "problems": _count(findings, State.PROBLEM),
-        "warnings": _count(findings, State.WARNING),
-        "unknown": _count(findings, State.UNKNOWN),
+        "problems": counts[State.PROBLEM],
+        "warnings": counts[State.WARNING],
+        "unknown": counts[State.UNKNOWN],
         "findings": entries,
     }
     return json.dumps(report, indent=2) + "\n"
 
 
-def _coloured(line: str, state: State) -> str:
-    """Colour the state at the beginning of a line."""
-    colour = _COLOURS[state]
-    return f"{colour}{state}{_RESET}{line.removeprefix(state)}" if colour else line
-
-
 def _summary(findings: Sequence[CheckResult]) -> str:
-    problems, warnings = _count(findings, State.PROBLEM), _count(findings, State.WARNING)
-    parts = [counted(problems, "problem") if problems else "no problem"]
-    if warnings:
-        parts.append(counted(warnings, "warning"))
-    parts += [f"{_count(findings, State.UNKNOWN)} unknown", f"{_count(findings, State.OK)} ok"]
-    return ", ".join(parts)
-
-
-def _count(findings: Sequence[CheckResult], state: State) -> int:
-    return sum(finding.state is state for finding in findings)
+    counts = Counter(finding.state for finding in findings)
+    parts = [counted(counts[State.PROBLEM], "problem") if counts[State.PROBLEM] else "no problem"]
+    if counts[State.WARNING]:
+        parts.append(counted(counts[State.WARNING], "warning"))
+    return ", ".join([*parts, f"{counts[State.UNKNOWN]} unknown", f"{counts[State.OK]} ok"])

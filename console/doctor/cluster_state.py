@@ -1,74 +1,71 @@
-"""Reads the state of a cluster that the checks of `doctor` evaluate."""
+"""The facts of a cluster that the checks of `doctor` judge, and how they are read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Flag, auto
 from functools import cached_property, partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
-from console.doctor.admission_policies import InstalledPolicies, read_installed_policies
-from console.doctor.api_reader import UNREAD, ApiReader, ListOutcome, ListResult, ListSpec
-from console.doctor.counted_pod_groups import PodGroup, list_pod_groups
-from console.doctor.gpu_nodes import ClusterNode, list_nodes
-from console.doctor.webhook_deployment import (
+from console.cluster.agents import AgentOptions
+from console.cluster.facts import NOT_READ, Fact, FactReader, Listing, Why, items
+from console.cluster.rules import QueueTree
+from console.cluster.webhook import (
+    MUTATING,
     UNKNOWN_SETTINGS,
+    VALIDATING,
+    WEBHOOK_LABELS,
     RunningSettings,
-    WebhookPod,
-    list_webhook_pods,
     read_running_settings,
     webhook_namespace,
 )
+from console.doctor.admission import AdmissionObjects
+from console.render.policy_manifests import NAME
 from kai import keys
+from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
 from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
-from kai.queue import Queue, decode_queue
+from kai.numbers import parse_int
+from kai.queue import Queue
 from kai.releases import Version
-from kube.kinds import decode_partial_object
-from kube.metadata import METADATA_ONLY, ObjectMeta
+from kai.share import MIB, Share
+from kai.share_bytes import Card
+from kube import kinds
+from kube.kinds import Kind, PartialObject, gpu_amount
+from kube.metadata import METADATA_ONLY
 from service.command import UsageError
+from service.text import one_line
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configuration_objects import (
     Webhook,
     WebhookConfiguration,
     is_of_kai,
     kai_schedulers,
-    read_configuration,
 )
-from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
+from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
 
-_ADMISSION: Final = "admissionregistration.k8s.io"
-_KAI_GROUP: Final = "scheduling.run.ai"
-_QUEUE_KIND: Final = f"queues.{_KAI_GROUP}"
+PRESENT_LABEL: Final = "nvidia.com/gpu.present"
+"""Label of GPU feature discovery. The chart's DaemonSet selects nodes with the value `true`."""
 
-_MUTATING: Final = ListSpec(
-    resource="mutatingwebhookconfigurations",
-    group=_ADMISSION,
-    without="the mutating webhook and the order of webhooks were not checked",
-    is_needed=True,
-)
-_VALIDATING: Final = ListSpec(
-    resource="validatingwebhookconfigurations",
-    group=_ADMISSION,
-    without="the validating webhooks were not checked",
-    is_needed=True,
-)
-_NAMESPACES: Final = ListSpec(
-    resource="namespaces", accept=METADATA_ONLY, without="no policy was checked", is_needed=True
-)
-_QUEUES: Final = ListSpec(
-    resource="queues",
-    group=_KAI_GROUP,
-    version="v2",
-    without="the queues that policies name were not checked",
-)
-_PRIORITIES: Final = ListSpec(
-    resource="priorityclasses",
-    group="scheduling.k8s.io",
-    without="the PriorityClasses that policies name were not checked",
-)
-_KAI_PODS: Final = ListSpec(resource="pods", without="KAI's version and whether it shares GPUs are not known")
+_UNLABELLED: Final = Card(100, MIB)
+"""GPU of a node without the label: KAI's DefaultGpuMemory (`node_info.go`), used for fractions only."""
+_NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", PartialObject)
+_PROGRAMS: Final = Kind("", "v1", "pods", "Pod", ProgramPod)
+_SYNCED: Final = Kind("", "v1", "pods", "Pod", PartialObject)
+_AGENTS: Final = AgentOptions()
+_NO_POLICIES: Final = AdmissionObjects(mutating=Fact(()))
+
+
+class Scope(Flag):
+    """What `doctor` checks."""
+
+    CLUSTER = auto()
+    NAMESPACE = auto()
+    """One namespace, with rights in it (`-n`)."""
+    PRE = auto()
+    """What an installation needs (`--pre`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,73 +78,166 @@ class Namespace:
     policy: NamespacePolicy | None
     """The parsed policy; None if the namespace is not managed."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNode:
+    """A node as far as the checks need it.
+
+    KAI has three figures for one share. Its status takes the annotation, its scheduler rounds to hundredths
+    for the queue, and compares units of memory for one GPU.
+    """
+
+    name: str
+    gpus: float | None = None
+    """`nvidia.com/gpu` of the node, replicas of time-slicing included; None if the quantity cannot be read.
+
+    The larger one of allocatable and capacity: a GPU that fails leaves allocatable while its pods run on.
+    """
+    memory: int | None = None
+    """MiB of one GPU as in the label, which KAI's status uses (`fraction.go`); None without a valid label."""
+    card: Card | None = None
+    """One GPU as KAI's scheduler counts it; None without a valid label."""
+    has_gpus: bool = True
+    """Whether the node has GPUs, by its capacity or its labels."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of a node with GPUs; empty for another one."""
+    taints: tuple[kinds.Taint, ...] = ()
+
+    @classmethod
+    def of(cls, node: kinds.Node, version: Version | None = None) -> "ClusterNode":
+        """Read a node as the installed release of KAI does; None if the release is unknown."""
+        labels = node.metadata.labels
+        label = labels.get(keys.NODE_GPU_MEMORY, "")
+        has_gpus = any(
+            amount not in ("0", 0) and name.startswith(NVIDIA_PREFIX) and names_gpu(name)
+            for name, amount in (node.status.capacity or {}).items()
+        )
+        has_gpus |= labels.get(PRESENT_LABEL) == "true" or keys.NODE_GPU_MEMORY in labels
+        allocatable, capacity = gpu_amount(node.status.allocatable), gpu_amount(node.status.capacity)
+        try:
+            memory, card = parse_int(label), Card.from_label(label, version)
+        except ValueError:
+            memory, card = None, None
+        return cls(
+            name=node.metadata.name,
+            gpus=None if allocatable is None or capacity is None else max(allocatable, capacity),
+            memory=memory,
+            card=card,
+            has_gpus=has_gpus,
+            labels=labels if has_gpus else {},
+            taints=node.taints,
+        )
+
     @property
-    def has_own_labels(self) -> bool:
-        """Whether the namespace has a label with one of kaishare's prefixes, as in the chart's check."""
-        return bool(self.metadata.labels.keys() - {keys.QUEUE_LABEL})
-
-
-class PriorityClass(Struct, frozen=True):
-    """A PriorityClass of Kubernetes."""
-
-    metadata: ObjectMeta
-    value: int = 0
+    def is_labelled(self) -> bool:
+        """Whether the label `PRESENT_LABEL` has the value `true`."""
+        return self.labels.get(PRESENT_LABEL) == "true"
 
     @property
-    def name(self) -> str:
-        """Name of the class."""
-        return self.metadata.name
+    def has_memory_label(self) -> bool:
+        """Whether the node has the label from which KAI computes the bytes of a share."""
+        return keys.NODE_GPU_MEMORY in self.labels
+
+    @property
+    def memory_label_error(self) -> str:
+        """Why the value of that label is invalid; empty if it is valid, or without the label."""
+        if not self.has_memory_label:
+            return ""
+        try:
+            Card.from_label(self.labels[keys.NODE_GPU_MEMORY])
+        except ValueError as error:
+            return one_line(str(error))
+        return ""
+
+    def in_status(self, share: Share) -> float | None:
+        """Return the GPUs of a share in KAI's status: the devices count once (`ExtractGPUSharingReceived…`).
+
+        None if they depend on the memory of the node's GPUs, and that is unknown.
+        """
+        if share.fraction is not None:
+            return share.fraction
+        return share.memory_mib / self.memory if share.memory_mib is not None and self.memory else None
+
+    def in_queue(self, share: Share) -> float | None:
+        """Return the GPUs of a share that KAI's scheduler charges to its queue; None as in `in_status`."""
+        if share.memory_mib is not None:
+            return self.card.portion_of_memory(share.memory_mib) * share.devices if self.card else None
+        return share.counted_gpus
+
+    def on_gpu(self, share: Share) -> float | None:
+        """Return the part of each GPU that KAI's scheduler charges to its node; None as in `in_status`."""
+        card = self.card or (None if share.fraction is None else _UNLABELLED)
+        return card.share_bytes(share) / (card.units * card.unit_bytes) if card else None
 
 
-_priority_class = msgspec.json.Decoder(PriorityClass).decode
-_kai_pod = msgspec.json.Decoder(ProgramPod).decode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """The options of `doctor`."""
+
+    name: str = CONFIGURATION_NAME
+    """Expected name of kaishare's webhook configurations."""
+    default_mode: Mode | None = None
+    """The webhook's --default-mode; None reads it from the cluster."""
+    scope: Scope = Scope.CLUSTER
+    namespace: str = ""
+    """The only namespace to read; empty for all."""
+    is_inside: bool = False
+    """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
+    agents: AgentOptions = _AGENTS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """The state of a cluster, as far as the caller may read it."""
+class ClusterFacts:
+    """What is known of a cluster, as far as the caller may read it."""
 
-    name: str
-    """Expected name of kaishare's webhook configurations."""
-    mutating: ListResult[WebhookConfiguration]
-    validating: ListResult[WebhookConfiguration]
-    namespaces: ListResult[Namespace]
-    queues: ListResult[Queue]
+    options: DoctorOptions
+    release: tuple[int, int] | None = None
+    """The API server's release, such as (1, 30); None if unknown."""
+    now: datetime | None = None
+    """The API server's time; None if unknown."""
+    mutating: Listing[WebhookConfiguration]
+    validating: Listing[WebhookConfiguration]
+    namespaces: Listing[Namespace]
+    queues: Listing[Queue]
     other_queue_versions: frozenset[str] = frozenset()
     """The versions of queues that are served if v2 is not."""
-    pod_groups: ListResult[PodGroup]
-    priorities: ListResult[PriorityClass]
-    nodes: ListResult[ClusterNode] = UNREAD
-    """Not read for one namespace."""
-    installation: Installation | None
+    pod_groups: Listing[kinds.PodGroup] = NOT_READ
+    priorities: Listing[kinds.PriorityClass] = NOT_READ
+    limit_ranges: Listing[kinds.LimitRange] = NOT_READ
+    nodes: Listing[ClusterNode] = NOT_READ
+    waiting: Listing[kinds.Pod] = NOT_READ
+    """The pods without a node, with their documents."""
+    synced: Listing[PartialObject] = NOT_READ
+    """The metadata of pods with the label of vCluster's syncer. A tenant can write it, too."""
+    installation: Installation | None = None
     """The installation of KAI; None if KAI's pods could not be listed."""
-    kai_namespace: str
-    namespace: str | None = None
-    """The only namespace that was read; None for all."""
+    kai_namespace: str = NAMESPACE
     running: RunningSettings = UNKNOWN_SETTINGS
     """The settings of the running webhook."""
-    policies: InstalledPolicies | None = None
-    """The admission policies that decide about pods; None if there are none, or they could not be read."""
-    knows_policies: bool = True
-    """Whether it is known that `policies` exist or not."""
-    webhook_pods: ListResult[WebhookPod] = UNREAD
+    admission: AdmissionObjects = _NO_POLICIES
+    webhook_pods: Listing[kinds.Pod] = NOT_READ
     """The webhook's pods, in the namespace that the API server calls."""
 
     @property
     def is_absent(self) -> bool:
         """Whether kaishare's webhook is certainly not installed: neither configuration exists."""
-        lists = (self.mutating, self.validating)
-        return all(listed.is_known for listed in lists) and not (self.our_mutating or self.our_validating)
+        is_known = self.mutating.value is not None and self.validating.value is not None
+        return is_known and not (self.our_mutating or self.our_validating)
 
     @property
     def is_by_policies(self) -> bool:
         """Whether admission policies alone decide about pods."""
-        return self.policies is not None and self.is_absent
+        return self.admission.deciding is not None and self.is_absent
 
     @property
     def kai_version(self) -> Version | None:
         """The release of KAI; None if unknown, or several are installed."""
         return self.installation.version if self.installation else None
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """The installed releases of KAI; empty if unknown."""
+        return self.installation.versions if self.installation else ()
 
     @property
     def default_mode(self) -> Mode:
@@ -157,12 +247,12 @@ class Cluster:
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
         """kaishare's mutating configuration, under any name."""
-        return _ours(self.mutating, self.name, MUTATE)
+        return _ours(self.mutating, self.options.name, MUTATE)
 
     @property
     def our_validating(self) -> WebhookConfiguration | None:
         """kaishare's validating configuration, under any name."""
-        return _ours(self.validating, self.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
+        return _ours(self.validating, self.options.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
     @property
     def mutate(self) -> Webhook | None:
@@ -184,13 +274,18 @@ class Cluster:
         return excluded if by_webhook else EXCLUDED_NAMESPACES
 
     @cached_property
+    def policies(self) -> dict[str, NamespacePolicy]:
+        """The policies of all labelled namespaces by name."""
+        return {each.name: each.policy for each in items(self.namespaces) if each.policy}
+
+    @cached_property
     def managed(self) -> dict[str, NamespacePolicy]:
         """Policies of namespaces by name, if they are neither off nor excluded."""
         excluded = self.excluded
         return {
-            namespace.name: namespace.policy
-            for namespace in self.namespaces.items
-            if namespace.policy and namespace.policy.mode is not Mode.OFF and namespace.name not in excluded
+            name: policy
+            for name, policy in self.policies.items()
+            if policy.mode is not Mode.OFF and name not in excluded
         }
 
     @cached_property
@@ -206,110 +301,39 @@ class Cluster:
     @cached_property
     def labels(self) -> dict[str, Mapping[str, str]]:
         """Labels of the namespaces by name."""
-        return {namespace.name: namespace.labels for namespace in self.namespaces.items}
+        return {namespace.name: namespace.labels for namespace in items(self.namespaces)}
+
+    @cached_property
+    def queue_tree(self) -> QueueTree:
+        """The queues as far as they were read."""
+        return QueueTree(items(self.queues), is_whole=self.queues.is_known)
 
     @property
     def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
         """KAI's mutating configurations, under any name."""
-        return self._of_kai(self.mutating)
+        return tuple(each for each in items(self.mutating) if is_of_kai(each, self.kai_schedulers))
 
     @property
     def kai_validating(self) -> tuple[WebhookConfiguration, ...]:
         """KAI's validating configurations, under any name."""
-        return self._of_kai(self.validating)
+        return tuple(each for each in items(self.validating) if is_of_kai(each, self.kai_schedulers))
 
     @cached_property
     def kai_schedulers(self) -> frozenset[str]:
         """The names of KAI's schedulers."""
-        return _kai_schedulers(self.mutating, self.validating, self.namespaces)
+        of_policies = {policy.scheduler for policy in self.policies.values()}
+        return kai_schedulers([*items(self.mutating), *items(self.validating)], of_policies)
 
-    def _of_kai(self, configurations: ListResult[WebhookConfiguration]) -> tuple[WebhookConfiguration, ...]:
-        return tuple(item for item in configurations.items if is_of_kai(item, self.kai_schedulers))
-
-
-async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None = None) -> Cluster:
-    """Read the state of the cluster; with a reader for one namespace, only the part that concerns it.
-
-    Args:
-        reader: for the API server.
-        name: expected name of kaishare's webhook configurations.
-        default_mode: the webhook's --default-mode; None reads it from the cluster.
-    """
-    mutating = await reader.list(_MUTATING, read_configuration)
-    validating = await reader.list(_VALIDATING, read_configuration)
-    own = _ours(mutating, name, MUTATE)
-    queues = await reader.list(_QUEUES, decode_queue)
-    served = await reader.served_kinds() if queues.outcome is ListOutcome.UNSERVED else ()
-    running, pods = RunningSettings(default_mode=default_mode), UNREAD
-    if own is not None or not mutating.is_known:
-        webhook = webhook_namespace(own)
-        running = await read_running_settings(reader, webhook, default_mode)
-        pods = await list_webhook_pods(reader, webhook)
-    read = await read_installed_policies(reader)
-    policies = None if isinstance(read, ListOutcome) else read
-    if policies is not None and own is None and mutating.is_known:
-        running = RunningSettings(deployed=policies.settings, default_mode=default_mode)
-    namespaces = await _list_namespaces(reader, running.rules.default_mode)
-    kai_namespace = _kai_namespace(mutating, _kai_schedulers(mutating, validating, namespaces))
-    kai_pods = await reader.list(replace(_KAI_PODS, namespace=kai_namespace), _kai_pod)
-    cluster = Cluster(
-        name=name,
-        mutating=mutating,
-        validating=validating,
-        namespaces=namespaces,
-        queues=queues,
-        other_queue_versions=frozenset(kind.version for kind in served if kind.name == _QUEUE_KIND),
-        pod_groups=await list_pod_groups(reader),
-        priorities=await reader.list(_PRIORITIES, _priority_class),
-        installation=Installation.seen_in(kai_pods.items) if kai_pods.is_known else None,
-        kai_namespace=kai_namespace,
-        namespace=reader.namespace,
-        running=running,
-        policies=policies,
-        knows_policies=read is not ListOutcome.UNREAD,
-        webhook_pods=pods,
-    )
-    if reader.namespace is not None:
-        return cluster
-    return replace(cluster, nodes=await list_nodes(reader, cluster.kai_version))
+    @property
+    def matched_schedulers(self) -> set[str]:
+        """The schedulers that KAI's webhook matches; empty before v0.13.0, which has no match."""
+        return {name for configuration in self.kai_mutating for name in configuration.scheduler_names}
 
 
-async def reread(reader: ApiReader, cluster: Cluster) -> Cluster:
-    """Return the cluster with its queues, PodGroups and nodes as they are now."""
-    return replace(
-        cluster,
-        queues=await reader.list(_QUEUES, decode_queue),
-        pod_groups=await list_pod_groups(reader),
-        nodes=await list_nodes(reader, cluster.kai_version),
-    )
-
-
-async def _list_namespaces(reader: ApiReader, default_mode: Mode) -> ListResult[Namespace]:
-    """List the namespaces with policy labels; the reader's own namespace is fetched by its name.
-
-    Raises:
-        UsageError: the reader's namespace does not exist.
-    """
-    read = partial(_namespace, default_mode)
-    if reader.namespace is None:
-        return await reader.list(_NAMESPACES, read)
-    spec = replace(_NAMESPACES, verb="get", without="the policy was not checked")
-    answer = await reader.get(spec, reader.namespace, lambda item: (read(item),))
-    if answer is None:
-        raise UsageError(f"namespace {reader.namespace} does not exist")
-    if isinstance(answer, ListOutcome):
-        return UNREAD
-    return ListResult(tuple(filter(None, answer)), ListOutcome.WHOLE)
-
-
-def _ours(listed: ListResult[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:
-    for configuration in listed.items:
-        if configuration.name == name:
-            return configuration
-    for configuration in listed.items:
-        if any(hook.name in hooks for hook in configuration.hooks):
-            return configuration
-    return None
+def _ours(listed: Listing[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:
+    named = (each for each in items(listed) if each.name == name)
+    like_ours = (each for each in items(listed) if any(hook.name in hooks for hook in each.hooks))
+    return next(named, None) or next(like_ours, None)
 
 
 def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | None:
@@ -317,24 +341,140 @@ def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | No
     return next((hook for hook in hooks if hook.name == name), None)
 
 
-def _kai_schedulers(
-    mutating: ListResult[WebhookConfiguration],
-    validating: ListResult[WebhookConfiguration],
-    namespaces: ListResult[Namespace],
-) -> frozenset[str]:
-    of_policies = {namespace.policy.scheduler for namespace in namespaces.items if namespace.policy}
-    return kai_schedulers([*mutating.items, *validating.items], of_policies)
+async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFacts:
+    """Read what the checks of a scope need; what was refused is recorded in the reader.
+
+    Raises:
+        UsageError: the namespace does not exist.
+    """
+    scope, namespace, default_mode = options.scope, options.namespace, options.default_mode
+    mutating = await reader.list(MUTATING)
+    validating = await reader.list(VALIDATING)
+    own = _ours(mutating, options.name, MUTATE)
+    queues = await reader.list(kinds.QUEUES)
+    served = (await reader.served()).value or () if queues.why is Why.UNSERVED else ()
+    running, webhook_pods = RunningSettings(default_mode=default_mode), NOT_READ
+    if own is not None or mutating.value is None:
+        home = webhook_namespace(own)
+        running = await read_running_settings(reader, home, default_mode)
+        webhook_pods = await reader.list(
+            kinds.PODS, home, query={"labelSelector": WEBHOOK_LABELS}, what=f"the webhook's pods in {home}"
+        )
+    admission = await _read_admission(reader, scope)
+    if admission.deciding is not None and own is None and mutating.value is not None:
+        running = RunningSettings(deployed=admission.settings, default_mode=default_mode)
+    cluster = ClusterFacts(
+        options=options,
+        mutating=mutating,
+        validating=validating,
+        namespaces=await _read_namespaces(reader, namespace, running.rules.default_mode),
+        queues=queues,
+        other_queue_versions=frozenset(
+            kind.version for kind in served if kind.name == kinds.QUEUES.full_resource
+        ),
+        priorities=await reader.list(kinds.PRIORITY_CLASSES),
+        running=running,
+        admission=admission,
+        webhook_pods=webhook_pods,
+    )
+    # KAI's Service, or that of a webhook that matches KAI's schedulers.
+    of_kai = sorted(cluster.kai_mutating, key=lambda item: not item.is_served_by_kai)
+    home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
+    programs = await reader.list(_PROGRAMS, home)
+    cluster = replace(
+        cluster,
+        kai_namespace=home,
+        installation=None if programs.value is None else Installation.seen_in(programs.value),
+    )
+    if scope is not Scope.PRE:
+        cluster = replace(
+            cluster,
+            pod_groups=await reader.list(kinds.POD_GROUPS, namespace),
+            limit_ranges=await reader.list(kinds.LIMIT_RANGES, namespace) if cluster.acting else NOT_READ,
+            waiting=await reader.list(
+                kinds.PODS,
+                namespace,
+                query={"fieldSelector": "spec.nodeName=,status.phase=Pending"},
+                decode=_waiting,
+            ),
+        )
+    if scope is not Scope.NAMESPACE:
+        cluster = replace(cluster, nodes=await read_nodes(reader, cluster.kai_version))
+    if scope is Scope.CLUSTER:
+        query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
+        synced = await reader.list(_SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters")
+        cluster = replace(cluster, synced=synced)
+    return replace(cluster, now=reader.client.server_time())
 
 
-def _kai_namespace(mutating: ListResult[WebhookConfiguration], schedulers: frozenset[str]) -> str:
-    """Return the namespace of KAI's Service, or of that of a webhook that matches KAI's schedulers."""
-    of_kai = [item for item in mutating.items if is_of_kai(item, schedulers)]
-    of_kai.sort(key=lambda item: not item.is_served_by_kai)
-    return next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
+async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
+    """Return the cluster with its queues, PodGroups and nodes as they are now."""
+    return replace(
+        cluster,
+        queues=await reader.list(kinds.QUEUES),
+        pod_groups=await reader.list(kinds.POD_GROUPS),
+        nodes=await read_nodes(reader, cluster.kai_version),
+        now=reader.client.server_time(),
+    )
 
 
-def _namespace(default_mode: Mode, item: bytes) -> Namespace | None:
-    metadata = decode_partial_object(item).metadata
+async def read_nodes(reader: FactReader, version: Version | None) -> Listing[ClusterNode]:
+    """List the nodes as the installed release of KAI reads them."""
+    nodes = await reader.list(kinds.NODES)
+    if nodes.value is None:
+        return Fact(why=nodes.why, line=nodes.line)
+    return Fact(tuple(ClusterNode.of(node, version) for node in nodes.value), nodes.why, nodes.line)
+
+
+async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:
+    """Read kaishare's admission policies; the guard's for the whole cluster only."""
+    read = AdmissionObjects(mutating=await reader.list(kinds.MUTATING_POLICIES, decode=_own_policy))
+    if read.deciding is not None:
+        bindings = await reader.list(kinds.MUTATING_BINDINGS, decode=_own_binding)
+        read = replace(read, mutating_bindings=bindings)
+    if read.deciding is not None or scope is Scope.CLUSTER:
+        policies = await reader.list(kinds.VALIDATING_POLICIES, decode=_own_policy)
+        bindings = await reader.list(kinds.VALIDATING_BINDINGS, decode=_own_binding)
+        read = replace(read, validating=policies, validating_bindings=bindings)
+    return read
+
+
+def _own_policy(document: bytes) -> kinds.AdmissionPolicy | None:
+    policy = kinds.MUTATING_POLICIES.decode(document)
+    return policy if policy.name.startswith(NAME) else None
+
+
+def _own_binding(document: bytes) -> kinds.AdmissionBinding | None:
+    binding = kinds.MUTATING_BINDINGS.decode(document)
+    return binding if binding.spec.policy_name.startswith(NAME) else None
+
+
+def _waiting(document: bytes) -> kinds.Pod | None:
+    pod = kinds.PODS.decode(document)
+    if pod.is_bound or pod.metadata.deletion_timestamp:
+        return None
+    return msgspec.structs.replace(pod, document=document)
+
+
+async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) -> Listing[Namespace]:
+    """List the namespaces with policy labels; a single namespace is fetched by its name.
+
+    Raises:
+        UsageError: the single namespace does not exist.
+    """
+    kind: Kind[Any] = _NAMESPACES
+    if not only:
+        return await reader.list(kind, decode=partial(_namespace, default_mode), accept=METADATA_ONLY)
+    fact = await reader.get(kind, only, decode=lambda document: _namespace(default_mode, document) or ())
+    if fact.is_missing:
+        raise UsageError(f"namespace {only} does not exist")
+    if fact.value is None:
+        return fact
+    return Fact((fact.value,) if fact.value else ())
+
+
+def _namespace(default_mode: Mode, document: bytes) -> Namespace | None:
+    metadata = kinds.decode_partial_object(document).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
     if metadata.deletion_timestamp or not own:
         return None

@@ -4,45 +4,129 @@ import argparse
 import asyncio
 import re
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from console.agents import AgentOptions, AgentPod, Agents, add_agent_options, parse_agent_options
+import msgspec
+from msgspec import Struct
+
 from console.caller import add_cluster_options, add_running_default_mode, pod_or_cluster_access
-from console.doctor.agent_checks import (
-    AgentDaemonSet,
-    attribution_findings,
-    list_agent_daemon_sets,
-    pod_findings,
-    release_findings,
-    response_findings,
+from console.cluster.agents import add_agent_options, parse_agent_options
+from console.cluster.facts import Fact, FactReader, Why, not_visible_line
+from console.doctor import (
+    accounting,
+    dry_run,
+    guard,
+    kai_checks,
+    node_checks,
+    policy_checks,
+    queues,
+    registration,
+    serving,
 )
-from console.doctor.api_reader import ApiReader, ListSpec
-from console.doctor.check_results import CheckResult, State, exit_status, problem, unknown, write_report
-from console.doctor.cluster_checks import policy_findings, webhook_findings
-from console.doctor.cluster_state import Cluster, read_cluster
-from console.doctor.gpu_nodes import AGENTS, node_findings
-from console.doctor.pending_pods import pending_findings
-from console.doctor.prerequisites import installation_findings, release_finding, right_finding
-from console.doctor.registration_checks import registration_findings
-from console.doctor.shared_checks import reach
+from console.doctor.check_results import (
+    CheckResult,
+    State,
+    exit_status,
+    named,
+    ok,
+    problem,
+    unknown,
+    write_report,
+)
+from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
 from kube.access import Access, AccessError, InCluster
-from kube.answers import REQUEST_ERRORS, ApiError
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from service.command import UsageError, add_namespace, read_by, write_warning
 from service.log_writer import discard_library_logs
-from service.text import counted, listed, one_line
+from service.text import MALFORMED, counted, listed, one_line
 from service.units import parse_duration
-from service.version import version
-from webhook.registration.configurations import CONFIGURATION_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check: a function over facts, and where it belongs."""
+
+    name: str
+    run: Callable[[ClusterFacts], Iterator[CheckResult]]
+    scope: Scope = Scope.CLUSTER
+    facts: tuple[str, ...] = ()
+    """The facts of `ClusterFacts` that the check cannot do without."""
+
+    def results(self, cluster: ClusterFacts) -> Iterator[CheckResult]:
+        """Yield why the check could not run, then what it found."""
+        for name in self.facts:
+            fact: Fact[object] = getattr(cluster, name)
+            # What the caller may not see is one line of the report.
+            is_needed = name in _NEEDED and fact.value is None
+            if fact.line and fact.why is not Why.FORBIDDEN and (is_needed or fact.why is not Why.UNSERVED):
+                yield problem(fact.line) if is_needed else unknown(fact.line)
+        yield from self.run(cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A check that asks the cluster for more than facts: it tries, connects or reads again."""
+
+    name: str
+    run: Callable[[ClusterFacts, FactReader], AsyncIterator[CheckResult]]
+    scope: Scope = Scope.CLUSTER
+
+
+_NEEDED: Final = ("mutating", "validating", "namespaces")
+"""Facts without which the report means nothing: a request that fails is a problem, without an answer."""
+_WHOLE, _PRE, _POLICY = Scope.CLUSTER, Scope.PRE, Scope.CLUSTER | Scope.NAMESPACE
+
+_API_SERVER: Final = "API server"
+_RIGHTS: Final = "rights"
+
+CHECKS: Final[tuple[Check | Measurement, ...]] = (
+    Check(_API_SERVER, registration.kubernetes_is_supported, _PRE),
+    Measurement(_RIGHTS, registration.caller_may_install, _PRE),
+    Check("admission policies", registration.policies_stand, _POLICY),
+    Check("installation", registration.webhook_exists, _POLICY),
+    Check("mutating webhook", registration.webhook_may_exist, _PRE),
+    Check("mutating webhook", registration.mutating_as_shipped, _WHOLE, ("mutating",)),
+    Check("validating webhooks", registration.validating_as_shipped, _WHOLE, ("validating",)),
+    Check("order", registration.order_is_right),
+    Check("webhook pods", serving.webhook_pods_are_ready, _WHOLE, ("webhook_pods",)),
+    Measurement("certificate", serving.webhook_is_trusted),
+    Check("settings", policy_checks.settings_are_published, _POLICY),
+    Check("managed namespaces", policy_checks.namespaces_are_managed, _POLICY, ("namespaces",)),
+    Check("enforce", policy_checks.enforce_is_enforced, _POLICY),
+    Check("policies", policy_checks.labels_are_valid, _POLICY),
+    Measurement("dry run of a pod", dry_run.pods_are_changed, _POLICY),
+    Check("queues", queues.queues_are_usable, _POLICY | _PRE, ("queues",)),
+    Check("queues", queues.waiting_pods_have_queues, _POLICY),
+    Check("queues", queues.queues_can_be_named, _PRE),
+    Check("priorities", queues.priorities_exist, _POLICY | _PRE, ("priorities",)),
+    Check("PodGroups", queues.groups_are_in_their_queue, _POLICY, ("pod_groups",)),
+    Check("limit ranges", policy_checks.no_gpu_by_default, _POLICY, ("limit_ranges",)),
+    Check("vClusters", policy_checks.hosts_are_labelled, _WHOLE, ("synced",)),
+    Measurement("vClusters", kai_checks.no_kai_inside_vclusters),
+    Measurement("guard", guard.guard_stands),
+    Check("KAI's version", kai_checks.release_fits, _WHOLE | _PRE),
+    Check("KAI's GPU sharing", kai_checks.sharing_is_on, _WHOLE | _PRE),
+    Check("KAI's queue label", kai_checks.label_is_read, _WHOLE | _PRE),
+    Check("KAI's webhook", kai_checks.kai_sees_the_pods, _WHOLE | _PRE),
+    Check("pods without KAI's webhook", kai_checks.kai_saw_the_pods),
+    Measurement("RuntimeClass", kai_checks.runtime_classes_exist, _WHOLE | _PRE),
+    Measurement("accounting", accounting.requests_add_up),
+    Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
+    Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
+    Measurement("agents", node_checks.agents_work),
+    Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
+)
+"""All checks, in the order of the report."""
 
 _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""
-
+_READ_SECONDS: Final = 60.0
+"""Time limit of one request for facts; a list may have thousands of objects."""
 _PAGE: Final = "docs/doctor.md"
-FAILED_REQUESTS: Final = "rights"
-"""Section for findings about requests that failed, which are named after a resource."""
+_NOTHING_ELSE: Final = "nothing else was checked"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -51,7 +135,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_cluster_options(command)
     command.add_argument(
         "--webhook-configuration",
-        default=CONFIGURATION_NAME,
+        default=DoctorOptions().name,
         metavar="NAME",
         help="name of kaishare's webhook configurations (default %(default)s)",
     )
@@ -123,96 +207,96 @@ def _summary(findings: Sequence[CheckResult]) -> str:
 
 
 async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckResult]:
-    """Run all checks; each finding but `ok` has a link to the documentation.
-
-    Args:
-        access: the API server and the caller's credentials.
-        arguments: the options of the command.
-    """
+    """Run all checks; each finding but `ok` has a link to the documentation."""
+    scope = Scope.PRE if arguments.pre else Scope.CLUSTER
+    if arguments.namespace is not None:
+        scope = Scope.NAMESPACE
     async with KubeClient(access) as client:
-        reached, release = await reach(client, without="nothing else was checked")
-        if reached.state is State.PROBLEM:
-            return [with_link(reached)]
-        findings = [reached]
-        if arguments.pre:
-            findings += [release_finding(release), await right_finding(client)]
-        reader = ApiReader(client, arguments.namespace)
-        cluster = await read_cluster(reader, arguments.webhook_configuration, arguments.default_mode)
-        if arguments.pre:
-            findings += await installation_findings(reader, cluster)
-        elif arguments.namespace is not None:
-            findings += registration_findings(cluster) if cluster.is_absent else ()
-            findings += await policy_findings(reader, cluster)
-            findings += await pending_findings(reader, cluster)
+        reached, release = await reach(client)
+        results = [*named(_API_SERVER, [reached])]
+        if reached.state is not State.PROBLEM:
+            reader = FactReader(client, seconds=_READ_SECONDS)
+            options = DoctorOptions(
+                name=arguments.webhook_configuration,
+                default_mode=arguments.default_mode,
+                scope=scope,
+                namespace=arguments.namespace or "",
+                is_inside=isinstance(access, InCluster),
+                agents=parse_agent_options(arguments),
+            )
+            cluster = replace(await read_cluster(reader, options), release=release)
+            results += await run_checks(cluster, reader)
+        return list(map(with_link, results))
+
+
+async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckResult]:
+    """Run the checks of the cluster's scope, and say what could not be read."""
+    results: list[CheckResult] = []
+    for check in CHECKS:
+        if cluster.options.scope not in check.scope:
+            continue
+        if isinstance(check, Measurement):
+            results += named(check.name, [result async for result in check.run(cluster, reader)])
         else:
-            findings += await webhook_findings(reader, cluster, is_inside=isinstance(access, InCluster))
-            findings += await pending_findings(reader, cluster)
-            findings += await _agent_findings(reader, cluster, parse_agent_options(arguments))
-        failed = (with_link(finding, FAILED_REQUESTS) for finding in reader.missing)
-        return [*map(with_link, findings), *failed]
+            results += named(check.name, check.results(cluster))
+    reported = {result.what for result in results}
+    results += named(_API_SERVER, (unknown(note) for note in reader.notes if note not in reported))
+    if reader.missing_rights:
+        rights = ", ".join(dict.fromkeys(missing.right for missing in reader.missing_rights))
+        what = f"{not_visible_line(reader.not_visible)}; the checks of these objects did not run"
+        advice = f"the rights to ask for: {rights}"
+        if cluster.namespaces.why is Why.FORBIDDEN and not cluster.options.namespace:
+            advice = f"kaishare doctor -n NAMESPACE checks one namespace with your rights; {advice}"
+        results.append(unknown(what, advice, check=_RIGHTS))
+    return results
 
 
-async def _agent_findings(reader: ApiReader, cluster: Cluster, options: AgentOptions) -> list[CheckResult]:
-    findings: list[CheckResult] = []
-    agents = Agents(reader.client, options=options)
-    namespace = options.namespace
-    has_gpus = any(node.has_gpus for node in cluster.nodes.items)
-    pods: list[AgentPod] = []
-    with_agent: Collection[str] | None = None
-    daemon_sets: Sequence[AgentDaemonSet] = ()
+class _Version(Struct):
+    major: str
+    minor: str
+
+
+async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None]:
+    """Return whether the API server answers, a problem if it does not, and its release, such as (1, 30).
+
+    Credentials that it does not accept are a problem, too, since no other request is answered; and so is an
+    answer of another kind, such as the log-in page of a proxy. The release is None if it is not known.
+    """
     try:
-        pods = await agents.list()
-    except REQUEST_ERRORS as error:
-        if isinstance(error, ApiError) and error.is_forbidden:
-            without = "the agents were not checked"
-            reader.refuse(ListSpec(resource="pods", namespace=namespace, without=without))
-        else:
-            findings.append(unknown(AGENTS, f"not checked: {one_line(str(error))}"))
-    else:
-        daemon_sets = (await list_agent_daemon_sets(reader, namespace)).items
-        if pods or daemon_sets:
-            with_agent = frozenset(pod.node for pod in pods)
-        elif not cluster.is_absent or cluster.is_by_policies:
-            findings.append(_no_agents(namespace, has_gpus=has_gpus))
-        if daemon_sets and not pods and not has_gpus:
-            findings.append(unknown(AGENTS, f"DaemonSet {daemon_sets[0].metadata.name} selects no node"))
-    now = reader.client.server_time()
-    started = [pod for pod in pods if pod.node and not pod.is_terminating]
-    unready = [pod for pod in started if not pod.is_ready and pod.is_running]
-    readiness = await asyncio.gather(*map(agents.ready, unready))
-    readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
-    of_unready = await asyncio.gather(*map(agents.read, unready))
-    published = cluster.running.published
-    release = published.version if published else ""
-    return [
-        *findings,
-        *node_findings(cluster.nodes, with_agent, daemon_sets),
-        *pod_findings(pods, readiness, now),
-        *response_findings(readings, now),
-        *attribution_findings([*readings, *of_unready]),
-        *release_findings(pods, cluster.webhook_pods.items, release, version()),
-    ]
+        answer = await client.get("/version")
+    except ApiError as error:
+        if error.is_unauthorized:
+            refused = f"{client.server} does not accept your credentials: {error}"
+            return problem(refused, f"log in again; {_NOTHING_ELSE}"), None
+        if error.is_redirect:
+            return _of_another_kind(client, error), None
+        # Other requests may still be allowed.
+        return ok(f"{client.server} answers (no version: {error})"), None
+    except (Unreachable, AccessError) as error:
+        return problem(f"{client.server}: {error}", _NOTHING_ELSE), None
+    reached = ok(f"{client.server} answers")
+    try:
+        version = msgspec.json.decode(answer, type=_Version)
+    except MALFORMED as error:
+        return _of_another_kind(client, f"GET /version: {one_line(str(error))}"), None
+    try:
+        return reached, (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
+    except ValueError:
+        return reached, None
 
 
-def _no_agents(namespace: str, *, has_gpus: bool) -> CheckResult:
-    make = problem if has_gpus else unknown
-    return make(
-        AGENTS,
-        f"no agent found in namespace {namespace}; the usage of GPUs is unknown",
-        "install the chart with agent.enabled, or name the namespace with --agent-namespace",
+def _of_another_kind(client: KubeClient, answer: object) -> CheckResult:
+    return problem(
+        f"{client.server} answers, but not as an API server: {answer}",
+        f"compare the address with that of your kubeconfig; {_NOTHING_ELSE}",
     )
 
 
-def with_link(finding: CheckResult, section: str = "") -> CheckResult:
-    """Return a finding with the place that describes it, unless it is `ok`.
-
-    Args:
-        finding: the finding.
-        section: heading of the place; empty for the name of the check.
-    """
+def with_link(finding: CheckResult) -> CheckResult:
+    """Return a finding with the place that describes it, unless it is `ok`."""
     if finding.state is State.OK:
         return finding
-    return replace(finding, docs=f"{_PAGE}#{anchor(section or finding.check)}")
+    return replace(finding, docs=f"{_PAGE}#{anchor(finding.check)}")
 
 
 def anchor(heading: str) -> str:

@@ -2,46 +2,39 @@
 
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
+from console.cluster.facts import FactReader
+from console.cluster.rules import refuser_of, unreachable_webhook
 from console.doctor.check_results import CheckResult, State, ok, problem, unknown
-from console.doctor.cluster_state import Cluster
+from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kai.installation import SharingMode
 from kai.kaishare_keys import REASON, SIZE
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.kinds import FullMeta
-from kube.metadata import resource_path
+from kube.kinds import PODS, Pod
 from service.text import MALFORMED, one_line
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Mode, NamespacePolicy, ShareFor
 from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 
-_NO_RIGHT = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgroups)"')
-
-
+_NO_RIGHT: Final = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgroups)"')
 _DRY: Final = {"dryRun": "All"}
 
 
-async def dry_run(
-    client: KubeClient,
-    method: str,
-    path: str,
-    body: Mapping[str, Any],
-) -> bytes:
-    """Send an object by dry run; return the object as it would be stored.
+async def dry_run(client: KubeClient, path: str, body: Mapping[str, Any]) -> bytes:
+    """Create an object by dry run; return it as it would be stored.
 
     Raises:
         ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
     """
-    return await client.request(method, path, params=_DRY, body=msgspec.json.encode(body))
+    return await client.request("POST", path, params=_DRY, body=msgspec.json.encode(body))
 
 
 async def dry_run_deletion(client: KubeClient, path: str) -> None:
@@ -97,36 +90,13 @@ def minimal_pod(**metadata: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def with_gpu(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the pod with a request for one whole GPU."""
-    (container,) = pod["spec"]["containers"]
-    container["resources"]["limits"][keys.GPU_RESOURCE] = "1"
-    return pod
-
-
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces to try. A quota or a pod security level may refuse the pod in one of them."""
 
 _SHARE: Final = "0.02"
-_BY_A_WEBHOOK = re.compile(
-    r'(?:Internal error occurred: )?(?P<act>failed calling|admission) webhook "(?P<name>[^"]{1,300})"'
-)
-"""A webhook refuses, or does not answer (`plugin/webhook/errors/statuserror.go` of k8s.io/apiserver)."""
 
 
-class _Spec(Struct):
-    scheduler: str = msgspec.field(name="schedulerName", default="")
-
-
-class _Pod(Struct):
-    metadata: FullMeta
-    spec: _Spec
-
-
-_pod = msgspec.json.Decoder(_Pod)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _ShareTest:
     """A pod that must get a share."""
 
@@ -137,31 +107,33 @@ class _ShareTest:
     pod: Mapping[str, Any]
 
 
-async def dry_run_findings(client: KubeClient, cluster: Cluster) -> list[CheckResult]:
+async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Create pods by dry run in namespaces whose policy would change them. No pod is stored."""
-    check = "dry run of a pod"
+    client = reader.client
+    if cluster.is_absent and cluster.admission.deciding is None:
+        return
     policies = _tried(cluster)
     if not policies:
-        known = cluster.namespaces.is_known
-        why = "no namespace has a policy that would change a pod" if known else "the policies are not known"
-        return [unknown(check, why)]
+        none = "no namespace has a policy that would change a pod"
+        yield unknown(none if cluster.namespaces.value is not None else "the policies are not known")
+        return
     for policy in policies[:_MOST_TRIED]:
-        finding = await _plain(client, check, cluster, policy)
+        finding = await _plain(client, cluster, policy)
         if finding.state is not State.UNKNOWN:
             break
+    yield finding
     modes = cluster.installation.sharing_modes if cluster.installation else frozenset[SharingMode]()
     test = _share_test(policies, is_injecting=cluster.running.rules.inject_shares)
     if (
         finding.state is State.OK
-        and (cluster.kai_mutating or not cluster.mutating.is_known)
+        and (cluster.kai_mutating or cluster.mutating.value is None)
         and test is not None
         and SharingMode.DISABLED not in modes
     ):
-        return [finding, await _with_share(client, cluster, test, modes)]
-    return [finding]
+        yield replace(await _with_share(client, cluster, test, modes), check="dry run of a share")
 
 
-def _tried(cluster: Cluster) -> list[NamespacePolicy]:
+def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
     """Return the policies by which a plain pod must be changed.
 
     Those with mode default and a share come first, those with mode enforce last.
@@ -198,23 +170,23 @@ def _share_test(policies: Sequence[NamespacePolicy], *, is_injecting: bool) -> _
         why = "no policy in mode default has a share" if is_injecting else "the webhook gives no shares"
         title = f"a pod with a share of its own, {own}; {why}"
         pod = minimal_pod(annotations={own.annotation: own.value})
-        return _ShareTest(policy=policy, share=own, title=title, pod=pod)
+        return _ShareTest(policy, own, title, pod)
     share, size = given
     title = f"a pod with the {f'size {size}' if size else 'default share'}, {share}"
-    pod = with_gpu(minimal_pod(labels={SIZE: size}) if size else minimal_pod())
-    return _ShareTest(policy=policy, share=share, title=title, pod=pod)
+    pod = minimal_pod(labels={SIZE: size}) if size else minimal_pod()
+    pod["spec"]["containers"][0]["resources"]["limits"][keys.GPU_RESOURCE] = "1"
+    return _ShareTest(policy, share, title, pod)
 
 
-async def _plain(client: KubeClient, check: str, cluster: Cluster, policy: NamespacePolicy) -> CheckResult:
-    answer = await _try(client, check, cluster, policy.namespace, minimal_pod())
+async def _plain(client: KubeClient, cluster: ClusterFacts, policy: NamespacePolicy) -> CheckResult:
+    answer = await _try(client, cluster, policy.namespace, minimal_pod())
     if isinstance(answer, CheckResult):
         return answer
     where, queue = f"in {one_line(policy.namespace)}", answer.metadata.labels.get(keys.QUEUE_LABEL)
-    if (answer.spec.scheduler, queue) == (policy.scheduler, policy.queue):
-        return ok(check, f"{where} the pod gets queue {queue} and scheduler {policy.scheduler}")
+    if (answer.spec.scheduler_name, queue) == (policy.scheduler, policy.queue):
+        return ok(f"{where} the pod gets queue {queue} and scheduler {policy.scheduler}")
     return problem(
-        check,
-        f"{where} the pod is not changed: scheduler {one_line(answer.spec.scheduler)},"
+        f"{where} the pod is not changed: scheduler {one_line(answer.spec.scheduler_name)},"
         f" queue {one_line(queue or 'none')}",
         "the webhook is not called, is unreachable, or does not know the namespace: see its log and the"
         " other findings",
@@ -222,11 +194,10 @@ async def _plain(client: KubeClient, check: str, cluster: Cluster, policy: Names
 
 
 async def _with_share(
-    client: KubeClient, cluster: Cluster, test: _ShareTest, modes: Collection[SharingMode]
+    client: KubeClient, cluster: ClusterFacts, test: _ShareTest, modes: Collection[SharingMode]
 ) -> CheckResult:
     """Check that the webhook gives a share, and that KAI's webhook sees the pod and names its ConfigMap."""
-    check = "dry run of a share"
-    answer = await _try(client, check, cluster, test.policy.namespace, test.pod)
+    answer = await _try(client, cluster, test.policy.namespace, test.pod)
     if isinstance(answer, CheckResult):
         return answer
     annotations = answer.metadata.annotations
@@ -234,56 +205,45 @@ async def _with_share(
     if annotations.get(test.share.annotation) != test.share.value:
         reason = annotations.get(REASON, "none")
         return problem(
-            check,
             f"{where} {test.title}, gets no share; {REASON}: {one_line(reason)}",
             "docs/policy.md lists the reasons; the log of the webhook has the pod",
         )
     if keys.SHARED_GPU_CONFIGMAP in annotations:
-        return ok(check, f"{where} KAI's webhook saw {test.title}")
+        return ok(f"{where} KAI's webhook saw {test.title}")
     if SharingMode.NV_FRACTIONS in modes:
-        return unknown(
-            check, f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod"
-        )
+        return unknown(f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod")
     return problem(
-        check,
         f"{where} KAI's webhook did not see {test.title}: it would be scheduled and never start",
         "see the findings about the order of webhooks and about KAI's webhook",
     )
 
 
 async def _try(
-    client: KubeClient, check: str, cluster: Cluster, namespace: str, pod: Mapping[str, Any]
-) -> _Pod | CheckResult:
-    path = resource_path("", "v1", "pods", namespace)
+    client: KubeClient, cluster: ClusterFacts, namespace: str, pod: Mapping[str, Any]
+) -> Pod | CheckResult:
     try:
-        return _pod.decode(await dry_run(client, "POST", path, pod))
+        return PODS.decode(await dry_run(client, PODS.path(namespace), pod))
     except ApiError as error:
         if missing_right(error):
             return unknown(
-                check,
                 f"not tried in {namespace}: the caller may not create pods there",
                 "run doctor with the right to create pods in a managed namespace; a dry run stores nothing",
             )
-        make = problem if _is_failure(error, cluster) else unknown
-        return make(check, f"refused in {namespace}: {error.message}")
+        fault = unreachable_webhook(error.message)
+        make = problem if fault or _is_ours(error, cluster) else unknown
+        return make(f"refused in {namespace}: {error.message}", fault.remedy if fault else "")
     except (Unreachable, AccessError, *MALFORMED) as error:
-        return unknown(check, one_line(str(error)))
+        return unknown(one_line(str(error)))
 
 
-def _is_failure(error: ApiError, cluster: Cluster) -> bool:
-    """Whether a webhook cannot be called, or one of kaishare's or KAI's refuses the pod.
+def _is_ours(error: ApiError, cluster: ClusterFacts) -> bool:
+    """Whether one of kaishare's or KAI's webhooks refuses the pod.
 
     The webhook of another component may refuse doctor's pod only, such as for a label that it lacks.
     """
-    match = _BY_A_WEBHOOK.match(error.message)
-    if match is None or match["act"] == "failed calling":
-        return match is not None
-    configurations = (
-        cluster.our_mutating,
-        cluster.our_validating,
-        *cluster.kai_mutating,
-        *cluster.kai_validating,
-    )
-    names = {hook.name for each in configurations if each is not None for hook in each.hooks}
+    refuser = refuser_of(error.message)
+    ours = (cluster.our_mutating, cluster.our_validating)
+    configurations = (*filter(None, ours), *cluster.kai_mutating, *cluster.kai_validating)
+    names = {hook.name for each in configurations for hook in each.hooks}
     usual = {MUTATE, VALIDATE_PODS, f"admission.{cluster.kai_namespace}.svc"}  # the caller may read no list
-    return match["name"] in names | usual
+    return refuser is not None and refuser.name in names | usual

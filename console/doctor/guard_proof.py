@@ -9,25 +9,21 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
-from console.doctor.api_reader import ApiReader
-from console.doctor.cluster_state import Cluster
-from console.doctor.counted_pod_groups import API_VERSION, GROUP, PodGroup, decode_pod_group
+from console.cluster.facts import FactReader, items
+from console.doctor.admission import MEMBERS, OBJECTS, PODGROUPS, PODS, Guarded
+from console.doctor.cluster_state import ClusterFacts
 from console.doctor.dry_run import dry_run, dry_run_deletion, minimal_pod, missing_right, unlikely_name
-from console.doctor.guard_objects import MEMBERS, OBJECTS, PODGROUPS, PODS, Guarded
 from kai import keys
+from kube import kinds
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
-from kube.metadata import resource_path
 from service.text import ELLIPSIS, MALFORMED, one_line
 
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces, or of PodGroups, to try for each request."""
-
 _TAKES_EFFECT_SECONDS: Final = 1.5
 """Pause before an admitted request is repeated. The API server needs about a second to load a policy."""
-
 _KEY: Final = f"{keys.MIG_PREFIX}kaishare-doctor"
 """An annotation that only KAI may write."""
 _DENIAL: Final = re.compile(
@@ -57,22 +53,8 @@ class Breach(Enum):
     def __init__(
         self, policy: str, title: str, words: str, others: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        self.policy = policy
-        self.title = title
+        self.policy, self.title = policy, title
         self.words_by_policy = {policy: words, **others}
-
-    @property
-    def has_exemptions(self) -> bool:
-        """Whether the rule lets accounts of KAI pass; the rules about PodGroups hold for everybody."""
-        return self.policy != PODGROUPS
-
-
-class TrialOutcome(Enum):
-    """The result of a forbidden request."""
-
-    REFUSED = "refused"
-    ADMITTED = "admitted"
-    UNPROVED = "unproved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,100 +62,103 @@ class Trial:
     """A forbidden request that was tried in a namespace."""
 
     breach: Breach
-    outcome: TrialOutcome
     namespace: str = ""
-    why: str = ""
-    """Reason of `TrialOutcome.UNPROVED`."""
+    why: str = "no namespace to try"
+    """Why the request proves nothing; empty if the guard refused or admitted it."""
+    is_refused: bool = False
 
-
-class _Review(Struct):
-    status: dict[str, dict[str, Any]]
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the guard does not act."""
+        return not self.is_refused and not self.why
 
 
 @dataclass(frozen=True, slots=True)
 class Prover:
     """Sends the forbidden requests of one cluster."""
 
-    reader: ApiReader
-    cluster: Cluster
+    reader: FactReader
+    cluster: ClusterFacts
     exempt: Collection[str]
     """Namespaces whose service accounts the guard exempts."""
 
-    async def prove(self, guarded: Guarded, plan: Iterable[tuple[Breach, Sequence[str]]]) -> list[Trial]:
-        """Try each request until the guard refuses or admits it.
+    async def prove(self, guarded: Guarded, refusing: Mapping[str, Sequence[str]]) -> list[Trial]:
+        """Try each request until the guard refuses or admits it; an admitted one again.
 
         Args:
             guarded: the reason why the namespaces are guarded.
-            plan: the requests, each with the namespaces in which the guard should refuse it.
+            refusing: the namespaces in which a policy should refuse, by policy.
         """
-        trials = [await self._try_in_turn(guarded, breach, namespaces) for breach, namespaces in plan]
-        if not any(trial.outcome is TrialOutcome.ADMITTED for trial in trials):
+        trials = [
+            await self._in_turn(
+                Trial(breach),
+                (self._try(guarded, breach, name) for name in sorted(refusing[breach.policy])[:_MOST_TRIED]),
+            )
+            for breach in Breach
+            if refusing.get(breach.policy)
+        ]
+        if not any(trial.is_admitted for trial in trials):
             return trials
         is_exempt = await self._is_exempt()
         await asyncio.sleep(_TAKES_EFFECT_SECONDS)
-        return [
-            await self._confirmed(guarded, trial, is_exempt=is_exempt)
-            if trial.outcome is TrialOutcome.ADMITTED
-            else trial
-            for trial in trials
-        ]
+        for index, trial in enumerate(trials):
+            # The rules about PodGroups hold for accounts of KAI, too.
+            if trial.is_admitted and is_exempt and trial.breach.policy != PODGROUPS:
+                trials[index] = replace(trial, why="the caller's service account is exempt as one of KAI's")
+            elif trial.is_admitted:
+                trials[index] = await self._try(guarded, trial.breach, trial.namespace)
+        return trials
 
-    async def _confirmed(self, guarded: Guarded, trial: Trial, *, is_exempt: bool) -> Trial:
-        """Repeat an admitted request: the policy may have been applied a moment ago."""
-        if is_exempt and trial.breach.has_exemptions:
-            why = "the caller's service account is exempt as one of KAI's"
-            return replace(trial, outcome=TrialOutcome.UNPROVED, why=why)
-        return await self._try(guarded, trial.breach, trial.namespace)
-
-    async def _try_in_turn(self, guarded: Guarded, breach: Breach, namespaces: Sequence[str]) -> Trial:
-        trial = Trial(breach, TrialOutcome.UNPROVED, why="no namespace to try")
-        for namespace in namespaces[:_MOST_TRIED]:
-            trial = await self._try(guarded, breach, namespace)
-            if trial.outcome is not TrialOutcome.UNPROVED:
+    async def _in_turn(self, trial: Trial, attempts: Iterable[Awaitable[Trial]]) -> Trial:
+        """Return the first result that proves something; else the last one."""
+        for attempt in attempts:
+            trial = await attempt
+            if not trial.why:
                 break
         return trial
 
     async def _try(self, guarded: Guarded, breach: Breach, namespace: str) -> Trial:
+        client = self.reader.client
         if breach is Breach.HELD_GROUP:
             return await self._try_deletion(namespace)
         labels = {keys.VCLUSTER_MANAGED_BY: "kaishare-doctor"} if guarded is Guarded.VCLUSTERS else {}
         path, body = _creation(breach, namespace, labels)
 
         async def create() -> str:
-            stored = msgspec.json.decode(await dry_run(self.reader.client, "POST", path, body))
+            stored = msgspec.json.decode(await dry_run(client, path, body))
             return "" if _keeps(stored, body) else "a webhook removes what is forbidden"
 
         return await _judged(breach, namespace, create)
 
     async def _try_deletion(self, namespace: str) -> Trial:
         """Delete a PodGroup with pods by dry run; it may lose its pods meanwhile."""
-        groups = self.cluster.pod_groups
-        own = [each for each in groups.items if each.metadata.namespace == namespace and each.has_pods]
+        client, groups = self.reader.client, self.cluster.pod_groups
+
+        async def delete(group: kinds.PodGroup) -> str:
+            path = kinds.POD_GROUPS.path(namespace, group.metadata.name)
+            await dry_run_deletion(client, path)
+            group = kinds.POD_GROUPS.decode(await client.get(path))
+            return "" if group.has_pods else "the PodGroup has no pods any more"
+
+        own = [each for each in items(groups) if each.metadata.namespace == namespace and each.has_pods]
         own.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
-        why = "PodGroups could not be listed" if not groups.is_known else "no PodGroup with pods"
-        trial = Trial(Breach.HELD_GROUP, TrialOutcome.UNPROVED, namespace, f"{one_line(namespace)}: {why}")
-        for group in own[:_MOST_TRIED]:
-
-            async def delete(group: PodGroup = group) -> str:
-                path = f"{_groups(namespace)}/{group.metadata.name}"
-                await dry_run_deletion(self.reader.client, path)
-                group = decode_pod_group(await self.reader.client.get(path))
-                return "" if group.has_pods else "the PodGroup has no pods any more"
-
-            trial = await _judged(Breach.HELD_GROUP, namespace, delete)
-            if trial.outcome is not TrialOutcome.UNPROVED:
-                break
-        return trial
+        why = "PodGroups could not be listed" if groups.value is None else "no PodGroup with pods"
+        return await self._in_turn(
+            Trial(Breach.HELD_GROUP, namespace=namespace, why=f"{one_line(namespace)}: {why}"),
+            (
+                _judged(Breach.HELD_GROUP, namespace, lambda group=group: delete(group))  # type: ignore[misc]
+                for group in own[:_MOST_TRIED]
+            ),
+        )
 
     async def _is_exempt(self) -> bool:
         """Whether the caller is a service account that the guard exempts."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         try:
             answer = await self.reader.client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
-            user = msgspec.json.decode(answer, type=_Review).status.get("userInfo", {})
+            name = kinds.text_at(msgspec.json.decode(answer), "status", "userInfo", "username")
         except (*REQUEST_ERRORS, *MALFORMED):
             return False
-        name = str(user.get("username", ""))
         return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in self.exempt))
 
 
@@ -188,20 +173,17 @@ async def _judged(breach: Breach, namespace: str, send: Callable[[], Awaitable[s
         send: sends it; returns why an admission says nothing, or an empty text.
     """
     place = one_line(namespace)
-
-    def unproved(why: str) -> Trial:
-        return Trial(breach, TrialOutcome.UNPROVED, namespace, why)
-
     try:
         obstacle = await send()
+        why = f"{place}: {obstacle}" if obstacle else ""
     except ApiError as error:
         if _is_refusal_of(breach, error.message):
-            return Trial(breach, TrialOutcome.REFUSED, namespace)
+            return Trial(breach, namespace, "", is_refused=True)
         right = missing_right(error)
-        return unproved(f"the caller may not {right} in {place}" if right else f"{place}: {error.message}")
+        why = f"the caller may not {right} in {place}" if right else f"{place}: {error.message}"
     except (Unreachable, AccessError, *MALFORMED) as error:
-        return unproved(one_line(str(error)))
-    return unproved(f"{place}: {obstacle}") if obstacle else Trial(breach, TrialOutcome.ADMITTED, namespace)
+        why = one_line(str(error))
+    return Trial(breach, namespace, why)
 
 
 def _is_refusal_of(breach: Breach, message: str) -> bool:
@@ -214,32 +196,26 @@ def _is_refusal_of(breach: Breach, message: str) -> bool:
     return words.startswith(expected) or (words != sentence and expected.startswith(words))
 
 
-def _groups(namespace: str) -> str:
-    return resource_path(GROUP, API_VERSION, "podgroups", namespace)
-
-
 def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the path and the body of a request that creates a forbidden object."""
     if breach is Breach.FOREIGN_QUEUE:
-        # a name that the rule about names admits
-        metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}
-        body = {"apiVersion": f"{GROUP}/{API_VERSION}", "kind": "PodGroup", "metadata": metadata}
-        return _groups(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
+        kind = kinds.POD_GROUPS
+        metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}  # the rule about names admits it
+        body = {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.name, "metadata": metadata}
+        return kind.path(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
     if breach is Breach.CONFIG_MAP:
         metadata = {"name": f"{unlikely_name()}-shared-gpu-0", "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        return resource_path("", "v1", "configmaps", namespace), body
-    return resource_path("", "v1", "pods", namespace), minimal_pod(labels=labels, annotations={_KEY: "0"})
+        return kinds.CONFIG_MAPS.path(namespace), body
+    return kinds.PODS.path(namespace), minimal_pod(labels=labels, annotations={_KEY: "0"})
 
 
 def _keeps(stored: Any, sent: Mapping[str, Any]) -> bool:
     """Whether an object would be stored with the labels, annotations, name and queue that were sent."""
     metadata, wanted = stored.get("metadata") or {}, sent["metadata"]
+    parts = ("labels", "annotations")
     return (
         metadata.get("name") == wanted["name"]
-        and all(
-            (metadata.get(part) or {}).items() >= wanted.get(part, {}).items()
-            for part in ("labels", "annotations")
-        )
+        and all((metadata.get(part) or {}).items() >= wanted.get(part, {}).items() for part in parts)
         and (stored.get("spec") or {}).get("queue") == sent.get("spec", {}).get("queue")
     )

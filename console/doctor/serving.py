@@ -1,4 +1,4 @@
-"""Checks whether the API server reaches and trusts the webhook: addresses, caBundle and certificate.
+"""Checks whether the webhook runs, and whether the API server reaches and trusts it.
 
 The API server cannot show the certificate behind a Service. The check therefore connects to the endpoints
 from this machine, and reports addresses that it cannot reach.
@@ -10,59 +10,78 @@ import ipaddress
 import os
 import ssl
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from msgspec import Struct
 
 from certs.authority import names_of
-from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
+from console.cluster.facts import FactReader, items
 from console.doctor.check_results import CheckResult, State, ok, problem, unknown, warning
-from service.text import listed, one_line
+from console.doctor.cluster_state import ClusterFacts
+from kube.kinds import ENDPOINT_SLICES, SERVICES
+from service.text import MOST_LINES, counted, listed, one_line
 from webhook.registration.configuration_objects import ClientConfig, ServiceReference, Webhook
 
-CHECK: Final = "certificate"
-_SERVICES: Final = ListSpec(
-    resource="services", verb="get", without="the webhook's certificate was not checked"
-)
-_SLICES: Final = ListSpec(
-    resource="endpointslices", group="discovery.k8s.io", without="the webhook's certificate was not checked"
-)
+_MOST_DIALLED: Final = 4
+_DIAL_SECONDS: Final = 3.0
+_OVERDUE: Final = "its renewal is overdue: see the webhook's log"
+_LATE: Final = 5 / 6
+"""Fraction of a certificate's life after which renewal has failed; it is due at two thirds."""
 
 
-class _Port(Struct):
-    name: str = ""
-    port: int | None = None
+def webhook_pods_are_ready(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a finding about each pod that is not ready, with the scheduler's or the kubelet's words.
+
+    A pod that is not ready is a problem if no other pod is ready.
+    """
+    live = [pod for pod in items(cluster.webhook_pods) if not pod.metadata.deletion_timestamp]
+    unready = [pod for pod in live if not pod.status.is_ready]
+    ready = len(live) - len(unready)
+    for pod in unready[:MOST_LINES]:
+        make = warning if ready else problem
+        yield make(
+            f"{pod.name} is not ready: {pod.status.trouble}; {counted(ready, 'pod')} ready",
+            f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log",
+        )
+    if len(unready) > MOST_LINES:
+        yield warning(f"and {counted(len(unready) - MOST_LINES, 'more pod')} not ready")
+    if live and not unready:
+        yield ok(f"{counted(ready, 'pod')} ready")
 
 
-class _ServiceSpec(Struct, rename="camel"):
-    type: str = "ClusterIP"
-    external_name: str = ""
-    ports: list[_Port] | None = None
-
-
-class _Service(Struct):
-    spec: _ServiceSpec
-
-
-class _Conditions(Struct):
-    ready: bool | None = None
-
-
-class _Endpoint(Struct):
-    addresses: list[str]
-    conditions: _Conditions = msgspec.field(default_factory=_Conditions)
-
-
-class _Slice(Struct):
-    endpoints: list[_Endpoint] | None = None
-    ports: list[_Port] | None = None
+async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield findings about the caBundle and the certificate of every address of kaishare's webhooks."""
+    now = datetime.now(UTC)
+    is_local = _is_loopback(urlsplit(reader.client.server).hostname or "")
+    by_place: defaultdict[tuple[str, bytes], list[Webhook]] = defaultdict(list)
+    for configuration in (cluster.our_mutating, cluster.our_validating):
+        for hook in configuration.hooks if configuration else ():
+            by_place[_place(hook.client_config), hook.client_config.ca_bundle].append(hook)
+    for (place, bundle), hooks in by_place.items():
+        client, names = hooks[0].client_config, listed([hook.name for hook in hooks])
+        about_bundle = bundle_result(bundle, names, now, is_service=client.service is not None)
+        yield replace(about_bundle, check="caBundle")
+        addresses = await _addresses_of(reader, client, place)
+        if isinstance(addresses, CheckResult):
+            yield addresses
+            continue
+        dialled = addresses[:_MOST_DIALLED]
+        for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
+            if isinstance(served, str):
+                is_here = client.service is None and is_local and _is_loopback(address.host)
+                refused = problem(f"{address}: {served}", "check that the webhook is running")
+                yield refused if is_here else _not_checked(address, served)
+            elif client.service is None or cluster.options.is_inside or address.name in names_of(served):
+                usable = None if about_bundle.state is State.PROBLEM else bundle
+                yield await _certificate_result(address, served, usable, now)
+            else:
+                others = listed(names_of(served)) or "no name"
+                yield _not_checked(address, f"another server answers, with a certificate for {others}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,100 +96,48 @@ class ProbeAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-async def addresses_of(
-    reader: ApiReader, client: ClientConfig, place: str
-) -> tuple[list[ProbeAddress], CheckResult | None]:
+async def _addresses_of(
+    reader: FactReader, client: ClientConfig, place: str
+) -> list[ProbeAddress] | CheckResult:
     """Return the addresses of a webhook, or a finding that explains why there are none."""
     if client.service is not None:
         return await _service_addresses(reader, client.service, place)
-    try:
+    with contextlib.suppress(ValueError):
         parts = urlsplit(client.url or "")
-        port = parts.port or 443
-    except ValueError:
-        parts, port = urlsplit(""), 0
-    if parts.scheme == "https" and parts.hostname:
-        return [ProbeAddress(parts.hostname, port, parts.hostname)], None
-    return [], problem(CHECK, f"{one_line(client.url or 'no address')} is not an https address")
+        if parts.scheme == "https" and parts.hostname:
+            return [ProbeAddress(parts.hostname, parts.port or 443, parts.hostname)]
+    return problem(f"{one_line(client.url or 'no address')} is not an https address")
 
 
 async def _service_addresses(
-    reader: ApiReader, service: ServiceReference, name: str
-) -> tuple[list[ProbeAddress], CheckResult | None]:
+    reader: FactReader, service: ServiceReference, name: str
+) -> list[ProbeAddress] | CheckResult:
     """Return the addresses of a Service's endpoints, or a finding that explains why there are none."""
-    services = replace(_SERVICES, namespace=service.namespace)
-    answer = await reader.get(services, service.name, msgspec.json.Decoder(_Service).decode)
+    fact = await reader.get(SERVICES, service.name, service.namespace)
     title = f"Service {service.namespace}/{service.name}"
-    if answer is None:
-        return [], problem(CHECK, f"{title} does not exist", "install the chart")
-    if isinstance(answer, ListOutcome):
-        return [], None  # reported with the missing rights
-    if answer.spec.type == "ExternalName":
-        return [ProbeAddress(answer.spec.external_name, service.port, name)], None
-    params = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
-    of_service = replace(_SLICES, namespace=service.namespace, params=params)
-    slices = await reader.list(of_service, msgspec.json.Decoder(_Slice).decode)
-    if not slices.is_known:
-        return [], None
-    port_name = next((port.name for port in answer.spec.ports or () if port.port == service.port), None)
+    if fact.is_missing:
+        return problem(f"{title} does not exist", "install the chart")
+    if fact.value is None:
+        return []  # reported with the missing rights
+    spec = fact.value.spec
+    if spec.type == "ExternalName":
+        return [ProbeAddress(spec.external_name, service.port, name)]
+    query = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
+    slices = await reader.list(ENDPOINT_SLICES, service.namespace, query=query)
+    if slices.value is None:
+        return []
+    port_name = next((port.name for port in spec.ports or () if port.port == service.port), None)
     if port_name is None:
-        return [], problem(CHECK, f"{title} has no port {service.port}, which the API server calls")
+        return problem(f"{title} has no port {service.port}, which the API server calls")
     addresses = [
         ProbeAddress(endpoint.addresses[0], port.port, name)
-        for endpoint_slice in slices.items
+        for endpoint_slice in slices.value
         for port in endpoint_slice.ports or ()
         if port.name == port_name and port.port
         for endpoint in endpoint_slice.endpoints or ()
         if endpoint.conditions.ready is not False and endpoint.addresses
     ]
-    if not addresses:
-        return [], problem(CHECK, f"{title} has no ready endpoint", "look at the pods of the webhook")
-    return addresses, None
-
-
-_CA: Final = "caBundle"
-_MOST_DIALLED: Final = 4
-_DIAL_SECONDS: Final = 3.0
-_LATE: Final = 5 / 6
-"""Fraction of a certificate's life after which renewal has failed; it is due at two thirds."""
-
-
-async def serving_findings(
-    reader: ApiReader, hooks: Sequence[Webhook], *, is_inside: bool, now: datetime
-) -> list[CheckResult]:
-    """Check the caBundle and the certificate of every address of kaishare's webhooks.
-
-    Args:
-        reader: for the API server.
-        hooks: kaishare's webhooks, as they are registered.
-        is_inside: whether doctor runs in the cluster, where pod addresses lead to the pods.
-        now: the time, in UTC.
-    """
-    findings: list[CheckResult] = []
-    is_local = _is_loopback(urlsplit(reader.client.server).hostname or "")
-    by_place: defaultdict[tuple[str, bytes], list[Webhook]] = defaultdict(list)
-    for hook in hooks:
-        by_place[_place(hook.client_config), hook.client_config.ca_bundle].append(hook)
-    for (place, bundle), hooks_there in by_place.items():
-        names = listed([hook.name for hook in hooks_there])
-        client = hooks_there[0].client_config
-        bundle_finding = _bundle_finding(bundle, names, now, is_service=client.service is not None)
-        findings.append(bundle_finding)
-        addresses, address_finding = await addresses_of(reader, client, place)
-        if address_finding is not None:
-            findings.append(address_finding)
-        dialled = addresses[:_MOST_DIALLED]
-        for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
-            if isinstance(served, str):
-                is_here = client.service is None and is_local and _is_loopback(address.host)
-                findings.append(_unreachable(address, served) if is_here else _not_checked(address, served))
-            elif client.service is None or is_inside or address.name in names_of(served):
-                usable_bundle = None if bundle_finding.state is State.PROBLEM else bundle
-                findings.append(await _certificate_finding(address, served, usable_bundle, now))
-            else:
-                other_names = listed(names_of(served)) or "no name"
-                what = f"another server answers, with a certificate for {other_names}"
-                findings.append(_not_checked(address, what))
-    return findings
+    return addresses or problem(f"{title} has no ready endpoint", "look at the pods of the webhook")
 
 
 def _place(client: ClientConfig) -> str:
@@ -182,47 +149,35 @@ def _place(client: ClientConfig) -> str:
     return client.url or ""
 
 
-def _bundle_finding(bundle: bytes, names: str, now: datetime, *, is_service: bool) -> CheckResult:
+def bundle_result(bundle: bytes, names: str, now: datetime, *, is_service: bool) -> CheckResult:
+    """Check the caBundle of webhooks: whether it has a CA that is valid now."""
     if not bundle.strip():
         make = problem if is_service else warning  # no public CA issues for a name that ends in .svc
         return make(
-            _CA,
             f"empty for {names}: the API server then trusts only its system's CAs",
             "check that the webhook runs and may patch the webhook configurations; it writes the caBundle",
         )
     try:
         authorities = x509.load_pem_x509_certificates(bundle)
     except (ValueError, x509.InvalidVersion):
-        return problem(
-            _CA, f"for {names}: no readable PEM certificate", "restart the webhook, which writes it"
-        )
+        return problem(f"for {names}: no readable PEM certificate", "restart the webhook, which writes it")
     valid = [ca for ca in authorities if ca.not_valid_before_utc <= now < ca.not_valid_after_utc]
     if not valid:
         last_end = max(ca.not_valid_after_utc for ca in authorities)
         return problem(
-            _CA,
             f"for {names}: contains no CA that is valid now; the last one ended {_time(last_end)}",
             "check that the webhook runs; it creates a new CA",
         )
     newest = max(valid, key=lambda ca: ca.not_valid_after_utc)
     end = newest.not_valid_after_utc
     if _is_late(newest, now):
-        return warning(
-            _CA,
-            f"for {names}: valid only until {_time(end)}",
-            "its renewal is overdue: see the webhook's log",
-        )
-    return ok(_CA, f"for {names}: valid until {_time(end)}")
-
-
-def _unreachable(address: ProbeAddress, error: str) -> CheckResult:
-    return problem(CHECK, f"{address}: {error}", "check that the webhook is running")
+        return warning(f"for {names}: valid only until {_time(end)}", _OVERDUE)
+    return ok(f"for {names}: valid until {_time(end)}")
 
 
 def _not_checked(address: ProbeAddress, error: str) -> CheckResult:
     """Return the finding for an address that, from outside the cluster, may lead to another machine."""
     return unknown(
-        CHECK,
         f"not checked from here: {address}: {error}",
         "run doctor where the address can be reached, such as in a pod",
     )
@@ -248,34 +203,31 @@ async def _dial(address: ProbeAddress) -> x509.Certificate | str:
         return "its certificate cannot be decoded"
 
 
-async def _certificate_finding(
+async def _certificate_result(
     address: ProbeAddress, served: x509.Certificate, bundle: bytes | None, now: datetime
 ) -> CheckResult:
     start, end = served.not_valid_before_utc, served.not_valid_after_utc
     names = listed(names_of(served)) or "no name"
     title = f"{address}: for {names}, until {_time(end)}"
     if not start <= now < end:
-        return problem(
-            CHECK, f"{title}: not valid now", "its renewal is overdue: see the webhook's log, check its clock"
-        )
+        return problem(f"{title}: not valid now", f"{_OVERDUE}, check its clock")
     if bundle is None:
-        return unknown(CHECK, f"{title}; not verified, because the caBundle is unusable")
+        return unknown(f"{title}; not verified, because the caBundle is unusable")
     context = ssl.create_default_context(cadata=_as_der(bundle) or None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Go is less strict
     result = await _handshake(address, context)
     if isinstance(result, ssl.SSLCertVerificationError):
         return problem(
-            CHECK,
             f"{title}: not trusted for {one_line(address.name)}: {one_line(result.verify_message)}",
             "the same CA must be in the caBundle and have issued the certificate, and the certificate must"
             " name the Service: see the webhook's options --service and --host-name",
         )
     if isinstance(result, BaseException):
-        return unknown(CHECK, f"{title}: {_error_text(result)}")
+        return unknown(f"{title}: {_error_text(result)}")
     if _is_late(served, now):
-        return warning(CHECK, f"{title}: near its end", "its renewal is overdue: see the webhook's log")
+        return warning(f"{title}: near its end", _OVERDUE)
     anchor = "the caBundle" if bundle.strip() else "the CAs of this system"
-    return ok(CHECK, f"{title}, trusted by {anchor}")
+    return ok(f"{title}, trusted by {anchor}")
 
 
 def _as_der(bundle: bytes) -> bytes:
@@ -307,9 +259,7 @@ def _error_text(error: BaseException) -> str:
         return f"no TLS: {one_line(error.reason or str(error))}"
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)  # asyncio's own text describes its call
-    if isinstance(error, OSError) and error.strerror:
-        return one_line(error.strerror)
-    return one_line(str(error))
+    return one_line((error.strerror if isinstance(error, OSError) else "") or str(error))
 
 
 def _is_late(certificate: x509.Certificate, now: datetime) -> bool:

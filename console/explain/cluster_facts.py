@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from console.cluster_reading import (
+from console.cluster.webhook import (
     VIEW_IS_ENOUGH,
     does_not_exist,
     fetch_namespaces,

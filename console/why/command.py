@@ -4,8 +4,8 @@ import argparse
 import asyncio
 import sys
 
-from console.agents import add_agent_options, parse_agent_options
 from console.caller import add_cluster_options, cluster_access
+from console.cluster.agents import add_agent_options, parse_agent_options
 from console.why.core import explain
 from console.why.evidence import PodEvidence
 from console.why.explanation import as_json, as_text

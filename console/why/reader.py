@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from console.agents import AgentOptions, Agents
+from console.cluster.agents import AgentOptions, Agents
 from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
-from console.cluster_reading import does_not_exist, read_settings
+from console.cluster.webhook import does_not_exist, read_settings
 from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code

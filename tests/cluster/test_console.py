@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from console.agents import MOST_AT_ONCE, AgentPod, Agents
+from console.cluster.agents import MOST_AT_ONCE, AgentPod, Agents
 from console.doctor.check_results import CheckResult, State, exit_status
 from console.doctor.command import with_link
 from console.policies import PodCounts, read_policies
@@ -46,8 +46,11 @@ from tests.support.doctor_findings import doctor
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import egress_option, pod_network
+from tests.support.published_settings import settings_object
 from tests.support.samples import GIB, in_pod, pod_share, sample, snapshot_of
 from tests.support.samples import gpu as sampled_gpu
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode
 from webhook.registration.configurations import UrlTarget
 
 AGENTS = 40
@@ -325,8 +328,9 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     assert exit_status(findings) == 0, "a developer can act on nothing of it"
     token = await admin.token("reads-no-agents", right("namespaces", "list"))
     findings = await doctor(plane, token=token)
-    whats = [finding.what for finding in of(findings, "rights")]
-    assert f"the agents were not checked: the caller may not list pods in {NAMESPACE}" in whats
+    (rights,) = of(findings, "rights")
+    assert rights.advice.startswith("the rights to ask for: ")
+    assert f", list pods in {NAMESPACE}" in rights.advice
 
 
 @pytest.mark.slow
@@ -417,6 +421,20 @@ async def test_policies_of_the_cluster(plane: ControlPlane, managed: None) -> No
     assert speech.split() == ["speech", "team-b", "observe", "-", "-", "-", "0/0", "0"]
     assert broken.split() == ["broken", "team-b", "default", "-", "-", "-", "0/0", "1"]
     assert problem.startswith('problem: broken: kaishare.dev/gpu-fraction: "2" is not allowed')
+
+
+async def test_policies_use_the_published_settings(
+    plane: ControlPlane, admin: Administrator, managed: None
+) -> None:
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": "kaishare"}})
+    settings = DecisionSettings(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({"vision"}))
+    await admin.create(settings_object(settings))
+    async with KubeClient(plane.access()) as client:
+        table = await read_policies(client, "vision")
+        given = await read_policies(client, "vision", Mode.OFF)
+    assert [(row.policy.mode, row.is_excluded) for row in table.rows] == [(Mode.OBSERVE, True)]
+    assert table.notes == ()
+    assert [row.policy.mode for row in given.rows] == [Mode.OFF]
 
 
 async def test_the_policy_of_one_namespace(plane: ControlPlane, managed: None) -> None:

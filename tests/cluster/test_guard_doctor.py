@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import pytest
 
-from console.doctor.api_reader import ApiReader
+from console.cluster.facts import Fact, FactReader, items
+from console.doctor.admission import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PODS, digest
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import read_cluster
-from console.doctor.guard_checks import guard_findings
-from console.doctor.guard_objects import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PODS, digest
+from console.doctor.cluster_state import DoctorOptions, read_cluster
+from console.doctor.guard import guard_stands
 from console.doctor.guard_proof import Breach, _is_refusal_of
-from console.doctor.vclusters import VclusterHosts, read_hosts
 from console.why.core import explain
 from console.why.explanation import Code
 from kube.client import KubeClient
-from service.version import version
+from kube.kinds import AdmissionPolicySpec
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.doctor_guard import with_parameters
@@ -28,13 +28,10 @@ from tests.support.guard import (
     NAMESPACES,
     POD_GROUPER,
     SYNCER,
-    create_namespaces,
     guard_on,
     is_refused,
-    put_on,
     rendered,
     synced_pod,
-    take_off,
     until_all,
 )
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
@@ -42,7 +39,6 @@ from tests.support.guard_requests import until_answered
 from tests.support.guarded_objects import bare, user_of
 from tests.support.kube_user import Answer, Asker, where
 from tests.support.why_evidence import FORBIDDEN, make_event, make_evidence, make_pod
-from webhook.registration.configurations import CONFIGURATION_NAME
 
 Spec = dict[str, Any]
 _WITHIN_SECONDS: Final = 20.0
@@ -101,13 +97,12 @@ def _title(item: dict[str, Any]) -> str:
 async def findings(plane: ControlPlane, token: str = ADMIN_TOKEN) -> list[CheckResult]:
     """Return what doctor says of the guard, without the namespaces of other tests."""
     async with KubeClient(plane.access(token)) as client:
-        reader = ApiReader(client)
-        cluster = await read_cluster(reader, CONFIGURATION_NAME)
-        own = tuple(each for each in cluster.namespaces.items if each.name in NAMESPACES)
-        cluster = replace(cluster, namespaces=replace(cluster.namespaces, items=own))
-        hosts = await read_hosts(reader, cluster)
-        hosts = VclusterHosts(hosts.labelled, hosts.with_pods & NAMESPACES.keys())
-        return await guard_findings(reader, cluster, hosts)
+        reader = FactReader(client)
+        cluster = await read_cluster(reader, DoctorOptions())
+        own = tuple(each for each in items(cluster.namespaces) if each.name in NAMESPACES)
+        pods = tuple(each for each in items(cluster.synced) if each.metadata.namespace in NAMESPACES)
+        cluster = replace(cluster, namespaces=Fact(own), synced=Fact(pods))
+        return [result async for result in guard_stands(cluster, reader)]
 
 
 async def put(asker: Asker, item: dict[str, Any]) -> None:
@@ -146,53 +141,6 @@ async def until_reported(plane: ControlPlane, *texts: str, state: State = State.
 async def until_states(plane: ControlPlane, *states: State) -> list[CheckResult]:
     """Wait until findings have these states."""
     return await until_found(plane, lambda results: [result.state for result in results] == [*states])
-
-
-# --- without refusals: these tests come before the guard is on deny for the rest of the file ---
-
-
-@pytest.mark.parametrize("action", ["audit", "warn"])
-async def test_a_guard_that_refuses_nothing_is_not_proved(
-    asker: Asker, plane: ControlPlane, action: str
-) -> None:
-    made = await put_on(asker, action)
-    try:
-        (finding,) = await findings(plane)
-    finally:
-        await take_off(asker, made)
-    assert finding.state is State.WARNING, "the API server's defaults are no change"
-    assert finding.what == (
-        f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard only reports violations of"
-        f" {PODGROUPS}, {PODS}, {OBJECTS}"
-    )
-
-
-async def test_a_guard_that_is_not_installed(asker: Asker, plane: ControlPlane) -> None:
-    await create_namespaces(asker)
-    (finding,) = await findings(plane)
-    assert finding.state is State.WARNING
-    assert finding.what == f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard is not installed"
-
-
-async def test_a_guard_of_the_earlier_form_is_one_problem(asker: Asker, plane: ControlPlane) -> None:
-    names = [f"kaishare-guard-{name}" for name in ("keys", "owners", "queues", "references")]
-    (policy,) = (item for item in rendered() if item["metadata"]["name"] == OBJECTS)
-    made = [{**policy, "metadata": {"name": name}} for name in names]
-    for item in made:
-        await asker.apply(item)
-    try:
-        (finding,) = await findings(plane)
-    finally:
-        for item in made:
-            await asker.remove(where(item))
-    assert finding.state is State.PROBLEM
-    assert finding.what == (
-        f"the guard is of an earlier form, which judges what tenants write: {', '.join(names)}"
-    )
-    assert finding.advice.startswith("upgrade the chart")
-
-
-# --- the guard on deny ---
 
 
 async def test_the_guard_on_deny_is_proved_and_a_dry_run_stores_nothing(
@@ -321,106 +269,14 @@ async def test_the_optional_policy_on_members_is_part_of_the_guard(
     assert all(_PROVED in result.what for result in results)
 
 
-@pytest.mark.parametrize(
-    ("title", "change", "what"),
-    [
-        (f"binding {MEMBERS}", None, f"the guard lacks {MEMBERS}"),
-        (
-            f"binding {MEMBERS}",
-            lambda spec: spec.update(validationActions=["Audit"]),
-            f"the guard only reports violations of {MEMBERS}",
-        ),
-        (
-            f"binding {MEMBERS}",
-            lambda spec: spec["paramRef"].update(selector={"matchLabels": {"a": "b"}}),
-            f"no binding selects their objects for {MEMBERS}",
-        ),
-        (
-            MEMBERS,
-            lambda spec: spec.update(paramKind={"apiVersion": "v1", "kind": "ConfigMap"}),
-            f"{MEMBERS} is not as its release made it",
-        ),
-    ],
-    ids=["no binding", "audit", "fewer pods", "no pods"],
-)
-async def test_an_optional_policy_without_effect_is_named(
-    asker: Asker,
-    plane: ControlPlane,
-    members: dict[str, dict[str, Any]],
-    title: str,
-    change: Callable[[Spec], object] | None,
-    what: str,
-) -> None:
-    if change is None:
-        await asker.remove(where(members[title]))
-    else:
-        change(members[title]["spec"])
-        await put(asker, members[title])
-    await until_found(
-        plane,
-        lambda results: (
-            what in " ".join(result.what for result in results)
-            and not [result for result in results if result.state is State.OK]
-        ),
-    )
-
-
 async def test_an_edited_digest_hides_no_hole(
     asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
 ) -> None:
     item = denying[PODGROUPS]
     CHANGES["the rule about queues"].change(item["spec"])
-    item["metadata"]["annotations"][DIGEST] = digest(item["spec"])
+    item["metadata"]["annotations"][DIGEST] = digest(msgspec.convert(item["spec"], AdmissionPolicySpec))
     await put(asker, item)
     await until_reported(plane, f"the guard does not act: {_QUEUE} ({PODGROUPS})")
-
-
-async def test_a_guard_of_another_release_is_named(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    item = denying[PODS]
-    item["metadata"]["labels"]["app.kubernetes.io/version"] = "0.1.9"
-    await put(asker, item)
-    results = await until_states(plane, State.WARNING, State.OK, State.OK)
-    assert results[0].what == f"{PODS}: of 0.1.9; this is {version()}"
-
-
-async def test_a_binding_that_leaves_a_namespace_out(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    binding = denying[f"binding {PODS}-enforce"]
-    binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]["team"] = "vision"
-    await put(asker, binding)
-    problem = f"{ENFORCED}: kaishare.dev/mode=enforce, but no binding selects their objects for {PODS}"
-    await until_found(
-        plane,
-        lambda results: [result.what for result in results if result.state is State.PROBLEM] == [problem],
-    )
-
-
-async def test_an_excluded_host_is_said_to_be_not_guarded(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    for item in rendered(unguardedNamespaces=[HOST]):
-        if item["kind"].endswith("Binding"):
-            await put(asker, item)
-    await until_states(plane, State.OK)
-
-
-async def test_a_tenants_namespace_among_kais_is_a_problem(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    (changed,) = with_parameters([denying[PODS]], kaiNamespaces=f"['kai-scheduler', '{HOST}']")
-    await put(asker, changed)
-    await until_reported(plane, f"{PODS}: kaiNamespaces has {HOST}: the accounts of the tenant's namespace")
-
-
-async def test_a_class_that_is_not_preemptible_is_a_problem(
-    admin: Administrator, asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    (changed,) = with_parameters([denying[PODGROUPS]], preemptibleClasses="['train', 'system-node-critical']")
-    await put(asker, changed)
-    await until_reported(plane, "preemptibleClasses has system-node-critical, whose value is 100 or more")
 
 
 READING = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from console.cluster_reading import read_settings
+from console.cluster.webhook import read_settings
 from kai.releases import Version
 from kube.answers import ApiError
 from kube.client import KubeClient

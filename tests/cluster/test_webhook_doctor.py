@@ -7,9 +7,8 @@ and PodGroups have definitions that keep any object.
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from console.doctor.check_results import CheckResult, State, exit_status
 from kai.releases import Version
 from kube.access import find_access
 from kube.answers import ApiError
-from tests.support.administrator import Administrator, right
+from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
+    Canary,
     ca_of,
     configured,
     external_service,
@@ -32,7 +32,6 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.forked_python import EndedProgram, run_forked
-from tests.support.kai_accounts import KaiAccounts, node
 from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.published_settings import settings_object
@@ -40,11 +39,10 @@ from tests.support.waiting import until
 from tests.support.webhook_checks import examine
 from tests.support.webhook_recorder import recording
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
+from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, UrlTarget
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
 VISION = "doctor-vision"
-MUTATING = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +113,6 @@ def definition(group: str, version: str, kind: str, scope: str) -> dict[str, Any
 def queue(name: str, parent: str = "") -> dict[str, Any]:
     spec = {"parentQueue": parent} if parent else {}
     return {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
-
-
-def pod_group(name: str, belongs: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "scheduling.run.ai/v2alpha2",
-        "kind": "PodGroup",
-        "metadata": {"name": name, "namespace": VISION},
-        "spec": {"queue": belongs, "minMember": 1},
-    }
 
 
 def runtime_class() -> dict[str, Any]:
@@ -294,62 +283,7 @@ async def test_a_webhook_that_gives_another_share_than_the_policy(
         )
 
 
-async def test_the_order(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
-) -> None:
-    async with our_webhook(tmp_path) as (target, ca):
-        async with configured(admin.client, *our_configurations(target, ca, name="zz-kaishare"), kai):
-            report = await until_reported(plane, State.PROBLEM, "dry run of a share", name="zz-kaishare")
-            assert report.states("dry run of a pod") == [State.OK], "nothing else shows it"
-            assert [line for line in report.wrong if ": order: " in line] == [
-                (
-                    "problem: order: mutating-kai-admission is called before zz-kaishare and matches on schedulerName:"
-                    " it skips the pods that kaishare gives to KAI, and KAI never binds them"
-                )
-            ]
-        async with configured(admin.client, *our_configurations(target, ca), kai):
-            report = await until_reported(plane, State.OK, "dry run of a share")
-            assert report.states("order") == [State.OK]
-
-
-async def test_a_configuration_that_was_edited_by_hand(
-    plane: ControlPlane, admin: Administrator, vision: str
-) -> None:
-    async with configured(admin.client, *our_configurations(NOWHERE, b"")):
-        await admin.merge(MUTATING, {"metadata": {"labels": {"a": "b"}}})
-        report = await examined(plane)
-        assert report.states("mutating webhook") == report.states("validating webhooks") == [State.OK]
-        kept = json.loads(await admin.client.get(MUTATING))["webhooks"]
-        kept[0]["matchConditions"] = [{"name": "a", "expression": "namespaceObject.metadata.name != 'a'"}]
-        await admin.merge(MUTATING, {"webhooks": kept})
-        report = await examined(plane)
-        assert report.states("mutating webhook") == [State.PROBLEM]
-        assert "namespaceObject" in report.of("mutating webhook")[0].what
-
-
 # --- certificates ---
-
-
-async def test_a_ca_bundle_that_is_empty_foreign_or_expired(
-    plane: ControlPlane, admin: Administrator, vision: str, tmp_path: Path
-) -> None:
-    now = datetime.now(UTC)
-    foreign = Authority.create(now=now).pair.certificate_pem
-    expired = Authority.create(now=now - timedelta(days=9), lifetime=timedelta(days=1)).pair.certificate_pem
-    async with our_webhook(tmp_path) as (target, ca):
-        for bundle, check, words in (
-            (b"", "certificate", "not trusted for 127.0.0.1"),
-            (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
-            (expired, "caBundle", "contains no CA that is valid now"),
-            (foreign, "certificate", "not trusted for 127.0.0.1"),
-        ):
-            async with configured(admin.client, *our_configurations(target, bundle)):
-                report = await examined(plane)
-                assert report.states(check) == [State.PROBLEM], (words, report.findings)
-                assert words in report.of(check)[0].what
-        async with configured(admin.client, *our_configurations(target, ca)):
-            report = await examined(plane)
-            assert report.states("caBundle") == report.states("certificate") == [State.OK]
 
 
 async def test_an_unreachable_webhook(plane: ControlPlane, admin: Administrator, vision: str) -> None:
@@ -396,186 +330,38 @@ async def test_another_server_behind_the_service_is_a_problem_only_inside_the_cl
     )
 
 
-def own_address() -> str:
-    """Return an address of this machine that an endpoint may have, which excludes loopback. Nothing is sent."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("203.0.113.7", 1))
-        address: str = probe.getsockname()[0]
-        if not address.startswith("127."):
-            return address
-    pytest.skip("this machine has no address but loopback")
-
-
-async def test_behind_a_service_that_cannot_be_dialled_from_here(
-    plane: ControlPlane, admin: Administrator, vision: str
+async def test_a_requirement_of_a_platform_hides_a_namespace(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
-    here = own_address()
-    ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
-    target: Target = ServiceTarget(namespace="default", name="kaishare-pods")
-    port = {"name": "https", "port": 443}
-    await admin.create(
-        {
-            "kind": "Service",
-            "metadata": {"name": "kaishare-pods", "namespace": "default"},
-            "spec": {"ports": [{**port, "targetPort": 8443}]},
-        }
-    )
-    async with configured(admin.client, *our_configurations(target, ca)):
-        report = await examined(plane)
-        assert [result.what for result in report.of("certificate")] == [
-            "Service default/kaishare-pods has no ready endpoint"
-        ]
-        await admin.create(
-            {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "addressType": "IPv4",
-                "metadata": {
-                    "name": "kaishare-pods-1",
-                    "namespace": "default",
-                    "labels": {"kubernetes.io/service-name": "kaishare-pods"},
-                },
-                "endpoints": [{"addresses": [here], "conditions": {"ready": True}}],
-                "ports": [{**port, "port": 1}],
-            }
-        )
-        report = await examined(plane)
-        (finding,) = report.of("certificate")
-        assert finding.state is State.UNKNOWN
-        assert finding.what == f"not checked from here: {here}:1: Connection refused"
+    hidden, control = "compared-hidden", "compared-other"
+    for name, more in ((hidden, {"control-plane": "true"}), (control, {})):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": name}})
+        labels = {"kai.scheduler/queue": "team-a", **more}
+        await admin.merge(f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}})
+    async with recording(tmp_path) as recorder:
+        mutating, validating = our_configurations(UrlTarget(recorder.url), recorder.ca_bundle)
+        selector = mutating["webhooks"][0]["namespaceSelector"]["matchExpressions"]
+        selector.append({"key": "control-plane", "operator": "DoesNotExist"})
+        async with configured(admin.client, mutating, validating):
+            report = await examined(plane)
 
+            async def is_called() -> bool:
+                await Canary(admin.client, control).pod()
+                return bool(recorder.paths())
 
-# --- policies, queues, workloads ---
-
-
-async def test_invalid_labels(plane: ControlPlane, admin: Administrator, vision: str) -> None:
-    await label(admin, {"kaishare.dev/gpu-fraction": "2"})
-    report = await examined(plane)
-    assert [result.what for result in report.of("policies")] == [
-        f'{vision}: kaishare.dev/gpu-fraction: "2" is not allowed; allowed: 0.02 to 0.99 with at most two decimals'
-    ]
-    await label(admin, {"kaishare.dev/gpu-fraction": "0.5"})
-    assert (await examined(plane)).states("policies") == [State.OK]
-
-
-async def test_queues(plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str) -> None:
-    assert (await examined(plane)).states("queues") == [State.OK]
-    await label(admin, {"kai.scheduler/queue": "nowhere"})
-    report = await examined(plane)
-    assert report.states("queues") == [State.PROBLEM]
-    assert report.of("queues")[0].what.startswith(f'queue "nowhere" (for {vision}) does not exist')
-    await label(admin, {"kai.scheduler/queue": "department"})
-    assert "has child queues (team-a)" in (await examined(plane)).of("queues")[0].what
-
-
-async def test_pod_groups_in_another_queue(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
-) -> None:
-    await admin.create(pod_group("pg-right", "team-a"))
-    assert (await examined(plane)).states("PodGroups") == [State.OK]
-    await admin.create(pod_group("pg-wrong", "default-queue"))
-    report = await examined(plane)
-    assert report.states("PodGroups") == [State.WARNING]
-    assert report.of("PodGroups")[0].what.endswith(f'{vision}/pg-wrong in "default-queue"')
-    await label(admin, {"kaishare.dev/mode": "enforce"})
-    assert (await examined(plane)).states("PodGroups") == [State.PROBLEM]
-
-
-async def test_a_host_of_vclusters_without_the_label(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
-) -> None:
-    container = {"name": "main", "image": "i"}
-    labels = {"vcluster.loft.sh/managed-by": "team-a"}
-    metadata = {"name": "synced", "namespace": vision, "labels": labels}
-    await admin.create({"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
-    (finding,) = (each for each in (await examined(plane)).of("vClusters") if vision in each.what)
-    assert (finding.state, vision in finding.advice) == (State.WARNING, True)
-    await label(admin, {"kaishare.dev/vcluster": "true"})
-    assert not [each for each in (await examined(plane)).of("vClusters") if vision in each.what]
-    await label(admin, {"kaishare.dev/vcluster": None})
-
-
-async def test_requests_of_pods_that_differ_from_kais_figures(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
-) -> None:
-    """Pods, PodGroups, queues and nodes as KAI leaves them after the edits of a tenant; KAI does not run."""
-    accounts = KaiAccounts(
-        queues=[queue("team-b", "department") | {"spec": {"resources": {"gpu": {"limit": 1}}}}],
-        nodes=[node("gpu-node-0"), node("gpu-node-1")],
-    )
-    accounts.run("honest", 1, queue="team-b", namespace=VISION, node="gpu-node-1")
-    for each in (*accounts.add_up().queues, *accounts.nodes, *accounts.pod_groups, *accounts.pods):
-        await admin.create(each)
-    finished = accounts.copy().run("finished", 2, namespace=VISION)
-    finished["status"]["phase"] = "Succeeded"
-    await admin.create(finished)
-    (finding,) = (await examined(plane)).of("accounting")
-    assert (finding.state, finding.what) == (
-        State.OK,
-        "the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes",
-    )
-    hidden = accounts.run("hidden", 3, namespace=VISION, annotations={"nvidia.com/mig-1g.5gb": "0"})
-    await admin.create(hidden)
-    findings = (await examined(plane)).of("accounting")
-    title = f'{VISION}/hidden (annotation nvidia.com/mig-1g.5gb="0")'
-    assert [f"{finding.state}: {finding.what}" for finding in findings] == [
-        f'problem: the pods of queue "team-b" request 4 GPUs, and KAI counts 1 GPU: {title}',
-        (
-            'problem: queue "team-b" has a limit of 1 GPU, and its pods request 4 GPUs; KAI\'s status has 1 GPU:'
-            f" {title}, beside 1 other pod"
-        ),
-        f"problem: node gpu-node-0 has 2 GPUs, and its pods request 3 GPUs: {title}",
-    ]
-
-
-async def test_a_missing_runtime_class(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any]
-) -> None:
-    assert (await examined(plane)).states("RuntimeClass") == [State.OK]
-    await admin.delete("/apis/node.k8s.io/v1/runtimeclasses/nvidia")
-    report = await examined(plane)
-    assert report.states("RuntimeClass") == [State.PROBLEM]
-
-
-# --- the permissions of the caller ---
-
-READ = (
-    right("mutatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
-    right("validatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
-    right("namespaces", "list"),
-)
-
-
-async def test_a_caller_without_permissions_gets_one_line(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
-) -> None:
-    report = await examined(plane, await admin.token("doctor-without-rights"))
-    assert State.OK not in {result.state for result in report.findings if result.check != "API server"}
-    assert [result.what for result in report.of("rights")] == [
-        (
-            "not visible to you: deployments in kaishare, mutatingadmissionpolicies, mutatingwebhookconfigurations,"
-            " namespaces, nodes and 9 more; the checks of these objects did not run"
-        )
-    ]
-    assert exit_status(report.findings) == 0
-
-
-async def test_a_caller_with_the_essential_read_permissions(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
-) -> None:
-    token = await admin.token("doctor-reader", *READ)
-    async with (
-        our_webhook(tmp_path) as (target, ca),
-        configured(admin.client, *our_configurations(target, ca), kai),
-    ):
-        report = await examined(plane, token)
-    assert report.wrong == []
-    assert report.states("dry run of a pod") == [State.UNKNOWN]
-    assert "may not create pods" in report.of("dry run of a pod")[0].what
-    for check in ("queues", "PodGroups", "KAI's version", "RuntimeClass"):
-        assert report.of(check) == [], "not even mentioned as fine"
-    assert set(report.states("rights")) == {State.UNKNOWN}
-    assert exit_status(report.findings) == 0
+            await until(is_called, "the API server calls the webhook for the other namespace")
+            await Canary(admin.client, hidden).pod()
+            assert recorder.paths() == [], "the API server sees the namespace as doctor does"
+    assert (
+        f"problem: managed namespaces: {hidden}: hidden from pods.mutate.kaishare.dev, whose namespaceSelector"
+        " requires control-plane DoesNotExist; they have the label control-plane=true"
+    ) in report.wrong
+    assert (
+        "warning: mutating webhook: pods.mutate.kaishare.dev: namespaceSelector also requires control-plane"
+        " DoesNotExist"
+    ) in report.wrong
+    await admin.delete(f"/api/v1/namespaces/{hidden}")
+    await admin.delete(f"/api/v1/namespaces/{control}")
 
 
 # --- the command ---
@@ -583,20 +369,6 @@ async def test_a_caller_with_the_essential_read_permissions(
 
 def command(*options: str) -> EndedProgram:
     return run_forked("-m", "console", "doctor", *options)
-
-
-async def test_the_command_has_a_text_and_a_json_output(plane: ControlPlane, admin: Administrator) -> None:
-    config = str(plane.kubeconfig())
-    text = await asyncio.to_thread(command, "--kubeconfig", config, "--context", "test")
-    assert text.status == 1, text.err
-    assert text.err == ""
-    assert "problem  installation " in text.out
-    as_json = await asyncio.to_thread(
-        command, "--kubeconfig", config, "-o", "json", "--webhook-configuration", "x"
-    )
-    report = json.loads(as_json.out)
-    assert (report["configuration"], report["problems"]) == ("x", 1)
-    assert report["server"].endswith(f":{plane.port}")
 
 
 @pytest.mark.parametrize(

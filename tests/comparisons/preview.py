@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from console.cluster_reading import read_settings
+from console.cluster.webhook import read_settings
 from console.explain.cluster_facts import ClusterFacts, read_facts
 from console.explain.explainer import ExplainedPod, Explainer, explain
 from console.explain.manifest_sources import SourceDocument, read_documents

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from console.agents import AGENT_ACCOUNT, AGENT_NAMESPACE
+from console.cluster.agents import AGENT_ACCOUNT, AGENT_NAMESPACE
 from gpuagent.cli import _parser as agent_parser
 from kube.tokens import right_url
 from service.http.authentication import HEALTH_PATHS

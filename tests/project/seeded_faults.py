@@ -137,9 +137,9 @@ FAULTS: Final = (
     ),
     Fault(
         "doctor: a queue with one child queue cannot be used",
-        "elif children[queue]:",
-        "elif len(children[queue]) > 1:",
-        "console/doctor",
+        "        if children:\n",
+        "        if len(children) > 1:\n",
+        "console/cluster",
     ),
     Fault(
         "explain: an invalid label of a namespace is a refusal",

@@ -6,16 +6,23 @@ from typing import Any
 
 import msgspec
 
-from console.doctor.admission_policies import InstalledPolicies
-from console.doctor.api_reader import ListOutcome, ListResult
+from console.cluster.facts import Fact, Listing, Why
+from console.cluster.webhook import RunningSettings
+from console.doctor.admission import AdmissionObjects
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import Cluster, Namespace, PriorityClass
-from console.doctor.webhook_deployment import RunningSettings
+from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Namespace
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec, ProgramStatus
 from kai.queue import Queue
 from kai.releases import Version
-from kube.metadata import ObjectMeta
+from kube.kinds import (
+    MUTATING_BINDINGS,
+    MUTATING_POLICIES,
+    PRIORITY_CLASSES,
+    VALIDATING_BINDINGS,
+    VALIDATING_POLICIES,
+    PriorityClass,
+)
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.registration.configuration_objects import WebhookConfiguration
@@ -111,69 +118,104 @@ def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rul
     return RunningSettings(published=published)
 
 
-def whole(*items: Any) -> ListResult[Any]:
-    return ListResult(items, ListOutcome.WHOLE)
+def whole(*items: Any) -> Listing[Any]:
+    return Fact(items)
+
+
+def part(*items: Any) -> Listing[Any]:
+    """Return a list of which more was not read."""
+    return Fact(items, Why.PARTIAL, "not read whole")
+
+
+UNREAD: Listing[Any] = Fact(why=Why.FORBIDDEN, line="you may not list them")
+UNSERVED: Listing[Any] = Fact(why=Why.UNSERVED, line="not served")
+
+
+def priority(name: str, value: int) -> PriorityClass:
+    document = {"metadata": {"name": name}, "value": value}
+    return msgspec.convert(document, PRIORITY_CLASSES.type)
+
+
+_FIELDS: dict[str, tuple[str, Any]] = {
+    "MutatingAdmissionPolicy": ("mutating", MUTATING_POLICIES),
+    "MutatingAdmissionPolicyBinding": ("mutating_bindings", MUTATING_BINDINGS),
+    "ValidatingAdmissionPolicy": ("validating", VALIDATING_POLICIES),
+    "ValidatingAdmissionPolicyBinding": ("validating_bindings", VALIDATING_BINDINGS),
+}
+
+
+def admission(documents: Iterable[dict[str, Any]], unread: Iterable[str] = ()) -> AdmissionObjects:
+    """Return admission policies and bindings as doctor reads them; `unread` are kinds without a list."""
+    listed: dict[str, tuple[Any, ...]] = {field: () for field, _ in _FIELDS.values()}
+    for document in documents:
+        field, kind = _FIELDS[document["kind"]]
+        listed[field] += (msgspec.convert(document, kind.type),)
+    fields: dict[str, Any] = {field: Fact(items) for field, items in listed.items()}
+    return AdmissionObjects(**fields | {_FIELDS[kind][0]: UNREAD for kind in unread})
 
 
 def by_policies(
-    *, rules: DecisionSettings | None = None, unread: Iterable[str] = (), **selectors: dict[str, Any]
-) -> InstalledPolicies:
+    *,
+    rules: DecisionSettings | None = None,
+    unread: Iterable[str] = (),
+    variables: Mapping[str, str] | None = None,
+    **selectors: dict[str, Any],
+) -> AdmissionObjects:
     """Return kaishare's admission policies.
 
     Args:
         rules: the settings; None for the defaults.
         unread: kinds that could not be listed.
+        variables: other expressions of variables, by name.
         selectors: what is added to the namespaceSelector of the policy `mutate` or `validate_pods`; lines of
             matchExpressions are appended.
     """
-    items = [
+    documents = [
         *objects_of(MUTATING, rules or DecisionSettings()),
         *objects_of(VALIDATING, rules or DecisionSettings()),
     ]
-    specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in items}
-    policies = {
-        "mutate": ("MutatingAdmissionPolicy", "kaishare"),
-        "validate_pods": ("ValidatingAdmissionPolicy", "kaishare-pods"),
-    }
-    for policy, added in selectors.items():
-        selector = specs[policies[policy]]["matchConstraints"]["namespaceSelector"]
-        selector |= added | {
-            "matchExpressions": [*selector["matchExpressions"], *added.get("matchExpressions", ())]
-        }
-    return InstalledPolicies(
-        {key: spec for key, spec in specs.items() if key[0] not in unread}, frozenset(unread)
-    )
+    names = {"mutate": ("MutatingAdmissionPolicy", "kaishare"), "validate_pods": ("ValidatingAdmissionPolicy", "kaishare-pods")}  # fmt: skip
+    for document in documents:
+        for variable in document["spec"].get("variables", ()):
+            variable["expression"] = (variables or {}).get(variable["name"], variable["expression"])
+        for policy, added in selectors.items():
+            if names[policy] == (document["kind"], document["metadata"]["name"]):
+                selector = document["spec"]["matchConstraints"]["namespaceSelector"]
+                lines = [*selector["matchExpressions"], *added.get("matchExpressions", ())]
+                selector |= added | {"matchExpressions": lines}
+    return admission(documents, unread)
 
 
-def alone(policies: InstalledPolicies, **changes: Any) -> Cluster:
+def alone(policies: AdmissionObjects, **changes: Any) -> ClusterFacts:
     """Return a cluster in which admission policies decide about pods, without kaishare's webhook."""
     return but(
         mutating=whole(of_kai()),
         validating=whole(),
-        policies=policies,
+        admission=policies,
         running=RunningSettings(deployed=policies.settings),
         **changes,
     )
 
 
-WELL = Cluster(
-    name=CONFIGURATION_NAME,
+WELL = ClusterFacts(
+    options=DoctorOptions(),
     mutating=whole(mutating(), of_kai()),
     validating=whole(validating(), of_kai("validating-kai-admission")),
     namespaces=whole(namespace("vision")),
     queues=whole(queue("department", ""), queue("team-a")),
     pod_groups=whole(),
-    priorities=whole(
-        PriorityClass(ObjectMeta("train"), 50), PriorityClass(ObjectMeta("build-preemptible"), 75)
-    ),
+    priorities=whole(priority("train", 50), priority("build-preemptible", 75)),
+    limit_ranges=whole(),
     installation=installed("--gpu-sharing-enabled=true"),
     kai_namespace="kai-scheduler",
     running=running(),
 )
 
 
-def but(**changes: Any) -> Cluster:
-    return replace(WELL, **changes)
+def but(**changes: Any) -> ClusterFacts:
+    """Return a well cluster with other facts, or other options."""
+    options = {name: changes.pop(name) for name in ("name", "scope", "namespace") if name in changes}
+    return replace(WELL, options=replace(WELL.options, **options), **changes)
 
 
 def result_lines(findings: Iterable[CheckResult], *states: State) -> list[str]:

@@ -3,9 +3,9 @@
 from functools import partial
 from unittest.mock import patch
 
-from console.agents import Agents
 from console.cli import parser
-from console.doctor import command
+from console.cluster.agents import Agents
+from console.doctor import command, node_checks
 from console.doctor.check_results import CheckResult
 from tests.support.control_plane import ControlPlane
 
@@ -17,5 +17,5 @@ async def doctor(plane: ControlPlane, *options: str, token: str | None = None) -
     """Run the checks, as an administrator without a token."""
     arguments = parser().parse_args(["doctor", *options])
     access = plane.access(token) if token else plane.access()
-    with patch.object(command, "Agents", partial(Agents, seconds=_SECONDS)):
+    with patch.object(node_checks, "Agents", partial(Agents, seconds=_SECONDS)):
         return await command.examine(access, arguments)

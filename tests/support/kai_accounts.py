@@ -9,16 +9,14 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-import msgspec
-
+from console.cluster.facts import Listing
 from console.doctor.accounting import evaluate, persistent_findings
 from console.doctor.accounting_reading import Reading, read_request
-from console.doctor.api_reader import ListOutcome, ListResult
-from console.doctor.counted_pod_groups import PodGroup
-from console.doctor.gpu_nodes import read_node
+from console.doctor.cluster_state import ClusterNode
 from kai.numbers import parse_quantity
-from kai.queue import Queue
 from kai.releases import Version
+from kube.kinds import NODES, POD_GROUPS, QUEUES
+from tests.support.cluster_facts import UNREAD, but, installed, part, whole
 
 GPU = "nvidia.com/gpu"
 GROUP = "63ba70c6-6b9e-4365-8165-0956d8d5f9f1"
@@ -177,10 +175,10 @@ class KaiAccounts:
             partial_lists: names of lists that are incomplete.
         """
         release = None if version is None else Version.parse(version)
-        read = {
-            "queues": msgspec.json.Decoder(Queue).decode,
-            "pod_groups": msgspec.json.Decoder(PodGroup).decode,
-            "nodes": partial(read_node, version=release),
+        read: dict[str, Any] = {
+            "queues": QUEUES.decode,
+            "pod_groups": POD_GROUPS.decode,
+            "nodes": lambda document: ClusterNode.of(NODES.decode(document), release),
             "pods": partial(
                 read_request,
                 schedulers={"kai-scheduler"},
@@ -188,19 +186,16 @@ class KaiAccounts:
                 reads_container_memory=release is not None and release.reads_container_memory,
             ),
         }
-        lists: dict[str, ListResult[Any]] = {}
+        lists: dict[str, Listing[Any]] = {}
         for name, decode in read.items():
             items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]
-            outcome = ListOutcome.PART if name in partial_lists else ListOutcome.WHOLE
-            lists[name] = ListResult(tuple(item for item in items if item is not None), outcome)
+            make = part if name in partial_lists else whole
+            lists[name] = make(*(item for item in items if item is not None))
             if name in unread:
-                lists[name] = ListResult()
-        return Reading(
-            **lists,
-            sums_by_label=None if release is None else release.sums_queues_by_label,
-            has_controllers=False,
-            now=NOW,
-        )
+                lists[name] = UNREAD
+        pods = lists.pop("pods")
+        scheduler = None if version is None else installed(program="scheduler", tag=version)
+        return Reading(but(**lists, installation=scheduler, now=NOW), pods)
 
     def findings(self, version: str | None = "v0.17.0", *, later: "KaiAccounts | None" = None) -> list[str]:
         """Return the findings of two readings as lines; the second one is the same unless `later` is set."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from console.agents import AgentOptions
+from console.cluster.agents import AgentOptions
 from console.why.evidence import PodEvidence
 from console.why.reader import read_evidence
 from console.why.target import Target

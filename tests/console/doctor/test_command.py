@@ -1,4 +1,4 @@
-"""`kaishare doctor`: a cluster without agents; the repeated rounds of `--wait`, their end and their report."""
+"""`kaishare doctor`: the repeated rounds of `--wait`, their end and their report."""
 
 import argparse
 import asyncio
@@ -7,23 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from console.agents import parse_agent_options
 from console.cli import parser
 from console.doctor import command
-from console.doctor.api_reader import ApiReader
 from console.doctor.check_results import CheckResult, ok, problem
-from console.doctor.cluster_state import Cluster
 from console.doctor.command import run
-from console.doctor.gpu_nodes import read_node
 from kube.access import Access
-from kube.client import KubeClient
-from tests.support.api_server import ApiServer, lists
-from tests.support.cluster_facts import alone, but, by_policies, of_kai, result_lines, whole
 
 ROOT = Path(__file__).parents[3]
 Rounds = Callable[..., list[int]]
@@ -61,28 +53,7 @@ def arguments(*options: str) -> argparse.Namespace:
     return parser().parse_args(["doctor", *options])
 
 
-BAD, GOOD = problem("agents", "none"), ok("agents", "all")
-
-
-@pytest.mark.parametrize(
-    ("cluster", "expected"),
-    [
-        (alone(by_policies()), "problem: agents: no agent found in namespace kaishare-agent"),
-        (but(), "problem: agents: no agent found in namespace kaishare-agent"),
-        (but(mutating=whole(of_kai()), validating=whole()), ""),
-    ],
-)
-async def test_gpu_nodes_without_an_agent_are_a_problem_where_kaishare_decides(
-    server: ApiServer, client: KubeClient, cluster: Cluster, expected: str
-) -> None:
-    server.refusals = {"/namespaces/kaishare-agent/": lists()}
-    node = {"metadata": {"name": "n1"}, "status": {"capacity": {"nvidia.com/gpu": "2"}}}
-    cluster = replace(cluster, nodes=whole(read_node(json.dumps(node).encode(), None)))
-    options = parse_agent_options(parser().parse_args(["doctor"]))
-    findings = await command._agent_findings(ApiReader(client), cluster, options)
-    (line,) = [line for line in result_lines(findings) if ": agents: " in line] or [""]
-    assert line.startswith(expected)
-    assert bool(line) is bool(expected)
+BAD, GOOD = problem("none", check="agents"), ok("all", check="agents")
 
 
 def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +66,7 @@ def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureF
 def test_wait_ends_with_the_first_round_without_a_problem(
     rounds: Rounds, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = problem("queues", "none")
+    other = problem("none", check="queues")
     pauses = rounds([BAD], [BAD], [BAD, other], [GOOD], [BAD])
     assert run(arguments("--wait", "1h")) == 0
     assert len(pauses) == 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -12,14 +13,24 @@ from typing import Any, cast
 import pytest
 
 from certs.authority import Authority
-from console.doctor.api_reader import ApiReader
+from console.cluster.facts import FactReader
 from console.doctor.check_results import CheckResult, State
-from console.doctor.serving import _bundle_finding, serving_findings
-from webhook.registration.configuration_objects import ClientConfig, Webhook
+from console.doctor.serving import bundle_result, webhook_is_trusted
+from kube.client import KubeClient
+from kube.metadata import ObjectMeta
+from tests.support.api_server import ApiServer, lists, says
+from tests.support.cluster_facts import but, whole
+from webhook.registration.configuration_objects import (
+    ClientConfig,
+    ServiceReference,
+    Webhook,
+    WebhookConfiguration,
+)
+from webhook.registration.configurations import MUTATE
 
 NOW = datetime.now(UTC)
 DAYS = timedelta(days=1)
-HERE = cast(ApiReader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
+HERE: Any = cast(FactReader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
 
 
 @contextlib.asynccontextmanager
@@ -41,10 +52,11 @@ async def served(
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mutate"
 
 
-async def results_of(url: str, bundle: bytes, **options: Any) -> dict[str, CheckResult]:
-    hook = Webhook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
-    settings = {"is_inside": False, "now": NOW, **options}
-    return {result.check: result for result in await serving_findings(HERE, [hook], **settings)}
+async def results_of(url: str, bundle: bytes) -> dict[str, CheckResult]:
+    hook = Webhook(name=MUTATE, client_config=ClientConfig(url=url, ca_bundle=bundle))
+    own = WebhookConfiguration(metadata=ObjectMeta(name="kai-00-kaishare"), webhooks=[hook])
+    cluster = but(mutating=whole(own), validating=whole())
+    return {result.check or "certificate": result async for result in webhook_is_trusted(cluster, HERE)}
 
 
 @pytest.mark.parametrize(
@@ -93,8 +105,20 @@ async def test_without_a_ca_bundle_only_the_systems_cas_count(
         assert (await results_of(url, b""))["certificate"].what.endswith("trusted by the CAs of this system")
 
 
+async def test_a_ca_bundle_that_is_foreign_expired_or_unreadable(tmp_path: Path) -> None:
+    foreign, expired = Authority.create(now=NOW), Authority.create(now=NOW - 9 * DAYS, lifetime=DAYS)
+    async with served(Authority.create(now=NOW), tmp_path, NOW, DAYS) as url:
+        for bundle, check, words in (
+            (foreign.pair.certificate_pem, "certificate", "not trusted for 127.0.0.1"),
+            (expired.pair.certificate_pem, "caBundle", "contains no CA that is valid now"),
+            (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
+        ):
+            result = (await results_of(url, bundle))[check]
+            assert (result.state, words in result.what) == (State.PROBLEM, True)
+
+
 def test_behind_a_service_an_empty_ca_bundle_is_a_problem() -> None:
-    assert _bundle_finding(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
+    assert bundle_result(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
 
 
 async def test_a_server_without_tls_is_a_problem() -> None:
@@ -115,3 +139,34 @@ async def test_an_invalid_address_is_a_problem(url: str) -> None:
     seen = await results_of(url, Authority.create(now=NOW).pair.certificate_pem)
     assert seen["certificate"].state is State.PROBLEM
     assert "not an https address" in seen["certificate"].what
+
+
+PORT = {"name": "https", "port": 443}
+SLICE = {
+    "metadata": {"name": "s"},
+    "endpoints": [{"addresses": ["127.0.0.1"]}],
+    "ports": [{**PORT, "port": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("ports", "slices", "expected"),
+    [
+        ([PORT], [], "problem: Service kaishare/w has no ready endpoint"),
+        ([PORT], [{**SLICE, "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": False}}]}], "problem: Service kaishare/w has no ready endpoint"),
+        ([{**PORT, "port": 8443}], [SLICE], "problem: Service kaishare/w has no port 443"),
+        ([PORT], [SLICE], "unknown: not checked from here: 127.0.0.1:1: Connection refused"),
+    ],
+)  # fmt: skip
+async def test_the_endpoints_of_the_service_are_dialled(
+    server: ApiServer, client: KubeClient, ports: list[Any], slices: list[Any], expected: str
+) -> None:
+    service = {"metadata": {"name": "w"}, "spec": {"ports": ports}}
+    server.refusals = {"/services/w": says(json.dumps(service)), "/endpointslices": lists(*slices)}
+    bundle = Authority.create(now=NOW).pair.certificate_pem
+    reference = ServiceReference(namespace="kaishare", name="w")
+    hook = Webhook(name=MUTATE, client_config=ClientConfig(service=reference, ca_bundle=bundle))
+    own = WebhookConfiguration(metadata=ObjectMeta(name="kai-00-kaishare"), webhooks=[hook])
+    cluster = but(mutating=whole(own), validating=whole())
+    _, result = [each async for each in webhook_is_trusted(cluster, FactReader(client))]
+    assert f"{result.state}: {result.what}".startswith(expected)

@@ -1,15 +1,19 @@
 """Two readings of a simulated API server: differences that last, lists that cannot be read."""
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from console.doctor.accounting import accounting_findings
-from console.doctor.api_reader import ApiReader
+from console.cluster.facts import FactReader
+from console.doctor import accounting
+from console.doctor.accounting import requests_add_up
 from console.doctor.cluster_state import reread
 from kube.client import KubeClient
+from tests.console.doctor.accounting.test_books import COUNTS, FITS, MET, books, with_ranks
 from tests.support.api_server import ApiServer, refuses
-from tests.support.cluster_facts import but, installed, of_kai, whole
+from tests.support.cluster_facts import but, installed, namespace, of_kai, whole
 from tests.support.kai_accounts import KaiAccounts
 
 LISTS = {
@@ -33,7 +37,7 @@ class Doctor:
 
     def __init__(self, server: ApiServer, client: KubeClient, later: KaiAccounts | None = None) -> None:
         self.server = server
-        self.reader = ApiReader(client)
+        self.reader = FactReader(client)
         self.later = later
         self.pauses = 0
 
@@ -44,8 +48,10 @@ class Doctor:
 
     async def examine(self, **changes: Any) -> list[str]:
         cluster = await reread(self.reader, but(**changes))
-        findings = await accounting_findings(self.reader, cluster, sleep=self.sleep)
-        return [f"{finding.state}: {finding.what}" for finding in (*findings, *self.reader.missing)]
+        with patch.object(accounting, "asyncio", SimpleNamespace(sleep=self.sleep)):
+            lines = [f"{each.state}: {each.what}" async for each in requests_add_up(cluster, self.reader)]
+        refused = [f"unknown: you may not {each.right}" for each in self.reader.missing_rights]
+        return [*lines, *refused, *(f"unknown: {note}" for note in self.reader.notes)]
 
 
 def attacked() -> KaiAccounts:
@@ -55,73 +61,35 @@ def attacked() -> KaiAccounts:
     return accounts.add_up()
 
 
-async def test_a_cluster_without_a_difference_is_read_once(server: ApiServer, client: KubeClient) -> None:
-    accounts = KaiAccounts.of_two_nodes()
-    accounts.run("w1", 2)
-    serve(server, accounts.add_up())
-    doctor = Doctor(server, client)
-    assert await doctor.examine() == [
-        "ok: the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes"
-    ]
-    assert doctor.pauses == 0
-    assert [len(server.requested_paths(path)) for path in LISTS.values()] == [1, 1, 1, 1]
+async def test_a_second_reading_is_made_for_differences_only(server: ApiServer, client: KubeClient) -> None:
+    for accounts, pauses in ((books().pod("w1", 2).add_up(), 0), (attacked(), 1)):
+        serve(server, accounts)
+        server.requests.clear()
+        doctor = Doctor(server, client)
+        (line,) = await doctor.examine()
+        assert line.startswith("problem: node gpu-node-0 has 2 GPUs" if pauses else f"{FITS} 1 pod add up")
+        assert doctor.pauses == pauses
+        assert [len(server.requested_paths(path)) for path in LISTS.values()] == [1 + pauses] * 4
 
 
-async def test_a_difference_in_both_readings_is_reported(server: ApiServer, client: KubeClient) -> None:
-    serve(server, attacked())
-    doctor = Doctor(server, client)
-    (line,) = await doctor.examine()
-    assert line.startswith("problem: node gpu-node-0 has 2 GPUs")
-    assert doctor.pauses == 1
-    assert [len(server.requested_paths(path)) for path in LISTS.values()] == [2, 2, 2, 2]
-
-
-async def test_a_status_that_follows_is_no_difference(server: ApiServer, client: KubeClient) -> None:
-    """KAI writes the figures of PodGroup and queue about a second after the binding."""
-    accounts = KaiAccounts.of_two_nodes()
-    accounts.run("new", 1, counted="0")
-    serve(server, accounts.add_up())
-    later = KaiAccounts.of_two_nodes()
-    later.run("new", 1)
-    assert await Doctor(server, client, later.add_up()).examine() == [
-        "ok: the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes"
-    ]
-
-
-async def test_a_queue_whose_pods_change_is_unknown(server: ApiServer, client: KubeClient) -> None:
-    """Each reading meets another pod before its status: the difference is 1 GPU twice, of different pods."""
-    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
-    accounts.run("first", 1, counted="0")
-    later.run("first", 1)
-    later.run("second", 1, counted="0")
-    serve(server, accounts.add_up())
-    assert await Doctor(server, client, later.add_up()).examine() == [
-        "unknown: 1 figure changed between two readings, and could not be compared",
-        "ok: the requests of 2 pods add up to KAI's figures in 2 queues and fit on 2 nodes",
-    ]
-
-
-async def test_different_pods_with_the_same_totals_are_no_difference_that_lasts(
-    server: ApiServer, client: KubeClient
+@pytest.mark.parametrize(
+    ("accounts", "later", "expected"),
+    [
+        # KAI writes the figures of PodGroup and queue about a second after the binding.
+        (books().pod("new", 1, counted="0"), books().pod("new", 1), [f"{FITS} 1 pod add up to KAI's figures in 3 queues"]),
+        # Each reading meets another pod before its status: the difference is 1 GPU twice, of different pods.
+        (books().pod("first", 1, counted="0"), books().pod("first", 1).pod("second", 1, counted="0"), ["unknown: 1 figure changed between two readings, and could not be compared", f"{FITS} 2 pods add up to KAI's figures in 2 queues"]),
+        (books().pod("first", 1, counted="0"), books().pod("second", 1, counted="0"), ["unknown: 1 figure changed", FITS]),
+        (books().pod("false", fraction="0.5", counted="0"), books().pod("false", fraction="0.5", counted="0").pod("second", 1), [f"{COUNTS} 1.5 GPUs, and KAI counts 1 GPU: team-b/false"]),
+    ],
+)  # fmt: skip
+async def test_only_what_lasts_is_a_finding(
+    server: ApiServer, client: KubeClient, accounts: KaiAccounts, later: KaiAccounts, expected: list[str]
 ) -> None:
-    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
-    accounts.run("first", 1, counted="0")
-    later.run("second", 1, counted="0")
     serve(server, accounts.add_up())
     lines = await Doctor(server, client, later.add_up()).examine()
-    assert [line.partition(":")[0] for line in lines] == ["unknown", "ok"]
-
-
-async def test_a_difference_that_lasts_among_changing_pods(server: ApiServer, client: KubeClient) -> None:
-    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
-    for each in (accounts, later):
-        each.run("false", fraction="0.5", counted="0")
-    later.run("second", 1)
-    serve(server, accounts.add_up())
-    (line,) = await Doctor(server, client, later.add_up()).examine()
-    assert line == (
-        'problem: the pods of queue "team-b" request 1.5 GPUs, and KAI counts 1 GPU: team-b/false'
-    )
+    assert len(lines) == len(expected), lines
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
 
 
 async def test_a_queue_controller_that_stands_still(server: ApiServer, client: KubeClient) -> None:
@@ -130,8 +98,7 @@ async def test_a_queue_controller_that_stands_still(server: ApiServer, client: K
     serve(server, accounts)
     (line,) = await Doctor(server, client).examine()
     assert line == (
-        'problem: the pods of queue "team-b" request 1 GPU, and KAI counts 0 GPUs, although the figures of its'
-        " PodGroups agree with the pods"
+        f"{COUNTS} 1 GPU, and KAI counts 0 GPUs, although the figures of its PodGroups agree with the pods"
     )
 
 
@@ -153,7 +120,7 @@ async def test_a_list_that_may_not_be_read_makes_no_false_ok(
     server.refusals[path] = refuses(403, "Forbidden")
     findings = await Doctor(server, client).examine()
     assert [line.partition(", because")[0] for line in findings[:-1]] == lines
-    assert "the caller may not list" in findings[-1]
+    assert "you may not list" in findings[-1]
     assert all(line.startswith("unknown") for line in findings)
 
 
@@ -182,7 +149,7 @@ async def test_a_second_reading_that_fails_is_unknown(server: ApiServer, client:
 async def test_an_incomplete_list_of_pods_shows_only_sums_that_are_too_large(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.doctor.api_reader.MOST_OBJECTS", 3)
+    monkeypatch.setattr("console.cluster.facts.MOST_OBJECTS", 3)
     accounts = attacked()
     accounts.queues = accounts.queues[:3]
     accounts.run("y1", 1, counted="7")
@@ -196,7 +163,7 @@ async def test_an_incomplete_list_of_pods_shows_only_sums_that_are_too_large(
             ' team-b/w1 (annotation nvidia.com/mig-1g.5gb="0"), beside 2 other pods'
         )
     ]
-    assert "unknown: only the first 3 objects were checked" in lines
+    assert any("not read whole: more than 3 objects" in line for line in lines)
 
 
 async def test_reservation_pods_of_another_namespace_and_another_scheduler(
@@ -230,3 +197,28 @@ async def test_only_bound_pods_that_have_not_ended_are_requested(
     await Doctor(server, client).examine()
     (request,) = [request for request in server.requests if request.path == "/api/v1/pods"]
     assert request.query["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+async def test_the_policy_of_the_namespace_decides_about_ranks(server: ApiServer, client: KubeClient) -> None:
+    serve(server, with_ranks("0.5", "0.5"))
+    queue = {"kai.scheduler/queue": "team-b"}
+    for labels, expected in (
+        (queue, [MET]),
+        (queue | {"kaishare.dev/distributed": "share"}, []),
+        (queue | {"kaishare.dev/mode": "off"}, []),
+        ({"kai.scheduler/queue": "-"}, []),
+    ):
+        lines = await Doctor(server, client).examine(namespaces=whole(namespace("team-b", **labels)))
+        assert [line for line in lines if "rank of the job" in line] == expected, labels
+
+
+async def test_annotations_of_tenants_hide_no_books(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pod little is kept, so that its size is no limit."""
+    monkeypatch.setattr("console.cluster.facts.MOST_BYTES", 20_000)
+    accounts = attacked()
+    accounts.pods[0]["metadata"]["annotations"]["a"] = "x" * 100_000
+    serve(server, accounts)
+    (line,) = await Doctor(server, client).examine()
+    assert line.startswith("problem: node gpu-node-0 has 2 GPUs")

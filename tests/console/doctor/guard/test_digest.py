@@ -1,23 +1,29 @@
 """The digest of the guard's policies, and the surroundings without which its rules do not hold."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from console.doctor.api_reader import ApiReader
-from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import Cluster
-from console.doctor.guard_checks import guard_findings
-from console.doctor.guard_objects import DIGEST, digest
-from console.doctor.vclusters import VclusterHosts
+from console.cluster.facts import FactReader
+from console.doctor import admission
+from console.doctor.admission import DIGEST, MEMBERS, OBJECTS, PODS
+from console.doctor.guard import guard_stands
 from kube.client import KubeClient
-from tests.support.api_server import ApiServer
-from tests.support.cluster_facts import but, installed, mutating, of_kai, other, whole
+from kube.kinds import AdmissionPolicySpec
+from service.version import version
+from tests.support.api_server import ApiServer, refuses
+from tests.support.cluster_facts import admission as admission_of
+from tests.support.cluster_facts import but, installed, mutating, namespace, of_kai, other, whole
 from tests.support.guard import rendered
 
 OPTIONAL = {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}
-_LISTS = "/apis/admissionregistration.k8s.io/v1"
+
+
+def digest(spec: dict[str, Any]) -> str:
+    return admission.digest(msgspec.convert(spec, AdmissionPolicySpec))
 
 
 def policies() -> list[dict[str, Any]]:
@@ -58,40 +64,95 @@ def test_a_change_of_any_part_changes_the_digest(part: str) -> None:
         assert digest(changed) != digest(spec)
 
 
-async def findings(server: ApiServer, client: KubeClient, cluster: Cluster) -> list[CheckResult]:
-    """Return the findings about the chart's guard where no namespace needs it."""
-    server.path = ""
-    plurals = {"Policy": "policies", "PolicyBinding": "policybindings"}
-    for kind in ("Validating", "Mutating"):
-        for ending, plural in plurals.items():
-            items = [item for item in rendered() if item["kind"] == f"{kind}Admission{ending}"]
-            listed = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
-            server.named[f"{_LISTS}/{kind.lower()}admission{plural}"] = listed
-    return await guard_findings(ApiReader(client), cluster, VclusterHosts(frozenset(), frozenset()))
+ENFORCED = whole(namespace("strict", mode="enforce"), namespace("host", vcluster="true"))
+READY = installed(program="podgroupcontroller", is_ready=True)
+OBJECTS_OF_ALL = "kaishare-guard-podgroups, kaishare-guard-pods, kaishare-guard-objects"
+BUT = "warning: strict: kaishare.dev/mode=enforce, but"
+OF_HOST = "warning: host: kaishare.dev/vcluster=true, but"
 
 
-async def test_kai_resource_management_and_the_guard_exclude_each_other(
-    server: ApiServer, client: KubeClient
+async def lines(client: KubeClient, items: list[dict[str, Any]], **changes: Any) -> list[str]:
+    """Return the findings about a guard, without those about proofs."""
+    cluster = but(**{"installation": READY, "admission": admission_of(items), **changes})
+    results = [each async for each in guard_stands(cluster, FactReader(client))]
+    return [f"{each.state}: {each.what}" for each in results if not each.what.startswith("not proved")]
+
+
+def labelled(release: str) -> list[dict[str, Any]]:
+    items = rendered()
+    policy = next(item for item in items if item["metadata"]["name"] == PODS)
+    policy["metadata"]["labels"]["app.kubernetes.io/version"] = release
+    return items
+
+
+def renamed(*names: str) -> list[dict[str, Any]]:
+    (policy,) = (item for item in rendered() if item["metadata"]["name"] == OBJECTS)
+    return [{**policy, "metadata": {"name": f"kaishare-guard-{name}"}} for name in names]
+
+
+def altered(name: str, change: Callable[[dict[str, Any]], object], **options: Any) -> list[dict[str, Any]]:
+    """Return the guard with one changed policy, or one changed binding (`NAME binding`)."""
+    items = rendered(**options)
+    wanted = name.removesuffix(" binding")
+    for item in items:
+        is_binding = item["kind"].endswith("Binding")
+        if is_binding is name.endswith(" binding") and item["metadata"]["name"].startswith(wanted):
+            change(item["spec"])
+    return items
+
+
+def members(name: str, change: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
+    return altered(name, change, optional={"members": True})
+
+
+OF_MEMBERS = f"{MEMBERS} binding"
+STANDS = "ok: refuses in 1 namespace, as this release's; not proved; kaiNamespaces: kai-scheduler"
+STANDS_FOR_HOSTS = (
+    "ok: refuses in 1 host namespace of vClusters, as this release's; not proved; kaiNamespaces"
+)
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([], [f"{BUT} the guard is not installed", f"{OF_HOST} the guard is not installed"]),
+        (rendered("audit"), [f"{BUT} the guard only reports violations of {OBJECTS_OF_ALL}", f"{OF_HOST} the guard only reports"]),
+        (rendered(), [STANDS, STANDS_FOR_HOSTS]),
+        (rendered(unguardedNamespaces=["host"]), [STANDS]),
+        (labelled("0.1.9"), [f"warning: kaishare-guard-pods: of 0.1.9; this is {version()}", STANDS, STANDS_FOR_HOSTS]),
+        (altered(f"{PODS}-enforce binding", lambda spec: spec["matchResources"]["namespaceSelector"].update(matchLabels={"team": "vision"})), ["problem: strict: kaishare.dev/mode=enforce, but no binding selects their objects for kaishare-guard-pods"]),
+        (members(OF_MEMBERS, lambda spec: spec.update(policyName="none")), [f"{BUT} the guard lacks {MEMBERS}", f"{OF_HOST} the guard lacks {MEMBERS}"]),
+        (members(OF_MEMBERS, lambda spec: spec.update(validationActions=["Audit"])), [f"{BUT} the guard only reports violations of {MEMBERS}", f"{OF_HOST} the guard only"]),
+        (members(OF_MEMBERS, lambda spec: spec["paramRef"].update(selector={"matchLabels": {"a": "b"}})), ["problem: strict: kaishare.dev/mode=enforce, but no binding selects their objects for " + MEMBERS, "problem: host: "]),
+        (members(MEMBERS, lambda spec: spec.update(paramKind={"apiVersion": "v1", "kind": "ConfigMap"})), [f"problem: {MEMBERS} is not as its release made it"]),
+        (renamed("keys", "owners"), ["problem: the guard is of an earlier form, which judges what tenants write: kaishare-guard-keys, kaishare-guard-owners"]),
+    ],
+)  # fmt: skip
+async def test_what_the_guard_does_where_it_is_needed(
+    client: KubeClient, server: ApiServer, items: list[dict[str, Any]], expected: list[str]
 ) -> None:
-    ready = installed(program="podgroupcontroller", is_ready=True)
-    cluster: Cluster = but(mutating=whole(mutating(), of_kai()), installation=ready)
-    assert await findings(server, client, cluster) == []
-    assigned: Cluster = but(
-        mutating=whole(mutating(), of_kai(), other("kai-pod-group-mutation")), installation=ready
-    )
-    (finding,) = await findings(server, client, assigned)
-    assert finding.state is State.PROBLEM
-    assert finding.what.startswith("kai-resource-management writes queues on PodGroups")
+    server.always = refuses(403, "Forbidden")
+    answers = await lines(client, items, namespaces=ENFORCED)
+    assert len(answers) == len(expected), answers
+    assert all(line.startswith(start) for line, start in zip(answers, expected, strict=True)), answers
 
 
-async def test_a_podgroup_controller_that_does_not_run_is_a_problem(
-    server: ApiServer, client: KubeClient
+ASSIGNED = whole(mutating(), of_kai(), other("kai-pod-group-mutation"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ""),
+        ({"mutating": ASSIGNED}, "problem: kai-resource-management writes queues on PodGroups"),
+        ({"installation": installed(program="podgroupcontroller")}, "problem: KAI's podgroup-controller is not running"),
+        ({"installation": installed(program="scheduler", is_ready=True)}, "problem: KAI's podgroup-controller is not running"),
+        ({"installation": None}, ""),
+    ],
+)  # fmt: skip
+async def test_programs_without_which_the_rules_do_not_hold(
+    client: KubeClient, changes: dict[str, Any], expected: str
 ) -> None:
-    for installation in (
-        installed(program="podgroupcontroller"),
-        installed(program="scheduler", is_ready=True),
-    ):
-        (finding,) = await findings(server, client, but(installation=installation))
-        assert finding.state is State.PROBLEM
-        assert finding.what.startswith("KAI's podgroup-controller is not running")
-    assert await findings(server, client, but(installation=None)) == [], "unknown"
+    assert [line[: len(expected)] for line in await lines(client, rendered(), **changes)] == [
+        expected
+    ] * bool(expected)

@@ -1,22 +1,19 @@
 """The guard's parameters: the values that are read, and the values that weaken it."""
 
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 
-from console.doctor.api_reader import ListOutcome, ListResult
+from console.doctor.admission import GPUS, OBJECTS, PODGROUPS, PODS, Guard
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_state import Cluster, PriorityClass
-from console.doctor.guard_checks import exempt_namespaces, parameter_findings, parameters_text, values_of
-from console.doctor.guard_objects import GPUS, OBJECTS, PODGROUPS, PODS, Guard
-from kube.metadata import ObjectMeta
-from tests.support.cluster_facts import WELL, but, mutating, namespace, of_kai, whole
+from console.doctor.cluster_state import ClusterFacts
+from console.doctor.guard import parameter_findings, parameters_text, values_of
+from tests.support.cluster_facts import UNREAD, WELL, but, mutating, namespace, of_kai, priority, whole
 from tests.support.doctor_guard import guard
 
 
-def findings(guard: Guard, cluster: Cluster = WELL, hosts: Collection[str] = ()) -> list[CheckResult]:
-    return list(parameter_findings(guard, cluster, hosts))
+def findings(guard: Guard, cluster: ClusterFacts = WELL) -> list[CheckResult]:
+    return list(parameter_findings(guard, cluster))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +41,6 @@ def test_only_names_in_quotes_are_read(expression: str, values: tuple[str, ...] 
 
 def test_the_default_parameters_are_fine() -> None:
     assert findings(guard()) == []
-    assert exempt_namespaces(guard()) == {"kai-scheduler"}
 
 
 def test_the_parameters_of_some_policies_as_text() -> None:
@@ -67,6 +63,7 @@ TENANTS = but(
         namespace("strict", mode="enforce"),
         namespace("paused", mode="off"),
         namespace("kube-system"),
+        namespace("vcluster-a", **{"kai.scheduler/queue": "-"}, vcluster="true"),
     )
 )
 
@@ -74,52 +71,23 @@ TENANTS = but(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (
-            {"kaiNamespaces": "['kai-scheduler', 'kai-2']"},
-            {(State.WARNING, OTHER.format("kai-2", "namespace"))},
-        ),
-        (
-            {"kaiNamespaces": "['kai-scheduler', 'kube-system']"},
-            {(State.WARNING, OTHER.format("kube-system", "namespace"))},
-        ),
+        ({"kaiNamespaces": "['kai-scheduler', 'kai-2']"}, (State.WARNING, OTHER.format("kai-2", "namespace"))),
+        ({"kaiNamespaces": "['kai-scheduler', 'kube-system']"}, (State.WARNING, OTHER.format("kube-system", "namespace"))),
         *(
-            (
-                {"kaiNamespaces": f"['kai-scheduler', '{name}']"},
-                {(State.PROBLEM, OTHER.format(name, "tenant's namespace"))},
-            )
+            ({"kaiNamespaces": f"['kai-scheduler', '{name}']"}, (State.PROBLEM, OTHER.format(name, "tenant's namespace")))
             for name in ("vision", "strict", "paused", "vcluster-a")
         ),
-        ({"kaiNamespaces": "[]"}, {(State.PROBLEM, LACKS)}),
-        (
-            {"kaiNamespaces": "['kai-scheduler', request.namespace]"},
-            {(State.PROBLEM, f"{EXEMPTING}: {NOT_A_LIST.format('kaiNamespaces')}")},
-        ),
-        (
-            {"preemptibleClasses": "['a'].filter(name, false)"},
-            {(State.PROBLEM, f"{PODGROUPS}: {NOT_A_LIST.format('preemptibleClasses')}")},
-        ),
-        (
-            {"schedulerName": "object.spec.schedulerName"},
-            {(State.PROBLEM, f"{SCHEDULING}: {NOT_A_LIST.format('schedulerName')}")},
-        ),
-        (
-            {"schedulerName": "'default-scheduler'"},
-            {
-                (
-                    State.PROBLEM,
-                    f"{SCHEDULING}: schedulerName is default-scheduler: pods of vClusters get GPUs without KAI",
-                )
-            },
-        ),
-        (
-            {"schedulerName": "'kai-2'"},
-            {(State.WARNING, f'{SCHEDULING}: schedulerName is "kai-2", but pods of KAI use kai-scheduler')},
-        ),
+        ({"kaiNamespaces": "[]"}, (State.PROBLEM, LACKS)),
+        ({"kaiNamespaces": "['kai-scheduler', request.namespace]"}, (State.PROBLEM, f"{EXEMPTING}: {NOT_A_LIST.format('kaiNamespaces')}")),
+        ({"preemptibleClasses": "['a'].filter(name, false)"}, (State.PROBLEM, f"{PODGROUPS}: {NOT_A_LIST.format('preemptibleClasses')}")),
+        ({"schedulerName": "object.spec.schedulerName"}, (State.PROBLEM, f"{SCHEDULING}: {NOT_A_LIST.format('schedulerName')}")),
+        ({"schedulerName": "'default-scheduler'"}, (State.PROBLEM, f"{SCHEDULING}: schedulerName is default-scheduler: pods of vClusters get GPUs without KAI")),
+        ({"schedulerName": "'kai-2'"}, (State.WARNING, f'{SCHEDULING}: schedulerName is "kai-2", but pods of KAI use kai-scheduler')),
     ],
-)
-def test_values_that_weaken_the_guard(changes: dict[str, str], expected: set[tuple[State, str]]) -> None:
-    results = findings(guard(**changes), TENANTS, hosts={"vcluster-a"})
-    assert {(result.state, result.what) for result in results} == expected
+)  # fmt: skip
+def test_values_that_weaken_the_guard(changes: dict[str, str], expected: tuple[State, str]) -> None:
+    results = findings(guard(**changes), TENANTS)
+    assert {(result.state, result.what) for result in results} == {expected}
     assert all(result.advice for result in results)
 
 
@@ -146,9 +114,8 @@ def test_the_setting_of_the_chart_is_named() -> None:
     assert result.advice == "set guard.preemptibleClasses of the chart"
 
 
-def classes(**values: int) -> Cluster:
-    items = [PriorityClass(ObjectMeta(name.replace("_", "-")), value) for name, value in values.items()]
-    return but(priorities=whole(*items))
+def classes(**values: int) -> ClusterFacts:
+    return but(priorities=whole(*(priority(name.replace("_", "-"), value) for name, value in values.items())))
 
 
 def test_the_preemptible_classes_are_compared_with_the_clusters() -> None:
@@ -163,5 +130,5 @@ def test_the_preemptible_classes_are_compared_with_the_clusters() -> None:
         State.PROBLEM,
         "preemptibleClasses has build, whose value is 100 or more",
     )
-    unknown = but(priorities=ListResult((), ListOutcome.UNREAD))
+    unknown = but(priorities=UNREAD)
     assert findings(guard(preemptibleClasses="['build']"), unknown) == []

@@ -2,21 +2,30 @@
 
 import argparse
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from console.doctor.webhook_deployment import DeploymentOptions, _options, parse_deployment_options
+from console.cluster.webhook import (
+    DeploymentOptions,
+    RunningSettings,
+    deployment_options,
+    parse_deployment_options,
+)
 from kai.releases import Version
+from kube.kinds import DEPLOYMENTS, Controller
 from service.command import Parser, UsageError
+from tests.support.cluster_facts import running
 from webhook.policy.labels import Mode
 from webhook.settings.decision_options import add_decision_options
 
 ALWAYS_KNOWN = {"kai_version", "inject_shares", "default_mode", "excluded_namespaces"}
 
 
-def deployment(*containers: dict[str, Any]) -> bytes:
-    return json.dumps({"spec": {"template": {"spec": {"containers": list(containers)}}}}).encode()
+def deployment(*containers: dict[str, Any]) -> Controller:
+    template = {"spec": {"containers": list(containers)}}
+    return DEPLOYMENTS.decode(json.dumps({"metadata": {"name": "w"}, "spec": {"template": template}}))
 
 
 def rule_parser() -> Parser:
@@ -87,10 +96,25 @@ def test_the_source_of_the_policies() -> None:
 
 def test_the_container_that_serves_is_read() -> None:
     sidecar = {"args": ["proxy", "--default-mode=off"]}
-    options = _options(deployment(sidecar, {"command": ["kaishare-webhook"], "args": ["serve"]}))
+    options = deployment_options(deployment(sidecar, {"command": ["kaishare-webhook"], "args": ["serve"]}))
     assert options is not None
     assert options.rules.default_mode is Mode.DEFAULT
     assert (
-        _options(deployment({"command": ["sh", "-c", "kaishare-webhook serve --default-mode=off"]})) is None
+        deployment_options(deployment({"command": ["sh", "-c", "kaishare-webhook serve --default-mode=off"]}))
+        is None
     )
-    assert _options(b"{}") is None
+    assert deployment_options(deployment()) is None
+
+
+def test_the_source_of_each_setting() -> None:
+    assert not RunningSettings().knows("default_mode")
+    assert RunningSettings(default_mode=Mode.OFF).knows("default_mode")
+    observing = running(default_mode=Mode.OBSERVE)
+    given = replace(observing, default_mode=Mode.OFF)
+    assert given.rules.default_mode is Mode.OFF, "the option of the caller wins"
+    words = serving("--default-mode=off", "--kai-version=$(X)")
+    assert replace(observing, deployed=words).rules.default_mode is Mode.OBSERVE
+    deployed = RunningSettings(deployed=words)
+    assert deployed.rules.default_mode is Mode.OFF
+    assert not deployed.knows("kai_version")
+    assert not deployed.knows("default_priority_class"), "serve reads it from the cluster"

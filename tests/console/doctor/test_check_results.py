@@ -22,9 +22,9 @@ from console.doctor.check_results import (
 from service.text import width
 
 FINDINGS = [
-    ok("driver", "version 580"),
-    problem("device files", "there is no /dev/nvidiactl", "set runtimeClassName: nvidia"),
-    unknown("container toolkit", "not visible"),
+    ok("version 580", check="driver"),
+    problem("there is no /dev/nvidiactl", "set runtimeClassName: nvidia", check="device files"),
+    unknown("not visible", check="container toolkit"),
 ]
 
 
@@ -55,14 +55,18 @@ def test_states_are_coloured_and_nothing_else() -> None:
 
 
 def test_warnings_are_counted_where_there_are_any() -> None:
-    text = as_text([*FINDINGS, warning("a", "b"), warning("a", "c")], heading="made up")
-    assert text.startswith("made up\n")
+    text = as_text([*FINDINGS, warning("b", check="a"), warning("c", check="a")])
     assert text.endswith("1 problem, 2 warnings, 1 unknown, 1 ok\n")
 
 
 @pytest.mark.parametrize(
     ("findings", "status"),
-    [([], 0), ([ok("a", "b")], 0), ([warning("a", "b"), unknown("a", "b")], 0), (FINDINGS, 1)],
+    [
+        ([], 0),
+        ([ok("b", check="a")], 0),
+        ([warning("b", check="a"), unknown("b", check="a")], 0),
+        (FINDINGS, 1),
+    ],
 )
 def test_the_exit_status_is_1_if_there_is_a_problem(findings: list[CheckResult], status: int) -> None:
     assert exit_status(findings) == status
@@ -81,7 +85,7 @@ def test_json_has_every_field() -> None:
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_lines_break_between_words(columns: int) -> None:
-    long = problem("a check", "what was seen is long " * 10, "what to do is longer " * 20)
+    long = problem("what was seen is long " * 10, "what to do is longer " * 20, check="a check")
     lines = as_text([long], columns=columns).splitlines()
     assert max(map(len, lines)) <= columns
     assert " ".join(" ".join(lines).split()).startswith("problem a check what was seen is long what")
@@ -91,7 +95,7 @@ def test_lines_break_between_words(columns: int) -> None:
 def test_a_long_name_or_path_stays_whole_on_a_line_with_less_indentation() -> None:
     path = f"/var/lib/{'p' * 50}/config.yaml"
     lines = as_text(
-        [problem("device files", f"no such file: {path} is missing", f"create {path}")]
+        [problem(f"no such file: {path} is missing", f"create {path}", check="device files")]
     ).splitlines()
     assert lines[0] == "problem  device files  no such file:"
     assert lines[1].strip() == path
@@ -102,7 +106,7 @@ def test_a_long_name_or_path_stays_whole_on_a_line_with_less_indentation() -> No
 
 def test_a_word_longer_than_a_line_is_shortened_in_its_middle_and_whole_in_json() -> None:
     name = "n" * 90 + "-tail"
-    lost = problem("pods", f"pod {name} is lost")
+    lost = problem(f"pod {name} is lost", check="pods")
     (line,) = (line for line in as_text([lost]).splitlines() if "…" in line)
     assert len(line.strip()) == 80
     assert line.endswith("-tail")
@@ -115,12 +119,9 @@ TEXT = st.text(max_size=300)
 @given(
     st.lists(st.builds(CheckResult, st.sampled_from(State), TEXT, TEXT, TEXT, TEXT), max_size=5),
     st.integers(min_value=40, max_value=200),
-    TEXT,
 )
-def test_no_name_acts_on_the_terminal_and_every_line_fits(
-    findings: list[CheckResult], columns: int, heading: str
-) -> None:
-    text = as_text(findings, heading=heading, columns=columns)
+def test_no_name_acts_on_the_terminal_and_every_line_fits(findings: list[CheckResult], columns: int) -> None:
+    text = as_text(findings, columns=columns)
     lines = text.split("\n")
     assert all(line.isprintable() for line in lines)
     assert max(map(width, lines)) <= columns
@@ -130,7 +131,7 @@ def test_no_name_acts_on_the_terminal_and_every_line_fits(
 
 
 def test_a_report_is_written_in_the_format_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert write_report(FINDINGS, output="text", about={"node": "n1"}, heading="made up") == 1
-    assert capsys.readouterr().out == as_text(FINDINGS, heading="made up")
-    assert write_report([ok("a", "b")], output="json", about={"node": "n1"}, heading="made up") == 0
-    assert capsys.readouterr().out == as_json([ok("a", "b")], {"node": "n1"})
+    assert write_report(FINDINGS, output="text", about={"node": "n1"}) == 1
+    assert capsys.readouterr().out == as_text(FINDINGS)
+    assert write_report([ok("b", check="a")], output="json", about={"node": "n1"}) == 0
+    assert capsys.readouterr().out == as_json([ok("b", check="a")], {"node": "n1"})

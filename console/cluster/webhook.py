@@ -1,0 +1,206 @@
+"""What a cluster's webhook decides with: its published settings, its options, and the namespaces' policies.
+
+The webhook publishes its settings in a ConfigMap. The arguments of its Deployment complete them where nothing
+is published.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from console.cluster.facts import FactReader, items
+from kai.command_lines import option_value
+from kube.access import AccessError
+from kube.answers import ApiError, Unreachable
+from kube.client import KubeClient
+from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, Controller, Kind
+from service.text import MALFORMED, one_line
+from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, decode_metadata
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode, PolicyMetadata
+from webhook.registration.configuration_objects import WebhookConfiguration
+from webhook.settings.decision_options import (
+    DEFAULT_CLASS,
+    NAMESPACE,
+    OPTIONS,
+    READERS,
+    SETTINGS,
+    KnownSettings,
+)
+from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
+
+MUTATING: Final = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    WebhookConfiguration,
+)
+VALIDATING: Final = replace(
+    MUTATING, resource="validatingwebhookconfigurations", name="ValidatingWebhookConfiguration"
+)
+WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"
+"""Label selector of the webhook's Deployment and pods."""
+
+VIEW_IS_ENOUGH: Final = "if it exists, the role view in that namespace is enough"
+"""An API server answers 403 about a namespace that does not exist, too, unless the caller may get all."""
+
+
+async def fetch_namespaces(
+    client: KubeClient, name: str | None = None, params: Mapping[str, str] | None = None
+) -> dict[str, PolicyMetadata]:
+    """Return the policy's labels and annotations of one namespace, or of all that `params` selects, by name.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
+    """
+    try:
+        if name is not None:
+            return {name: decode_metadata(await client.get(f"{PATH}/{name}", accept=ONE))[1]}
+        async with client.list_objects(PATH, params=params, accept=LIST) as namespaces:
+            return dict([decode_metadata(item) async for item in namespaces])
+    except NamespaceError as error:
+        raise Unreachable(f"GET {PATH}: {error}") from None
+
+
+def may_not_get(namespace: str) -> str:
+    """Say that the caller may not get a namespace."""
+    return f"you may not get namespace {one_line(namespace)}"
+
+
+def may_not_list(error: ApiError, instead: str) -> str:
+    """Say that the caller, whom the refusal may name, may not list namespaces, and what to do instead."""
+    user = f" as {one_line(error.user)}" if error.user else ""
+    return f"you may not list namespaces{user}: {instead}"
+
+
+def does_not_exist(namespace: str) -> str:
+    """Say that a namespace does not exist."""
+    return f"namespace {one_line(namespace)} does not exist in this cluster"
+
+
+async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> PublishedSettings:
+    """Read the settings that a cluster's webhook decides with, from the ConfigMap in its namespace.
+
+    Raises:
+        SettingsError: they cannot be read; the message is one line that names the ConfigMap and the reason.
+    """
+    place = f"ConfigMap {NAME} in namespace {namespace}"
+    try:
+        text = (CONFIG_MAPS.decode(await client.get(CONFIG_MAPS.path(namespace, NAME))).data or {}).get(KEY)
+        reason = "the webhook has not written it yet"
+        if text is not None:
+            return decode_settings(text)
+    except ApiError as error:
+        reason = "it does not exist" if error.is_not_found else one_line(str(error))
+        if error.is_forbidden:
+            reason = "you may not get it"
+    except (Unreachable, AccessError, SettingsError, *MALFORMED) as error:
+        reason = one_line(str(error))
+    raise SettingsError(f"{place}: {reason}")
+
+
+Source = Literal["cluster", "files"]
+
+_SERVE: Final = "serve"
+_REFERENCE: Final = "$("
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOptions(KnownSettings):
+    """The options of a Deployment that decide about pods.
+
+    The default PriorityClass is known only if an option names it; `serve` else reads it from the cluster.
+    """
+
+    policies: Source | None
+    """Source of the policies; None if unknown."""
+
+
+def deployment_options(deployment: Controller) -> DeploymentOptions | None:
+    """Return the options of the webhook's Deployment; None if no container runs `serve`."""
+    for container in deployment.template.containers or ():
+        if _SERVE in container.words:
+            return parse_deployment_options(container.words)
+    return None
+
+
+def parse_deployment_options(words: Sequence[str]) -> DeploymentOptions:
+    """Read the words of a container that runs `kaishare-webhook serve`; other words are ignored. Pure.
+
+    The last word for an option counts, as for `serve`. The value of a reference such as `$(NAME)` is unknown.
+    """
+    known = SETTINGS - {DEFAULT_CLASS}
+    values: dict[str, Any] = {}
+    for option, name in OPTIONS.items():
+        text = option_value(option, words)
+        if text is not None:
+            try:
+                values[name] = _read(option, text)
+                known |= {name}
+            except ValueError:
+                known -= {name}
+    source = option_value("--policies", words) or "cluster"
+    policies: Source | None = None if _REFERENCE in source else "cluster" if source == "cluster" else "files"
+    return DeploymentOptions(rules=DecisionSettings(**values), policies=policies, known=known)
+
+
+def _read(option: str, text: str) -> Any:
+    """Read an option's value; raise ValueError if `serve` accepts no such value, or it is a reference."""
+    if option == "--inject-shares" and (not text or text.startswith("-")):
+        return True  # the option needs no value
+    if _REFERENCE in text:
+        raise ValueError(option)
+    return READERS[option](text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSettings:
+    """The settings of the webhook that runs in a cluster."""
+
+    published: PublishedSettings | None = None
+    unpublished: str = ""
+    """Why the published settings could not be read, in one line."""
+    deployed: DeploymentOptions | None = None
+    """The options of the Deployment; None if it could not be read, or if there is none."""
+    default_mode: Mode | None = None
+    """The mode that the caller gives; it replaces the one that was read."""
+
+    @property
+    def rules(self) -> DecisionSettings:
+        """The settings; those that are not known have their defaults."""
+        rules = self._source.rules
+        return replace(rules, default_mode=self.default_mode) if self.default_mode else rules
+
+    def knows(self, setting: str) -> bool:
+        """Whether a setting of `rules` is known, by the name of its field."""
+        is_given = setting == "default_mode" and self.default_mode is not None
+        return is_given or setting in self._source.known
+
+    @property
+    def _source(self) -> KnownSettings:
+        return self.published or self.deployed or KnownSettings()
+
+
+UNKNOWN_SETTINGS: Final = RunningSettings()
+
+
+def webhook_namespace(configuration: WebhookConfiguration | None) -> str:
+    """Return the namespace of the Service that the API server calls; without a Service, the default one."""
+    return (configuration.service_namespace if configuration else "") or NAMESPACE
+
+
+async def read_running_settings(
+    reader: FactReader, namespace: str, default_mode: Mode | None = None
+) -> RunningSettings:
+    """Read the settings of the webhook in a namespace; the caller may give another default mode."""
+    published, unpublished = None, ""
+    try:
+        published = await read_settings(reader.client, namespace)
+    except SettingsError as error:
+        unpublished = str(error)
+    deployments = await reader.list(DEPLOYMENTS, namespace, query={"labelSelector": WEBHOOK_LABELS})
+    options = filter(None, map(deployment_options, items(deployments)))
+    return RunningSettings(
+        published=published, unpublished=unpublished, deployed=next(options, None), default_mode=default_mode
+    )

@@ -1,0 +1,282 @@
+"""kaishare's admission policies in a cluster: those that decide about pods, and those of the guard. Pure.
+
+A policy is known by a digest of what it decides. A policy of the guard has its release's digest in an
+annotation; the digest of the others is that of the policies in this release's files.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from console.cluster.facts import NOT_READ, Listing, Why, items
+from console.cluster.webhook import DeploymentOptions
+from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings
+from kai import keys
+from kube.kinds import AdmissionBinding, AdmissionPolicy, AdmissionPolicySpec, NamedExpression
+from kube.metadata import NAME_LABEL, LabelSelector
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import DEFAULT_MODES, Mode
+from webhook.settings.decision_options import SETTINGS
+
+DIGEST: Final = "kaishare.dev/digest"
+"""Annotation of a policy of the guard with its digest."""
+PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
+"""Variables of the guard that an administrator may set: the digest does not cover them."""
+_SETTINGS: Final = tuple(settings(DecisionSettings()))
+"""Variables of the other policies that hold settings."""
+
+
+def digest(spec: AdmissionPolicySpec, parameters: Collection[str] = PARAMETERS) -> str:
+    """Return the digest of what a policy decides, in hexadecimal, without the variables `parameters`."""
+    rules = spec.match_constraints.resource_rules or ()
+    decided = {
+        "rules": [
+            [rule.api_groups or [], rule.api_versions or [], rule.operations or [], rule.resources or []]
+            for rule in rules
+        ],
+        "conditions": _named(spec.match_conditions or ()),
+        "variables": [each for each in _named(spec.variables or ()) if each[0] not in parameters],
+        "validations": [
+            [each.expression, each.message, each.message_expression] for each in spec.validations or ()
+        ],
+        "mutations": [each.json_patch.expression for each in spec.mutations or ()],
+    }
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _named(expressions: Iterable[NamedExpression]) -> list[list[str]]:
+    return [[each.name, each.expression] for each in expressions]
+
+
+def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
+    """Return what the digest does not cover, and what can leave requests out or replace a parameter.
+
+    Of two variables with one name the last counts, and the API server accepts both (seen on Kubernetes
+    1.30.14 and 1.36.3). Namespaces that are excluded by name do not count.
+    """
+    match, names = spec.match_constraints, [variable.name for variable in spec.variables or ()]
+    return (
+        spec.failure_policy,
+        spec.param_kind,
+        spec.reinvocation_policy,
+        match.match_policy,
+        len(set(names)) < len(names),
+        bool(match.exclude_resource_rules),
+        any(rule.resource_names or rule.scope == "Cluster" for rule in match.resource_rules or ()),
+        _beyond_names(match.namespace_selector),
+        match.object_selector.requirements,
+    )
+
+
+def _beyond_names(selector: LabelSelector) -> frozenset[tuple[str, str, tuple[str, ...]]]:
+    lines = selector.requirements
+    return frozenset(line for line in lines if line[:2] != (NAME_LABEL, "NotIn"))
+
+
+class PolicySelectors(msgspec.Struct, frozen=True):
+    """The selectors of an admission policy, as those of a webhook."""
+
+    name: str
+    """Kind and name of the policy."""
+    namespace_selector: LabelSelector
+    object_selector: LabelSelector
+
+
+RELEASE_PROPERTIES: Final = {
+    "readsContainerName": "reads_container_name",
+    "acceptsDottedNames": "accepts_dotted_names",
+}
+"""The variables that follow from KAI's release, each with the property of `kai.releases.Version`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionObjects:
+    """The admission policies and bindings of kaishare that could be read."""
+
+    mutating: Listing[AdmissionPolicy] = NOT_READ
+    mutating_bindings: Listing[AdmissionBinding] = NOT_READ
+    validating: Listing[AdmissionPolicy] = NOT_READ
+    validating_bindings: Listing[AdmissionBinding] = NOT_READ
+
+    @cached_property
+    def deciding(self) -> AdmissionPolicy | None:
+        """The MutatingAdmissionPolicy that changes pods; None if there is none, or that is not known."""
+        return next((policy for policy in items(self.mutating) if policy.name == NAME), None)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known if `deciding` exists."""
+        return self.deciding is not None or self.mutating.is_known or self.mutating.why is Why.UNSERVED
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether a kind could not be read whole."""
+        return any(not each.is_known and each.why is not Why.UNSERVED for each in self._by_kind.values())
+
+    @property
+    def settings(self) -> DeploymentOptions:
+        """The settings in the variables of `deciding`; KAI's release is not among them."""
+        texts = self._texts
+        modes = {mode.value: mode for mode in DEFAULT_MODES}
+        selector = self.mutate.namespace_selector if self.mutate else LabelSelector()
+        rules = DecisionSettings(
+            inject_shares=texts.get("injectShares") != "false",
+            default_mode=modes.get(texts.get("defaultMode", ""), Mode.DEFAULT),
+            default_priority_class=texts.get("defaultPriorityClass") or None,
+            excluded_namespaces=selector.excluded_namespaces,
+            by_admission_policies=True,
+        )
+        return DeploymentOptions(rules=rules, known=SETTINGS - {"kai_version"}, policies="cluster")
+
+    @property
+    def release_properties(self) -> Mapping[str, bool | None]:
+        """The properties of KAI's release that `deciding` assumes, by name; None if a value is unclear."""
+        values = {"true": True, "false": False}
+        return {name: values.get(self._texts.get(key, "")) for key, name in RELEASE_PROPERTIES.items()}
+
+    @property
+    def mutate(self) -> PolicySelectors | None:
+        """The selectors of the policy that changes pods."""
+        return _selectors("MutatingAdmissionPolicy", self.mutating, NAME)
+
+    @property
+    def validate_pods(self) -> PolicySelectors | None:
+        """The selectors of the policy that validates pods; None if it is missing or could not be read."""
+        return _selectors("ValidatingAdmissionPolicy", self.validating, f"{NAME}-pods")
+
+    @property
+    def _texts(self) -> Mapping[str, str]:
+        variables = (self.deciding.spec.variables if self.deciding else None) or ()
+        return {each.name: each.expression.strip("'") for each in variables}
+
+    def changes(self) -> Iterator[tuple[str, str, bool]]:
+        """Yield kind and name of each object that is missing or not as this release has it.
+
+        The flag says whether it is missing. Objects of kinds that could not be read are left out.
+        """
+        for item in [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]:
+            kind, name = item["kind"], item["metadata"]["name"]
+            listing: Listing[Any] = self._by_kind[kind]
+            actual = next((each for each in items(listing) if each.metadata.name == name), None)
+            if actual is None:
+                if listing.is_known or listing.why is Why.UNSERVED:
+                    yield kind, name, True
+            elif not _is_as_shipped(actual.spec, msgspec.convert(item["spec"], type(actual.spec))):
+                yield kind, name, False
+
+    @property
+    def _by_kind(self) -> Mapping[str, Listing[Any]]:
+        return {
+            "MutatingAdmissionPolicy": self.mutating,
+            "MutatingAdmissionPolicyBinding": self.mutating_bindings,
+            "ValidatingAdmissionPolicy": self.validating,
+            "ValidatingAdmissionPolicyBinding": self.validating_bindings,
+        }
+
+
+def _selectors(kind: str, policies: Listing[AdmissionPolicy], name: str) -> PolicySelectors | None:
+    policy = next((policy for policy in items(policies) if policy.name == name), None)
+    if policy is None:
+        return None
+    match = policy.spec.match_constraints
+    return PolicySelectors(f"{kind} {name}", match.namespace_selector, match.object_selector)
+
+
+def _is_as_shipped(actual: Any, shipped: Any) -> bool:
+    if isinstance(actual, AdmissionPolicySpec):
+        return digest(actual, _SETTINGS) == digest(shipped, _SETTINGS) and reach(actual) == reach(shipped)
+    return bool(actual == shipped)
+
+
+PREFIX: Final = f"{NAME}-guard-"
+PODGROUPS: Final = f"{PREFIX}podgroups"
+PODS: Final = f"{PREFIX}pods"
+OBJECTS: Final = f"{PREFIX}objects"
+GPUS: Final = f"{PREFIX}gpus"
+MEMBERS: Final = f"{PREFIX}members"
+OPTIONAL: Final = (MEMBERS, f"{PREFIX}grace")
+"""Policies that an administrator may choose; one that exists must hold wherever the others do."""
+REPLACED: Final = frozenset(f"{PREFIX}{name}" for name in ("keys", "queues", "owners", "references"))
+"""The policies of earlier releases, which judged what tenants write instead of PodGroups."""
+
+_SYNCED: Final = {keys.VCLUSTER_MANAGED_BY: "vcluster"}
+
+
+class Guarded(StrEnum):
+    """The namespaces whose objects the guard judges."""
+
+    ENFORCE = "kaishare.dev/mode=enforce"
+    VCLUSTERS = "kaishare.dev/vcluster=true"
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies that such namespaces need; under enforce the webhook checks what `GPUS` does."""
+        base = (PODGROUPS, PODS, OBJECTS)
+        return base if self is Guarded.ENFORCE else (*base, GPUS)
+
+
+def is_changed(policy: AdmissionPolicy) -> bool:
+    """Whether a policy of the guard decides otherwise than its release's."""
+    parameters = {"apiVersion": "v1", "kind": "Pod"} if policy.name == MEMBERS else None
+    shipped = AdmissionPolicySpec(param_kind=parameters, reinvocation_policy=policy.spec.reinvocation_policy)
+    return (
+        policy.metadata.annotations.get(DIGEST) != digest(policy.spec)
+        or reach(policy.spec) != reach(shipped)
+        or bool(policy.spec.match_constraints.namespace_selector.excluded_namespaces)
+    )
+
+
+def variable(policy: AdmissionPolicy, name: str) -> str | None:
+    """Return the expression of a policy's variable; None if there is none."""
+    return next((each.expression for each in policy.spec.variables or () if each.name == name), None)
+
+
+def refuses(binding: AdmissionBinding) -> bool:
+    """Whether a binding denies."""
+    return "Deny" in (binding.spec.validation_actions or ())
+
+
+def covers_objects(binding: AdmissionBinding, guarded: Guarded) -> bool:
+    """Whether a binding selects all objects that need the guard in the namespaces that it selects.
+
+    The binding of `MEMBERS` must leave out no pod of the object's namespace, its parameters.
+    """
+    match, reference = binding.spec.match_resources, binding.spec.param_ref or {}
+    if match.exclude_resource_rules or match.resource_rules:
+        return False
+    if any(reference.get(field) for field in ("name", "namespace", "selector")):
+        return False
+    return match.object_selector.matches(_SYNCED if guarded is Guarded.VCLUSTERS else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The policies of a guard by name, and all bindings of these policies, under any name."""
+
+    policies: Mapping[str, AdmissionPolicy]
+    bindings: Sequence[AdmissionBinding]
+
+    @classmethod
+    def of(cls, objects: AdmissionObjects) -> "Guard":
+        """Select the guard's objects."""
+        policies = (*items(objects.validating), *items(objects.mutating))
+        bindings = items(objects.validating_bindings)
+        return cls(
+            {policy.name: policy for policy in policies if policy.name.startswith(PREFIX)},
+            [each for each in bindings if each.spec.policy_name.startswith(PREFIX)],
+        )
+
+    def bindings_of(self, policy: str) -> list[AdmissionBinding]:
+        """Return the bindings of a policy that exists."""
+        return [each for each in self.bindings if each.spec.policy_name == policy and policy in self.policies]
+
+    def refuses(self, policy: str) -> bool:
+        """Whether a binding of the policy denies."""
+        return any(map(refuses, self.bindings_of(policy)))

@@ -1,0 +1,330 @@
+"""Checks of the guard: its parameters, its difference from this release's, and whether it refuses."""
+
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from console.cluster.agents import VERSION_LABEL
+from console.cluster.facts import FactReader, Listing, Why, items
+from console.doctor.admission import (
+    OPTIONAL,
+    PODGROUPS,
+    REPLACED,
+    Guard,
+    Guarded,
+    covers_objects,
+    is_changed,
+    refuses,
+    variable,
+)
+from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
+from console.doctor.cluster_state import ClusterFacts
+from console.doctor.guard_proof import Prover, Trial
+from console.doctor.policy_checks import hosts
+from kai import keys
+from kube.kinds import AdmissionBinding
+from kube.metadata import NAME_LABEL
+from service.text import counted, joined, listed, one_line, quoted
+from service.version import version
+
+_KAI_NAMESPACES: Final = "kaiNamespaces"
+_SCHEDULER: Final = "schedulerName"
+_CLASSES: Final = "preemptibleClasses"
+_LISTS: Final = (_KAI_NAMESPACES, _SCHEDULER, _CLASSES)
+_PREEMPTIBLE_BELOW: Final = 100
+"""Value of a PriorityClass from which KAI's pods are not preemptible (`constants.go`, v0.9.8 to v0.17.0)."""
+_STRING: Final = re.compile(r"'([A-Za-z0-9._-]*)'|\"([A-Za-z0-9._-]*)\"")
+
+
+def parameter_findings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about parameters that weaken the guard or refuse honest requests."""
+    for name in _LISTS:
+        unreadable = [policy for policy, values in _values(guard, name).items() if values is None]
+        if unreadable:
+            yield _result(guard, unreadable)(
+                f"{listed(unreadable)}: the variable {name} is not a list of names in quotes",
+                f"set guard.{name} of the chart",
+            )
+    yield from _kai_namespaces(guard, cluster)
+    yield from _scheduler(guard, cluster)
+    yield from _preemptible_classes(guard, cluster)
+
+
+def parameters_text(guard: Guard, policies: Collection[str]) -> str:
+    """Return the parameters of some policies with their values, such as `kaiNamespaces: kai-scheduler`."""
+    texts = []
+    for name in _LISTS:
+        values = [value for value, by in _by_value(guard, name).items() if not set(by).isdisjoint(policies)]
+        texts += [f"{name}: {listed(values)}"] if values else []
+    return "; ".join(texts)
+
+
+def values_of(expression: str) -> tuple[str, ...] | None:
+    """Return the strings of a CEL string or list of strings; None for any other expression."""
+    text = expression.strip()
+    parts = [text]
+    if text.startswith("[") and text.endswith("]"):
+        parts = text[1:-1].split(",")
+        if not parts[-1].strip():  # an empty list, or a comma at the end
+            parts.pop()
+    matches = [_STRING.fullmatch(part.strip()) for part in parts]
+    return tuple(match[1] or match[2] or "" for match in matches if match) if all(matches) else None
+
+
+def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
+    """Return the values of a parameter (`values_of`) by policy, for the policies that have it."""
+    expressions = {policy.name: variable(policy, name) for policy in guard.policies.values()}
+    return {policy: values_of(text) for policy, text in expressions.items() if text is not None}
+
+
+def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
+    """Return the policies that have a value in a parameter, by value."""
+    policies: defaultdict[str, list[str]] = defaultdict(list)
+    for policy, values in _values(guard, name).items():
+        for value in values or ():
+            policies[value].append(policy)
+    return policies
+
+
+def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
+    own = cluster.kai_namespace
+    values = _values(guard, _KAI_NAMESPACES).items()
+    lacking = [policy for policy, names in values if names is not None and own not in names]
+    if lacking and cluster.kai_mutating:
+        yield _result(guard, lacking)(
+            f"{listed(lacking)}: kaiNamespaces lacks {one_line(own)}, where KAI's webhook runs: KAI's own"
+            " requests are refused",
+            f"add the namespace to guard.{_KAI_NAMESPACES} of the chart",
+        )
+    tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
+    for name, policies in _by_value(guard, _KAI_NAMESPACES).items():
+        if name != own:
+            make = _result(guard, policies) if name in tenants else warning
+            whose = "tenant's namespace" if name in tenants else "namespace"
+            yield make(
+                f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {whose}"
+                f" {one_line(name)} may write KAI's keys",
+                f"unless KAI runs there, remove the namespace from guard.{_KAI_NAMESPACES} of the chart",
+            )
+
+
+def _scheduler(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
+    used = {policy.scheduler for policy in cluster.managed.values()} | cluster.matched_schedulers
+    advice = f"set guard.{_SCHEDULER} of the chart"
+    for name, policies in _by_value(guard, _SCHEDULER).items():
+        title = f"{listed(policies)}: schedulerName is"
+        if name == keys.DEFAULT_SCHEDULER:
+            yield _result(guard, policies)(f"{title} {name}: pods of vClusters get GPUs without KAI", advice)
+        elif used and name not in used:
+            yield warning(f"{title} {quoted(name)}, but pods of KAI use {listed(used)}", advice)
+
+
+def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Compare the list with the PriorityClasses, which an admission policy cannot read."""
+    named = _by_value(guard, _CLASSES)
+    if not named or not cluster.priorities.is_known:
+        return
+    values = {each.metadata.name: each.value for each in items(cluster.priorities)}
+    wrong = sorted(name for name in named if values.get(name, 0) >= _PREEMPTIBLE_BELOW)
+    missing = sorted(
+        name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in named
+    )
+    if wrong:
+        yield _result(guard, _values(guard, _CLASSES))(
+            f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
+            " started as preemptible can move there, and KAI never reclaims their GPUs",
+            f"remove these classes from guard.{_CLASSES} of the chart",
+        )
+    if missing:
+        yield warning(
+            f"preemptibleClasses lacks {listed(missing)}, whose value is below {_PREEMPTIBLE_BELOW}: a"
+            " workload with pods cannot change to them",
+            f"add these classes to guard.{_CLASSES} of the chart",
+        )
+
+
+def _result(guard: Guard, policies: Collection[str]) -> Callable[[str, str], CheckResult]:
+    """Return `problem` if one of the policies refuses, else `warning`."""
+    return problem if any(map(guard.refuses, policies)) else warning
+
+
+_APPLY: Final = "upgrade the chart with guard.enabled=true and guard.action=deny"
+_INSTALL: Final = (
+    f"{_APPLY}; until then users of these namespaces can use other queues, and change a pod's share and"
+    " priority"
+)
+_CONTROLLER: Final = "podgroupcontroller"
+_ASSIGNER: Final = "kai-pod-group-mutation"
+"""Webhook configuration of kai-resource-management (v0.18.8), which writes queues on PodGroups."""
+
+
+@dataclass(slots=True)
+class _Section:
+    """What the guard does in the namespaces that need it for one reason."""
+
+    guarded: Guarded
+    namespaces: Collection[str]
+    refusing: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """The namespaces where a policy refuses, by policy."""
+    findings: list[CheckResult] = field(default_factory=list)
+    excluded: set[str] = field(default_factory=set)
+    """Namespaces that the administrator excluded by name."""
+
+
+async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield findings about the guard: its gaps, its changes, its surroundings, and the proof.
+
+    A missing guard is a warning, since a cluster whose users may not change pods or owners needs none.
+    """
+    lists: tuple[Listing[Any], ...] = (cluster.admission.validating, cluster.admission.validating_bindings)
+    if any(each.value is None and each.why is not Why.UNSERVED for each in lists):
+        return
+    guard = Guard.of(cluster.admission)
+    replaced = sorted(guard.policies.keys() & REPLACED)
+    if replaced:
+        what = f"the guard is of an earlier form, which judges what tenants write: {listed(replaced)}"
+        yield problem(what, f"{_APPLY}; it replaces these policies")
+        return
+    sections = [
+        _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
+        _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts(cluster)}),
+    ]
+    prover = Prover(reader, cluster, _by_value(guard, _KAI_NAMESPACES).keys())
+    trials = [await prover.prove(section.guarded, section.refusing) for section in sections]
+    findings = [
+        *_changes(guard),
+        *(finding for section in sections for finding in section.findings),
+        *parameter_findings(guard, cluster),
+        *_surroundings(guard, cluster),
+        *_proof_findings([*trials[0], *trials[1]]),
+    ]
+    for finding in findings:
+        yield finding
+    if all(each.is_known or each.why is Why.UNSERVED for each in lists) and not exit_status(findings):
+        for section, tried in zip(sections, trials, strict=True):
+            if not section.findings and len(section.namespaces) > len(section.excluded):
+                yield _stands(guard, section, tried)
+
+
+def _changes(guard: Guard) -> Iterator[CheckResult]:
+    """Yield findings about policies that are not as this release has them."""
+    older: defaultdict[str, list[str]] = defaultdict(list)
+    for name, policy in sorted(guard.policies.items()):
+        release = policy.metadata.labels.get(VERSION_LABEL, "")
+        if release != version():
+            older[release].append(name)
+        if is_changed(policy):
+            make = problem if guard.refuses(name) or policy.spec.mutations else warning
+            what = f"{one_line(name)} is not as its release made it: it may admit forbidden requests"
+            yield make(what, _APPLY)
+    for release, names in sorted(older.items()):
+        of = one_line(release) if release else "an unknown release"
+        yield warning(f"{listed(names)}: of {of}; this is {version()}", _APPLY)
+
+
+def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> _Section:
+    """Check the bindings in the namespaces that need them, by their labels."""
+    section = _Section(guarded, namespaces)
+    gaps: defaultdict[tuple[str, bool], list[str]] = defaultdict(list)
+    needed = (*guarded.policies, *(name for name in OPTIONAL if name in guard.policies))
+    for name, labels in namespaces.items():
+        absent, unselected, reporting = [], [], []
+        for policy in needed:
+            bindings = guard.bindings_of(policy)
+            covering = [
+                binding
+                for binding in bindings
+                if covers_objects(binding, guarded)
+                and binding.spec.match_resources.namespace_selector.matches({NAME_LABEL: name, **labels})
+            ]
+            if any(map(refuses, covering)):
+                section.refusing[policy].append(name)
+            elif covering:
+                reporting.append(policy)
+            elif bindings:
+                unselected.append(policy)
+            else:
+                absent.append(policy)
+        if unselected and all(
+            any(name in _excluded(binding) for binding in guard.bindings_of(policy)) for policy in unselected
+        ):
+            section.excluded.add(name)
+            continue
+        gap = joined(
+            f"{words} {', '.join(policies)}"
+            for words, policies in (
+                ("the guard lacks", absent),
+                ("no binding selects their objects for", unselected),
+                ("the guard only reports violations of", reporting),
+            )
+            if policies
+        )
+        if len(absent) == len(needed):
+            gap = "the guard is not installed"
+        if gap:  # a guard that denies elsewhere looks complete
+            gaps[gap, any(map(guard.refuses, unselected))].append(name)
+    for (gap, is_problem), names in gaps.items():
+        make = problem if is_problem else warning
+        section.findings.append(make(f"{listed(names)}: {guarded}, but {gap}", _INSTALL))
+    return section
+
+
+def _excluded(binding: AdmissionBinding) -> Collection[str]:
+    return binding.spec.match_resources.namespace_selector.excluded_namespaces
+
+
+def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about programs by which the guard's rules hold, or fail."""
+    if PODGROUPS not in guard.policies:
+        return
+    if any(configuration.name == _ASSIGNER for configuration in items(cluster.mutating)):
+        yield problem(
+            "kai-resource-management writes queues on PodGroups, which the guard refuses",
+            "remove the guard (guard.enabled=false): it is not for clusters with kai-resource-management",
+        )
+    installation = cluster.installation
+    if installation and installation.programs and _CONTROLLER not in installation.ready:
+        yield problem(
+            "KAI's podgroup-controller is not running: the guard takes new PodGroups for empty, so that they"
+            " can be deleted under their pods, and keeps old ones",
+            f"start it again: kubectl -n {cluster.kai_namespace} get pods",
+        )
+
+
+def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
+    admitted: defaultdict[str, list[str]] = defaultdict(list)
+    unproved: defaultdict[str, list[str]] = defaultdict(list)
+    for trial in trials:
+        subject = f"{trial.breach.title} ({trial.breach.policy})"
+        if trial.is_admitted:
+            admitted[trial.namespace].append(subject)
+        elif trial.why:
+            unproved[trial.why].append(subject)
+    for namespace, subjects in admitted.items():
+        yield problem(
+            f"a dry run of a forbidden request was admitted in namespace {one_line(namespace)}:"
+            f" the guard does not act: {', '.join(subjects)}",
+            _APPLY,
+        )
+    for why, subjects in unproved.items():
+        yield unknown(f"not proved: {', '.join(subjects)}: {why}")
+
+
+def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckResult:
+    refused = [trial for trial in trials if trial.is_refused]
+    count = len(section.namespaces) - len(section.excluded)
+    is_host = section.guarded is Guarded.VCLUSTERS
+    places = ("host namespace of vClusters", "host namespaces of vClusters") if is_host else ("namespace",)
+    proof = "not proved"
+    if refused:
+        where = listed({trial.namespace for trial in refused})
+        proof = f"proved by dry runs in {where}: {', '.join(trial.breach.title for trial in refused)}"
+    parts = (
+        f"refuses in {counted(count, *places)}, as this release's",
+        proof,
+        parameters_text(guard, section.guarded.policies),
+        f"not guarded: {listed(section.excluded)}" if section.excluded else "",
+    )
+    return ok(joined(filter(None, parts)))

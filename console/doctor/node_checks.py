@@ -1,0 +1,324 @@
+"""Checks of nodes with GPUs and of agents: labels, DaemonSet, pods, responses, attribution, releases.
+
+Every text of an agent is untrusted and is printed as one line.
+
+The DaemonSet's controller creates a pod for each node that the pod's node selector and node affinity select
+and whose taints the pod tolerates (`pkg/controller/daemon`, `NodeShouldRunDaemonPod`).
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from datetime import datetime
+from typing import Final
+
+from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness, AgentReading, Agents
+from console.cluster.facts import FactReader, items
+from console.doctor.check_results import CheckResult, limited, named, ok, problem, unknown, warning
+from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
+from gpuagent.first_acts import FOR_PROBLEM
+from gpuagent.problems import SUSPENDS_NOTHING
+from kai import keys
+from kube.answers import REQUEST_ERRORS, ApiError
+from kube.kinds import DAEMON_SETS, Controller, Pod
+from service.text import MOST_LINES, counted, joined, listed, one_line
+from service.units import duration
+from service.version import version
+
+_DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
+_MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
+
+
+def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the labels of nodes with GPUs."""
+    if cluster.nodes.value is None:
+        return
+    gpu_nodes = [node for node in cluster.nodes.value if node.has_gpus]
+    if not gpu_nodes:
+        yield unknown(
+            f"no node has GPUs: none has capacity {keys.GPU_RESOURCE} or the label {PRESENT_LABEL}",
+            "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
+        )
+        return
+    memory = keys.NODE_GPU_MEMORY
+    unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
+    without_memory = [node.name for node in gpu_nodes if not node.has_memory_label]
+    invalid = [f"{node.name} ({node.memory_label_error})" for node in gpu_nodes if node.memory_label_error]
+    if unlabelled:
+        what = f"{_nodes(unlabelled, 'lacks', 'lack')} the label {PRESENT_LABEL}=true: {listed(unlabelled)};"
+        yield warning(f"{what} the agent's DaemonSet selects nodes by it", _DISCOVERY)
+    if without_memory:
+        yield warning(
+            f"{_nodes(without_memory, 'lacks', 'lack')} the label {memory}: {listed(without_memory)}; KAI"
+            " assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
+            _DISCOVERY,
+        )
+    if invalid:
+        yield warning(
+            f"{_nodes(invalid, 'has', 'have')} an invalid label {memory}: {listed(invalid)}; neither KAI nor"
+            " kaishare can compute the bytes of a share from it",
+            _MEMORY,
+        )
+    if not unlabelled and not without_memory and not invalid:
+        yield ok(f"{_nodes(gpu_nodes, 'has', 'have')} both labels")
+
+
+def _nodes(nodes: Sized, verb: str, plural: str) -> str:
+    """Begin a sentence about nodes: `2 nodes with GPUs have`."""
+    return f"{counted(len(nodes), 'node')} with GPUs {verb if len(nodes) == 1 else plural}"
+
+
+def coverage(
+    cluster: ClusterFacts, pods: Sequence[AgentPod] | None, daemon_sets: Sequence[Controller]
+) -> Iterator[CheckResult]:
+    """Yield findings about nodes with GPUs that have no agent.
+
+    Args:
+        cluster: the state of the cluster, with its nodes.
+        pods: the agents' pods; None if they could not be listed.
+        daemon_sets: the agents' DaemonSets; empty if there is none, or if they could not be listed.
+    """
+    gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
+    if pods is None or not (pods or daemon_sets):
+        if pods is not None and (not cluster.is_absent or cluster.is_by_policies):
+            make = problem if gpu_nodes else unknown
+            namespace = cluster.options.agents.namespace
+            yield make(
+                f"no agent found in namespace {namespace}; the usage of GPUs is unknown",
+                "install the chart with agent.enabled, or name the namespace with --agent-namespace",
+            )
+        return
+    if not pods and not gpu_nodes:
+        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
+    with_agent = {pod.node for pod in pods}
+    uncovered = [node for node in gpu_nodes if node.name not in with_agent]
+    if gpu_nodes and not uncovered:
+        yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
+    elif uncovered:
+        yield from _uncovered(uncovered, next(iter(daemon_sets), None))
+
+
+def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> Iterator[CheckResult]:
+    """Yield a problem for each reason why nodes with GPUs have no agent."""
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        by_reason["; ".join(obstacles(daemon_set, node)) if daemon_set else ""].append(node.name)
+    problems = []
+    for reasons, names in sorted(by_reason.items()):
+        what = f"{_nodes(names, 'has', 'have')} no agent: {listed(names)}; the usage of their GPUs is unknown"
+        unlabelled = [node.name for node in nodes if not node.is_labelled]
+        if daemon_set is None and unlabelled:
+            advice = (
+                f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)}, or change agent.nodeSelector of"
+                " the chart"
+            )
+        elif daemon_set is None:
+            advice = (
+                "compare the taints of the nodes with agent.tolerations of the chart, and check"
+                " --agent-namespace"
+            )
+        else:
+            name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
+            wants = counted(daemon_set.status.desired_number_scheduled, "pod")
+            detail = "also there: its pods are not created or not scheduled"
+            advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
+            if reasons:
+                detail = f"and not there: {reasons}"
+                advice = "correct the named values of the chart, or the labels and taints of the nodes"
+            what = f"{what}. DaemonSet {name} wants {wants}, {detail}"
+        problems.append(problem(what, advice))
+    yield from limited(problems, "more reason")
+
+
+_OF_KUBERNETES: Final = "node.kubernetes.io/"
+"""Prefix of the taints for a node's state, which the controller makes every pod of a DaemonSet tolerate."""
+
+
+def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
+    """Yield why a DaemonSet places no pod on a node, with the value of the chart; nothing if it does."""
+    spec = daemon_set.template
+    for key, value in sorted((spec.node_selector or {}).items()):
+        if node.labels.get(key) != value:
+            yield f"no label {one_line(key)}={one_line(value)} (agent.nodeSelector)"
+    if spec.affinity is not None and not spec.affinity.selects(node.name, node.labels):
+        yield "not selected by the node affinity (agent.affinity)"
+    for taint in node.taints:
+        if not taint.key.startswith(_OF_KUBERNETES) and not any(
+            toleration.tolerates(taint) for toleration in spec.tolerations or ()
+        ):
+            yield f"taint {one_line(str(taint))} without a toleration (agent.tolerations)"
+
+
+async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield findings about the agents, by their pods and their answers through the API server."""
+    agents = Agents(reader.client, options=cluster.options.agents)
+    namespace = cluster.options.agents.namespace
+    pods: list[AgentPod] | None = None
+    daemon_sets: Sequence[Controller] = ()
+    try:
+        pods = await agents.list()
+    except REQUEST_ERRORS as error:
+        if isinstance(error, ApiError) and error.is_forbidden:
+            reader.refuse(f"the agents' pods in {namespace}", f"list pods in {namespace}")
+        else:
+            yield unknown(f"not checked: {one_line(str(error))}")
+    else:
+        query = {"labelSelector": AGENT_LABELS}
+        daemon_sets = items(await reader.list(DAEMON_SETS, namespace, query=query))
+    for result in coverage(cluster, pods, daemon_sets):
+        yield result
+    now = reader.client.server_time()
+    started = [pod for pod in pods or () if pod.node and not pod.is_terminating]
+    unready = [pod for pod in started if not pod.is_ready and pod.is_running]
+    readiness = await asyncio.gather(*map(agents.ready, unready))
+    readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
+    of_unready = await asyncio.gather(*map(agents.read, unready))
+    published = cluster.running.published
+    release = published.version if published else ""
+    for name, results in (
+        ("agent readiness", pod_findings(pods or (), readiness, now)),
+        ("agent responses", response_findings(readings, now)),
+        ("attribution", attribution_findings([*readings, *of_unready])),
+        ("releases", release_findings(pods or (), items(cluster.webhook_pods), release, version())),
+    ):
+        for result in named(name, results):
+            yield result
+
+
+_STALE_SECONDS: Final = 120.0
+"""Age of figures that are reported; the agent's default interval is 5 s."""
+_LONGEST_DETAIL: Final = 500  # characters
+_UNKNOWN_MEMORY: Final = (
+    "on MIG nodes set the chart's agent.migMonitor; GPUs with unified memory have no remedy, and their shares"
+    " need the node's label nvidia.com/gpu.memory"
+)
+
+
+def pod_findings(
+    pods: Sequence[AgentPod], readiness: Sequence[AgentReadiness], now: datetime | None
+) -> Iterator[CheckResult]:
+    """Yield findings about agents that are not ready, by their responses of `/readyz`, or terminating."""
+    reasons = {response.pod.uid: response.reasons for response in readiness}
+    unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
+    for pod in unready[:MOST_LINES]:
+        detail = "; ".join(reasons.get(pod.uid, ())) or pod.trouble
+        restarts = f", {counted(pod.restarts, 'restart')}" if pod.restarts else ""
+        yield problem(
+            f"{place(pod, now)}: {one_line(detail)}{restarts}",
+            f"kubectl -n {pod.namespace} describe pod {pod.name}, and its log",
+        )
+    if len(unready) > MOST_LINES:
+        names = [pod.node or pod.name for pod in unready[MOST_LINES:]]
+        yield problem(f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
+    terminating = [place(pod, now) for pod in pods if pod.is_terminating]
+    if terminating:
+        yield unknown(
+            f"{counted(len(terminating), 'agent')} terminating: {listed(terminating)}",
+            "run doctor again; a pod that stays so is on a node whose kubelet does not answer",
+        )
+    elif pods and not unready:
+        yield ok(f"{counted(len(pods), 'agent')} ready")
+
+
+def response_findings(readings: Sequence[AgentReading], now: datetime | None) -> Iterator[CheckResult]:
+    """Yield findings about ready agents that do not answer; agents with the same failure share a line."""
+    by_failure: defaultdict[tuple[str, str], list[AgentPod]] = defaultdict(list)
+    for reading in readings:
+        if reading.failure:
+            by_failure[reading.failure, reading.missing_right].append(reading.pod)
+    failures = []
+    for (failure, missing_right), pods in sorted(by_failure.items()):
+        what = f"{listed([place(pod, now) for pod in pods])}: {one_line(failure)}"
+        if missing_right:
+            failures.append(unknown(what, f"grant the right to {missing_right}"))
+        else:
+            log = f"kubectl -n {pods[0].namespace} logs {pods[0].name}"
+            failures.append(problem(what, f"check the log: {log}"))
+    yield from limited(failures, "more kind of failure", "more kinds of failures")
+    if readings and not by_failure:
+        count = counted(len(readings), "agent answers", "agents answer")
+        yield ok(f"{count} through the API server")
+
+
+def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
+    """Yield the problems of running agents, each with what to do first, and what figures are missing."""
+    answers = 0
+    suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    stale, waiting, failed, unknown_memory = [], [], [], []
+    for reading in readings:
+        received = reading.received
+        if received is None:
+            continue
+        answers += 1
+        node, answer = reading.pod.node, received.answer
+        for entry in answer.problems:
+            kind = minor if entry.reason in SUSPENDS_NOTHING else suspended
+            kind[one_line(entry.reason, _LONGEST_DETAIL)].setdefault(
+                node, one_line(entry.detail, _LONGEST_DETAIL)
+            )
+        unknown_memory += [
+            f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
+            for gpu in answer.gpus
+            if gpu.memory_unknown
+        ]
+        if answer.attribution_ok is None:
+            waiting += [node] * reading.pod.is_ready
+        elif not answer.attribution_ok and not answer.problems:
+            failed.append(node)
+        if received.age is not None and received.age > _STALE_SECONDS:
+            stale.append(f"{node} ({duration(received.age)})")
+    lines = []
+    if failed:
+        lines.append(problem(f"not possible on {listed(failed)}", "see the agent's log"))
+    if stale:
+        lines.append(problem(f"the figures are old: {listed(stale)}", "see the agent's log"))
+    lines += [*_by_reason(suspended, problem), *_by_reason(minor, warning)]
+    if unknown_memory:
+        what = f"the memory of GPUs is unknown: {listed(unknown_memory)}"
+        lines.append(warning(what, _UNKNOWN_MEMORY))
+    if waiting:
+        lines.append(unknown(f"no sample yet on {listed(waiting)}", "run doctor again"))
+    yield from limited(lines, "more kind of problem", "more kinds of problems")
+    if answers and not lines:
+        count = counted(answers, "agent attributes", "agents attribute")
+        yield ok(f"{count} all memory to pods")
+
+
+def _by_reason(
+    details: Mapping[str, Mapping[str, str]], make: Callable[[str, str], CheckResult]
+) -> Iterator[CheckResult]:
+    """Yield one finding for each reason, with its nodes and the detail of the first."""
+    for reason, by_node in sorted(details.items()):
+        first = by_node[min(by_node)]
+        more = f": {first}" if first else ""
+        step = FOR_PROBLEM.get(reason)  # the details of the other reasons have the remedy
+        yield make(f"{reason} on {listed(by_node)}{more}", step.line if step else "")
+
+
+def place(pod: AgentPod, now: datetime | None) -> str:
+    """Name an agent by node, pod and age: `gpu-node-3 (pod kaishare-agent-x7k2p, 3 d old)`."""
+    age = ""
+    if now is not None and pod.created_at is not None:
+        age = f", {duration(max((now - pod.created_at).total_seconds(), 0.0))} old"
+    return f"{pod.node or 'no node'} (pod {pod.name}{age})"
+
+
+def release_findings(
+    agents: Sequence[AgentPod], webhooks: Iterable[Pod], published: str, own: str
+) -> Iterator[CheckResult]:
+    """Yield a warning if the releases of pods, published settings and this command differ."""
+    seen = [("webhook", pod.metadata.labels.get(VERSION_LABEL, "")) for pod in webhooks]
+    seen += [("published settings", published), *(("agent", pod.version) for pod in agents)]
+    parts: defaultdict[str, set[str]] = defaultdict(set)
+    for name, release in seen:
+        if release:
+            parts[release].add(name)
+    if not parts:
+        return
+    parts[own].add("this command")
+    text = joined(f"{one_line(release)} ({listed(names)})" for release, names in sorted(parts.items()))
+    if len(parts) == 1:
+        yield ok(text)
+    else:
+        yield warning(f"different: {text}", "finish the upgrade, or install the same release everywhere")

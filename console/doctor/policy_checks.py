@@ -1,0 +1,280 @@
+"""Checks of policies: the webhook's settings, the namespaces' labels, LimitRanges, vClusters' hosts. Pure."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from console.cluster.facts import items
+from console.cluster.webhook import DeploymentOptions
+from console.doctor.admission import PolicySelectors
+from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
+from console.doctor.cluster_state import ClusterFacts
+from kai import keys
+from kai.kaishare_keys import INJECT, MODE, VCLUSTER, VCLUSTER_HOST
+from kube.kinds import LimitRange
+from kube.metadata import NAME_LABEL
+from service.text import MOST_LINES, counted, joined, listed, one_line
+from webhook.policy.labels import Mode, idle_labels, label_problems
+from webhook.policy.sizes import selector_overlaps
+from webhook.registration.configuration_objects import Webhook
+from webhook.settings.decision_options import OPTIONS
+from webhook.settings.published_settings import NAME, PublishedSettings
+
+
+def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a finding about the published settings of an installed webhook."""
+    if cluster.is_absent:
+        return
+    running = cluster.running
+    published, deployed = running.published, running.deployed
+    unpublished = one_line(running.unpublished)
+    if published is None and deployed is None:
+        what = f"the webhook's settings are not known: {unpublished}"
+        yield unknown(what, "give --default-mode, if the webhook has this option")
+        return
+    if published is None:
+        yield warning(
+            f"not published: {unpublished}; doctor reads the webhook's Deployment instead",
+            "upgrade the chart; the log of the webhook says why it cannot write the ConfigMap",
+        )
+        return
+    differences = list(_differences(published, deployed)) if deployed else []
+    if differences:
+        yield warning(
+            f"ConfigMap {NAME} and the Deployment of the webhook differ: {joined(differences)}",
+            "wait for the end of the rollout; if they still differ, the ConfigMap was edited, or the webhook"
+            " may not write it: see its log",
+        )
+    else:
+        compared = ", as the options of the webhook's Deployment" if deployed else ""
+        yield ok(f"published by the webhook{compared}")
+
+
+def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> Iterator[str]:
+    """Describe each setting that is known of both and differs."""
+    values = {"--policies": (published.policies, deployed.policies)} if deployed.policies else {}
+    values |= {
+        option: (getattr(published.rules, name), getattr(deployed.rules, name))
+        for option, name in OPTIONS.items()
+        if name in deployed.known & published.known
+    }
+    for option, (stored, running) in values.items():
+        if stored != running:
+            yield f"{option} is {_text(stored)} in the ConfigMap and {_text(running)} in the Deployment"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return one_line(",".join(sorted(value)) if isinstance(value, frozenset) else str(value)) or "empty"
+
+
+_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})
+"""Keys of the chart's namespaceSelector."""
+_PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
+
+
+def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the namespaces with a policy, and whether kaishare is called for them."""
+    policies = cluster.policies
+    if cluster.namespaces.value is None:
+        return
+    if not policies:
+        yield warning(
+            f"{cluster.options.namespace} lacks the label {keys.QUEUE_LABEL}: kaishare leaves its pods alone"
+            if cluster.options.namespace
+            else f"none: no namespace has the label {keys.QUEUE_LABEL}",
+            f"kubectl label namespace {cluster.options.namespace or 'NAME'} {keys.QUEUE_LABEL}=QUEUE",
+        )
+        return
+    excluded = policies.keys() & cluster.excluded
+    by_default = {name for name, policy in policies.items() if policy.has_default_mode} - excluded
+    off = {name for name, policy in policies.items() if policy.mode is Mode.OFF} - excluded - by_default
+    managed = cluster.managed
+    if managed:
+        yield ok(f"{len(managed)}: {listed(managed)}")
+    if excluded:
+        yield warning(
+            f"{listed(excluded)}: labelled, but excluded by the"
+            f" {'admission policy' if cluster.is_by_policies else 'webhook configuration'}",
+            "remove the labels, or remove the namespace from the excluded ones",
+        )
+    if off:
+        yield warning(
+            f"{listed(off)}: switched off by {MODE}=off",
+            "remove the label if the namespace is to be managed again",
+        )
+    if by_default and cluster.default_mode is not Mode.DEFAULT:
+        make = warning if cluster.default_mode is Mode.OFF else ok
+        message = f"{listed(by_default)}: mode {cluster.default_mode}, by --default-mode of the webhook"
+        yield make(message)
+    if cluster.mutate is not None:
+        yield from _hidden(cluster.mutate, cluster, managed)
+    elif cluster.admission.mutate is not None:
+        yield from _hidden(cluster.admission.mutate, cluster, cluster.acting)
+
+
+def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the namespaces with mode enforce, and the webhook or policy that enforces."""
+    enforced, policies = cluster.enforced, cluster.admission
+    if cluster.validating.value is None or not enforced:
+        return
+    hook: Webhook | PolicySelectors | None = cluster.validate_pods
+    if hook is None and (policies.deciding is not None or not policies.is_known):
+        hook = policies.validate_pods
+        if hook is None:
+            return  # other findings say that the policy is missing, or was not read
+    if hook is None:
+        what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
+        yield problem(what, "upgrade the chart to this version")
+        return
+    hidden = list(_hidden(hook, cluster, enforced))
+    yield from hidden
+    if not hidden:
+        yield ok(f"{counted(len(enforced), 'namespace')}: {listed(enforced)}")
+
+
+def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield findings about the namespaces that an installation would manage at once (`--pre`)."""
+    if cluster.namespaces.value is None:
+        return
+    own = {
+        each.name for each in items(cluster.namespaces) if each.metadata.labels.keys() - {keys.QUEUE_LABEL}
+    }
+    managed = [name for name in cluster.policies if name not in cluster.excluded]
+    taken = [name for name in managed if name not in own]
+    if not managed:
+        yield ok(f"no namespace has the label {keys.QUEUE_LABEL}, so no pod changes at first")
+        return
+    ours = set(managed) & own
+    if ours:
+        yield ok(f"{counted(len(ours), 'namespace')} with labels of kaishare: {listed(ours)}")
+    if not taken:
+        return
+    count = counted(len(taken), "namespace")
+    title = f"{count} with {keys.QUEUE_LABEL} and no label of kaishare: {listed(taken)}"
+    if cluster.default_mode is not Mode.DEFAULT:
+        yield ok(f"{title}; their mode would be {cluster.default_mode}")
+        return
+    yield warning(
+        f"{title}; the webhook would change their new pods",
+        "install with webhook.defaultMode=observe: docs/start/cluster-in-use.md",
+    )
+
+
+def _hidden(
+    hook: Webhook | PolicySelectors, cluster: ClusterFacts, namespaces: Collection[str]
+) -> Iterator[CheckResult]:
+    """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
+    by_requirement: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in namespaces:
+        for requirement in hook.namespace_selector.unmet(cluster.labels[name]):
+            by_requirement[requirement.key, str(requirement)].append(name)
+    place = "webhook configuration" if isinstance(hook, Webhook) else "admission policy"
+    for (key, wanted), names in sorted(by_requirement.items()):
+        labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
+        has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
+        do = f"remove the label {key} from" if labels else f"set the label {key} on"
+        advice = f"{do} the namespaces, or remove the requirement from the {place}{_PLATFORM}"
+        yield problem(
+            f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)};"
+            f" they {one_line(has)}",
+            "upgrade the chart to this version" if key in _OWN_KEYS else advice,
+        )
+    foreign = [str(line) for line in hook.object_selector.unmet({}) if line.key != INJECT]
+    if foreign and namespaces:
+        yield problem(
+            f"pods are hidden from {hook.name}: its objectSelector requires {listed(foreign)}",
+            f"remove the requirement from the configuration, or label the pods{_PLATFORM}",
+        )
+
+
+def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a problem for each invalid label, and warnings for labels and sizes without effect."""
+    namespaces = items(cluster.namespaces)
+    problems = {namespace.name: label_problems(namespace.metadata) for namespace in namespaces}
+    invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
+    lines = invalid[:MOST_LINES]
+    for name, message in lines:
+        yield problem(f"{one_line(name)}: {one_line(message)}")
+    more = sum(labels.count for labels in problems.values()) - len(lines)
+    if more:
+        yield problem(f"and {more} more invalid labels or selectors")
+    idle = [namespace.name for namespace in namespaces if idle_labels(namespace.labels)]
+    if idle:
+        yield warning(
+            f"{listed(idle)}: kaishare labels have no effect without {keys.QUEUE_LABEL}",
+            f"add {keys.QUEUE_LABEL}, or remove the labels",
+        )
+    overlaps = [
+        f"{one_line(namespace)} ({first.name} and {second.name}: {what})"
+        for namespace, policy in cluster.policies.items()
+        for first, second, what in selector_overlaps(policy.sizes)
+    ]
+    if overlaps:
+        yield warning(
+            f"{listed(overlaps)}: a pod that both sizes select gets no share",
+            "make the selectors exclude each other",
+        )
+    if not invalid and cluster.policies:
+        yield ok("all labels are valid")
+
+
+def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a warning about LimitRanges with a default for nvidia.com/gpu in managed namespaces."""
+    named = [
+        f"{each.metadata.namespace}/{each.metadata.name}"
+        for each in items(cluster.limit_ranges)
+        if each.metadata.namespace in cluster.acting and _has_gpu_default(each)
+    ]
+    if named:
+        yield warning(
+            f"{counted(len(named), 'LimitRange')} with a default for {keys.GPU_RESOURCE}: {listed(named)}."
+            " Every container gets a GPU request, which kaishare removes only from pods with the policy's"
+            " share",
+            f"remove {keys.GPU_RESOURCE} from default and defaultRequest",
+        )
+    elif cluster.limit_ranges.is_known:
+        yield ok(f"no default for {keys.GPU_RESOURCE} in managed namespaces")
+
+
+def _has_gpu_default(limits: LimitRange) -> bool:
+    return any(
+        keys.GPU_RESOURCE in {**(item.default or {}), **(item.default_request or {})}
+        for item in limits.spec.limits or ()
+        if item.type == "Container"
+    )
+
+
+_MOST_IN_COMMAND: Final = 20
+"""Namespaces in the command that labels them."""
+
+
+def labelled_hosts(cluster: ClusterFacts) -> set[str]:
+    """Return the namespaces that the administrator labelled as hosts of vClusters."""
+    return {name for name, labels in cluster.labels.items() if labels.get(VCLUSTER) == VCLUSTER_HOST}
+
+
+def hosts(cluster: ClusterFacts) -> list[str]:
+    """Return the namespaces that are hosts of vClusters, or have pods with the label of vCluster's syncer."""
+    with_pods = {pod.metadata.namespace for pod in items(cluster.synced)}
+    return sorted(labelled_hosts(cluster) | with_pods)
+
+
+def hosts_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
+    """Yield a finding about namespaces whose pods have vCluster's keys, and which lack the label."""
+    labelled = labelled_hosts(cluster)
+    unlabelled = [name for name in hosts(cluster) if name not in labelled]
+    if not unlabelled:
+        return
+    enforced = [name for name in unlabelled if name in cluster.enforced]
+    denied = f"; mode enforce denies such pods in {listed(enforced)}" if enforced else ""
+    make = problem if enforced else warning
+    yield make(
+        f"pods of {listed(unlabelled)} have vCluster's keys, which count as a tenant's own words without the"
+        f" label {VCLUSTER}{denied}",
+        "if a vCluster runs there: kubectl label namespace"
+        f" {' '.join(unlabelled[:_MOST_IN_COMMAND])} {VCLUSTER}=true",
+    )

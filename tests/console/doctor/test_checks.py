@@ -1,0 +1,711 @@
+"""Every check over facts: a fault, its finding and the advice."""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+import kai.refusals
+import webhook.policy
+from console.cluster.rules import DIFFERENCES
+from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_deployment_options
+from console.doctor import command, kai_checks, policy_checks, queues, registration, serving
+from console.doctor.admission import RELEASE_PROPERTIES
+from console.doctor.check_results import CheckResult, State, named
+from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace
+from console.doctor.command import anchor, with_link
+from console.doctor.node_checks import nodes_are_labelled
+from console.render.policy_manifests import RELEASES
+from kai.installation import Installation
+from kai.releases import Version
+from kube.kinds import LIMIT_RANGES, NODES, POD_GROUPS, PODS, QUEUES, LimitRange, Pod, PodGroup
+from tests.support.cluster_facts import (
+    KAI_CONDITION,
+    SERVICE,
+    UNREAD,
+    UNSERVED,
+    WELL,
+    alone,
+    but,
+    by_policies,
+    configuration,
+    installed,
+    mutating,
+    namespace,
+    of_kai,
+    other,
+    part,
+    queue,
+    running,
+    validating,
+    whole,
+)
+from tests.support.helm_chart import CHART
+from tests.support.pods import folder_from
+from tests.support.why_evidence import NOW, make_pod
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode
+from webhook.registration.configuration_objects import WebhookConfiguration
+from webhook.registration.configurations import mutating_configuration
+
+ROOT = Path(__file__).parents[3]
+Check = (
+    Callable[[ClusterFacts], Iterator[CheckResult]]
+    | tuple[Callable[[ClusterFacts], Iterator[CheckResult]], ...]
+)
+QUEUE = "kai.scheduler/queue"
+NAMES: dict[Any, str] = {check.run: check.name for check in command.CHECKS}
+
+
+def lines_of(check: Check, cluster: ClusterFacts) -> list[str]:
+    """Return the findings as lines: `STATE: CHECK: OBSERVATION -> ADVICE`."""
+    runs = check if isinstance(check, tuple) else (check,)
+    results = [each for run in runs for each in named(NAMES[run], run(cluster))]
+    return [f"{each.state}: {each.check}: {each.what} -> {each.advice}" for each in results]
+
+
+def bad(check: Check, cluster: ClusterFacts) -> list[str]:
+    return [line for line in lines_of(check, cluster) if line.startswith(("problem", "warning"))]
+
+
+registered = (
+    registration.policies_stand,
+    registration.webhook_exists,
+    registration.mutating_as_shipped,
+    registration.validating_as_shipped,
+    registration.order_is_right,
+)
+of_kai_itself = (
+    kai_checks.release_fits,
+    kai_checks.sharing_is_on,
+    kai_checks.label_is_read,
+    kai_checks.kai_sees_the_pods,
+)
+namespaces = (
+    policy_checks.namespaces_are_managed,
+    policy_checks.enforce_is_enforced,
+    policy_checks.labels_are_valid,
+)
+of_queues = (queues.queues_are_usable, queues.priorities_exist)
+
+HEALTHY = [
+    "ok: mutating webhook: kai-00-kaishare is as expected",
+    "ok: validating webhooks: kai-00-kaishare is as expected",
+    "ok: order: kai-00-kaishare is called before mutating-kai-admission",
+    "ok: settings: published by the webhook",
+    "ok: managed namespaces: 1: vision",
+    "ok: policies: all labels are valid",
+    "ok: queues: 1 queue that policies name: team-a",
+    "ok: PodGroups: all PodGroups of managed namespaces are in their namespace's queue",
+    "ok: limit ranges: no default for nvidia.com/gpu in managed namespaces",
+    "ok: KAI's version: v0.13.4, as the webhook's --kai-version",
+    "ok: KAI's GPU sharing: on, without memory limits (NonMemoryEnforced)",
+    "ok: KAI's webhook: mutating-kai-admission; validating-kai-admission",
+]
+
+
+def test_a_healthy_cluster_has_no_problem() -> None:
+    pure = [
+        each
+        for each in command.CHECKS
+        if isinstance(each, command.Check) and WELL.options.scope in each.scope
+    ]
+    lines = [line.removesuffix(" -> ") for check in pure for line in lines_of(check.run, WELL)]
+    assert [line for line in lines if not line.startswith("unknown")] == HEALTHY
+
+
+SIZED = namespace(
+    "sized",
+    annotations={"size.kaishare.dev/a": "app=web", "size.kaishare.dev/b": "app==web"},
+    **{"size.kaishare.dev/a": "0.5", "size.kaishare.dev/b": "0.25"},
+)
+SELECTS_NOTHING = {"matchExpressions": [{"key": "never", "operator": "Exists"}]}
+DEPARTMENT = queue("department", "")
+CONTROL_PLANE = {"key": "control-plane", "operator": "DoesNotExist"}
+FROM_NAMESPACES = "from the namespaces, or remove the requirement from the webhook configuration; if a platform adds it again, see docs/doctor.md"
+HIDDEN = "hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires"
+MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
+CHANGED = "no-mirror-pod, not-of-a-daemon-set, not-on-a-node, x"
+SELECTOR = mutating().hooks[0].namespace_selector.requirements
+EXPRESSIONS = [
+    {"key": key, "operator": operator, "values": list(values)} for key, operator, values in sorted(SELECTOR)
+]
+WITHOUT_NAMES = [each for each in EXPRESSIONS if each["key"] != "kubernetes.io/metadata.name"]
+MINE = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["mine"]}
+KAI = "--kai-version=0.13.4"
+
+
+def hidden_by(label: str, **labels: str) -> Namespace:
+    """Return a managed namespace with a label of a platform."""
+    place = namespace("a", **labels)
+    return replace(place, labels={**place.labels, label: "yes"})
+
+
+def selecting(selector: str, *more: dict[str, Any]) -> WebhookConfiguration:
+    """Return kaishare's mutating configuration with more requirements, as a platform adds them."""
+    expressions = mutating_configuration(SERVICE)["webhooks"][0][selector]["matchExpressions"]
+    return mutating(**{selector: {"matchExpressions": [*expressions, *more]}})
+
+
+def ours(hook: Any) -> ClusterFacts:
+    return but(mutating=whole(hook, of_kai()))
+
+
+def enforcing(**changes: Any) -> ClusterFacts:
+    return but(validating=whole(validating(**changes)))
+
+
+def published(*words: str, **rules: object) -> ClusterFacts:
+    """Return a cluster with published settings beside a Deployment with these words."""
+    settings = running(**rules)  # type: ignore[arg-type]
+    return but(running=replace(settings, deployed=parse_deployment_options(("serve", *words))))
+
+
+def limit_range(namespace: str = "vision", **limits: Any) -> LimitRange:
+    metadata = {"name": "limits", "namespace": namespace}
+    document = {
+        "metadata": metadata,
+        "spec": {"limits": [{"type": "Container"}, {"type": "Container", **limits}]},
+    }
+    return LIMIT_RANGES.decode(json.dumps(document))
+
+
+def group(place: str, queue: str = "team-a", owner: str = "", **resources: Any) -> PodGroup:
+    owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": "u"}] if owner else []
+    document = {
+        "metadata": {"name": "pg-door", "namespace": place, "ownerReferences": owners},
+        "spec": {"queue": queue},
+        "status": {"resourcesStatus": resources},
+    }
+    return POD_GROUPS.decode(json.dumps(document))
+
+
+def grouped(*groups: PodGroup) -> ClusterFacts:
+    modes = (namespace("vision"), namespace("strict", mode="enforce"), namespace("quiet", mode="observe"))
+    return but(namespaces=whole(*modes), pod_groups=whole(*groups))
+
+
+def unbound(
+    annotations: dict[str, str], scheduler: str = "kai-scheduler", labels: Any = None, **changes: Any
+) -> ClusterFacts:
+    metadata = {"name": "web", "namespace": "vision", "annotations": annotations, "labels": labels or {}}
+    pod = PODS.decode(json.dumps({"metadata": metadata, "spec": {"schedulerName": scheduler}}))
+    return but(waiting=whole(pod), **changes)
+
+
+def synced(labels: dict[str, dict[str, str]], *with_pods: str) -> ClusterFacts:
+    """Return namespaces with their labels, and those with pods of a vCluster's syncer."""
+    pods = [PODS.decode(json.dumps({"metadata": {"name": "p", "namespace": name}})) for name in with_pods]
+    return but(
+        namespaces=whole(*(namespace(name, **values) for name, values in labels.items())), synced=whole(*pods)
+    )
+
+
+def webhook_pod(name: str, *, ready: bool, deleted: bool = False) -> Pod:
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}}
+    metadata = {
+        "name": name,
+        "namespace": "kaishare",
+        "deletionTimestamp": "2026-01-01T00:00:00Z" if deleted else "",
+    }
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    status = {"conditions": conditions, "containerStatuses": [] if ready else [waiting]}
+    return PODS.decode(json.dumps({"metadata": metadata, "status": status}))
+
+
+def releases(tag: str, option: str | None) -> ClusterFacts:
+    return but(installation=installed(tag=tag), running=running(option))
+
+
+def rendered_for(tag: str, option: str | None) -> ClusterFacts:
+    rules = DecisionSettings(kai_version=Version.parse(option) if option else None)
+    return alone(by_policies(rules=rules), installation=installed(tag=tag))
+
+
+def observed(default_mode: Mode, **labels: str) -> ClusterFacts:
+    """Return a cluster whose webhook has a --default-mode."""
+    place = namespace("a", **labels)
+    policy = place.metadata.policy("a", default_mode)
+    return but(namespaces=whole(replace(place, policy=policy)), running=running(default_mode=default_mode))
+
+
+def nodes(*nodes: ClusterNode) -> ClusterFacts:
+    return but(nodes=whole(*nodes))
+
+
+def labelled(memory: str | None = None) -> ClusterNode:
+    labels = {"nvidia.com/gpu.present": "true"} | (
+        {} if memory is None else {"nvidia.com/gpu.memory": memory}
+    )
+    return ClusterNode(name="n0", labels=labels)
+
+
+BATCH = KAI_CONDITION.replace("kai-scheduler", "batch-scheduler")
+
+
+def matching(expression: str, name: str = "a-batch") -> WebhookConfiguration:
+    """Return a configuration with a matchCondition, whose Service is not KAI's."""
+    service = {"name": "batch", "namespace": "batch-system", "path": "/mutate"}
+    conditions = [{"name": "own", "expression": expression}]
+    return of_kai(name, clientConfig={"service": service}, matchConditions=conditions)
+
+
+NAME = "kubernetes.io/metadata.name"
+TEAMS = whole(namespace("a"), namespace("e", mode="enforce"), namespace("o", mode="observe"))
+OTHERS = "KAI's GPU sharing: on, without memory limits (NonMemoryEnforced), but the webhook gives no shares"
+FITS_NOT = "it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses; warns of a share beside the GPUs of a sidecar or init container, which v0.9.8 admits; warns of fractions such as 0x1p-1, which v0.9.8 admits"
+KEEPS = "it keeps shares from pods whose GPU container is not the first, which v0.17.0 supports; keeps shares from pods with a dot in the name, which v0.17.0 accepts"
+ROOT_QUEUE = "problem: queues: the queue team-a has no parent queue:"
+
+
+def by_name(operator: str, *names: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": NAME, "operator": operator, "values": list(names)}]}
+
+
+FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
+    # namespaces and their labels
+    (namespaces, but(namespaces=whole()), "warning: managed namespaces: none"),
+    (namespaces, but(namespaces=whole(), namespace="a"), "warning: managed namespaces: a lacks the label kai.scheduler/queue: kaishare leaves its pods alone -> kubectl label namespace a"),
+    (namespaces, but(namespaces=whole(namespace("a", mode="off"))), "warning: managed namespaces: a: switched off"),
+    (namespaces, but(namespaces=whole(namespace("gpu-operator"))), "warning: managed namespaces: gpu-operator: labelled, but excluded by the webhook configuration"),
+    (namespaces, but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), f"problem: managed namespaces: vision: {HIDDEN} never Exists; they lack the label never -> set the label never on the namespaces, or remove"),
+    (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, but no validating"),
+    (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=whole(validating(namespaceSelector=SELECTS_NOTHING))), "problem: enforce: a"),
+    (namespaces, but(namespaces=whole(namespace("a", mode="enforce")), validating=UNREAD), ""),
+    (namespaces, but(namespaces=whole(namespace("a", mode="enforce"))), ""),
+    (namespaces, but(namespaces=whole(namespace("a", gpu_fraction="2"))), 'problem: policies: a: kaishare.dev/gpu-fraction: "2" is not allowed'),
+    (namespaces, but(namespaces=whole(namespace("vision"), namespace("a", **{QUEUE: "-"}, mode="observe"))), "warning: policies: a: kaishare labels have no effect without"),
+    (namespaces, but(namespaces=whole(namespace("vision"), namespace("a", **{QUEUE: "-"}, over_share="evict"))), ""),
+    (namespaces, but(namespaces=whole(*(namespace(f"n{number}", gpu_fraction="2") for number in range(30)))), "problem: policies: n0:"),
+    (namespaces, but(namespaces=whole(SIZED)), "warning: policies: sized (a and b: the same selector): a pod that both sizes select gets no share"),
+    (namespaces, but(namespaces=UNREAD), ""),
+    (namespaces, but(mutating=whole(selecting("namespaceSelector", CONTROL_PLANE)), namespaces=whole(hidden_by("control-plane"), namespace("b"))), f"problem: managed namespaces: a: {HIDDEN} control-plane DoesNotExist; they have the label control-plane=yes -> remove the label control-plane {FROM_NAMESPACES}"),
+    (namespaces, but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "NotIn", "values": ["b", "a"]})), namespaces=whole(namespace("a", **{"team/x": "b"}))), f"problem: managed namespaces: a: {HIDDEN} team/x NotIn [a, b]; they have the label team/x=b -> remove the label team/x {FROM_NAMESPACES}"),
+    (namespaces, but(mutating=whole(selecting("objectSelector", {"key": "team/x", "operator": "Exists"}))), "problem: managed namespaces: pods are hidden from pods.mutate.kaishare.dev: its objectSelector requires team/x Exists -> remove the requirement from the configuration, or label the pods; if a platform"),
+    (namespaces, but(validating=whole(validating(namespaceSelector={"matchExpressions": [CONTROL_PLANE]})), namespaces=whole(hidden_by("control-plane", mode="enforce"))), f"problem: enforce: a: hidden from {VALIDATE}, whose namespaceSelector requires control-plane DoesNotExist; they have the label control-plane=yes -> remove the label control-plane {FROM_NAMESPACES}"),
+    (namespaces, observed(Mode.DEFAULT), ""),
+    (namespaces, observed(Mode.OBSERVE), "ok: managed namespaces: a: mode observe, by --default-mode of the webhook"),
+    (namespaces, observed(Mode.OFF), ["warning: managed namespaces: a: mode off, by --default-mode of the webhook"]),
+    (namespaces, observed(Mode.OBSERVE, mode="off"), ["warning: managed namespaces: a: switched off by kaishare.dev/mode=off"]),
+    # policies that decide instead of the webhook
+    (registered, alone(by_policies(), namespaces=TEAMS), "ok: admission policies: as expected; the API server decides"),
+    (namespaces, alone(by_policies(), namespaces=TEAMS), "ok: enforce: 1 namespace: e"),
+    (registered, alone(by_policies(mutate=by_name("NotIn", "mine"), validate_pods=by_name("NotIn", "mine")), namespaces=TEAMS), ""),
+    (registered, alone(by_policies(variables={"isRank": "true"})), "problem: admission policies: MutatingAdmissionPolicy kaishare is not as this release makes it -> upgrade the chart with webhook.kind=policy"),
+    *(
+        (check, alone(by_policies(**{policy: added}), namespaces=TEAMS), [expected])  # type: ignore[arg-type]
+        for added in ({"matchLabels": {"team/x": "yes"}}, by_name("In", "only-this"), {"matchExpressions": [{"key": NAME, "operator": "DoesNotExist"}]})
+        for check, policy, expected in (
+            (registered, "mutate", "problem: admission policies: MutatingAdmissionPolicy kaishare is not as this release makes it"),
+            (registered, "validate_pods", "problem: admission policies: ValidatingAdmissionPolicy kaishare-pods is not as this release makes it"),
+            (namespaces, "mutate", "problem: managed namespaces: a, e: hidden from MutatingAdmissionPolicy kaishare, whose namespaceSelector requires "),
+            (namespaces, "validate_pods", "problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, whose namespaceSelector requires "),
+        )
+    ),
+    (namespaces, alone(by_policies(mutate=by_name("NotIn", "a")), namespaces=TEAMS), ["warning: managed namespaces: a: labelled, but excluded by the admission policy"]),
+    (namespaces, alone(by_policies(validate_pods=by_name("NotIn", "e")), namespaces=TEAMS), ["problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, "]),
+    (registered, but(admission=by_policies()), ["warning: admission policies: the webhook and admission policies both stand"]),
+    # before the installation
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole()), "ok: managed namespaces: no namespace has the label kai.scheduler/queue"),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("a", **{QUEUE: "-"}, mode="observe"))), "ok: managed namespaces: no namespace"),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("kube-system"), namespace("kaishare"))), "ok: managed namespaces: no namespace has"),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b"), namespace("a"))), ["warning: managed namespaces: 2 namespaces with kai.scheduler/queue and no label of kaishare: a, b; the webhook would"]),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", mode="observe"), namespace("a"))), "ok: managed namespaces: 1 namespace with labels of kaishare: b"),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", mode="observe"), namespace("a"))), ["warning: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a"]),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("b", **{"size.kaishare.dev/a": "0.5"}))), "ok: managed namespaces: 1 namespace with labels of kaishare: b"),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=whole(namespace("a")), running=running(default_mode=Mode.OBSERVE)), "ok: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a; their mode would be observe"),
+    (policy_checks.namespaces_would_be_managed, but(namespaces=UNREAD), ""),
+    (registration.webhook_may_exist, WELL, "ok: mutating webhook: kai-00-kaishare exists: run doctor without --pre"),
+    # queues
+    (of_queues, but(queues=whole(DEPARTMENT)), "problem: queues: the queue team-a does not exist (for vision) -> create the queue, or name an existing one"),
+    (of_queues, but(queues=part(DEPARTMENT)), "unknown: queues: not all queues could be read: 1 queue not checked (team-a)"),
+    (of_queues, but(queues=part(queue("team-a", "gone"))), "unknown: queues: not all queues could be read"),
+    (of_queues, but(queues=part(queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and"),
+    (of_queues, but(queues=part(DEPARTMENT, queue("team-a"))), ""),
+    (of_queues, but(queues=part(queue("team-a", ""))), ROOT_QUEUE),
+    (of_queues, but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and KAI schedules pods in leaf queues only (for vision) -> name one of the child queues"),
+    (of_queues, but(queues=whole(queue("team-a", "gone"))), "problem: queues: the queue team-a has the parent gone, which does not exist (for vision) -> create the parent queue"),
+    (of_queues, but(queues=whole(DEPARTMENT), namespaces=whole(namespace("a", mode="off"))), ""),
+    (of_queues, but(queues=whole(), namespaces=whole(namespace("kube-system"))), ""),
+    (of_queues, but(queues=whole(), namespaces=whole(namespace("a", **{QUEUE: "Not A Queue"}))), ""),
+    (of_queues, but(queues=UNREAD), ""),
+    *(
+        (of_queues, but(queues=whole(queue("team-a", "")), installation=installed(tag=tag)), expected and f"{ROOT_QUEUE} {expected}")
+        for tag, expected in (
+            ("latest", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
+            ("v0.12.23", "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
+            ("v0.13.0", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
+            ("v0.16.4", "before v0.16.5 KAI's scheduler crashes when it reclaims GPUs for or from this queue"),
+            ("v0.16.5", ""),
+        )
+    ),
+    (of_queues, but(queues=UNSERVED), "unknown: queues: not checked: the API server serves no queues -> install KAI; inside a vCluster"),
+    (of_queues, but(queues=UNSERVED, other_queue_versions=frozenset({"v1"})), "unknown: queues: not checked: the API server serves queues of v1, not of v2"),
+    (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere"))), 'warning: priorities: PriorityClass "nowhere" (for vision) does not exist'),
+    (of_queues, but(namespaces=whole(namespace("vision", priority="train"))), ""),
+    (of_queues, but(namespaces=whole(namespace("vision", priority="nowhere")), priorities=UNREAD), ""),
+    (queues.waiting_pods_have_queues, unbound({}, labels={QUEUE: "gone"}), ["problem: queues: the queue gone does not exist; pods wait: vision/web -> create the queue"]),
+    (queues.queues_can_be_named, but(queues=whole(queue("root", ""), queue("mid", "root"), queue("b", "mid"), queue("a", "root"), queue("lost", "gone"))), "ok: queues: 2 queues that namespaces can name: a, b"),
+    (queues.queues_can_be_named, but(queues=whole(queue("root", ""))), "warning: queues: namespaces can name no queue"),
+    (queues.queues_can_be_named, but(queues=UNSERVED), ""),
+    (queues.queues_can_be_named, but(queues=part(queue("a", "b"))), ""),
+    # PodGroups
+    *(
+        (queues.groups_are_in_their_queue, grouped(*groups), "ok: PodGroups: all PodGroups of managed namespaces are in")
+        for groups in ((), (group("vision"),), (group("strict"),), (group("quiet", "queue-b"),), (group("elsewhere", "b"),))
+    ),
+    (queues.groups_are_in_their_queue, grouped(group("vision", "queue-b", "door")), ["warning: PodGroups: 1 PodGroup in another queue than the namespace's: vision/pg-door in \"queue-b\" of ConfigMap door -> delete these PodGroups, or their owners, before kaishare.dev/mode=enforce"]),
+    *(
+        (queues.groups_are_in_their_queue, grouped(group("strict", name), group("vision")), [f'problem: PodGroups: 1 PodGroup in another queue than the namespace\'s, under mode enforce: strict/pg-door in "{name}" -> delete the objects that own them, with their pods'])
+        for name in ("queue-b", "")
+    ),
+    (queues.groups_are_in_their_queue, but(pod_groups=part()), ""),
+    # LimitRanges
+    (policy_checks.no_gpu_by_default, but(limit_ranges=whole(limit_range(default={"nvidia.com/gpu": "1"}))), "warning: limit ranges: 1 LimitRange with a default for nvidia.com/gpu: vision/limits."),
+    (policy_checks.no_gpu_by_default, but(limit_ranges=whole(limit_range(defaultRequest={"nvidia.com/gpu": 0}))), "warning: limit ranges: 1 LimitRange"),
+    (policy_checks.no_gpu_by_default, but(limit_ranges=whole(limit_range(default={"cpu": "1"}, max={"nvidia.com/gpu": "1"}))), "ok: limit ranges"),
+    (policy_checks.no_gpu_by_default, but(limit_ranges=whole(limit_range("unmanaged", default={"nvidia.com/gpu": "1"}))), "ok: limit ranges"),
+    (policy_checks.no_gpu_by_default, but(limit_ranges=UNREAD), ""),
+    # vClusters
+    (policy_checks.hosts_are_labelled, synced({"host": {"vcluster": "true"}}, "host"), ""),
+    (policy_checks.hosts_are_labelled, synced({"host": {"vcluster": "true"}}, "host", "team-b", "team-a"), ["warning: vClusters: pods of team-a, team-b have vCluster's keys, which count as a tenant's own words without the label kaishare.dev/vcluster -> if a vCluster runs there: kubectl label namespace team-a team-b kaishare.dev/vcluster=true"]),
+    (policy_checks.hosts_are_labelled, synced({"host": {"mode": "enforce"}}, "host"), ["problem: vClusters: pods of host have vCluster's keys, which count as a tenant's own words without the label kaishare.dev/vcluster; mode enforce denies such pods in host"]),
+    # webhook configurations
+    (registered, but(mutating=whole(of_kai())), ['problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist: kaishare is called for no pod']),
+    (registered, but(validating=whole()), ['problem: validating webhooks: ValidatingWebhookConfiguration "kai-00-kaishare" does not exist']),
+    (registered, ours(mutating(reinvocationPolicy="Never")), [f"problem: mutating webhook: {MUTATE}: reinvocationPolicy is Never, not IfNeeded"]),
+    (registered, ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "namespaceObject.metadata.name != 'x'"}])), [f"problem: mutating webhook: {MUTATE} uses namespaceObject in its matchConditions"]),
+    (registered, ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "true"}, {"name": "x", "expression": "true"}])), [f"problem: mutating webhook: {MUTATE} has unexpected matchConditions: {CHANGED}"]),
+    (registered, ours(mutating(objectSelector={})), [f"problem: mutating webhook: {MUTATE}: objectSelector lacks kaishare.dev/inject NotIn [false]"]),
+    (registered, ours(mutating(namespaceSelector={})), [f"problem: mutating webhook: {MUTATE}: namespaceSelector lacks kai.scheduler/queue Exists"]),
+    (registered, ours(mutating(namespaceSelector={"matchExpressions": EXPRESSIONS})), []),  # in another order
+    (registered, ours(mutating(namespaceSelector={"matchExpressions": [*EXPRESSIONS, {"key": "a", "operator": "Exists"}]})), [f"warning: mutating webhook: {MUTATE}: namespaceSelector also requires a Exists"]),
+    (registered, ours(mutating(namespaceSelector={"matchExpressions": [*WITHOUT_NAMES, MINE]})), []),  # other excluded namespaces
+    (registered, ours(mutating(namespaceSelector={"matchExpressions": WITHOUT_NAMES})), []),
+    (registered, ours(mutating(clientConfig={"url": "https://a/"})), [f"problem: mutating webhook: {MUTATE}: its path is https://a/, which must end in /mutate"]),
+    (registered, ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), [f"warning: mutating webhook: {MUTATE}: failurePolicy is Fail, not Ignore; timeoutSeconds is 10, not 5"]),
+    (registered, ours(mutating(name="x.y.z")), [f"problem: mutating webhook: {MUTATE} is missing from kai-00-kaishare", "warning: mutating webhook: kai-00-kaishare has webhooks that are not kaishare's: x.y.z"]),
+    (registered, enforcing(failurePolicy="Ignore"), [f"warning: validating webhooks: {VALIDATE}: failurePolicy is Ignore, not Fail"]),
+    (registered, enforcing(matchConditions=[]), [f"problem: validating webhooks: {VALIDATE} has unexpected matchConditions: "]),
+    (registered, but(mutating=whole(of_kai()), validating=whole()), ["problem: installation: kaishare's webhook is not installed here: no configuration kai-00-kaishare exists"]),
+    (registered, but(mutating=whole(of_kai()), validating=UNREAD), ['problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist']),
+    (registered, but(mutating=UNREAD, validating=UNREAD), []),
+    (registered, ours(mutating("zz-kaishare")), ['warning: mutating webhook: the object is named "zz-kaishare", not "kai-00-kaishare"', "problem: order: mutating-kai-admission is called before zz-kaishare"]),
+    # their order
+    (registration.order_is_right, but(mutating=whole(mutating("zz"), of_kai()), name="zz"), "problem: order: mutating-kai-admission is called before zz and matches on schedulerName"),
+    (registration.order_is_right, but(mutating=whole(mutating(), of_kai("a-kai"))), "problem: order: a-kai is called before kai-00-kaishare"),
+    (registration.order_is_right, but(mutating=whole(mutating(), of_kai("a-kai", "", reinvocationPolicy="Never"))), "problem: order: a-kai is called before kai-00-kaishare and only once"),
+    (registration.order_is_right, but(mutating=whole(mutating(), of_kai("kai-binder", "", reinvocationPolicy="Never"))), ""),
+    (registration.order_is_right, but(mutating=whole(mutating(), of_kai("a-kai", ""))), ""),  # up to v0.12 it is called again
+    (registration.order_is_right, but(mutating=whole(mutating("zz"), of_kai("m"), other("kai-pod-mutation", reinvocationPolicy="Never")), name="zz"), "problem: order: m is called before zz"),
+    (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector"))), ""),
+    (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector")), installation=installed(tag="v0.9.8")), "warning: order: sidecar-injector changes pods after kaishare"),
+    (registration.order_is_right, but(mutating=whole(mutating(), other("istio-sidecar-injector")), installation=installed(tag="v0.9.8")), ""),
+    (registration.order_is_right, but(mutating=whole(mutating(), other("sidecar-injector")), installation=None), "warning: order: sidecar-injector changes pods after kaishare"),
+    (registration.order_is_right, but(mutating=whole(mutating(), other("services", rules=[])), installation=None), ""),
+    (registration.order_is_right, but(mutating=whole(mutating(), matching(BATCH)), namespaces=whole(namespace("a", scheduler="batch-scheduler"))), "problem: order: a-batch is called before kai-00-kaishare"),
+    (registration.order_is_right, but(mutating=whole(matching(BATCH), mutating(), of_kai())), ""),  # another scheduler's webhook
+    # the webhook's pods and settings
+    (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("a", ready=True), webhook_pod("b", ready=False))), ["warning: webhook pods: b is not ready: ImagePullBackOff: no image; 1 pod ready -> kubectl -n kaishare describe pod b"]),
+    (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("b", ready=False), webhook_pod("c", ready=True, deleted=True))), ["problem: webhook pods: b is not ready"]),
+    (serving.webhook_pods_are_ready, but(webhook_pods=whole(webhook_pod("a", ready=True))), "ok: webhook pods: 1 pod ready"),
+    *(
+        (policy_checks.settings_are_published, cluster, expected)
+        for cluster, expected in (
+            (published(KAI), "ok: settings: published by the webhook, as the options of the webhook's Deployment"),
+            (published(KAI, "--default-mode=$(MODE)", default_mode=Mode.OFF), "ok: settings: published by the webhook, as"),
+            (published(KAI, default_priority_class="b"), "ok: settings: published by the webhook, as"),
+            *(
+                (cluster, f"warning: settings: ConfigMap kaishare-settings and the Deployment of the webhook differ: {expected} in the Deployment")
+                for cluster, expected in (
+                    (published("--kai-version=0.17.0"), "--kai-version is v0.13.4 in the ConfigMap and v0.17.0"),
+                    (published(), "--kai-version is v0.13.4 in the ConfigMap and unset"),
+                    (published(KAI, "--default-mode=off"), "--default-mode is default in the ConfigMap and off"),
+                    (published(KAI, "--inject-shares=false"), "--inject-shares is true in the ConfigMap and false"),
+                    (published(KAI, "--exclude-namespaces=", excluded_namespaces=frozenset("ba")), "--exclude-namespaces is a,b in the ConfigMap and empty"),
+                    (published(KAI, "--default-priority-class=a", default_priority_class="b"), "--default-priority-class is b in the ConfigMap and a"),
+                    (published(KAI, "--policies=/etc/p"), "--policies is cluster in the ConfigMap and files"),
+                )
+            ),
+            (but(running=RunningSettings(unpublished="ConfigMap x: it does not exist")), "unknown: settings: the webhook's settings are not known: ConfigMap x: it does not exist -> give --default-mode"),
+            (but(running=replace(published(KAI).running, published=None, unpublished="no")), "warning: settings: not published: no; doctor reads the webhook's Deployment instead"),
+        )
+    ),
+    # KAI
+    (kai_checks.release_fits, releases("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, as the webhook's --kai-version"),
+    (kai_checks.release_fits, releases("v0.9.8", "0.17.0"), f"problem: KAI's version: KAI is v0.9.8, and the webhook runs with --kai-version v0.17.0; {FITS_NOT} -> install kaishare with kaiVersion=v0.9.8 (--kai-version)"),
+    (kai_checks.release_fits, releases("v0.13.4", "0.9.8"), "problem: KAI's version: KAI is v0.13.4, and the webhook runs with --kai-version v0.9.8; it keeps shares from pods whose GPU container is not the first, which v0.13.4 supports; does not warn of a share beside the GPUs of a sidecar or init container, which v0.13.4 refuses"),
+    (kai_checks.release_fits, releases("v0.13.4", "0.13.0"), "warning: KAI's version: KAI is v0.13.4, and the webhook runs with --kai-version v0.13.0; its answers are the same for both"),
+    (kai_checks.release_fits, releases("v0.17.0", None), f"warning: KAI's version: v0.17.0, and the webhook runs without --kai-version; {KEEPS}"),
+    (kai_checks.release_fits, releases("v0.9.8", None), "warning: KAI's version: v0.9.8, and the webhook runs without --kai-version -> install kaishare with kaiVersion=v0.9.8"),
+    (kai_checks.release_fits, releases("latest", None), "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest; the webhook runs without --kai-version"),
+    (kai_checks.release_fits, but(running=UNKNOWN_SETTINGS), "unknown: KAI's version: v0.13.4; the webhook's --kai-version is not known"),
+    (kai_checks.release_fits, but(mutating=whole(), validating=whole(), running=UNKNOWN_SETTINGS), "ok: KAI's version: v0.13.4; install kaishare with kaiVersion=v0.13.4 (--kai-version)"),
+    (kai_checks.release_fits, but(installation=Installation.seen_in(())), "unknown: KAI's version: no KAI pods found in namespace kai-scheduler -> install KAI"),
+    (kai_checks.release_fits, but(installation=Installation({**installed().programs, **installed(program="binder", tag="v0.17.0").programs})), "problem: KAI's version: v0.13.4 and v0.17.0 are installed together"),
+    (kai_checks.release_fits, rendered_for("v0.17.0", "0.17.0"), "ok: KAI's version: v0.17.0, and MutatingAdmissionPolicy kaishare fits it"),
+    (kai_checks.release_fits, rendered_for("v0.9.8", None), "ok: KAI's version: v0.9.8, and MutatingAdmissionPolicy kaishare fits it"),
+    (kai_checks.release_fits, rendered_for("v0.9.8", "0.17.0"), "problem: KAI's version: KAI is v0.9.8, and MutatingAdmissionPolicy kaishare fits another release; it gives shares to containers that are not the first"),
+    (kai_checks.release_fits, rendered_for("v0.17.0", "0.13.4"), "problem: KAI's version: KAI is v0.17.0, and MutatingAdmissionPolicy kaishare fits another release; it keeps shares from pods with a dot in the name, which v0.17.0 accepts -> install kaishare with kaiVersion=v0.17.0"),
+    (kai_checks.release_fits, rendered_for("v0.17.0", None), f"warning: KAI's version: v0.17.0, and MutatingAdmissionPolicy kaishare fits KAI's oldest releases; {KEEPS}"),
+    (kai_checks.release_fits, rendered_for("latest", "0.17.0"), "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest; MutatingAdmissionPolicy kaishare was not compared with KAI's release"),
+    (kai_checks.release_fits, alone(by_policies(variables={"acceptsDottedNames": "1 == 1"})), "unknown: KAI's version: v0.13.4; MutatingAdmissionPolicy kaishare has no value true or false for acceptsDottedNames"),
+    (of_kai_itself, but(installation=installed()), "warning: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share -> install KAI with global.gpuSharing=true"),
+    (of_kai_itself, but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share; policies give shares to pods of a -> install KAI with global.gpuSharing=true, or kaishare with webhook.injectShares=false"),
+    (of_kai_itself, but(installation=installed(), running=running(inject_shares=False), namespaces=whole(namespace("a", gpu_fraction="0.5"))), ""),
+    (of_kai_itself, but(running=running(inject_shares=False)), f"warning: {OTHERS}"),
+    (of_kai_itself, but(installation=installed(program="scheduler")), "unknown: KAI's GPU sharing: no pod of KAI's admission found in kai-scheduler"),
+    (of_kai_itself, but(mutating=whole(mutating(), of_kai(namespaceSelector=SELECTS_NOTHING))), "problem: KAI's webhook: mutating-kai-admission does not select vision"),
+    (of_kai_itself, but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), 'problem: KAI\'s webhook: matches only pods of my-scheduler, but the policies of vision set the scheduler "kai-scheduler"'),
+    (of_kai_itself, but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: matches only pods of kai-scheduler, but the policies of a"),
+    (of_kai_itself, but(mutating=whole(mutating(), of_kai(condition="")), namespaces=whole(namespace("a", scheduler="mine"))), ""),
+    (of_kai_itself, but(mutating=whole(mutating(), of_kai(objectSelector={"matchLabels": {"team/kai": "yes"}}))), "warning: KAI's webhook: mutating-kai-admission selects only pods with the label team/kai (podLabelSelector)"),
+    (of_kai_itself, but(mutating=whole(mutating())), "unknown: KAI's webhook: not registered here; inside a vCluster it is registered on the host"),
+    (of_kai_itself, but(installation=None, mutating=UNREAD), ""),
+    (of_kai_itself, but(mutating=whole(matching(BATCH), mutating(), of_kai())), ""),
+    (of_kai_itself, but(installation=installed("--queue-label-key", "a/b", program="podgrouper")), "problem: KAI's queue label: KAI reads a pod's queue from the label a/b and ignores"),
+    (of_kai_itself, but(mutating=whole(of_kai(namespaceSelector={"matchExpressions": [{"key": QUEUE, "operator": "Exists"}]})), validating=whole()), "ok: KAI's webhook: mutating-kai-admission, for namespaces with the label kai.scheduler/queue (queueLabelSelector)"),
+    # pods that KAI's webhook missed
+    (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}), "problem: pods without KAI's webhook: 1 pod was created without KAI's webhook, which prepares pods for a share: KAI can never bind such a pod: vision/web -> delete and create again"),
+    (kai_checks.kai_saw_the_pods, unbound({"gpu-memory": "4000"}), "problem: pods without KAI's webhook: 1 pod was"),
+    (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "web-abc-shared-gpu"}), ""),
+    (kai_checks.kai_saw_the_pods, unbound({}), ""),
+    (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}, "default-scheduler"), ""),
+    (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}, installation=installed("--nv-fractions-enabled=true")), ""),
+    # nodes
+    (nodes_are_labelled, but(nodes=UNREAD), ""),
+    (nodes_are_labelled, nodes(ClusterNode(name="n0", has_gpus=False)), "unknown: node labels: no node has GPUs"),
+    (nodes_are_labelled, nodes(labelled("23028")), "ok: node labels: 1 node with GPUs has both labels"),
+    (nodes_are_labelled, nodes(labelled()), ["warning: node labels: 1 node with GPUs lacks the label nvidia.com/gpu.memory: n0; KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there"]),
+    *(
+        (nodes_are_labelled, nodes(labelled(value), labelled(value)), [f"warning: node labels: 2 nodes with GPUs have an invalid label nvidia.com/gpu.memory: n0 ({why}), n0 ({why});"])
+        for value, why in (("0", "0 MiB is less than the 100 MiB KAI counts in"), ("abc", '"abc" is not a number of MiB'), ("", '"" is not a number of MiB'))
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "cluster", "expected"), FAULTS)
+def test_a_fault_is_found(check: Check, cluster: ClusterFacts, expected: str | list[str]) -> None:
+    """`expected` begins the first finding that is no `ok`, or any `ok` or unknown one; a list has them all."""
+    lines = bad(check, cluster)
+    if isinstance(expected, list):
+        assert len(lines) == len(expected), lines
+        assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
+    elif expected.startswith(("ok", "unknown")):
+        assert any(line.startswith(expected) for line in lines_of(check, cluster)), lines_of(check, cluster)
+    else:
+        assert bool(lines) is bool(expected), lines
+        assert "".join(lines[:1]).startswith(expected), lines
+
+
+def test_thousands_of_bad_labels_make_a_short_report() -> None:
+    many = [namespace(f"namespace-{number:05}", gpu_fraction="2", mode="x") for number in range(3000)]
+    lines = bad(namespaces, but(namespaces=whole(*many)))
+    assert len(lines) == 11
+    assert lines[-1].startswith("problem: policies: and 5990 more invalid labels or selectors")
+    assert max(map(len, lines)) < 300
+
+
+def test_a_queue_that_was_not_read_is_not_reported_as_ok() -> None:
+    managed = whole(*(namespace(f"of-{name}", None, **{QUEUE: name}) for name in "abc"))
+    read = part(DEPARTMENT, queue("a-1", "a"), queue("b"), queue("c", "not-read"))
+    assert lines_of(queues.queues_are_usable, but(queues=read, namespaces=managed)) == [
+        "unknown: queues: not all queues could be read: 2 queues not checked (a, c) -> ",
+        "ok: queues: 1 queue that policies name: b -> ",
+    ]
+
+
+def test_recorded_queues_are_read() -> None:
+    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / "kai-live-v0.13.4"
+    recorded = [QUEUES.decode(file.read_bytes()) for file in sorted(folder.glob("queue-*.json"))]
+    assert len(recorded) == 5
+    managed = whole(*(namespace(f"in-{each.name}", **{QUEUE: each.name}) for each in recorded))
+    lines = bad(queues.queues_are_usable, but(queues=whole(*recorded), namespaces=managed))
+    assert [line.split()[4] for line in lines] == ["default-parent-queue", "department-1"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "has_pods"),
+    [
+        ({}, False),
+        ({"allocated": {}, "requested": None}, False),
+        ({"requested": {"cpu": "1"}}, True),
+        ({"allocated": {"nvidia.com/gpu": "500m"}}, True),
+    ],
+)
+def test_a_group_has_pods_while_its_status_has_resources(resources: dict[str, Any], has_pods: bool) -> None:
+    assert group("vision", **resources).has_pods is has_pods
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"],
+)
+def test_a_kind_that_could_not_be_read_is_neither_missing_nor_as_expected(kind: str) -> None:
+    cluster = alone(by_policies(unread=[kind]), namespaces=TEAMS)
+    assert bad(registered, cluster) + bad(namespaces, cluster) == []
+    assert not any(": admission policies: " in line for line in lines_of(registered, cluster))
+
+
+def test_what_excludes_a_namespace() -> None:
+    cluster = ours(mutating(namespaceSelector={"matchExpressions": [*WITHOUT_NAMES, MINE]}))
+    assert replace(cluster, running=UNKNOWN_SETTINGS).excluded == {"mine"}
+    assert cluster.excluded > {"mine", "kube-system"}, "the webhook excludes its own names as well"
+
+
+@pytest.mark.parametrize(
+    ("configurations", "expected"),
+    [
+        ([of_kai("renamed")], ["renamed"]),
+        ([of_kai("renamed", "")], ["renamed"]),
+        ([matching(KAI_CONDITION, "renamed")], ["renamed"]),
+        ([other("sidecar-injector"), mutating()], []),
+        ([matching(BATCH), of_kai()], ["mutating-kai-admission"]),
+        ([matching(BATCH), of_kai(condition=BATCH)], ["a-batch", "mutating-kai-admission"]),
+        ([matching("object.spec.schedulerName != 'kai-scheduler'")], []),
+    ],
+)
+def test_kais_configuration_is_recognised_by_its_service_or_the_name_of_its_scheduler(
+    configurations: list[WebhookConfiguration], expected: list[str]
+) -> None:
+    cluster = but(mutating=whole(*configurations))
+    assert [each.name for each in cluster.kai_mutating] == expected
+
+
+@pytest.mark.parametrize("suffix", ["", "-queue-label-selector"])
+def test_the_operators_configuration_is_read(suffix: str) -> None:
+    folder = folder_from("KAISHARE_FIXTURES", "the objects that KAI's operator wrote")
+    file = folder / "kai-live-v0.13.4" / f"operator-mutating-kai-admission{suffix}.json"
+    recorded = configuration(json.loads(file.read_text()))
+    assert recorded.is_served_by_kai
+    assert recorded.scheduler_names == {"kai-scheduler"}
+    assert recorded.matches_on_scheduler_name
+    selector = recorded.hooks[0].namespace_selector
+    assert selector.matches({NAME: "vision"}) is (suffix == "")
+    assert selector.matches({NAME: "vision", QUEUE: "a"})
+    assert not selector.matches({NAME: "kube-system", QUEUE: "a"})
+
+
+@pytest.mark.parametrize(
+    ("of_pods", "of_reservations", "expected"),
+    [
+        ("nvidia", "nvidia", {"nvidia": "pods with a share"}),
+        ("nvidia", "gpu", {"nvidia": "pods with a share", "gpu": "the reservation pods of shares"}),
+        ("", "nvidia", {"nvidia": "the reservation pods of shares"}),
+        ("", "", {}),
+    ],
+)
+def test_every_runtime_class_that_kai_names_is_looked_up(
+    of_pods: str, of_reservations: str, expected: dict[str, str]
+) -> None:
+    admission = installed(f"--gpu-fraction-runtime-class-name={of_pods}", tag="v0.17.0")
+    binder = installed(f"--runtime-class-name={of_reservations}", program="binder", tag="v0.17.0")
+    assert kai_checks.runtime_classes(Installation({**admission.programs, **binder.programs})) == expected
+
+
+def test_releases_that_set_the_runtime_class_on_whole_gpus_too() -> None:
+    assert kai_checks.runtime_classes(installed(tag="v0.15.3")) == {
+        "nvidia": "pods with a share or a whole GPU"
+    }
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "has_gpus"),
+    [
+        ("nvidia.com/gpu", "4", True),
+        ("nvidia.com/gpu", "0", False),
+        ("nvidia.com/mig-1g.10gb", "7", True),
+        ("nvidia.com/gpu.shared", "16", True),
+        ("nvidia.com/a100", "8", True),
+        ("nvidia.com/hostdev", "2", False),
+        ("amd.com/gpu", "4", False),
+    ],
+)
+def test_a_node_has_gpus_by_any_resource_of_nvidias_device_plugin(
+    resource: str, amount: str, has_gpus: bool
+) -> None:
+    """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
+    node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
+    assert ClusterNode.of(NODES.decode(json.dumps(node))).has_gpus is has_gpus
+
+
+_FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
+_NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
+
+
+def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> list[str]:
+    kept = [msgspec.structs.replace(PODS.decode(each.document), document=each.document) for each in pods]
+    return lines_of(queues.pods_get_nodes, but(waiting=make(*kept), now=now))
+
+
+def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_warnings() -> None:
+    full = [make_pod(name=f"full-{number}", unschedulable=_FULL) for number in range(7)]
+    first, second = waiting(*full, make_pod(name="lost", unschedulable=_NO_QUEUE))
+    assert first.startswith("ok: pending pods: 7 pods wait for KAI (no-gpu-fits): team/full-")
+    assert first.endswith("and 2 more -> ")
+    assert (
+        second
+        == "warning: pending pods: 1 pod waits for KAI (queue-missing): team/lost -> kaishare why -n team lost"
+    )
+
+
+def test_pods_that_do_not_wait_for_kai_are_left_out() -> None:
+    none = ["ok: pending pods: no pod has waited for KAI for a minute -> "]
+    assert waiting(make_pod(unschedulable=_FULL, age=30)) == none
+    assert waiting(make_pod(scheduler="default-scheduler", grouped=False, unschedulable=_FULL)) == none
+
+
+def test_without_the_servers_time_or_the_whole_list_no_pod_is_ok() -> None:
+    lost = make_pod(unschedulable=_NO_QUEUE)
+    assert waiting(lost, now=None) == [
+        "unknown: pending pods: not checked: the API server's time is not known -> "
+    ]
+    assert waiting(make=part) == []
+    (seen,) = waiting(lost, make=part)
+    assert seen.startswith("warning: pending pods: 1 pod waits for KAI (queue-missing): team/train-0")
+
+
+def source_of(package: ModuleType) -> str:
+    files = Path(inspect.getfile(package)).parent.glob("*.py")
+    return "\n".join(file.read_text() for file in files)
+
+
+def test_every_property_that_the_webhook_or_a_policy_reads_is_compared() -> None:
+    text = source_of(webhook.policy) + inspect.getsource(kai.refusals)
+    properties = {name for name, value in vars(Version).items() if isinstance(value, property)}
+    read = {name for name in properties if re.search(rf"\b{name}\b", text)}
+    assert {difference.name for difference in DIFFERENCES} == read
+    assert RELEASE_PROPERTIES.keys() == RELEASES.keys()
+    assert set(RELEASE_PROPERTIES.values()) <= read
+
+
+def test_the_oldest_release_is_that_of_the_chart() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["kubeVersion"].startswith(">={}.{}.0".format(*registration.OLDEST_KUBERNETES))
+
+
+HEADINGS = re.findall(r"^### (.*)$", (ROOT / "docs" / "doctor.md").read_text(), flags=re.MULTILINE)
+
+
+def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_other() -> None:
+    names = {check.name for check in command.CHECKS}
+    for file in (ROOT / "console" / "doctor").glob("*.py"):
+        text = file.read_text()
+        names.update(re.findall(r'(?:named\(|check=)"([^"]+)"', text))
+        names.update(re.findall(r'^ {8}\("([a-z ]+)", \w+_findings', text, re.MULTILINE))
+    assert names == set(HEADINGS)
+
+
+def test_a_finding_links_to_the_section_of_its_check() -> None:
+    result = CheckResult(State.PROBLEM, "x", check="KAI's version")
+    assert with_link(result).docs == "docs/doctor.md#kais-version"
+    assert with_link(replace(result, state=State.OK)).docs == ""
+    assert {anchor(check.name) for check in command.CHECKS} <= set(map(anchor, HEADINGS))

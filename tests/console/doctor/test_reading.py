@@ -1,0 +1,422 @@
+"""Facts from API servers that refuse, are unreachable or are something else; checks that ask the cluster."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from console.cluster.facts import FactReader
+from console.doctor import command
+from console.doctor.check_results import CheckResult, State, as_text, exit_status, named
+from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
+from console.doctor.command import reach
+from console.doctor.dry_run import pods_are_changed
+from console.doctor.kai_checks import no_kai_inside_vclusters, runtime_classes_exist
+from console.doctor.policy_checks import enforce_is_enforced
+from console.doctor.registration import caller_may_install, kubernetes_is_supported, webhook_exists
+from console.render.policy_manifests import MUTATING, objects_of
+from kai.installation import Installation
+from kube.access import InCluster
+from kube.client import KubeClient
+from kube.kinds import PODS
+from tests.support.api_server import Answer, ApiServer, lists, refuses, says
+from tests.support.cluster_facts import (
+    KAI_CONDITION,
+    UNREAD,
+    but,
+    namespace,
+    of_kai,
+    other,
+    validating,
+    whole,
+)
+from tests.support.kube_objects import reservation
+from tests.support.webhook_checks import examine
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.registration.configuration_objects import WebhookConfiguration
+from webhook.registration.configurations import CONFIGURATION_NAME
+
+
+async def examined(server: ApiServer, account: Path) -> list[CheckResult]:
+    return await examine(InCluster(folder=account, environment=server.environment), CONFIGURATION_NAME)
+
+
+NAMES: dict[Any, str] = {check.run: check.name for check in command.CHECKS}
+
+
+async def results(check: Any, cluster: ClusterFacts, client: KubeClient) -> list[CheckResult]:
+    return [*named(NAMES[check], [each async for each in check(cluster, FactReader(client))])]
+
+
+def always(item: Any) -> Answer:
+    """Return an answer to any request: a list of one item."""
+    return says(json.dumps({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": [item]}))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says("<html>not found</html>", status=404, kind="text/html"),  # a web server that is something else
+        says("<html>welcome</html>", kind="text/html"),
+        says(""),
+        says("[]"),
+        says("{}"),
+        says('{"kind": "List", "metadata": {}}'),
+        says(b"\xff\xfe"),
+        refuses(401, "Unauthorized"),
+        refuses(410, "Expired"),
+        refuses(429, "TooManyRequests", Retry_After="1"),
+        refuses(500, "InternalError"),
+        refuses(503, "ServiceUnavailable", "\x1b[31mred\nlines"),
+        always({}),
+        always("text"),
+        always({"metadata": None}),
+        always({"metadata": {"name": 5}}),
+        always({"metadata": {"name": "a", "labels": {"kaishare.dev/mode": 5}}, "webhooks": {}}),
+    ],
+)
+async def test_an_invalid_api_server_is_a_problem_and_no_traceback(
+    server: ApiServer, account: Path, answer: Answer
+) -> None:
+    server.always = answer
+    answers = await examined(server, account)
+    assert exit_status(answers) == 1
+    assert all(line.isprintable() for line in as_text(answers).splitlines())
+    problems = {result.check for result in answers if result.state is State.PROBLEM}
+    assert problems & {"managed namespaces", "API server"}
+
+
+async def test_a_caller_without_rights_is_no_problem_and_one_line(server: ApiServer, account: Path) -> None:
+    server.always = refuses(403, "Forbidden")
+    answers = await examined(server, account)
+    assert exit_status(answers) == 0
+    (rights,) = [result for result in answers if result.check == "rights"]
+    assert rights.state is State.UNKNOWN
+    assert rights.what.startswith("not visible to you: ")
+    assert rights.advice.startswith(
+        "kaishare doctor -n NAMESPACE checks one namespace with your rights; the rights to ask for: list"
+        " mutatingwebhookconfigurations.admissionregistration.k8s.io, list "
+    )
+
+
+async def test_an_unreachable_server_ends_the_checks_at_once(server: ApiServer, account: Path) -> None:
+    await server.stop()
+    (result,) = await examined(server, account)
+    assert (result.state, result.check) == (State.PROBLEM, "API server")
+    assert "Connection refused" in result.what
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "expected"),
+    [
+        ("/podgroups", refuses(500, "InternalError"), "unknown: PodGroups: podgroups not read: "),
+        ("/configmaps", refuses(500, "InternalError"), "unknown: settings: the webhook's settings are not"),
+        (
+            "/deployments",
+            refuses(500, "InternalError"),
+            "unknown: API server: deployments in kaishare not read",
+        ),
+        ("/namespaces", refuses(500, "InternalError"), "problem: managed namespaces: namespaces not read: "),
+        (
+            "/priorityclasses",
+            always({"metadata": 1}),
+            "unknown: priorities: 1 object of priorityclasses cannot",
+        ),
+    ],
+)
+async def test_a_check_says_by_itself_what_it_could_not_read(
+    server: ApiServer, account: Path, path: str, answer: Answer, expected: str
+) -> None:
+    server.refusals = {"/version": says('{"major": "1", "minor": "36"}'), path: answer}
+    lines = [f"{each.state}: {each.check}: {each.what}" for each in await examined(server, account)]
+    assert any(line.startswith(expected) for line in lines), lines
+    assert len([line for line in lines if line.startswith(expected)]) == 1, "once"
+
+
+@pytest.mark.parametrize(
+    ("scope", "namespace"), [(Scope.CLUSTER, ""), (Scope.NAMESPACE, "a"), (Scope.PRE, "")]
+)
+async def test_a_scope_reads_no_more_than_it_needs(
+    server: ApiServer, client: KubeClient, scope: Scope, namespace: str
+) -> None:
+    server.always = refuses(403, "Forbidden")
+    await read_cluster(FactReader(client), DoctorOptions(scope=scope, namespace=namespace))
+    paths = [request.path for request in server.requests]
+    assert ("/api/v1/nodes" in paths) is (scope is not Scope.NAMESPACE)
+    assert ("/api/v1/pods" in paths) is (scope is Scope.CLUSTER)
+    assert ("/api/v1/namespaces/a/pods" in paths) is (scope is Scope.NAMESPACE)
+    assert ("/api/v1/namespaces/a" in paths) is (scope is Scope.NAMESPACE)
+    assert any("podgroups" in path for path in paths) is (scope is not Scope.PRE)
+
+
+def list_path(kind: str) -> str:
+    return f"/apis/admissionregistration.k8s.io/v1/{kind}"
+
+
+UNREADABLE = says('{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}')
+NOT_KNOWN = "unknown: installation: no configuration kai-00-kaishare exists, and whether "
+ABSENT = "problem: installation: kaishare's webhook is not installed here"
+ENFORCED = whole(namespace("a"), namespace("e", mode="enforce"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (refuses(403, "Forbidden"), NOT_KNOWN),
+        (refuses(500, "InternalError"), NOT_KNOWN),
+        (UNREADABLE, NOT_KNOWN),
+        (refuses(404, "NotFound"), ABSENT),
+        (lists(), ABSENT),
+    ],
+)
+async def test_policies_that_could_not_be_read_are_not_missing(
+    server: ApiServer, client: KubeClient, answer: Answer, expected: str
+) -> None:
+    server.refusals = {
+        list_path("mutatingwebhookconfigurations"): lists(),
+        list_path("validatingwebhookconfigurations"): lists(),
+        list_path("mutatingadmissionpolicies"): answer,
+    }
+    cluster = await read_cluster(FactReader(client), DoctorOptions())
+    cluster = replace(cluster, namespaces=ENFORCED)
+    (finding,) = webhook_exists(cluster)
+    assert f"{finding.state}: installation: {finding.what}".startswith(expected)
+    assert any(enforce_is_enforced(cluster)) is expected.startswith("problem")
+
+
+@pytest.mark.parametrize("value", [1, "x", [None], [1]])
+@pytest.mark.parametrize("field", ["variables", "matchConstraints", "matchConstraints/resourceRules"])
+async def test_a_policy_of_another_form_is_not_known(
+    server: ApiServer, client: KubeClient, field: str, value: Any
+) -> None:
+    (item, *_) = objects_of(MUTATING, DecisionSettings())
+    *parents, last = field.split("/")
+    holder = item["spec"]
+    for parent in parents:
+        holder = holder[parent]
+    holder[last] = value
+    server.refusals = {
+        list_path("mutatingwebhookconfigurations"): lists(),
+        list_path("validatingwebhookconfigurations"): lists(),
+        list_path("mutatingadmissionpolicies"): lists(item),
+    }
+    reader = FactReader(client)
+    cluster = await read_cluster(reader, DoctorOptions())
+    assert not cluster.admission.is_known
+    assert "1 object of mutatingadmissionpolicies cannot be decoded" in reader.notes
+
+
+BATCH = KAI_CONDITION.replace("kai-scheduler", "batch-scheduler")
+IN_KAI = {"service": {"name": "admission", "namespace": "kai", "path": "/mutate--v1-pod"}}
+
+
+def matching(expression: str) -> WebhookConfiguration:
+    service = {"name": "batch", "namespace": "batch-system", "path": "/mutate"}
+    conditions = [{"name": "own", "expression": expression}]
+    return of_kai("a-batch", clientConfig={"service": service}, matchConditions=conditions)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "expected"),
+    [
+        ([matching(KAI_CONDITION), of_kai("b", clientConfig=IN_KAI)], "kai"),
+        ([matching(KAI_CONDITION)], "batch-system"),
+        ([matching(BATCH), other("c")], "kai-scheduler"),
+    ],
+)
+async def test_kais_service_names_its_namespace_before_a_match_on_its_scheduler(
+    server: ApiServer, client: KubeClient, hooks: list[WebhookConfiguration], expected: str
+) -> None:
+    server.refusals[list_path("mutatingwebhookconfigurations")] = lists(*map(msgspec.to_builtins, hooks))
+    cluster = await read_cluster(FactReader(client), DoctorOptions())
+    assert cluster.kai_namespace == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "state"),
+    [
+        (200, '{"metadata": {"name": "nvidia"}}', State.OK),
+        (200, "<!DOCTYPE html><p>Log in", State.UNKNOWN),
+        (200, "{}", State.UNKNOWN),
+        (404, '{"kind": "Status", "reason": "NotFound", "details": {"name": "nvidia"}}', State.PROBLEM),
+        (403, '{"kind": "Status", "reason": "Forbidden"}', State.UNKNOWN),
+        (500, '{"kind": "Status"}', State.UNKNOWN),
+    ],
+)
+async def test_only_an_object_proves_that_a_runtime_class_exists(
+    server: ApiServer, client: KubeClient, status: int, body: str, state: State
+) -> None:
+    server.always = says(body, status=status)
+    (finding,) = await results(runtime_classes_exist, but(), client)
+    assert finding.state is state
+    before = but(scope=Scope.PRE, installation=Installation.seen_in(()))
+    (finding,) = await results(runtime_classes_exist, before, client)
+    assert finding.state is (State.WARNING if state is State.PROBLEM else state), "KAI may set none"
+
+
+TENANT = "reservation-1-x-kai-resource-reservation-x-red"
+
+
+def tenants_reservation(change: str = "") -> dict[str, Any]:
+    """A reservation pod of a KAI inside a vCluster, as vCluster's syncer copies it to the host."""
+    pod = reservation(namespace="red", phase="Succeeded" if change == "finished" else "Running")
+    pod["metadata"]["name"] = TENANT
+    pod["spec"]["schedulerName"] = "default-scheduler"  # the API server's default
+    pod["metadata"]["labels"]["vcluster.loft.sh/managed-by"] = "red"
+    pod["metadata"]["annotations"] |= {
+        "vcluster.loft.sh/object-namespace": "default" if change == "other" else "kai-resource-reservation",
+        "vcluster.loft.sh/object-host-name": "another" if change == "copied" else TENANT,
+        "vcluster.loft.sh/object-host-namespace": "red",
+    }
+    if change == "without a node":
+        pod["spec"]["nodeName"] = ""
+    elif change == "of a scheduler on the host":
+        pod["spec"]["schedulerName"] = "kai-scheduler"
+    elif change == "of an unlabelled host":
+        pod["metadata"]["namespace"] = "blue"
+        pod["metadata"]["annotations"]["vcluster.loft.sh/object-host-namespace"] = "blue"
+    return pod
+
+
+def hosting(**changes: Any) -> ClusterFacts:
+    pods = [
+        PODS.decode(json.dumps({"metadata": {"name": "p", "namespace": name}})) for name in ("red", "blue")
+    ]
+    labelled = namespace("red", vcluster="true")
+    return but(**{"namespaces": whole(labelled), "synced": whole(*pods), **changes})
+
+
+async def test_both_kais_are_a_warning_that_names_the_pod(server: ApiServer, client: KubeClient) -> None:
+    server.refusals = {"/api/v1/pods": lists(tenants_reservation())}
+    (finding,) = await results(no_kai_inside_vclusters, hosting(), client)
+    assert (finding.check, finding.state) == ("vClusters", State.WARNING)
+    assert f"inside vClusters, too (pod red/{TENANT} of red): a KAI on the host deletes" in finding.what
+    assert finding.advice.startswith("ask the owner of the pod first")
+    without = hosting(installation=Installation.seen_in(()))
+    assert await results(no_kai_inside_vclusters, without, client) == []
+    assert await results(no_kai_inside_vclusters, hosting(namespaces=whole()), client) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["finished", "other", "copied", "without a node", "of a scheduler on the host", "of an unlabelled host"],
+)
+async def test_other_pods_are_not_taken_for_reservation_pods(
+    server: ApiServer, client: KubeClient, change: str
+) -> None:
+    server.refusals = {"/api/v1/pods": lists(tenants_reservation(change))}
+    assert await results(no_kai_inside_vclusters, hosting(), client) == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "why"),
+    [
+        (but(namespaces=whole()), "no namespace has a policy that would change a pod"),
+        (but(namespaces=UNREAD), "the policies are not known"),
+    ],
+)
+async def test_without_a_policy_no_pod_is_created(
+    client: KubeClient, cluster: ClusterFacts, why: str
+) -> None:
+    (finding,) = await results(pods_are_changed, cluster, client)
+    assert (finding.state, finding.what) == (State.UNKNOWN, why)
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        ('admission webhook "validate.kyverno.svc-fail" denied the request: a label is required', State.OK),
+        ("pods \"x\" is forbidden: ValidatingAdmissionPolicy 'labels' with binding 'b' denied request: no", State.OK),
+        ('admission webhook "other" denied the request: failed calling webhook "pods.mutate.kaishare.dev"', State.OK),
+        ('admission webhook "pods.validate.kaishare.dev" denied the request: no', State.PROBLEM),
+        ('admission webhook "admission.kai-scheduler.svc" denied the request: no', State.PROBLEM),
+        ('admission webhook "renamed.example.com" denied the request: no', State.PROBLEM),
+        ('Internal error occurred: failed calling webhook "validate.kyverno.svc-fail": timeout', State.PROBLEM),
+    ],
+)  # fmt: skip
+async def test_a_refusal_is_a_problem_only_if_a_webhook_of_kaishare_or_kai_refuses_or_one_fails(
+    server: ApiServer, client: KubeClient, message: str, state: State
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "/namespaces/a/" in request.path:
+            return await refuses(403, "Forbidden", message)(request)
+        pod = await request.json()
+        pod["metadata"] |= {"labels": {"kai.scheduler/queue": "team-a"}}
+        pod["spec"]["schedulerName"] = "kai-scheduler"
+        return web.Response(text=json.dumps(pod), content_type="application/json")
+
+    server.always = answer
+    policies = whole(namespace("a", mode="enforce"), namespace("b", mode="enforce"))
+    cluster = but(namespaces=policies, validating=whole(validating(name="renamed.example.com")))
+    (finding,) = await results(pods_are_changed, cluster, client)
+    assert finding.state is state
+    assert finding.what.startswith("refused in a: " if state is State.PROBLEM else "in b the pod gets queue")
+    assert bool(finding.advice) is ("failed calling" in message and state is State.PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "words"),
+    [
+        ('{"major": "1", "minor": "30"}', State.OK, "Kubernetes 1.30"),
+        ('{"major": "1", "minor": "36+"}', State.OK, "Kubernetes 1.36"),
+        ('{"major": "2", "minor": "0"}', State.OK, "Kubernetes 2.0"),
+        ('{"major": "1", "minor": "29"}', State.PROBLEM, "Kubernetes 1.29: kaishare needs 1.30 or later"),
+        ('{"major": "1", "minor": "9"}', State.PROBLEM, "Kubernetes 1.9"),
+        ('{"major": "1", "minor": "x"}', State.UNKNOWN, "its release is not known"),
+    ],
+)
+async def test_the_release_of_the_api_server(
+    server: ApiServer, client: KubeClient, version: str, state: State, words: str
+) -> None:
+    server.always = says(version)
+    _, release = await reach(client)
+    (finding,) = kubernetes_is_supported(replace(but(), release=release))
+    assert finding.state is state
+    assert finding.what.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "what", "advice"),
+    [
+        (says("<!DOCTYPE html><p>Log in"), State.PROBLEM, "answers, but not as an API server: GET /version: ", "compare the address"),
+        (says("[]"), State.PROBLEM, "answers, but not as an API server: GET /version: ", "compare the address"),
+        (says(""), State.PROBLEM, "answers, but not as an API server: GET /version: ", "compare the address"),
+        (refuses(302, "Found"), State.PROBLEM, "answers, but not as an API server", "compare the address"),
+        (refuses(401, "Unauthorized"), State.PROBLEM, "does not accept your credentials: GET /version: 401", "log in again; nothing else was checked"),
+        (refuses(403, "Refused"), State.OK, "answers (no version: ", ""),
+        (refuses(404, "Refused"), State.OK, "answers (no version: ", ""),
+    ],
+)  # fmt: skip
+async def test_an_api_server_of_another_kind_or_another_user_is_a_problem(
+    server: ApiServer, client: KubeClient, answer: Answer, state: State, what: str, advice: str
+) -> None:
+    server.always = answer
+    reached, release = await reach(client)
+    assert (reached.state, release) == (state, None)
+    assert what in reached.what
+    assert reached.advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        ('{"status": {"allowed": true}}', State.OK, "may create webhook configurations"),
+        ('{"status": {"allowed": false}}', State.PROBLEM, "may not create mutatingwebhookconfigurations.ad"),
+        ("[]", State.UNKNOWN, "expected a review"),
+    ],
+)
+async def test_the_right_to_create_webhook_configurations(
+    server: ApiServer, client: KubeClient, answer: str, state: State, words: str
+) -> None:
+    server.always = says(answer)
+    (finding,) = await results(caller_may_install, but(), client)
+    assert finding.state is state
+    assert words in finding.what
+
+
+def test_every_check_runs_in_a_scope() -> None:
+    assert all(check.scope for check in command.CHECKS)
