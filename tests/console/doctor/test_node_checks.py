@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from gpuagent.table.next_steps import FOR_PROBLEM
 
 from console.cluster.agents import AgentPod, AgentReading, Received
 from console.doctor.check_results import CheckResult
@@ -21,6 +20,7 @@ from console.doctor.node_checks import (
     response_findings,
 )
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
+from gpuagent.first_acts import FOR_PROBLEM
 from kube.kinds import DAEMON_SETS, Controller, Taint
 from service.text import MOST_LINES
 from tests.support.cluster_facts import alone, but, by_policies, of_kai, whole

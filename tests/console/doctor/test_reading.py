@@ -401,12 +401,15 @@ async def test_an_api_server_of_another_kind_or_another_user_is_a_problem(
     assert reached.advice.startswith(advice)
 
 
+REVIEW = '{"kind": "SelfSubjectAccessReview", "status": {"allowed": %s}}'
+
+
 @pytest.mark.parametrize(
     ("answer", "state", "words"),
     [
-        ('{"status": {"allowed": true}}', State.OK, "may create webhook configurations"),
-        ('{"status": {"allowed": false}}', State.PROBLEM, "may not create mutatingwebhookconfigurations.ad"),
-        ("[]", State.UNKNOWN, "expected a review"),
+        (REVIEW % "true", State.OK, "may create webhook configurations"),
+        (REVIEW % "false", State.PROBLEM, "may not create mutatingwebhookconfigurations.ad"),
+        ("[]", State.UNKNOWN, "expected SelfSubjectAccessReview"),
     ],
 )
 async def test_the_right_to_create_webhook_configurations(
