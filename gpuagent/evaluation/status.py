@@ -113,10 +113,6 @@ class Evaluation:
         )
 
 
-Status = Evaluation
-"""The evaluation at a time: what metrics, API and page read."""
-
-
 def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[str, ...]:
     """Return why the agent is not ready.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from gpuagent.api_types import HISTORY_PATH, SHARES_PATH
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.api import NO_LINKS, PageLinks, history_json, shares_json
 from gpuagent.server.exposition import Metrics, SampleText
 from service.http.authentication import HEALTH_PATHS
@@ -41,7 +41,7 @@ class HttpServer:
     def __init__(
         self,
         *,
-        status: Callable[[], Status],
+        status: Callable[[], Evaluation],
         unhealthy_reason: Callable[[], str],
         metrics: Metrics,
         node: str,

@@ -24,7 +24,7 @@ from gpuagent.api_types import (
     ApiXid,
     HistoryResponse,
 )
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FOR_LOST_GPU, FOR_MISSING_GPU, FOR_PROBLEM, FirstAct, for_gpu
 from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
@@ -57,12 +57,12 @@ MOST_HISTORY_BYTES: Final = 1 << 20
 """Size of the response with the history. 2,048 series of pods on a GPU with 80 GiB have 0.8 MB."""
 
 
-def shares_json(status: Status, *, node: str, is_simulated: bool, links: PageLinks = NO_LINKS) -> bytes:
+def shares_json(status: Evaluation, *, node: str, is_simulated: bool, links: PageLinks = NO_LINKS) -> bytes:
     """Return the whole status as JSON: GPUs, pods, every candidate for a share, verdicts and problems."""
     return msgspec.json.encode(response_of(status, node=node, is_simulated=is_simulated, links=links))
 
 
-def history_json(status: Status, *, node: str) -> bytes:
+def history_json(status: Evaluation, *, node: str) -> bytes:
     """Return the used memory and the share of each pod on each GPU in the last 15 minutes, as JSON.
 
     A series that would exceed MOST_HISTORY_BYTES is left out, and `complete` is false then.
@@ -83,7 +83,7 @@ def history_json(status: Status, *, node: str) -> bytes:
 
 
 def response_of(
-    status: Status, *, node: str, is_simulated: bool, links: PageLinks = NO_LINKS
+    status: Evaluation, *, node: str, is_simulated: bool, links: PageLinks = NO_LINKS
 ) -> AgentResponse:
     """Return the whole status in the types of the API."""
     snapshot = status.snapshot
@@ -188,7 +188,7 @@ def _xid(xid: Xid | None) -> ApiXid | None:
     return ApiXid(xid.code, xid.time) if xid else None
 
 
-def _pods(status: Status, snapshot: Snapshot) -> list[ApiPod]:
+def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
     holdings: dict[str, list[ApiHolding]] = defaultdict(list)
     verdicts: dict[str, list[ApiVerdict]] = defaultdict(list)
     for holding in snapshot.holdings:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import OwnCause
 from gpuagent.server.metric_families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
@@ -129,7 +129,7 @@ class Metrics:
         self._seconds[bisect_left(SECONDS_BUCKETS, seconds)] += 1
         self._seconds_sum += seconds
 
-    def sample_parts(self, status: Status) -> tuple[bytes, ...]:
+    def sample_parts(self, status: Evaluation) -> tuple[bytes, ...]:
         """Return the metrics of GPUs and pods, which depend on the status alone, in parts of a text."""
         page = Exposition()
         if status.snapshot is not None:
@@ -137,7 +137,7 @@ class Metrics:
             self._add_pods(page, status, status.snapshot)
         return page.parts()
 
-    def agent_text(self, status: Status) -> bytes:
+    def agent_text(self, status: Evaluation) -> bytes:
         """Return the metrics of the agent itself: problems, counts, times and the process, as of now."""
         page = Exposition()
         self._add_agent(page, status)
@@ -162,7 +162,7 @@ class Metrics:
                 if value is not None:
                     page.add(family, labels, value)
 
-    def _add_pods(self, page: Exposition, status: Status, snapshot: Snapshot) -> None:
+    def _add_pods(self, page: Exposition, status: Evaluation, snapshot: Snapshot) -> None:
         verdicts = status.verdicts
         pod_labels = _PodLabels(self._node)
         for holding in snapshot.holdings:
@@ -197,7 +197,7 @@ class Metrics:
                     Family.POD_INFO, label_text(POD_INFO, (*values, *_virtual_names(pod_share), *about)), 1
                 )
 
-    def _add_agent(self, page: Exposition, status: Status) -> None:
+    def _add_agent(self, page: Exposition, status: Evaluation) -> None:
         if status.attribution_ok is not None:
             page.add(Family.ATTRIBUTION_OK, "", status.attribution_ok)
         for problem in status.problems:
@@ -310,7 +310,7 @@ def process_figures() -> Iterator[tuple[Family, float]]:
 Key = tuple[object, ...]
 
 
-def content_key(status: Status) -> Key:
+def content_key(status: Evaluation) -> Key:
     """Identify what a status shows: its sample, and the problems, which also change without a new sample.
 
     A sample is identified by its time. A reference to the snapshot would keep it in memory, and its `id` may
@@ -332,12 +332,12 @@ def content_key(status: Status) -> Key:
 class SampleText:
     """The newest text of one format. Not thread-safe: use it in the event loop."""
 
-    def __init__(self, render: Callable[[Status], tuple[bytes, ...]]) -> None:
+    def __init__(self, render: Callable[[Evaluation], tuple[bytes, ...]]) -> None:
         """Set the function that renders the parts of a text; it depends on nothing but the status."""
         self._render = render
         self._newest: tuple[Key, SharedText] | None = None
 
-    def at(self, status: Status) -> SharedText:
+    def at(self, status: Evaluation) -> SharedText:
         """Return the text of a status; render it unless this has been done."""
         key = content_key(status)
         if self._newest is None or self._newest[0] != key:

@@ -22,7 +22,7 @@ from console.cluster.agents import MOST_AT_ONCE, AgentPod, Agents
 from console.doctor.check_results import CheckResult, State, exit_status
 from console.doctor.command import with_link
 from console.policies import PodCounts, read_policies
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.problems import Cause, Problem
 from kube.access import KubeConfig
 from kube.answers import ApiError
@@ -66,11 +66,11 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
-def served_status() -> Status:
+def served_status() -> Evaluation:
     """Return what an agent with one GPU and one pod serves."""
     taken = sample(sampled_gpu((7, 5 * GIB)), origins={7: in_pod("train")})
     snapshot = snapshot_of(taken, pod_share("train", 6 * GIB))
-    return Status(snapshot=snapshot, attribution_ok=True, good_wall_time=snapshot.wall_time)
+    return Evaluation(snapshot=snapshot, attribution_ok=True, good_wall_time=snapshot.wall_time)
 
 
 @pytest.fixture
@@ -257,10 +257,10 @@ async def test_doctor_on_problems_of_nodes_and_agents(
     plane: ControlPlane, admin: Administrator, fleet: AgentFleet
 ) -> None:
     detail = "cannot read \x1b[2J/proc\u202e\nof pid 7"
-    fleet.statuses[3] = Status(
+    fleet.statuses[3] = Evaluation(
         snapshot=None, attribution_ok=False, problems=(Problem(Cause.PROC_DENIED, "", detail),)
     )
-    fleet.statuses[4] = Status(snapshot=None, attribution_ok=None, unready=("no sample yet",))
+    fleet.statuses[4] = Evaluation(snapshot=None, attribution_ok=None, unready=("no sample yet",))
     status = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod_name(4)}/status"
     await admin.merge(status, {"status": pod_status(4, ready=False)})
     bare, unlabelled = "gpu-node-bare", "gpu-node-unlabelled"

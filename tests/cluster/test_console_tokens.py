@@ -20,7 +20,7 @@ from aiohttp import ClientSession, web
 from certs.authority import Authority
 from console.cluster.agents import AGENT_ACCOUNT, AgentPod, AgentReading, Agents
 from console.cluster.token_request import REPLACE_SECONDS, TOKEN_SECONDS
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.agent_server import AUDIENCE
 from kube.client import KubeClient
 from kube.tokens import TokenAuthorizer
@@ -339,7 +339,7 @@ async def guarded(
 
 @contextlib.asynccontextmanager
 async def fleet_of(
-    plane: ControlPlane, count: int, status: Status, security: Any
+    plane: ControlPlane, count: int, status: Evaluation, security: Any
 ) -> AsyncIterator[AgentFleet]:
     async with (
         agent_fleet(count, status, security) as fleet,

@@ -16,7 +16,7 @@ from typing import ClassVar
 import pytest
 from aiohttp import web
 
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.agent_server import AUDIENCE, HttpServer
 from gpuagent.server.exposition import Metrics
 from kube.client import KubeClient
@@ -47,7 +47,7 @@ class Recorded(Authentication):
 
 @contextlib.asynccontextmanager
 async def agent(authentication: Authentication | None = None) -> AsyncIterator[Address]:
-    status = Status(snapshot=None, attribution_ok=None)
+    status = Evaluation(snapshot=None, attribution_ok=None)
     metrics = Metrics(node=NODE, is_simulated=True)
     port = HttpServer(
         status=lambda: status, unhealthy_reason=str, metrics=metrics, node=NODE, is_simulated=True,

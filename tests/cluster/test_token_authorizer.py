@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.agent_server import AUDIENCE, HttpServer
 from gpuagent.server.exposition import Metrics
 from kube.client import KubeClient
@@ -72,7 +72,7 @@ class AgentPort:
 @asynccontextmanager
 async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPort]:
     """Run an agent's port whose checks go through a hostile API server with this service account."""
-    status = Status(snapshot=None, attribution_ok=None)
+    status = Evaluation(snapshot=None, attribution_ok=None)
     stream, clock = io.BytesIO(), [1000.0]
     log = JsonLog(stream)
     async with KubeClient(server.access(token)) as client, aiohttp.ClientSession(trust_env=False) as session:
@@ -252,7 +252,7 @@ async def test_an_agent_without_the_right_to_review_says_so(
 @pytest.mark.parametrize("path", [AUTHENTICATION_REVIEWS, ACCESS_REVIEWS])
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<html>", b"[]", b'{"kind":"Status","status":"Success"}', b'{"kind":"TokenReview"}'],
+    [b"", b"<html>", b"[]", b'{"kind":"Evaluation","status":"Success"}', b'{"kind":"TokenReview"}'],
     ids=str,
 )
 async def test_an_answer_that_is_no_review_refuses(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.agent_server import HttpServer
 from gpuagent.server.exposition import Metrics
 from service.http.limits import Address
@@ -76,7 +76,7 @@ class AgentFleet:
 
     addresses: dict[str, Address] = field(default_factory=dict)
     """Server by pod address, as IP:PORT."""
-    statuses: dict[int, Status] = field(default_factory=dict)
+    statuses: dict[int, Evaluation] = field(default_factory=dict)
     """What each agent serves; a test may replace it."""
     servers: list[HttpServer] = field(default_factory=list)
     """Server by number of the node."""
@@ -84,7 +84,7 @@ class AgentFleet:
 
 @contextlib.asynccontextmanager
 async def agent_fleet(
-    count: int, status: Status, security: Callable[[int], PortSecurity] = lambda _: OPEN_PORT
+    count: int, status: Evaluation, security: Callable[[int], PortSecurity] = lambda _: OPEN_PORT
 ) -> AsyncIterator[AgentFleet]:
     """Run the agents of nodes 0 to `count` - 1, and one of node `count` that never answers.
 
@@ -107,7 +107,7 @@ async def agent_fleet(
 
 
 def _server(fleet: AgentFleet, number: int) -> HttpServer:
-    def status() -> Status:
+    def status() -> Evaluation:
         return fleet.statuses[number]
 
     node = node_name(number)

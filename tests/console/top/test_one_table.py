@@ -14,7 +14,7 @@ from console.top.fleet import Arrangement, arrange
 from console.top.layout import CELLS
 from console.top.pod_rows import PodRow
 from console.top.text import as_text
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.server.agent_server import HttpServer
 from gpuagent.server.exposition import Metrics
@@ -157,7 +157,7 @@ MODEL = """(async (answer) => {
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)")
 async def test_the_page_has_the_same_rows_in_the_same_order(answer: dict[str, Any], tmp_path: Path) -> None:
-    status = Status(snapshot=None, attribution_ok=None)
+    status = Evaluation(snapshot=None, attribution_ok=None)
     port = HttpServer(
         status=lambda: status, unhealthy_reason=str, metrics=Metrics(node="n", is_simulated=False), node="n",
         is_simulated=False, log=JsonLog(BytesIO()),

@@ -1,10 +1,10 @@
-"""Status at one time: no stale figures, and a reason for each missing figure."""
+"""Evaluation at one time: no stale figures, and a reason for each missing figure."""
 
 from dataclasses import replace
 
 import pytest
 
-from gpuagent.evaluation.status import Evaluation, Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.verdicts.flagging import Judge
@@ -25,11 +25,11 @@ def node(*problems: Problem, at: float = 10.0) -> Snapshot:
     return snapshot_of(taken, pod_share("train", GIB), pod_share("serve", GIB, gpus=(B,)))
 
 
-def status(now: float, evaluation: Evaluation | None, *, silent: float = 0.0) -> Status:
+def status(now: float, evaluation: Evaluation | None, *, silent: float = 0.0) -> Evaluation:
     return (evaluation or Evaluation()).at(now, started_at=0.0, interval=INTERVAL, pods_silent_for=silent)
 
 
-def causes(status_now: Status) -> list[tuple[str, str]]:
+def causes(status_now: Evaluation) -> list[tuple[str, str]]:
     return [(problem.cause, problem.gpu_uuid) for problem in status_now.problems]
 
 

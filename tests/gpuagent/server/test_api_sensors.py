@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.evaluation.history import History
-from gpuagent.evaluation.status import Evaluation, Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.gpus.gpu_reading import LostGpu, Sensors, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.api import shares_json
@@ -19,7 +19,7 @@ NONE = {
 }  # fmt: skip
 
 
-def status_of(*snapshots: Snapshot) -> Status:
+def status_of(*snapshots: Snapshot) -> Evaluation:
     """Return the status after these samples."""
     history = History(interval=5)
     for snapshot in snapshots:
@@ -29,7 +29,7 @@ def status_of(*snapshots: Snapshot) -> Status:
     return evaluation.at(newest.taken_at, started_at=0, interval=5, pods_silent_for=0)
 
 
-def api(status: Status) -> Any:
+def api(status: Evaluation) -> Any:
     return json.loads(shares_json(status, node="n", is_simulated=False))
 
 

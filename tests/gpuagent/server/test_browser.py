@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gpuagent.evaluation.history import History
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
@@ -64,7 +64,7 @@ class Node:
             log=JsonLog(io.BytesIO()),
         )
 
-    def next_status(self) -> Status:
+    def next_status(self) -> Evaluation:
         self.requests += 1
         return incident(self.requests)
 
@@ -77,14 +77,14 @@ async def url() -> AsyncIterator[str]:
     await node.port.stop()
 
 
-def incident(number: int) -> Status:
+def incident(number: int) -> Evaluation:
     """Return a node with everything that the page can show, with another queue at each call."""
     judge, history = Judge(grace=60, interval=60, longest_gap=1000), History(interval=5)
     for at in (number + 0.0, number + 15.0, number + 45.0, number + 90.0):
         snapshot = _sampled(number, at)
         verdicts, _ = judge.judge(snapshot)
         history.record(snapshot)
-    return Status(
+    return Evaluation(
         snapshot=snapshot,
         verdicts=verdicts,
         problems=(Problem(Cause.NVML, B, "GpuIsLost"), Problem(Cause.MEMORY_UNKNOWN, A, "unknown " * 40)),
@@ -323,7 +323,7 @@ async def test_a_page_whose_name_is_rebound_to_localhost_reads_nothing(browser: 
 
     Chromium maps the name once, so a server in front hands out the page and passes everything else on.
     """
-    status = Status(snapshot=None, attribution_ok=None)
+    status = Evaluation(snapshot=None, attribution_ok=None)
     metrics = Metrics(node="node-1", is_simulated=True)
     port = HttpServer(
         status=lambda: status, unhealthy_reason=str, metrics=metrics, node="node-1", is_simulated=True,

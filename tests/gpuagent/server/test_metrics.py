@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuagent.evaluation.status import Evaluation, Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FOR_FLAG, FOR_PROBLEM
 from gpuagent.gpus.gpu_reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
@@ -49,7 +49,7 @@ from tests.support.samples import (
 ROOT = Path(__file__).parents[3]
 
 
-def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
+def status_of(*snapshots: Snapshot, now: float | None = None) -> Evaluation:
     """The status after these samples, with a grace of 10 s and an interval of 5 s."""
     judge = Judge(grace=10, interval=5, longest_gap=15)
     evaluation: Evaluation | None = None
@@ -73,7 +73,7 @@ class StubWatch:
         self.restarts = Counter(restarts)
 
 
-def text_of(status: Status, *, is_simulated: bool = False, **sources: Any) -> str:
+def text_of(status: Evaluation, *, is_simulated: bool = False, **sources: Any) -> str:
     metrics = Metrics(node="node-1", is_simulated=is_simulated, **sources)
     metrics.observe_sample(0.003)
     return b"".join([*metrics.sample_parts(status), metrics.agent_text(status)]).decode()
@@ -188,7 +188,7 @@ def test_a_simulated_node_is_marked() -> None:
         pytest.param(status_of(snapshot_of(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A)]), TRAIN)), "kaishare_pod_(?!info)|GPU-aaaaaaaa[^}]*model", f'problem{{reason="nvml",gpu_uuid="{A}"}}', id="one GPU lost"),
     ],
 )  # fmt: skip
-def test_unknown_figures_are_absent_and_have_a_reason(status: Status, absent: str, left: str) -> None:
+def test_unknown_figures_are_absent_and_have_a_reason(status: Evaluation, absent: str, left: str) -> None:
     lines = [line for line in text_of(status).splitlines() if not line.startswith("#")]
     assert [line for line in lines if re.search(absent, line)] == []
     assert [line for line in lines if left in line]
@@ -418,7 +418,7 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
         assert f"\n| `{reason.event_reason}` | `{reason}` |" in documented
 
 
-def pods_of(status: Status) -> dict[str, Any]:
+def pods_of(status: Evaluation) -> dict[str, Any]:
     answer = json.loads(shares_json(status, node="node-1", is_simulated=False))
     return {each["name"]: each for each in answer["pods"]}
 

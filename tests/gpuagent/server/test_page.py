@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.evaluation.history import MAX_SERIES, History
-from gpuagent.evaluation.status import Status
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.snapshot import Holding
 from gpuagent.serve_options import _LONGEST_ADDRESS, parse_address, parse_runbooks
 from gpuagent.server.api import MOST_HISTORY_BYTES, PageLinks, history_json, response_of
@@ -97,7 +97,7 @@ def test_the_chart_accepts_what_the_option_accepts() -> None:
 
 def test_the_api_has_the_links() -> None:
     links = PageLinks(runbooks="https://git.example.com/k/", fleet="https://g.example.com/d?var-node={node}")
-    status = Status(snapshot=None, attribution_ok=None)
+    status = Evaluation(snapshot=None, attribution_ok=None)
     response = response_of(status, node="a/b c", is_simulated=False, links=links)
     assert response.runbooks_url == "https://git.example.com/k/docs/runbooks.md"
     assert response.fleet_url == "https://g.example.com/d?var-node=a%2Fb%20c"
@@ -107,7 +107,7 @@ def test_the_api_has_the_links() -> None:
 
 def test_a_gpu_that_was_never_seen_is_a_problem() -> None:
     snapshot = replace(snapshot_of(sample(gpu())), labelled_gpus=3)
-    response = response_of(Status(snapshot=snapshot, attribution_ok=True), node="n", is_simulated=False)
+    response = response_of(Evaluation(snapshot=snapshot, attribution_ok=True), node="n", is_simulated=False)
     (problem,) = response.problems
     assert (problem.reason, problem.gpu_uuid) == ("gpu-missing", "")
     assert "nvidia.com/gpu.count says 3, and the agent knows 1 GPU." in problem.detail
@@ -132,7 +132,7 @@ def test_the_history_is_at_most_1_mib(pods: int, used: int, is_complete: bool) -
             pod_uids=frozenset(share.pod.uid for share in shares),
         )
         history.record(snapshot)
-    body = history_json(Status(snapshot=snapshot, attribution_ok=True, history=history), node="n" * 253)
+    body = history_json(Evaluation(snapshot=snapshot, attribution_ok=True, history=history), node="n" * 253)
     assert len(body) <= MOST_HISTORY_BYTES
     document = json.loads(body)
     assert document["complete"] is is_complete
