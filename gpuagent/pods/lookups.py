@@ -44,7 +44,7 @@ class FetchTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class LookupKind:
     """A kind of object to fetch."""
 
     resource: str
@@ -84,7 +84,7 @@ class Fetcher:
     def __init__(
         self,
         client: KubeClient,
-        kind: Kind,
+        kind: LookupKind,
         *,
         on_change: Callable[[], None],
         log: JsonLog,
@@ -212,13 +212,13 @@ class Fetcher:
             self.availability.update(Unavailable(resource=self._kind.resource, reason=reason, line=line))
 
 
-NODES: Final = Kind(
+NODES: Final = LookupKind(
     resource="nodes",
     decode=labels_decoder("Node", objects.Node),
     without="GPU memory is the driver's figure instead of the node label that KAI uses",
     again_seconds=300.0,
 )
-NAMESPACES: Final = Kind(
+NAMESPACES: Final = LookupKind(
     resource="namespaces",
     decode=labels_decoder("Namespace", objects.Namespace),
     without="namespaces cannot enable eviction or set their own grace, and pods have no names of a vCluster",

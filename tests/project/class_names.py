@@ -12,11 +12,18 @@ from tests.project.sources import ROOT, modules
 _SAME_OBJECT: Final = "the same Kubernetes object; the agent's copy has only the fields that the agent reads"
 
 SHARED: Final = {
+    "BindRequest": _SAME_OBJECT,
     "Container": _SAME_OBJECT,
+    "ContainerState": _SAME_OBJECT,
+    "ContainerStatus": _SAME_OBJECT,
+    "Event": "an Event of Kubernetes: one that is written, and one that was read",
     "Metadata": _SAME_OBJECT,
     "Metrics": "each service has its own metrics",
     "Namespace": _SAME_OBJECT,
+    "Node": _SAME_OBJECT,
     "Owner": _SAME_OBJECT,
+    "Pod": _SAME_OBJECT,
+    "PodSpec": _SAME_OBJECT,
     "PodStatus": _SAME_OBJECT,
     "Resources": _SAME_OBJECT,
     "Settings": "each service has its own settings",
