@@ -84,7 +84,7 @@ async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
             for path, text in (
                 ("/metrics", "kaishare_pod_gpu_memory"),
                 ("/api/v1/shares", uid),
-                ("/", "half"),
+                ("/", "page.js"),
             ):
                 for headers in ({"Authorization": f"Bearer {reader}"}, {"X_Kaishare_Token": ours}):
                     await until(
@@ -101,7 +101,7 @@ async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
             top = [sys.executable, "-m", "console", "top", "--url", running.url, "--once", "--token-file=-"]
             for given, wanted, word in (
                 (ours, 0, "half"),
-                (reader, 2, "the agent refuses the token of --token-file: the token is not valid"),
+                (reader, 2, "the agent refuses the token of --token-file: 401, the token is not valid"),
                 ("", 2, "not a token"),
             ):
                 process = await asyncio.to_thread(

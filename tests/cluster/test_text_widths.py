@@ -142,6 +142,8 @@ async def test_every_line_of_every_command_fits_80_columns(
             lines = done.out.splitlines()
             if "explain" in command and "text" in command:
                 lines = list(without_diffs(lines))
+            if command[-1] == "table":  # no name of explain's table is cut in a pipe
+                lines = [line for line in lines if line.startswith(" ")]
             if done.status != 2:  # the one line of an error is not wrapped
                 lines += done.err.splitlines()
             assert [line for line in lines if width(line) > 80] == [], command
