@@ -63,6 +63,11 @@ class Event:
     """A second object, in any namespace."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
 
 def event_name(about: str, *parts: str) -> str:
     """Return an Event name that begins with the object's name and is always the same for the same parts.
@@ -84,10 +89,9 @@ async def create_event(
     count: int = 1,
     **options: Any,
 ) -> None:
-    """Create an Event with a new name, in the form of core/v1 recorders; times are Unix seconds.
+    """Create an Event as recorders of core/v1 do; times are Unix seconds, options those of `request`.
 
-    It has no eventTime, because API servers require further fields together with one. Options and errors are
-    those of `KubeClient.request`.
+    It has no eventTime, because API servers require further fields together with one.
     """
     document = {
         "apiVersion": "v1",
@@ -178,7 +182,7 @@ class EventWriter:
             host: name of the node; empty if it does not matter.
             on_result: called with an Event's reason and its result: `created`, `updated`, `dropped` (full
                 queue) or `failed`. Equal Events in the queue are combined and have one result.
-            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
+            on_trouble: the report of an `OngoingProblem`.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
             timing: limits; None uses the defaults.
@@ -245,7 +249,7 @@ class EventWriter:
 
     def _queue(self, new: _Waiting) -> None:
         """Append an Event to the queue, and combine it with an equal one in the queue."""
-        key = (new.event.namespace, new.event.name)
+        key = new.event.key
         if same := self._waiting.pop(key, None):
             newest = max(same, new, key=lambda waiting: waiting.last_at)
             new = replace(
@@ -302,7 +306,7 @@ class EventWriter:
     async def _create_or_patch(self, waiting: _Waiting) -> str:
         """Write one Event; return `created` or `updated`. Raises as `KubeClient.request`."""
         event = waiting.event
-        known = self._counts.get((event.namespace, event.name))
+        known = self._counts.get(event.key)
         if known is not None and await self._patch(waiting, known):
             return "updated"
         try:
@@ -340,9 +344,8 @@ class EventWriter:
         return True
 
     def _remember(self, event: Event, count: int) -> None:
-        key = (event.namespace, event.name)
-        self._counts[key] = count
-        self._counts.move_to_end(key)
+        self._counts[event.key] = count
+        self._counts.move_to_end(event.key)
         if len(self._counts) > self._timing.max_remembered:
             self._counts.popitem(last=False)
 
@@ -359,16 +362,6 @@ _MOST_EVENTS: Final = 10_000
 """Maximum number of Events in one list."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
-    """An Event as the API server stores it."""
-
-    seconds_old: float
-    """Age by the API server's own times: of its answer and of the Event's creation, exact to 3 s. Clients
-    cannot write the time of creation."""
-    annotations: Mapping[str, str]
-
-
 class _Metadata(Struct, frozen=True, rename="camel"):
     creation_timestamp: Time
     annotations: dict[str, str] | None = None
@@ -383,10 +376,12 @@ _event = msgspec.json.Decoder(_Event)
 
 async def list_events(
     client: KubeClient, namespace: str, *, reason: str, component: str, about_uid: str
-) -> list[StoredEvent]:
-    """Return the Events of one reason and component about one object, oldest first.
+) -> list[tuple[float, Mapping[str, str]]]:
+    """Return age in seconds and annotations of the Events of one reason about one object, oldest first.
 
-    Raises as `KubeClient.list_objects`, and Unreachable without a valid date of an Event or of the answer.
+    The age is by the API server's times of its answer and of the Event's creation, exact to 3 s; clients
+    cannot write the time of creation. Raises as `KubeClient.list_objects`, and Unreachable without a valid
+    date of an Event or of the answer.
     """
     path = f"/api/v1/namespaces/{namespace}/events"
     selector = f"reason={reason},reportingComponent={component},involvedObject.uid={about_uid}"
@@ -399,11 +394,7 @@ async def list_events(
     now = client.server_time()
     if now is None:
         raise Unreachable(f"GET {path}: an answer without a date")
-    decoded.sort(key=lambda event: event.metadata.creation_timestamp)
+    listed = sorted((event.metadata for event in decoded), key=lambda each: each.creation_timestamp)
     return [
-        StoredEvent(
-            seconds_old=max((now - event.metadata.creation_timestamp).total_seconds(), 0.0),
-            annotations=event.metadata.annotations or {},
-        )
-        for event in decoded
+        (max((now - each.creation_timestamp).total_seconds(), 0.0), each.annotations or {}) for each in listed
     ]

@@ -39,6 +39,7 @@ class ObjectMetadata(Struct):
     name: str = ""
     namespace: str = ""
     resourceVersion: str = ""
+    annotations: Raw = Raw()
 
 
 class _Object(Struct):
@@ -50,28 +51,37 @@ class _Event(Struct):
     object: Raw
 
 
-class _BookmarkMetadata(Struct):
-    annotations: dict[str, str] = {}
-
-
-class _Bookmark(Struct):
-    metadata: _BookmarkMetadata
-
-
 _event = msgspec.json.Decoder(_Event)
 _object = msgspec.json.Decoder(_Object)
-_bookmark = msgspec.json.Decoder(_Bookmark)
+_annotations = msgspec.json.Decoder(dict[str, str])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WatchEvent:
     """One event of a watch, other than an error."""
 
+    type: str
     metadata: ObjectMetadata
     object: bytes
-    is_bookmark: bool = False
-    is_deletion: bool = False
-    ends_initial_events: bool = False
+
+    @property
+    def is_bookmark(self) -> bool:
+        """Whether the event has a version alone, and no object."""
+        return self.type == "BOOKMARK"
+
+    @property
+    def changed_object(self) -> bytes | None:
+        """The object; None if it is deleted."""
+        return None if self.type == "DELETED" else self.object
+
+    @property
+    def ends_initial_events(self) -> bool:
+        """Whether it is the bookmark after the initial events."""
+        try:
+            annotations = _annotations.decode(self.metadata.annotations) if self.is_bookmark else {}
+        except MALFORMED:
+            return False
+        return annotations.get(_INITIAL_EVENTS_END) == "true"
 
 
 class UnreadableObject(Exception):
@@ -95,17 +105,10 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
     if event.type not in _TYPES:
         raise Unreachable(f"{request_line}: not an event: unknown type {one_line(event.type)}")
     item = shallow_object(event.object)
-    is_bookmark = event.type == "BOOKMARK"
-    return WatchEvent(
-        metadata=read_metadata(item, request_line, is_bookmark=is_bookmark),
-        object=item,
-        is_bookmark=is_bookmark,
-        is_deletion=event.type == "DELETED",
-        ends_initial_events=is_bookmark and _ends_initial_events(item),
-    )
+    return WatchEvent(event.type, read_metadata(item, request_line, event.type == "BOOKMARK"), item)
 
 
-def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) -> ObjectMetadata:
+def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> ObjectMetadata:
     """Decode an object's metadata; raise UnreadableObject if the bytes are not an object with a name.
 
     A bookmark may lack the name.
@@ -117,13 +120,6 @@ def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) 
     if not metadata.resourceVersion or not (metadata.name or is_bookmark):
         raise UnreadableObject(f"{request_line}: not an object: name or resourceVersion is missing")
     return metadata
-
-
-def _ends_initial_events(bookmark: bytes) -> bool:
-    try:
-        return _bookmark.decode(bookmark).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
-    except MALFORMED:
-        return False
 
 
 T = TypeVar("T")
@@ -459,10 +455,10 @@ class Watch(Generic[T]):
                     if event.ends_initial_events:
                         self._replace(initial, event.metadata.resourceVersion)
                     elif not event.is_bookmark:
-                        self._put(initial, event.metadata, None if event.is_deletion else event.object)
+                        self._put(initial, event.metadata, event.changed_object)
                 else:
                     if not event.is_bookmark:
-                        self._put(self.objects, event.metadata, None if event.is_deletion else event.object)
+                        self._put(self.objects, event.metadata, event.changed_object)
                         is_changed = True
                     self._resource_version = self._not_older_than = event.metadata.resourceVersion
                     self._resource_version_at = self._clock()
