@@ -70,11 +70,7 @@ class InCluster:
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the service account.
-
-        Raises:
-            AccessError: the process does not run in a pod, or the pod has no service account.
-        """
+        """Read the service account; AccessError if there is none, as outside a pod."""
         host, port = (environment.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
         if not host or not port:
             raise AccessError("not in a cluster: KUBERNETES_SERVICE_HOST and _PORT are not set")
@@ -97,9 +93,7 @@ class InCluster:
     def trust(self) -> ssl.SSLContext:
         """Return a TLS context that trusts the CA in the current file.
 
-        Raises:
-            AccessError: the file has changed and cannot be read, or contains no CA. Raised once for a change;
-                then the last valid CA is used, and each call tries to read the file again.
+        AccessError once for a change to no readable CA; then the last one is used, and each call tries again.
         """
         has_changed = self._ca.changed()
         if has_changed or self._is_ca_unread:
@@ -115,8 +109,7 @@ class InCluster:
     async def headers(self, *, refused: Headers | None = None) -> Headers:
         """Return the token, which is read again every 10 s. The kubelet replaces it long before it expires.
 
-        Raises:
-            AccessError: the server refused the last token, and the file cannot be read.
+        AccessError if the server refused the last token, and the file cannot be read.
         """
         if refused is not None or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
             self._read_at = self._clock()
@@ -178,11 +171,7 @@ class KubeConfig:
 
 
 async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
-    """Return the access to an API server: the given kubeconfig, the service account, or `$KUBECONFIG`.
-
-    The service account is used only if neither a kubeconfig nor a context is given. Raises AccessError if no
-    access is configured.
-    """
+    """Return the given kubeconfig or context, else the service account, else `$KUBECONFIG`."""
     if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()
     return await KubeConfig.load(kubeconfig, context)

@@ -1,7 +1,6 @@
 """Events (core/v1): written in the background, so that the caller never waits, and listed by component."""
 
 import asyncio
-import contextlib
 import hashlib
 import math
 import time
@@ -25,10 +24,9 @@ from service.text import printable, shorten_utf8
 _LONGEST_MESSAGE: Final = 1024
 """Maximum size in bytes of UTF-8: the limit of events.k8s.io/v1, which `kubectl describe` shows in full."""
 _HASH_DIGITS: Final = 16
-_NAMESPACE_ENDS: Final = "NamespaceTerminating"
-"""Cause of a 403 for a namespace that is being deleted (Kubernetes 1.36.3 `api/core/v1/types.go`)."""
 _REFUSED: Final = "refused"
 """Kind of the problem of refused Events. The texts differ by the Events' names."""
+_REFUSED_SECONDS: Final = 60.0
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 """HTTP statuses after which another attempt may succeed."""
 
@@ -123,7 +121,7 @@ class EventTiming:
     """Limits of an `EventWriter`; times are seconds."""
 
     max_waiting: int = 256
-    """Maximum queue length. When the queue is full, the oldest Event is dropped."""
+    """Maximum queue length; a further Event replaces the oldest one."""
     max_remembered: int = 1024
     """Maximum number of written Events whose counts are remembered."""
     per_second: float = 2.0
@@ -146,13 +144,6 @@ class _Waiting:
     """Unix time."""
     last_at: float
     times: int = 1
-    refusals: Backoff | None = None
-    """Back-off of this Event alone; None if its namespace has not refused it."""
-
-    @property
-    def due_at(self) -> float:
-        """Time of the next attempt on the monotonic clock; minus infinity if it need not wait."""
-        return self.refusals.due_at if self.refusals else -math.inf
 
 
 class EventWriter:
@@ -202,6 +193,8 @@ class EventWriter:
         self._idle = asyncio.Event()
         self._idle.set()
         self._trouble = OngoingProblem(on_trouble)
+        self._refused_until = -math.inf
+        """Time until which a written Event does not end the problem of refused ones."""
 
     @property
     def waiting(self) -> int:
@@ -220,32 +213,22 @@ class EventWriter:
 
     async def run(self) -> None:
         """Write queued Events until cancelled; the remaining ones are lost."""
-        backoff = self._new_backoff()
+        timing = self._timing
+        backoff = Backoff(first=timing.first_pause, most=timing.longest_pause, jitter=JITTER_DOWN)
         while True:
-            await self._until_due()
+            if not self._waiting:
+                self._idle.set()
+                self._has_new.clear()
+                await self._has_new.wait()
             await asyncio.sleep(self._bucket.seconds_until_next())
             if not self._bucket.take():
                 continue
-            key = min(self._waiting, key=lambda key: self._waiting[key].due_at)  # the first of equal ones
-            wait = await self._write(self._waiting.pop(key))
+            _, waiting = self._waiting.popitem(last=False)
+            wait = await self._write(waiting)
             if wait is None:
                 backoff.reset()
             else:
                 await asyncio.sleep(backoff.step(at_least=wait))
-
-    async def _until_due(self) -> None:
-        """Wait until an Event is due."""
-        while True:
-            due_at = min((waiting.due_at for waiting in self._waiting.values()), default=math.inf)
-            seconds = due_at - self._clock()
-            if seconds <= 0:
-                return
-            if not self._waiting:
-                self._idle.set()
-            self._has_new.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds if self._waiting else None):
-                    await self._has_new.wait()
 
     def _queue(self, new: _Waiting) -> None:
         """Append an Event to the queue, and combine it with an equal one in the queue."""
@@ -257,7 +240,6 @@ class EventWriter:
                 queued_at=min(same.queued_at, new.queued_at),
                 first_at=min(same.first_at, new.first_at),
                 times=same.times + new.times,
-                refusals=same.refusals or new.refusals,
             )
         self._waiting[key] = new
         self._idle.clear()
@@ -269,39 +251,33 @@ class EventWriter:
     async def _write(self, waiting: _Waiting) -> float | None:
         """Write an Event; return None if others need not wait, else the seconds that the server asks to wait.
 
-        A missing right concerns all Events. Another 403 delays only its own Event, because it may concern one
-        namespace, such as a quota of Events.
+        A missing right concerns all Events. Another 403 concerns one namespace, such as a quota of Events,
+        and its Event fails at once. The problem of such Events ends only after a while without another one.
         """
         reason = waiting.event.reason
         try:
             result = await self._create_or_patch(waiting)
         except REQUEST_ERRORS as error:
-            is_refused = isinstance(error, ApiError) and error.is_forbidden and not error.user
-            self._trouble.update(str(error), kind=_REFUSED if is_refused else None)
-            retry_after = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-            give_up_after = self._give_up_after(error)
+            give_up_after, retry_after, kind = self._timing.give_up_after, 0.0, None
+            self._refused_until = -math.inf
+            if isinstance(error, ApiError):
+                retry_after = error.retry_after or 0.0
+                if error.is_forbidden and error.user:
+                    give_up_after = self._timing.give_up_after_forbidden
+                elif error.status not in _LATER:
+                    give_up_after = 0.0
+                if error.is_forbidden and not error.user:
+                    kind, self._refused_until = _REFUSED, self._clock() + _REFUSED_SECONDS
+            self._trouble.update(str(error), kind=kind)
             if self._clock() - waiting.queued_at < give_up_after:
-                if is_refused:
-                    waiting.refusals = waiting.refusals or self._new_backoff()
-                    waiting.refusals.back_off(self._clock(), at_least=retry_after)
                 self._queue(waiting)  # at the end of the queue, as the error may concern only this one
             else:
                 self._on_result(reason, "failed")
-            return None if is_refused or not give_up_after else retry_after
-        if not any(other.refusals for other in self._waiting.values()):
+            return retry_after if give_up_after else None
+        if self._clock() >= self._refused_until:
             self._trouble.update("")
         self._on_result(reason, result)
         return None
-
-    def _new_backoff(self) -> Backoff:
-        return Backoff(first=self._timing.first_pause, most=self._timing.longest_pause, jitter=JITTER_DOWN)
-
-    def _give_up_after(self, error: Exception) -> float:
-        """Return the time of retries after an error, in seconds."""
-        if isinstance(error, ApiError) and error.is_forbidden and _NAMESPACE_ENDS not in error.causes:
-            return self._timing.give_up_after_forbidden
-        is_passing = not isinstance(error, ApiError) or error.status in _LATER
-        return self._timing.give_up_after if is_passing else 0.0
 
     async def _create_or_patch(self, waiting: _Waiting) -> str:
         """Write one Event; return `created` or `updated`. Raises as `KubeClient.request`."""

@@ -208,10 +208,9 @@ class Watch(Generic[T]):
         Args:
             client: for the API server.
             resource: the resource to follow.
-            read: decodes an object's JSON; returns None to omit the object. It raises ValueError, or an error
-                of msgspec, if it cannot decode the object, whose last readable version then stays.
-            on_change: called with all objects after the whole state has been read, and once for each batch of
-                changes.
+            read: decodes an object's JSON; None omits the object. After ValueError, or an error of msgspec,
+                the object's last readable version stays.
+            on_change: called with all objects once they have been read, and for each batch of changes.
             on_trouble: called with one line when the problem changes, and with "" when it is resolved.
             on_unreadable: called with one line for each version of an object that cannot be decoded.
             clock: monotonic seconds.
@@ -222,7 +221,7 @@ class Watch(Generic[T]):
         self.restarts: Counter[str] = Counter()
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
         self.unreadable = 0
-        """Number of objects whose name could not be decoded, so that they were skipped."""
+        """Number of objects that were skipped, because not even their names could be decoded."""
         self._skipped = 0
         """The same, since the last whole state began."""
         self.objects: dict[Key, T] = {}
@@ -412,8 +411,8 @@ class Watch(Generic[T]):
     def _forget_old_version(self) -> None:
         """Read the whole state next if no version has come for the time of a watch.
 
-        The API server sends bookmarks, but none to a watch that began at a version newer than the server's,
-        as after a restore of etcd (Kubernetes 1.36.3). Such a watch is silent although objects change.
+        A watch that began at a version newer than the server's, as after a restore of etcd, has no bookmarks
+        and is silent although objects change (Kubernetes 1.36.3).
         """
         if self._clock() - self._resource_version_at >= self._timing.watch * _WHOLE_WATCH:
             self._resource_version = ""
@@ -488,12 +487,8 @@ class Watch(Generic[T]):
         self._on_unreadable(str(error))
 
     def _replace(self, objects: dict[Key, T], version: str) -> None:
-        """Replace the known objects by a complete new state.
-
-        Raises:
-            Unreachable: all its objects were skipped, so the answer does not come from an API server.
-        """
-        if not objects and self._skipped:
+        """Replace the known objects by a complete new state."""
+        if not objects and self._skipped:  # such an answer does not come from an API server
             raise Unreachable(f"{self._request_line}: not a list: no object can be decoded")
         self.objects = objects
         self._resource_version = self._not_older_than = version
