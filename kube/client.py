@@ -108,9 +108,9 @@ class KubeClient:
         return self._access.namespace
 
     def server_time(self) -> datetime | None:
-        """Return the API server's time, exact to a second or two; None before the first answer.
+        """Return the API server's time, exact to a second or two; None before the first successful answer.
 
-        A monotonic clock continues the last successful answer's time. This machine's wall clock is not used.
+        A monotonic clock continues the last answer's time. This machine's wall clock is not used.
         """
         if self._dated is None:
             return None
@@ -146,10 +146,8 @@ class KubeClient:
     ) -> bytes:
         """Send a request. After a 401 it is repeated once with renewed credentials.
 
-        Raises:
-            ApiError: the answer is an error.
-            Unreachable: there is no valid answer.
-            kube.access.AccessError: there are no credentials, or they were not sent and are asked for.
+        ApiError for an answer that is an error, Unreachable without a valid answer, and AccessError if there
+        are no credentials, or they were not sent and are asked for.
         """
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         limit = aiohttp.ClientTimeout(total=seconds)

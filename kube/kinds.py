@@ -82,7 +82,6 @@ class FullMeta(ObjectMeta, frozen=True, rename="camel"):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
         return self.namespace, self.name
 
 
@@ -143,7 +142,6 @@ class Affinity(Struct, frozen=True, rename="camel"):
     node_affinity: _NodeAffinity | None = None
 
     def selects(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node may run the pod; True without a required node affinity."""
         required = self.node_affinity.required if self.node_affinity else None
         if required is None:
             return True
@@ -191,7 +189,6 @@ class Container(Struct, frozen=True, rename="camel"):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command line, without the image's entry point."""
         return *(self.command or ()), *(self.args or ())
 
 
@@ -260,22 +257,18 @@ class PodStatus(Struct, frozen=True, rename="camel"):
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:
-        """The init containers, then the containers."""
         return (*(self.init_container_statuses or ()), *(self.container_statuses or ()))
 
     def condition(self, kind: str) -> PodCondition | None:
-        """Return a condition by its type."""
         return next((each for each in self.conditions or () if each.type == kind), None)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the condition Ready is True."""
         condition = self.condition("Ready")
         return condition is not None and condition.status == "True"
 
     @property
     def restarts(self) -> int:
-        """The restarts of all containers."""
         return sum(container.restart_count for container in self.container_statuses or ())
 
     @property
@@ -310,7 +303,6 @@ class Pod(PartialObject, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        """Name of the pod."""
         return self.metadata.name
 
     @cached_property
@@ -333,7 +325,6 @@ class Pod(PartialObject, frozen=True, dict=True):
 
     @property
     def queue_label(self) -> str:
-        """The queue that the pod names; empty if it names none."""
         return self.metadata.labels.get(keys.QUEUE_LABEL, "")
 
     @property
@@ -343,7 +334,6 @@ class Pod(PartialObject, frozen=True, dict=True):
 
     @property
     def claim_names(self) -> tuple[str, ...]:
-        """Names of the PersistentVolumeClaims that the pod mounts."""
         volumes = (volume.persistent_volume_claim for volume in self.spec.volumes or ())
         return tuple(volume.claim_name for volume in volumes if volume is not None)
 
@@ -497,17 +487,14 @@ class Event(PartialObject, frozen=True, rename="camel"):
 
     @property
     def times(self) -> int:
-        """How often it was told."""
         return max(self.count or (self.series.count if self.series else 0), 1)
 
     @property
     def first(self) -> datetime | None:
-        """When it was told first."""
         return self.first_timestamp or self.event_time or self.metadata.creation_timestamp
 
     @property
     def last(self) -> datetime | None:
-        """When it was told last."""
         return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
 
 
@@ -554,7 +541,6 @@ class PodOwner(PartialObject, frozen=True):
 
     @property
     def has_template(self) -> bool:
-        """Whether the object has a pod template in `spec.template`."""
         return isinstance(self.spec.template, dict)
 
     def label(self, key: str) -> str:
@@ -583,7 +569,6 @@ class Controller(PartialObject, frozen=True):
 
     @property
     def template(self) -> PodSpec:
-        """`spec` of its pods."""
         return self.spec.template.spec
 
 

@@ -100,12 +100,9 @@ class Login:
 
 
 async def log_in(where: str, context: str | None = None) -> Login:
-    """Read the files of `$KUBECONFIG`'s form and log in; missing ones are skipped if one exists.
+    """Read the files of `$KUBECONFIG`'s form and log in, or raise AccessError.
 
-    A credential plugin has no time limit, because it may wait for a person.
-
-    Raises:
-        AccessError: the kubeconfig is incomplete or wrong, or a credential plugin fails.
+    Missing files are skipped if one exists. A plugin has no time limit, because it may wait for a person.
     """
     chosen, cluster, user = _select(where, context)
     with cluster.checking("server: expected https://HOST:PORT"):
@@ -240,11 +237,8 @@ async def _credentials(user: Entry, cluster: Entry, ca: bytes) -> tuple[str, byt
     name, password = user.text("username"), user.text("password")
     token = user.data("tokenFile").decode(errors="replace").strip() or user.text("token")  # as client-go
     if not token and (name or password):
-        return (
-            "Basic " + base64.b64encode(f"{name}:{password}".encode(errors="replace")).decode(),
-            certificate,
-            key,
-        )
+        basic = base64.b64encode(f"{name}:{password}".encode(errors="replace")).decode()
+        return f"Basic {basic}", certificate, key
     if not token and user.values.get("auth-provider"):
         with user.checking("auth-provider: only oidc with a valid id-token, which kubectl renews"):
             provider = user.values["auth-provider"]
@@ -285,9 +279,8 @@ async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
     place = Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
     with place.checking(one_line(plugin.text("installHint")) or "cannot be started"):
-        variables = {
-            each["name"]: each.get("value", "") for each in plugin.get("env", list[dict[str, str]], [])
-        }
+        entries = plugin.get("env", list[dict[str, str]], [])
+        variables = {entry["name"]: entry.get("value", "") for entry in entries}
         process = await asyncio.create_subprocess_exec(
             str(plugin.folder / command) if os.sep in command else command,
             *plugin.get("args", list[str], []),

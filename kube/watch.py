@@ -166,22 +166,17 @@ class WatchTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """The resource that a watch follows."""
+    """The resource that a watch follows: its name in metrics, path of the list, and the query."""
 
     name: str
-    """The resource's name in metrics."""
     path: str
-    """Path of the list, such as `/api/v1/pods`."""
     params: Mapping[str, str] = field(default_factory=dict)
-    """Query parameters, such as selectors."""
     accept: str = "application/json"
     """Media type; `kube.kinds.METADATA_ONLY` omits spec and status."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The reason for the end of one stream."""
-
     cause: str
     problem: str
     retry_after: float = 0.0
@@ -262,9 +257,8 @@ class Watch(Generic[T]):
     def seconds_since_contact(self) -> float:
         """Return the time since the last message about the resource; infinite before the first.
 
-        A stream that stays open for `healthy_after` counts, and each event. Errors do not count, because they
-        say nothing about the objects. Incomplete initial events do not count either, because the known
-        objects do not change before their end.
+        A stream that stays open for `healthy_after` counts, and each event. Errors say nothing about the
+        objects and do not count, nor do incomplete initial events, before whose end no object changes.
         """
         return float("inf") if self._contact_at is None else self._clock() - self._contact_at
 
@@ -420,8 +414,7 @@ class Watch(Generic[T]):
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Process initial events until the whole state is complete; the known objects stay until then.
 
-        After any failure, such as an early end or a time-out, the next attempt uses a list, which may take
-        longer and may be older.
+        After any failure the next attempt uses a list, which may take longer and may be older.
         """
         objects: dict[Key, T] = {}
         self._skipped = 0

@@ -38,13 +38,7 @@ INTERRUPTED: Final = 130
 def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Exception], ...] = ()) -> int:
     """Run a command line with usable standard streams; return its exit status.
 
-    Args:
-        name: the program's name, for its error line.
-        run: the command; returns the exit status.
-        unusable: error types besides UsageError whose message is one line for the user.
-
-    Raises:
-        SystemExit: the option --help or --version was given.
+    UsageError and the errors of type `unusable` end it with one line. SystemExit after --help and --version.
     """
     one_line: tuple[type[Exception], ...] = (UsageError, *unusable)
     _prepare_streams()
@@ -71,9 +65,7 @@ def write_output(text: str) -> bool:
     """Write and flush standard output; return whether it still has a reader.
 
     A closed pipe, as after `explain | head -1`, is no error: the command continues and keeps its exit status.
-
-    Raises:
-        UsageError: standard output cannot be written: it is closed, or its disk is full.
+    UsageError if standard output is closed, or its disk is full.
     """
     try:
         if text:  # an empty write also fails on a full disk
@@ -113,11 +105,7 @@ def output_has_colour() -> bool:
 
 
 def output_failed(error: OSError) -> None:
-    """Redirect standard output to /dev/null after a failed write.
-
-    Raises:
-        UsageError: the failure is not a closed pipe.
-    """
+    """Redirect standard output to /dev/null after a failed write; UsageError unless a pipe is closed."""
     _discard(sys.stdout)
     if not isinstance(error, BrokenPipeError):
         raise UsageError(f"standard output: {error.strerror or error}") from None
@@ -229,11 +217,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises a one-line UsageError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Report invalid options.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise UsageError."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
@@ -250,11 +234,7 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def namespace_name(text: str) -> str:
-    """Read the name of a namespace.
-
-    Raises:
-        ValueError: no namespace can have the name; the message is one line.
-    """
+    """Read the name of a namespace; ValueError, in one line, if no namespace can have it."""
     if not is_dns_label(text):
         raise ValueError(
             f"{quoted(text)} is not the name of a namespace; allowed: a-z, 0-9 and -, at most 63 characters"
@@ -263,9 +243,5 @@ def namespace_name(text: str) -> str:
 
 
 def namespace_names(text: str) -> frozenset[str]:
-    """Read a comma-separated list of namespaces; the list may be empty.
-
-    Raises:
-        ValueError: no namespace can have the name of an item, such as `a b`; the message is one line.
-    """
+    """Read a comma-separated list of namespaces, which may be empty; raises as `namespace_name`."""
     return frozenset(namespace_name(item.strip()) for item in text.split(",") if item.strip())

@@ -73,15 +73,9 @@ def decode_deep(decode: Callable[[bytes | Raw], _T], text: bytes | Raw) -> _T:
     """Decode JSON of up to 10,000 levels, as deep as an API server stores it.
 
     The interpreter's recursion limit is raised meanwhile. Where that has no effect (Python 3.12 and 3.13),
-    deep values are replaced by null, which costs up to 0.4 s per MiB.
+    deep values are replaced by null, which costs up to 0.4 s per MiB. RecursionError if that does not help.
 
-    Args:
-        decode: decodes JSON; raises RecursionError if it is nested too deep. It skips deep values or keeps
-            them as `msgspec.Raw`, because other code cannot walk deep lists and dicts.
-        text: JSON, or any other bytes, which the decoder refuses.
-
-    Raises:
-        RecursionError: the text is nested too deep even so.
+    The decoder skips deep values or keeps them as `msgspec.Raw`: other code cannot walk deep lists and dicts.
     """
     try:
         return decode(text)

@@ -69,11 +69,7 @@ class ListSplitter:
         self._object_start = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the objects that end in the next chunk.
-
-        Raises:
-            MalformedList: the bytes so far are not the beginning of a list.
-        """
+        """Yield the objects that end in the next chunk; MalformedList if it cannot be a list."""
         self._text += chunk
         while bracket := self._next_bracket():
             if bracket in b"{[":
@@ -98,11 +94,7 @@ class ListSplitter:
             raise MalformedList(f"an object of more than {LONGEST_OBJECT} bytes")
 
     def finish(self) -> ListMetadata:
-        """Return the list's metadata after the last chunk.
-
-        Raises:
-            MalformedList: the list is incomplete, or is not a list.
-        """
+        """Return the list's metadata after the last chunk; MalformedList if it is incomplete or no list."""
         try:
             whole = _list.decode(self._text.decode())  # as text: msgspec skips strings unchecked
         except MALFORMED as error:

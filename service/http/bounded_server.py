@@ -293,8 +293,7 @@ class HttpConnection(RequestHandler):
     ) -> web.StreamResponse:
         """Build the last answer, to bytes that are not HTTP; aiohttp's method logs and sends those bytes.
 
-        Raises:
-            ConnectionResetError: the connection is lost, or a part of an answer is written.
+        ConnectionResetError if the connection is lost, or a part of an answer is written.
         """
         self._server.table.answered(self, self._now())
         is_partly_written = request.writer.output_size > 0
@@ -351,12 +350,8 @@ class BoundedServer:
     ) -> None:
         """Create a server; call `listen` to start it. Needs a running event loop.
 
-        Args:
-            answer: answers a request, and handles its own errors except those of the connection.
-            refuse: builds the answer to bytes that are not an HTTP request, from a status and one line.
-            limits: limits of connections.
-            log: receives problems of accepting connections.
-            context: TLS; None for a port without TLS.
+        `answer` handles its own errors, except those of the connection. `refuse` builds the answer to bytes
+        that are not an HTTP request, from a status and one line.
         """
         self._loop = asyncio.get_running_loop()
         self._manager = web.Server(self._answer)
@@ -390,11 +385,7 @@ class BoundedServer:
         return self._last_accepted > self._loop.time() - self._limits.recent_seconds
 
     async def listen(self, address: Address) -> Address:
-        """Listen on an address; return the address in use (port 0 selects a free port).
-
-        Raises:
-            OSError: listening on the address fails.
-        """
+        """Listen on an address; return the address in use (port 0 selects a free port). May raise OSError."""
         try:
             self._listeners = await open_listeners(address, buffer_bytes=self._limits.socket_buffer_bytes)
         except OSError as error:
@@ -410,13 +401,7 @@ class BoundedServer:
         """Stop listening, complete the requests in flight, and close all other connections.
 
         Answers must close their connections from now on. A connection that was opened or used within the last
-        second may still send a request.
-
-        Args:
-            seconds: longest wait for requests in flight.
-
-        Returns:
-            number of requests that were aborted after that time.
+        second may still send a request. Returns the number of requests that were aborted after `seconds`.
         """
         if self._sweep is not None:
             self._sweep.cancel()

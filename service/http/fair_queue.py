@@ -61,10 +61,7 @@ class FairQueue:
     async def take(self, peer: str, size: int = 0, *, order: int | None = None) -> None:
         """Wait for a turn for a number of bytes.
 
-        Args:
-            peer: the peer.
-            size: number of bytes.
-            order: order among the peer's tasks, lower ones first; None for the number of bytes.
+        By default a peer's tasks with fewer bytes come first, otherwise those of the lower `order`.
         """
         if self.try_take(peer, size):
             return

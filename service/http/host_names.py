@@ -70,11 +70,7 @@ class HostNames:
 
 
 def parse_host_name(text: str) -> str:
-    """Return a host name in the form that `HostNames` compares: lower case, without a final dot.
-
-    Raises:
-        ValueError: the text is not a host name; the message is one line.
-    """
+    """Return a host name in lower case, without a final dot; ValueError, in one line, for another text."""
     name = text.removesuffix(".")
     if not _NAME.fullmatch(name):
         raise ValueError(

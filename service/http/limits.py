@@ -118,9 +118,6 @@ def descriptors_for_connections() -> int:
     """Raise the limit of open files; return the number of descriptors available for connections.
 
     A low limit is halved between service and connections, so that both work under `ulimit -n 64`.
-
-    Raises:
-        OSError: /proc/self/fd cannot be read.
     """
     limit = raise_descriptor_limit()
     return max(0, limit - min(RESERVED_DESCRIPTORS, limit // 2) - len(list(Path("/proc/self/fd").iterdir())))
@@ -135,11 +132,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read `127.0.0.1:8443`, `[::1]:8443`, or `:8443` for all addresses.
-
-        Raises:
-            ValueError: the text has another form.
-        """
+        """Read `127.0.0.1:8443`, `[::1]:8443`, or `:8443` for all addresses; ValueError for another form."""
         host, colon, port = text.rpartition(":")
         if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 65535:
             raise ValueError(f"{quoted(text)} is not HOST:PORT, such as 127.0.0.1:8443")
@@ -159,14 +152,7 @@ async def open_listeners(address: Address, *, buffer_bytes: int | None = None) -
     """Listen on every address of a host; an empty host means all addresses, IPv4 and IPv6.
 
     Port 0 selects a free port, the same for all addresses. An address family that the machine lacks is
-    skipped.
-
-    Args:
-        address: host and port.
-        buffer_bytes: size of the kernel's buffers of each connection; None for the kernel's default.
-
-    Raises:
-        OSError: the host is unknown, or listening on an address fails.
+    skipped. OSError if the host is unknown, or listening on an address fails.
     """
     resolved = await asyncio.get_running_loop().getaddrinfo(
         address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

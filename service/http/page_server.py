@@ -192,16 +192,9 @@ class PageServer:
         host_names: HostNames | None = None,
         security: PortSecurity = OPEN_PORT,
     ) -> Address:
-        """Listen on an address; return the address in use (port 0 selects a free port).
+        """Listen on an address; return the address in use (port 0 selects a free port). May raise OSError.
 
-        Args:
-            address: host and port.
-            limits: limits of connections.
-            host_names: accepted hosts; None for every host.
-            security: TLS, and the check of tokens.
-
-        Raises:
-            OSError: listening on the address fails.
+        Without `host_names` every host is accepted.
         """
         self._host_names = host_names
         self._max_page_bytes = limits.max_page_bytes

@@ -58,15 +58,7 @@ def client_context(**trusted: Any) -> ssl.SSLContext:
 def load_pem(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load a certificate and its key from memory, although `ssl` reads only files.
 
-    No key is written to a disk, if possible.
-
-    Args:
-        context: the context.
-        certificate: PEM, optionally followed by its chain.
-        key: PEM, unencrypted.
-
-    Raises:
-        OSError: the pair cannot be loaded (`ssl.SSLError` too).
+    No key is written to a disk, if possible. OSError (`ssl.SSLError` too) if the pair cannot be loaded.
     """
     with _as_file(certificate + b"\n" + key) as file:
         # Without a password function OpenSSL would ask for the pass phrase on the terminal.
@@ -79,9 +71,6 @@ def _as_file(content: bytes) -> Iterator[str]:
 
     If the kernel, a sandbox or the build of Python (such as python-build-standalone) does not support that,
     a private temporary file is used and deleted.
-
-    Raises:
-        OSError: neither kind of file can be created.
     """
     try:
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
@@ -117,18 +106,15 @@ class TlsFiles:
         check: Callable[[], Mapping[str, str]] = dict,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the files.
+        """Read the certificate, which its chain may follow, and its key in PEM; raises TlsFilesError.
 
         Args:
-            certificate: PEM file of the certificate, which its chain may follow.
-            key: PEM file of the unencrypted key.
+            certificate: path of the certificate.
+            key: path of the unencrypted key.
             log: the log.
             check: called before a pair is served; returns fields for the log, or raises OSError or ValueError
                 to refuse the pair.
             on_failure: called once for each problem of changed files.
-
-        Raises:
-            TlsFilesError: they cannot be used.
         """
         self._certificate, self._key = certificate, key
         self._log = log
@@ -168,11 +154,8 @@ class TlsFiles:
                 if str(error) != self._reload_problem:
                     self._reload_problem = str(error)
                     self._on_failure()
-                    self._log(
-                        "certificate not reloaded, keeping the last valid one",
-                        ERROR,
-                        problem=self._reload_problem,
-                    )
+                    message = "certificate not reloaded, keeping the last valid one"
+                    self._log(message, ERROR, problem=self._reload_problem)
             else:
                 self._reload_problem = ""
                 self._log("certificate reloaded", certificate=str(self._certificate), **self._fields)
