@@ -24,15 +24,12 @@ class UsageError(ValueError):
 
 UNUSABLE: Final = 2
 """Exit status for invalid input or unusable output."""
-
-DEFAULT_COLUMNS: Final = 80
-"""Width of text that is not written to a terminal."""
-
-LEAST_COLUMNS: Final = 40
-"""Smallest width for which text is formatted; a narrower terminal wraps it."""
-
 INTERRUPTED: Final = 130
 """Exit status after Ctrl-C."""
+DEFAULT_COLUMNS: Final = 80
+"""Width of text that is not written to a terminal."""
+LEAST_COLUMNS: Final = 40
+"""Smallest width for which text is formatted; a narrower terminal wraps it."""
 
 
 def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Exception], ...] = ()) -> int:
@@ -119,7 +116,9 @@ def _prepare_streams() -> None:
     lost log lines are still counted.
     """
     for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_RDONLY)):
-        if _is_closed(descriptor):
+        try:
+            os.fstat(descriptor)
+        except OSError:
             os.open(os.devnull, mode)  # gets the lowest free number, which is this one
             os.set_inheritable(descriptor, True)
     if sys.stdin is None:
@@ -131,14 +130,6 @@ def _prepare_streams() -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the exit
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-
-
-def _is_closed(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return True
-    return False
 
 
 def write_note(line: str) -> None:

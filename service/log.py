@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import orjson
 
@@ -20,12 +20,9 @@ LEVELS: Final = (DEBUG, INFO, WARNING, ERROR)
 """All levels; the least severe first."""
 
 LINE_BYTES: Final = 16 * 1024
-"""Longest line in bytes, including its newline: containerd splits longer ones
-(max_container_log_line_size)."""
-
+"""Longest line in bytes, with its newline: containerd splits longer ones (max_container_log_line_size)."""
 TEXT_CHARACTERS: Final = 8192
 """Longest text of a field, in characters."""
-
 _ITEM_CHARACTERS: Final = 256
 _ITEMS: Final = 16
 _NAME_CHARACTERS: Final = 64
@@ -95,8 +92,7 @@ def _scalar(value: Any, characters: int) -> Scalar:
     if isinstance(value, Enum):
         value = value.value
     if value is None or type(value) in (bool, float):
-        scalar: Scalar = value
-        return scalar
+        return cast(Scalar, value)
     if type(value) is int:
         # orjson cannot encode larger ones, and formatting a large integer takes quadratic time.
         return value if -(2**63) <= value < 2**64 else f"an integer of {value.bit_length()} bits"

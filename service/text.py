@@ -18,15 +18,11 @@ MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 ELLIPSIS: Final = "…"
 """Last character of a shortened text."""
-
 LONGEST_LINE: Final = 300
 """Default limit of a line, in characters."""
-
 LONGEST_VALUE: Final = 48
 """Default limit of a value within a sentence, in characters."""
-
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-
 _BLANKS: Final = 4
 """Characters read for each character kept, where runs of whitespace collapse."""
 
@@ -128,7 +124,6 @@ def _printable(text: str) -> str:
 
 MOST: Final = 5
 """Largest number of names in a line."""
-
 MOST_LINES: Final = 10
 """Largest number of findings of one kind."""
 

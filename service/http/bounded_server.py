@@ -167,9 +167,7 @@ Prometheus and browsers do. A parsed head takes up to five times its bytes.
 MAX_REQUEST_LINE_BYTES: Final = 8190
 MAX_FIELD_BYTES: Final = 8191
 """Longest header field. Differs from `MAX_REQUEST_LINE_BYTES`, since aiohttp's error has only the limit."""
-
 MAX_FIELDS: Final = 64
-
 _TLS_BUFFER_BYTES: Final = 32 * 1024
 
 
@@ -325,10 +323,8 @@ many accepted ones and as many aborted ones may briefly hold a descriptor, besid
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
 """Bytes of a review that cost as much as a TLS handshake, about 0.7 ms."""
-
 _RETRY_SECONDS: Final = 0.2
 """Pause before accepting again while no descriptor is free."""
-
 _TLS_SHUTDOWN_SECONDS: Final = 1.0
 _STOP_SWEEP_SECONDS: Final = 0.02
 

@@ -8,12 +8,10 @@ from itertools import count
 from typing import Final
 
 _COST: Final = 4096
-"""Cost of a request without its bytes. A turn costs so much, and as much more as it has bytes to work on."""
-
+"""Cost of a turn without the bytes that it has to work on; each of them costs 1."""
 _EACH_ITERATION: Final = 128 * 1024
 """Cost of the turns in one iteration of the event loop; one turn may exceed it. 50 ms a MiB is the bound of a
 review's CPU."""
-
 _Ticket = tuple[int, int, int, asyncio.Future[None]]
 """Order among the tasks of a peer, running number, cost, and the result."""
 

@@ -105,10 +105,7 @@ def plain_port_limits(max_connections: int) -> ConnectionLimits:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard limit; return the new limit.
-
-    Each connection needs a descriptor, and the usual soft limit is 1024.
-    """
+    """Raise the soft limit of open files, usually 1024, to the hard limit; return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard

@@ -67,10 +67,9 @@ def load_pem(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Provide bytes as a file in memory.
+    """Provide bytes as a file in memory, else as a private temporary file, which is deleted.
 
-    If the kernel, a sandbox or the build of Python (such as python-build-standalone) does not support that,
-    a private temporary file is used and deleted.
+    A kernel, a sandbox or a build of Python (such as python-build-standalone) may not support the first.
     """
     try:
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
