@@ -102,11 +102,6 @@ class Taint(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
-    @property
-    def keeps_pods_away(self) -> bool:
-        """Whether a pod without a toleration does not get onto the node."""
-        return self.effect in ("NoSchedule", "NoExecute")
-
 
 class Toleration(Struct, frozen=True):
     key: str = ""
@@ -515,7 +510,7 @@ class Node(PartialObject, frozen=True):
     @property
     def taints(self) -> tuple[Taint, ...]:
         """The taints that keep pods without a toleration away."""
-        return tuple(taint for taint in self.spec.taints or () if taint.keeps_pods_away)
+        return tuple(each for each in self.spec.taints or () if each.effect in ("NoSchedule", "NoExecute"))
 
     @property
     def gpus(self) -> int:

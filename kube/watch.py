@@ -56,40 +56,12 @@ _object = msgspec.json.Decoder(_Object)
 _annotations = msgspec.json.Decoder(dict[str, str])
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
-    """One event of a watch, other than an error."""
-
-    type: str
-    metadata: ObjectMetadata
-    object: bytes
-
-    @property
-    def is_bookmark(self) -> bool:
-        """Whether the event has a version alone, and no object."""
-        return self.type == "BOOKMARK"
-
-    @property
-    def changed_object(self) -> bytes | None:
-        """The object; None if it is deleted."""
-        return None if self.type == "DELETED" else self.object
-
-    @property
-    def ends_initial_events(self) -> bool:
-        """Whether it is the bookmark after the initial events."""
-        try:
-            annotations = _annotations.decode(self.metadata.annotations) if self.is_bookmark else {}
-        except MALFORMED:
-            return False
-        return annotations.get(_INITIAL_EVENTS_END) == "true"
-
-
 class UnreadableObject(Exception):
     """An object of a list or of a watch cannot be decoded; the message is one line with the reason."""
 
 
-def read_event(line: bytes, request_line: str) -> WatchEvent:
-    """Decode a line of a watch. An object that is nested too deep for a decoder is shortened.
+def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, bytes]:
+    """Return type, metadata and object of a line. An object that is too deep for a decoder is shortened.
 
     Raises:
         ApiError: the line is an error of the API server.
@@ -105,7 +77,7 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
     if event.type not in _TYPES:
         raise Unreachable(f"{request_line}: not an event: unknown type {one_line(event.type)}")
     item = shallow_object(event.object)
-    return WatchEvent(event.type, read_metadata(item, request_line, event.type == "BOOKMARK"), item)
+    return event.type, read_metadata(item, request_line, event.type == "BOOKMARK"), item
 
 
 def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> ObjectMetadata:
@@ -120,6 +92,13 @@ def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> 
     if not metadata.resourceVersion or not (metadata.name or is_bookmark):
         raise UnreadableObject(f"{request_line}: not an object: name or resourceVersion is missing")
     return metadata
+
+
+def _ends_initial_events(bookmark: ObjectMetadata) -> bool:
+    try:
+        return _annotations.decode(bookmark.annotations).get(_INITIAL_EVENTS_END) == "true"
+    except MALFORMED:
+        return False
 
 
 T = TypeVar("T")
@@ -439,20 +418,21 @@ class Watch(Generic[T]):
         try:
             for line in lines:
                 try:
-                    event = read_event(line, self._request_line)
+                    kind, metadata, item = read_event(line, self._request_line)
                 except UnreadableObject as error:
                     self._skip(error)
                     continue
-                if not self._resource_version and initial is not None:
-                    if event.ends_initial_events:
-                        self._replace(initial, event.metadata.resourceVersion)
-                    elif not event.is_bookmark:
-                        self._put(initial, event.metadata, event.changed_object)
+                value = None if kind == "DELETED" else item
+                if initial is not None and not self._resource_version:
+                    if kind != "BOOKMARK":
+                        self._put(initial, metadata, value)
+                    elif _ends_initial_events(metadata):
+                        self._replace(initial, metadata.resourceVersion)
                 else:
-                    if not event.is_bookmark:
-                        self._put(self.objects, event.metadata, event.changed_object)
+                    if kind != "BOOKMARK":
+                        self._put(self.objects, metadata, value)
                         is_changed = True
-                    self._resource_version = self._not_older_than = event.metadata.resourceVersion
+                    self._resource_version = self._not_older_than = metadata.resourceVersion
                     self._resource_version_at = self._clock()
                     self._record_contact()
                 await self._loop_yield.maybe_yield()

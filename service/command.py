@@ -69,7 +69,9 @@ def write_output(text: str) -> bool:
             sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        output_failed(error)
+        _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise UsageError(f"standard output: {error.strerror or error}") from None
         return False
     return True
 
@@ -99,13 +101,6 @@ def columns_of(stream: TextIO) -> int:
 def output_has_colour() -> bool:
     """Whether standard output may be coloured: it is a terminal, and `NO_COLOR` is unset or empty."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def output_failed(error: OSError) -> None:
-    """Redirect standard output to /dev/null after a failed write; UsageError unless a pipe is closed."""
-    _discard(sys.stdout)
-    if not isinstance(error, BrokenPipeError):
-        raise UsageError(f"standard output: {error.strerror or error}") from None
 
 
 def _prepare_streams() -> None:

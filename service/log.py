@@ -167,14 +167,11 @@ class JsonLog:
 
     def failure(self, message: str, error: BaseException, **fields: Any) -> None:
         """Write an internal error; its traceback is one field."""
-        self(message, ERROR, **fields, traceback=_traceback(error))
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return shortened_traceback(traceback.format_exception(error))
-    except Exception as again:  # noqa: BLE001 - such as a RecursionError close to the recursion limit
-        return f"{type(error).__name__}; no traceback: {type(again).__name__}"
+        try:
+            text = shortened_traceback(traceback.format_exception(error))
+        except Exception as again:  # noqa: BLE001 - such as a RecursionError close to the recursion limit
+            text = f"{type(error).__name__}; no traceback: {type(again).__name__}"
+        self(message, ERROR, **fields, traceback=text)
 
 
 LINES_PER_SECOND: Final = 1.0

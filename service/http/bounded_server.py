@@ -169,15 +169,8 @@ MAX_FIELD_BYTES: Final = 8191
 """Longest header field. Differs from `MAX_REQUEST_LINE_BYTES`, since aiohttp's error has only the limit."""
 MAX_FIELDS: Final = 64
 _TLS_BUFFER_BYTES: Final = 32 * 1024
-
-
-def limit_tls_buffers() -> None:
-    """Give each later TLS connection of this process a buffer of 32 KiB.
-
-    asyncio gives 256 KiB to every connection, idle or not: 2,000 connections used 600 MiB. A client in this
-    process needs 0.05 s more CPU for 100 MB (measured).
-    """
-    SSLProtocol.max_size = _TLS_BUFFER_BYTES
+"""asyncio gives 256 KiB to every connection, idle or not: 2,000 connections used 600 MiB. A client in this
+process needs 0.05 s more CPU for 100 MB (measured)."""
 
 
 class HttpConnection(RequestHandler):
@@ -269,8 +262,9 @@ class HttpConnection(RequestHandler):
         """Whether one of the messages after the first `count` has a head that is too long."""
         if self._head_bytes + received <= MAX_HEAD_BYTES:  # the usual case
             return False
-        new = [message for message, _ in list(self._messages)[count:]]
-        return any(_head_bytes(each) > MAX_HEAD_BYTES for each in new if isinstance(each, RawRequestMessage))
+        new = (message for message, _ in list(self._messages)[count:])
+        heads = (message.raw_headers for message in new if isinstance(message, RawRequestMessage))
+        return any(sum(len(name) + len(value) for name, value in head) > MAX_HEAD_BYTES for head in heads)
 
     def pause_writing(self) -> None:
         """Pause the answer until the client has read more, and report the stall."""
@@ -300,10 +294,6 @@ class HttpConnection(RequestHandler):
         response = self._server.refuse(*_refusal(status, exc))
         response.force_close()
         return response
-
-
-def _head_bytes(message: RawRequestMessage) -> int:
-    return sum(len(name) + len(value) for name, value in message.raw_headers)
 
 
 def _refusal(status: int, error: BaseException | None) -> tuple[int, str]:
@@ -358,7 +348,7 @@ class BoundedServer:
         self._tls: dict[str, Any] = {}
         """TLS options of a connection."""
         if context is not None:
-            limit_tls_buffers()
+            SSLProtocol.max_size = _TLS_BUFFER_BYTES  # of each later TLS connection of this process
             self._tls = {
                 "ssl": context,
                 "ssl_handshake_timeout": limits.head_seconds,

@@ -19,9 +19,8 @@ LoadCertificate = Callable[[ssl.SSLContext], None]
 class ReplaceableContext:
     """An SSLContext whose certificate is replaced atomically.
 
-    Loading a mismatched pair into a live context breaks the context, and an old key of another type stays in
-    it (measured with OpenSSL 3.0). Each pair therefore gets its own context, and the outer context passes
-    every handshake to the newest one.
+    A mismatched pair would break a live context, and an old key of another type stays in it (measured with
+    OpenSSL 3.0). So each pair has its own context, and the outer one passes every handshake to the newest.
     """
 
     def __init__(self, load: LoadCertificate) -> None:
