@@ -147,10 +147,9 @@ class _Waiting:
 
 
 class EventWriter:
-    """Writes Events one after the other.
+    """Writes Events one after the other, with the rights to create and patch them alone.
 
-    It needs only the rights to create and patch Events, because it remembers counts instead of reading them.
-    The count of an existing Event of another process therefore continues at 2.
+    It remembers counts and does not read them, so that of another process' Event continues at 2.
     """
 
     def __init__(  # noqa: PLR0913 - two of them are clocks
@@ -167,23 +166,15 @@ class EventWriter:
     ) -> None:
         """Set up the queue; call `run` to start writing.
 
-        Args:
-            client: for the API server.
-            component: the source of the Events, which `kubectl describe` shows as From.
-            host: name of the node; empty if it does not matter.
-            on_result: called with an Event's reason and its result: `created`, `updated`, `dropped` (full
-                queue) or `failed`. Equal Events in the queue are combined and have one result.
-            on_trouble: the report of an `OngoingProblem`.
-            clock: monotonic seconds.
-            wall_clock: Unix seconds.
-            timing: limits; None uses the defaults.
+        `kubectl describe` shows the component as From; the host is the name of a node. `on_result` gets an
+        Event's reason and `created`, `updated`, `dropped` (full queue) or `failed`, once for equal Events in
+        the queue. `on_trouble` is the report of an `OngoingProblem`.
         """
         self._client = client
         self._component = component
         self._host = host
         self._on_result = on_result
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self._clock, self._wall_clock = clock, wall_clock
         self._timing = timing or EventTiming()
         self._bucket = TokenBucket(per_second=self._timing.per_second, burst=self._timing.burst, clock=clock)
         self._waiting: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -54,30 +54,31 @@ class _TokenStatus(Struct):
     audiences: Sequence[str] = ()
 
 
-class _TokenReview(Struct):
-    status: _TokenStatus
-
-
-class _AccessReview(Struct):
-    status: AccessStatus
-
-
-ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
-_token_review = msgspec.json.Decoder(_TokenReview)
-_access_review = msgspec.json.Decoder(_AccessReview)
+
+
+class _Review(Struct, Generic[ValueT]):
+    status: ValueT
+
+
+_token_review = msgspec.json.Decoder(_Review[_TokenStatus])
+_access_review = msgspec.json.Decoder(_Review[AccessStatus])
 
 
 async def _review(
-    client: KubeClient, path: str, spec: object, decoder: "msgspec.json.Decoder[ReviewT]", **options: Any
-) -> ReviewT:
+    client: KubeClient,
+    path: str,
+    spec: object,
+    decoder: msgspec.json.Decoder[_Review[ValueT]],
+    seconds: float,
+) -> ValueT:
     """Create a review, which the API server answers with its status. Raises as `KubeClient.request`."""
     kind, version = _KINDS[path], path.removeprefix("/apis/").rpartition("/")[0]
     body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
-    answer = await client.request("POST", path, body=body, **options)
+    answer = await client.request("POST", path, body=body, seconds=seconds)
     expect_kind(answer, kind, f"POST {path}")
-    return decode_answer(decoder, answer, f"POST {path}", expected=kind)
+    return decode_answer(decoder, answer, f"POST {path}", expected=kind).status
 
 
 async def review_right(
@@ -94,7 +95,7 @@ async def review_right(
     attributes |= {"subresource": subresource} if subresource else {}
     attributes |= {"namespace": namespace} if namespace else {}
     spec = {"resourceAttributes": attributes}
-    return (await _review(client, OWN_REVIEWS, spec, _access_review)).status
+    return await _review(client, OWN_REVIEWS, spec, _access_review, 10.0)
 
 
 ALLOWED_SECONDS: Final = 60.0
@@ -257,8 +258,7 @@ class TokenAuthorizer:
             "extra": user.extra,
             "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
         }
-        review = await _review(self._client, ACCESS_REVIEWS, spec, _access_review, seconds=CHECK_SECONDS)
-        status = review.status
+        status = await _review(self._client, ACCESS_REVIEWS, spec, _access_review, CHECK_SECONDS)
         if not status.allowed or status.denied:
             problem = (
                 f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
@@ -271,8 +271,7 @@ class TokenAuthorizer:
         spec: dict[str, object] = {"token": token}
         if audience is not None:
             spec["audiences"] = [audience]
-        client, limit = self._client, CHECK_SECONDS
-        status = (await _review(client, AUTHENTICATION_REVIEWS, spec, _token_review, seconds=limit)).status
+        status = await _review(self._client, AUTHENTICATION_REVIEWS, spec, _token_review, CHECK_SECONDS)
         # The list is empty if the authenticator knows no audiences; the token is then for the API server.
         is_for_audience = audience is None or audience in status.audiences
         if not status.authenticated or not is_for_audience or status.user is None:

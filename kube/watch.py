@@ -63,10 +63,8 @@ class UnreadableObject(Exception):
 def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, bytes]:
     """Return type, metadata and object of a line. An object that is too deep for a decoder is shortened.
 
-    Raises:
-        ApiError: the line is an error of the API server.
-        Unreachable: the line is not an event.
-        UnreadableObject: the line is an event about an object that cannot be decoded.
+    ApiError for an error of the API server, Unreachable for another line without an event, UnreadableObject
+    for an object that cannot be decoded.
     """
     try:
         event = decode_deep(_event.decode, line)
@@ -179,17 +177,10 @@ class Watch(Generic[T]):
     ) -> None:
         """Set up the watch; call `run` to start it.
 
-        Args:
-            client: for the API server.
-            resource: the resource to follow.
-            read: decodes an object's JSON; None omits the object. After ValueError, or an error of msgspec,
-                the object's last readable version stays.
-            on_change: called with all objects once they have been read, and for each batch of changes.
-            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
-            on_unreadable: called with one line for each version of an object that cannot be decoded.
-            clock: monotonic seconds.
-            wall_clock: Unix seconds.
-            timing: time limits; None uses the defaults.
+        `read` decodes an object's JSON, or omits it by None; after ValueError, or an error of msgspec, the
+        object's last readable version stays. `on_change` gets all objects once they have been read, and for
+        each batch of changes; `on_trouble` a line when the problem changes, and "" when it is resolved;
+        `on_unreadable` a line for each version of an object that cannot be decoded.
         """
         self.resource = resource
         self.restarts: Counter[str] = Counter()
@@ -203,10 +194,8 @@ class Watch(Generic[T]):
         """How often the whole state was read. Between two times, changes may have been missed."""
         self.last_contact: float | None = None
         """Unix time of the last message about the resource; None before the first, and after a 404."""
-        self.problem = ""
-        """The current problem in one line; empty if there is none."""
-        self.cause = ""
-        """Cause of the current problem, as in `restarts`; empty if there is none."""
+        self.problem = self.cause = ""
+        """The current problem in one line, and its cause, as in `restarts`; empty if there is none."""
         self._request_line = f"watch {resource.path}"
         self._client = client
         self._read = read

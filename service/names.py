@@ -6,8 +6,6 @@ from typing import Final
 LONGEST_LABEL: Final = 63
 """Maximum length of a DNS-1123 label and of a label's value, in characters."""
 LONGEST_SUBDOMAIN: Final = 253
-"""Maximum length of a DNS-1123 subdomain, in characters."""
-
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 SUBDOMAIN_FORM: Final = _SUBDOMAIN.pattern

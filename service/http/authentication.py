@@ -34,15 +34,13 @@ class BearerToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRefusal:
-    """Status and message for a request that is not allowed, or whose token cannot be checked."""
+    """Status, line and user of a request that is not allowed, or whose token cannot be checked."""
 
     status: int
     """401: no valid token; 403: the user may not read the path; 503: the check is not possible now; 400 and
     421: the host is not accepted."""
     problem: str
-    """One line without the token."""
     user: str = ""
-    """The token's user; empty if unknown."""
 
 
 NO_TOKEN: Final = AccessRefusal(status=401, problem="a bearer token is required")

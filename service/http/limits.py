@@ -16,9 +16,8 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 
 RESERVED_DESCRIPTORS: Final = 128
-"""Descriptors reserved for the service: /proc, the driver's device files, the API server, certificates.
-A port briefly uses some of them while it accepts and closes connections
-(`service.http.bounded_server.ACCEPTED_AT_ONCE`)."""
+"""Descriptors reserved for the service: /proc, device files, the API server, certificates. A port briefly
+uses some while it accepts and closes connections (`service.http.bounded_server.ACCEPTED_AT_ONCE`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
