@@ -152,9 +152,8 @@ class KubeConfig:
                     load_pem(trust, certificate, key)
             headers = [("Authorization", authorization), *headers] if authorization else headers
         elif user.values:  # as kubectl, which sends no credentials without TLS
-            what = (
-                "token" if {"token", "tokenFile", "exec", "auth-provider"} & user.values.keys() else "login"
-            )
+            is_token = not user.values.keys().isdisjoint(("token", "tokenFile", "exec", "auth-provider"))
+            what = "token" if is_token else "login"
             headers, withheld = [], f"your {what} was not sent, because the address is http://"
         proxy = _proxy(cluster, url)
         self._context, self._trust, self._headers = chosen, trust, tuple(headers)

@@ -57,8 +57,7 @@ class TokenBucket:
     def _count(self) -> None:
         now = self._clock()
         grown = max(0.0, now - self._counted_at) * self._per_second
-        self._tokens = min(float(self._burst), self._tokens + grown)
-        self._counted_at = now
+        self._tokens, self._counted_at = min(float(self._burst), self._tokens + grown), now
 
 
 class Backoff:
@@ -76,7 +75,7 @@ class Backoff:
 
     @property
     def due_at(self) -> float:
-        """End of the current wait, in the seconds of the given times; minus infinity if there is none."""
+        """End of the current wait; minus infinity if there is none."""
         return self._due_at
 
     def is_due(self, now: float) -> bool:
