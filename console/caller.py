@@ -11,7 +11,8 @@ from service.http.authentication import is_token
 from webhook.policy.labels import read_default_mode
 
 if TYPE_CHECKING:
-    from kube.access import Access, KubeConfig
+    from kube.access import Access
+    from kube.kubeconfig import KubeConfig
 
 DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
 _HOME_KUBECONFIG: Final = Path("~/.kube/config")
@@ -28,7 +29,7 @@ async def cluster_access(arguments: argparse.Namespace) -> "KubeConfig":
     Raises:
         AccessError: the kubeconfig cannot be read, or its login fails.
     """
-    from kube.access import KubeConfig  # noqa: PLC0415 - explain with files loads no client
+    from kube.kubeconfig import KubeConfig  # noqa: PLC0415 - explain with files loads no client
 
     return await KubeConfig.load(arguments.kubeconfig, arguments.context)
 

@@ -1,23 +1,18 @@
 """Address and credentials of an API server, from a pod's service account or from a kubeconfig."""
 
-import asyncio
-import functools
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from kube.answers import AccessError
 from service.file_watch import FileWatch
 from service.http.tls_files import client_context
 
-if TYPE_CHECKING:
-    from kube.kubeconfig import Login
-
-__all__ = ["Access", "AccessError", "InCluster", "KubeConfig", "Route", "client_context", "find_access"]
+__all__ = ["Access", "AccessError", "InCluster", "Route", "client_context", "find_access"]
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
@@ -70,11 +65,7 @@ class InCluster:
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the service account.
-
-        Raises:
-            AccessError: the process does not run in a pod, or the pod has no service account.
-        """
+        """Read the service account; AccessError if there is none, as outside a pod."""
         host, port = (environment.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
         if not host or not port:
             raise AccessError("not in a cluster: KUBERNETES_SERVICE_HOST and _PORT are not set")
@@ -97,9 +88,7 @@ class InCluster:
     def trust(self) -> ssl.SSLContext:
         """Return a TLS context that trusts the CA in the current file.
 
-        Raises:
-            AccessError: the file has changed and cannot be read, or contains no CA. Raised once for a change;
-                then the last valid CA is used, and each call tries to read the file again.
+        AccessError once for a change to no readable CA; then the last one is used, and each call tries again.
         """
         has_changed = self._ca.changed()
         if has_changed or self._is_ca_unread:
@@ -115,8 +104,7 @@ class InCluster:
     async def headers(self, *, refused: Headers | None = None) -> Headers:
         """Return the token, which is read again every 10 s. The kubelet replaces it long before it expires.
 
-        Raises:
-            AccessError: the server refused the last token, and the file cannot be read.
+        AccessError if the server refused the last token, and the file cannot be read.
         """
         if refused is not None or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
             self._read_at = self._clock()
@@ -128,63 +116,12 @@ class InCluster:
         return (("Authorization", f"Bearer {self._token}"),)
 
 
-class KubeConfig:
-    """Access by a kubeconfig, which is read and used as by kubectl; AccessError if that is not possible."""
-
-    def __init__(self, log_in: "Callable[[], Awaitable[Login]]", login: "Login") -> None:
-        self._log_in = log_in
-        self._login = login
-        self._renewal = asyncio.Lock()
-
-    @classmethod
-    async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
-        """Read a kubeconfig, by default `$KUBECONFIG`, else `~/.kube/config`, and its current context."""
-        from kube.kubeconfig import log_in  # noqa: PLC0415 - a service in a pod needs none of it
-
-        where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        renew = functools.partial(log_in, where, context)
-        return cls(renew, await renew())
-
-    @property
-    def server(self) -> str:
-        """The cluster's address."""
-        return self._login.server
-
-    @property
-    def namespace(self) -> str:
-        """The context's namespace; raises AccessError if it is not the name of a namespace."""
-        return self._login.namespace
-
-    @property
-    def route(self) -> Route:
-        """The cluster's proxy or that of the environment, its `tls-server-name`, and what is not sent."""
-        return Route(self._login.proxy, self._login.server_hostname, self._login.withheld)
-
-    def trust(self) -> ssl.SSLContext:
-        """Return a TLS context with the kubeconfig's CA and client certificate."""
-        return self._login.trust
-
-    async def headers(self, *, refused: Headers | None = None) -> Headers:
-        """Return the token and the impersonation; no token if a client certificate authenticates the caller.
-
-        Requests that are refused at the same time share one login, which may start a plugin.
-        """
-        if refused is not None and refused == self._login.headers:
-            login = self._login
-            async with self._renewal:
-                if login is self._login:  # otherwise another request has replaced it meanwhile
-                    self._login = await self._log_in()
-        return self._login.headers
-
-
 async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
-    """Return the access to an API server: the given kubeconfig, the service account, or `$KUBECONFIG`.
-
-    The service account is used only if neither a kubeconfig nor a context is given. Raises AccessError if no
-    access is configured.
-    """
+    """Return the given kubeconfig or context, else the service account, else `$KUBECONFIG`."""
     if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()
+    from kube.kubeconfig import KubeConfig  # noqa: PLC0415 - a service in a pod needs none of it
+
     return await KubeConfig.load(kubeconfig, context)
 
 

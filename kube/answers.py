@@ -40,8 +40,6 @@ class ApiError(Exception):
     request_line: str
     retry_after: float | None = None
     """Seconds to wait before the next request; None if the server does not say."""
-    causes: frozenset[str] = frozenset()
-    """Causes of the Status object, such as `NamespaceTerminating`."""
     object_name: str = ""
     """The object that the Status object names; empty without one, as for a kind that is not served."""
 
@@ -113,13 +111,8 @@ def expect_kind(body: bytes, kind: str, request_line: str) -> None:
         raise Unreachable(f"{request_line}: expected {kind}, got {one_line(actual)}")
 
 
-class _Cause(Struct):
-    reason: str | None = None
-
-
 class _Details(Struct):
     name: str | None = None
-    causes: list[_Cause] | None = None
 
 
 class _Status(Struct):
@@ -143,27 +136,20 @@ def status_error(
 ) -> ApiError:
     """Create an error from a Status object, or from other content in its place.
 
-    Args:
-        body: the Status object.
-        request_line: method and path of the request, for the message.
-        http_status: status of the answer; 0 for a Status in a stream.
-        http_reason: reason phrase of the answer.
-        retry_after: the header Retry-After, which API servers write in seconds.
-        longest: largest length of the message in characters.
+    A Status in a stream has no HTTP status. `longest` bounds the message in characters. API servers write the
+    header Retry-After in seconds.
     """
     try:
         status = _status.decode(body)
     except MALFORMED:
         status = _Status(message=bytes(body)[: 4 * longest].decode(errors="replace"))
-    details = status.details or _Details()
     is_number = retry_after.isascii() and retry_after.isdigit()
     return ApiError(
         http_status or status.code or 0,
         one_line(status.reason or http_reason or "no reason given"),
         one_line(status.message or "", longest),
         request_line,
-        causes=frozenset(cause.reason for cause in details.causes or () if cause.reason),
-        object_name=one_line(details.name or ""),
+        object_name=one_line((status.details and status.details.name) or ""),
         retry_after=min(float(retry_after), _LONGEST_WAIT) if is_number else None,
     )
 
@@ -236,23 +222,13 @@ async def read_error(response: aiohttp.ClientResponse, sent: object) -> ApiError
 
 
 def parse_warnings(headers: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts of headers `Warning`, printable and at most 1000; each header may have several.
+    """Return the texts of headers `Warning`, printable and at most 1000.
 
-    A header of another form is returned as it is.
+    An API server sends one header for each warning. A header of another form is returned as it is.
     """
-    texts = (text for value in headers for text in _warning_texts(value))
-    return tuple(printable(text, _LONGEST_WARNING) for text in islice(texts, _MOST_WARNINGS))
-
-
-def _warning_texts(value: str) -> Iterable[str]:
-    at = 0
-    while at < len(value):
-        match = _WARNING.match(value, at)
-        if match is None or value[match.end() : match.end() + 1] not in ("", ","):
-            yield value[at:]
-            return
-        yield _ESCAPED.sub(r"\1", match[1])
-        at = match.end() + 1
+    matches = ((value, _WARNING.fullmatch(value)) for value in islice(headers, _MOST_WARNINGS))
+    texts = (_ESCAPED.sub(r"\1", match[1]) if match else value for value, match in matches)
+    return tuple(printable(text, _LONGEST_WARNING) for text in texts)
 
 
 @contextlib.contextmanager

@@ -48,12 +48,10 @@ class AnyResponse:
 
     status: int
     reason: str
-    """HTTP's reason phrase."""
     body: bytes
     date: str
     """The header Date; empty if absent."""
     warnings: tuple[str, ...]
-    """The texts of the headers `Warning`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +108,9 @@ class KubeClient:
         return self._access.namespace
 
     def server_time(self) -> datetime | None:
-        """Return the API server's time, exact to a second or two; None before the first answer.
+        """Return the API server's time, exact to a second or two; None before the first successful answer.
 
-        A monotonic clock continues the last successful answer's time. This machine's wall clock is not used.
+        A monotonic clock continues the last answer's time. This machine's wall clock is not used.
         """
         if self._dated is None:
             return None
@@ -130,11 +128,9 @@ class KubeClient:
         return client
 
     async def __aenter__(self) -> "KubeClient":
-        """Return itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close every connection."""
         await self._session.close()
 
     async def request(
@@ -150,10 +146,8 @@ class KubeClient:
     ) -> bytes:
         """Send a request. After a 401 it is repeated once with renewed credentials.
 
-        Raises:
-            ApiError: the answer is an error.
-            Unreachable: there is no valid answer.
-            kube.access.AccessError: there are no credentials, or they were not sent and are asked for.
+        ApiError for an answer that is an error, Unreachable without a valid answer, and AccessError if there
+        are no credentials, or they were not sent and are asked for.
         """
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         limit = aiohttp.ClientTimeout(total=seconds)
@@ -170,8 +164,8 @@ class KubeClient:
     ) -> AnyResponse:
         """Create an object in a list by dry run: all admission runs, and nothing is stored.
 
-        There is no parameter that could send the request without `dryRun`. A refusal is an answer, since its
-        warnings and its whole message count. Raises Unreachable and AccessError as `request`.
+        No parameter could send the request without `dryRun`. A refusal is an answer, too, with its warnings.
+        Raises Unreachable and AccessError as `request`.
         """
         params = {"dryRun": "All", "fieldManager": field_manager}
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -194,13 +188,8 @@ class KubeClient:
         API server's. The API server removes the caller's credentials, which take precedence over `headers`,
         from the forwarded request. Raises Unreachable and AccessError as `request`.
 
-        Args:
-            path: `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`, or `https:NAME:PORT` for a port
-                with TLS. The API server does not verify the pod's certificate.
-            body: the content, of the type in `headers`.
-            headers: further headers.
-            seconds: time limit of the whole request.
-            most_bytes: maximum size of the response.
+        The path is `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`, or with `https:NAME:PORT` for a
+        port with TLS, whose certificate the API server does not verify.
         """
         method, limit = "GET" if body is None else "POST", aiohttp.ClientTimeout(total=seconds)
         sent = _Request(method, path, headers={"Accept": "*/*", **(headers or {})}, body=body, limit=limit)
@@ -328,7 +317,6 @@ class ObjectList:
         """The remaining objects; closing them closes the connection."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Return an iterator over the remaining objects."""
         return self.remaining
 
     async def _read(self, open_answer: _OpenAnswer, page: _Request) -> AsyncGenerator[bytes]:

@@ -1,7 +1,6 @@
 """Events (core/v1): written in the background, so that the caller never waits, and listed by component."""
 
 import asyncio
-import contextlib
 import hashlib
 import math
 import time
@@ -25,10 +24,9 @@ from service.text import printable, shorten_utf8
 _LONGEST_MESSAGE: Final = 1024
 """Maximum size in bytes of UTF-8: the limit of events.k8s.io/v1, which `kubectl describe` shows in full."""
 _HASH_DIGITS: Final = 16
-_NAMESPACE_ENDS: Final = "NamespaceTerminating"
-"""Cause of a 403 for a namespace that is being deleted (Kubernetes 1.36.3 `api/core/v1/types.go`)."""
 _REFUSED: Final = "refused"
 """Kind of the problem of refused Events. The texts differ by the Events' names."""
+_REFUSED_SECONDS: Final = 60.0
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 """HTTP statuses after which another attempt may succeed."""
 
@@ -63,6 +61,11 @@ class Event:
     """A second object, in any namespace."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
 
 def event_name(about: str, *parts: str) -> str:
     """Return an Event name that begins with the object's name and is always the same for the same parts.
@@ -84,10 +87,9 @@ async def create_event(
     count: int = 1,
     **options: Any,
 ) -> None:
-    """Create an Event with a new name, in the form of core/v1 recorders; times are Unix seconds.
+    """Create an Event as recorders of core/v1 do; times are Unix seconds, options those of `request`.
 
-    It has no eventTime, because API servers require further fields together with one. Options and errors are
-    those of `KubeClient.request`.
+    It has no eventTime, because API servers require further fields together with one.
     """
     document = {
         "apiVersion": "v1",
@@ -119,7 +121,7 @@ class EventTiming:
     """Limits of an `EventWriter`; times are seconds."""
 
     max_waiting: int = 256
-    """Maximum queue length. When the queue is full, the oldest Event is dropped."""
+    """Maximum queue length; a further Event replaces the oldest one."""
     max_remembered: int = 1024
     """Maximum number of written Events whose counts are remembered."""
     per_second: float = 2.0
@@ -142,20 +144,12 @@ class _Waiting:
     """Unix time."""
     last_at: float
     times: int = 1
-    refusals: Backoff | None = None
-    """Back-off of this Event alone; None if its namespace has not refused it."""
-
-    @property
-    def due_at(self) -> float:
-        """Time of the next attempt on the monotonic clock; minus infinity if it need not wait."""
-        return self.refusals.due_at if self.refusals else -math.inf
 
 
 class EventWriter:
-    """Writes Events one after the other.
+    """Writes Events one after the other, with the rights to create and patch them alone.
 
-    It needs only the rights to create and patch Events, because it remembers counts instead of reading them.
-    The count of an existing Event of another process therefore continues at 2.
+    It remembers counts and does not read them, so that of another process' Event continues at 2.
     """
 
     def __init__(  # noqa: PLR0913 - two of them are clocks
@@ -172,23 +166,15 @@ class EventWriter:
     ) -> None:
         """Set up the queue; call `run` to start writing.
 
-        Args:
-            client: for the API server.
-            component: the source of the Events, which `kubectl describe` shows as From.
-            host: name of the node; empty if it does not matter.
-            on_result: called with an Event's reason and its result: `created`, `updated`, `dropped` (full
-                queue) or `failed`. Equal Events in the queue are combined and have one result.
-            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
-            clock: monotonic seconds.
-            wall_clock: Unix seconds.
-            timing: limits; None uses the defaults.
+        `kubectl describe` shows the component as From; the host is the name of a node. `on_result` gets an
+        Event's reason and `created`, `updated`, `dropped` (full queue) or `failed`, once for equal Events in
+        the queue. `on_trouble` is the report of an `OngoingProblem`.
         """
         self._client = client
         self._component = component
         self._host = host
         self._on_result = on_result
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self._clock, self._wall_clock = clock, wall_clock
         self._timing = timing or EventTiming()
         self._bucket = TokenBucket(per_second=self._timing.per_second, burst=self._timing.burst, clock=clock)
         self._waiting: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
@@ -198,6 +184,8 @@ class EventWriter:
         self._idle = asyncio.Event()
         self._idle.set()
         self._trouble = OngoingProblem(on_trouble)
+        self._refused_until = -math.inf
+        """Time until which a written Event does not end the problem of refused ones."""
 
     @property
     def waiting(self) -> int:
@@ -216,36 +204,26 @@ class EventWriter:
 
     async def run(self) -> None:
         """Write queued Events until cancelled; the remaining ones are lost."""
-        backoff = self._new_backoff()
+        timing = self._timing
+        backoff = Backoff(first=timing.first_pause, most=timing.longest_pause, jitter=JITTER_DOWN)
         while True:
-            await self._until_due()
+            if not self._waiting:
+                self._idle.set()
+                self._has_new.clear()
+                await self._has_new.wait()
             await asyncio.sleep(self._bucket.seconds_until_next())
             if not self._bucket.take():
                 continue
-            key = min(self._waiting, key=lambda key: self._waiting[key].due_at)  # the first of equal ones
-            wait = await self._write(self._waiting.pop(key))
+            _, waiting = self._waiting.popitem(last=False)
+            wait = await self._write(waiting)
             if wait is None:
                 backoff.reset()
             else:
                 await asyncio.sleep(backoff.step(at_least=wait))
 
-    async def _until_due(self) -> None:
-        """Wait until an Event is due."""
-        while True:
-            due_at = min((waiting.due_at for waiting in self._waiting.values()), default=math.inf)
-            seconds = due_at - self._clock()
-            if seconds <= 0:
-                return
-            if not self._waiting:
-                self._idle.set()
-            self._has_new.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds if self._waiting else None):
-                    await self._has_new.wait()
-
     def _queue(self, new: _Waiting) -> None:
         """Append an Event to the queue, and combine it with an equal one in the queue."""
-        key = (new.event.namespace, new.event.name)
+        key = new.event.key
         if same := self._waiting.pop(key, None):
             newest = max(same, new, key=lambda waiting: waiting.last_at)
             new = replace(
@@ -253,7 +231,6 @@ class EventWriter:
                 queued_at=min(same.queued_at, new.queued_at),
                 first_at=min(same.first_at, new.first_at),
                 times=same.times + new.times,
-                refusals=same.refusals or new.refusals,
             )
         self._waiting[key] = new
         self._idle.clear()
@@ -265,44 +242,38 @@ class EventWriter:
     async def _write(self, waiting: _Waiting) -> float | None:
         """Write an Event; return None if others need not wait, else the seconds that the server asks to wait.
 
-        A missing right concerns all Events. Another 403 delays only its own Event, because it may concern one
-        namespace, such as a quota of Events.
+        A missing right concerns all Events. Another 403 concerns one namespace, such as a quota of Events,
+        and its Event fails at once. The problem of such Events ends only after a while without another one.
         """
         reason = waiting.event.reason
         try:
             result = await self._create_or_patch(waiting)
         except REQUEST_ERRORS as error:
-            is_refused = isinstance(error, ApiError) and error.is_forbidden and not error.user
-            self._trouble.update(str(error), kind=_REFUSED if is_refused else None)
-            retry_after = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-            give_up_after = self._give_up_after(error)
+            give_up_after, retry_after, kind = self._timing.give_up_after, 0.0, None
+            self._refused_until = -math.inf
+            if isinstance(error, ApiError):
+                retry_after = error.retry_after or 0.0
+                if error.is_forbidden and error.user:
+                    give_up_after = self._timing.give_up_after_forbidden
+                elif error.status not in _LATER:
+                    give_up_after = 0.0
+                if error.is_forbidden and not error.user:
+                    kind, self._refused_until = _REFUSED, self._clock() + _REFUSED_SECONDS
+            self._trouble.update(str(error), kind=kind)
             if self._clock() - waiting.queued_at < give_up_after:
-                if is_refused:
-                    waiting.refusals = waiting.refusals or self._new_backoff()
-                    waiting.refusals.back_off(self._clock(), at_least=retry_after)
                 self._queue(waiting)  # at the end of the queue, as the error may concern only this one
             else:
                 self._on_result(reason, "failed")
-            return None if is_refused or not give_up_after else retry_after
-        if not any(other.refusals for other in self._waiting.values()):
+            return retry_after if give_up_after else None
+        if self._clock() >= self._refused_until:
             self._trouble.update("")
         self._on_result(reason, result)
         return None
 
-    def _new_backoff(self) -> Backoff:
-        return Backoff(first=self._timing.first_pause, most=self._timing.longest_pause, jitter=JITTER_DOWN)
-
-    def _give_up_after(self, error: Exception) -> float:
-        """Return the time of retries after an error, in seconds."""
-        if isinstance(error, ApiError) and error.is_forbidden and _NAMESPACE_ENDS not in error.causes:
-            return self._timing.give_up_after_forbidden
-        is_passing = not isinstance(error, ApiError) or error.status in _LATER
-        return self._timing.give_up_after if is_passing else 0.0
-
     async def _create_or_patch(self, waiting: _Waiting) -> str:
         """Write one Event; return `created` or `updated`. Raises as `KubeClient.request`."""
         event = waiting.event
-        known = self._counts.get((event.namespace, event.name))
+        known = self._counts.get(event.key)
         if known is not None and await self._patch(waiting, known):
             return "updated"
         try:
@@ -340,9 +311,8 @@ class EventWriter:
         return True
 
     def _remember(self, event: Event, count: int) -> None:
-        key = (event.namespace, event.name)
-        self._counts[key] = count
-        self._counts.move_to_end(key)
+        self._counts[event.key] = count
+        self._counts.move_to_end(event.key)
         if len(self._counts) > self._timing.max_remembered:
             self._counts.popitem(last=False)
 
@@ -359,16 +329,6 @@ _MOST_EVENTS: Final = 10_000
 """Maximum number of Events in one list."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
-    """An Event as the API server stores it."""
-
-    seconds_old: float
-    """Age by the API server's own times: of its answer and of the Event's creation, exact to 3 s. Clients
-    cannot write the time of creation."""
-    annotations: Mapping[str, str]
-
-
 class _Metadata(Struct, frozen=True, rename="camel"):
     creation_timestamp: Time
     annotations: dict[str, str] | None = None
@@ -383,10 +343,12 @@ _event = msgspec.json.Decoder(_Event)
 
 async def list_events(
     client: KubeClient, namespace: str, *, reason: str, component: str, about_uid: str
-) -> list[StoredEvent]:
-    """Return the Events of one reason and component about one object, oldest first.
+) -> list[tuple[float, Mapping[str, str]]]:
+    """Return age in seconds and annotations of the Events of one reason about one object, oldest first.
 
-    Raises as `KubeClient.list_objects`, and Unreachable without a valid date of an Event or of the answer.
+    The age is by the API server's times of its answer and of the Event's creation, exact to 3 s; clients
+    cannot write the time of creation. Raises as `KubeClient.list_objects`, and Unreachable without a valid
+    date of an Event or of the answer.
     """
     path = f"/api/v1/namespaces/{namespace}/events"
     selector = f"reason={reason},reportingComponent={component},involvedObject.uid={about_uid}"
@@ -399,11 +361,7 @@ async def list_events(
     now = client.server_time()
     if now is None:
         raise Unreachable(f"GET {path}: an answer without a date")
-    decoded.sort(key=lambda event: event.metadata.creation_timestamp)
+    listed = sorted((event.metadata for event in decoded), key=lambda each: each.creation_timestamp)
     return [
-        StoredEvent(
-            seconds_old=max((now - event.metadata.creation_timestamp).total_seconds(), 0.0),
-            annotations=event.metadata.annotations or {},
-        )
-        for event in decoded
+        (max((now - each.creation_timestamp).total_seconds(), 0.0), each.annotations or {}) for each in listed
     ]

@@ -46,19 +46,11 @@ async def evict(
     is_trial: bool = False,
     within: float | None = None,
 ) -> Evicted:
-    """Request the eviction of a pod. Errors are returned, not raised.
+    """Request the eviction of a pod, or a dry run, which checks disruption budgets, too. Never raises.
 
     The only precondition is the UID. A resourceVersion would let the pod's owner prevent the eviction by
-    patching the pod in a loop.
-
-    Args:
-        client: for the API server.
-        namespace: namespace of the pod.
-        name: name of the pod.
-        uid: UID of the pod; another pod with the same name is not evicted.
-        is_trial: whether to use a dry run, which checks disruption budgets, too.
-        within: seconds until the request ends, the wait for a connection and credentials included; None uses
-            the client's limit. Nothing is sent later, and the API server drops a request that is queued.
+    patching the pod in a loop. The request ends `within` so many seconds, the wait for a connection and
+    credentials included: nothing is sent later, and the API server drops a request that is queued.
     """
     options = {"preconditions": {"uid": uid}, **({"dryRun": ["All"]} if is_trial else {})}
     body = {

@@ -6,7 +6,7 @@ msgspec's errors (`service.text.MALFORMED`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
@@ -29,7 +29,7 @@ NO_RESERVED_GPU: Final = "-1"
 _LONGEST: Final = 200  # characters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kind(Generic[T]):
     """A kind: where the API server has its objects, and the type of one."""
 
@@ -41,12 +41,11 @@ class Kind(Generic[T]):
     name: str
     """Name in manifests, such as `Deployment`."""
     type: type[T]
-    decode: Callable[[bytes | str], T] = field(init=False, compare=False, repr=False)
-    """Decodes one object; raises msgspec's errors."""
 
-    def __post_init__(self) -> None:
-        """Make the decoder."""
-        object.__setattr__(self, "decode", msgspec.json.Decoder(self.type).decode)
+    @cached_property
+    def decode(self) -> Callable[[bytes | str], T]:
+        """Decodes one object; raises msgspec's errors."""
+        return msgspec.json.Decoder(self.type).decode
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Return the path of one object, or of the list in a namespace or in all."""
@@ -68,11 +67,6 @@ class ObjectOwner(Struct, frozen=True, rename="camel"):
     uid: str = ""
     controller: bool = False
 
-    @property
-    def group_kind(self) -> tuple[str, str]:
-        """API group and kind; the group is empty for the core group."""
-        return self.api_version.rpartition("/")[0], self.kind
-
 
 class FullMeta(ObjectMeta, frozen=True, rename="camel"):
     """`metadata` with all that tools read. Its annotations may be large."""
@@ -88,12 +82,11 @@ class FullMeta(ObjectMeta, frozen=True, rename="camel"):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
         return self.namespace, self.name
 
 
 class PartialObject(Struct, frozen=True):
-    """An object of which only the metadata is read (PartialObjectMetadata of Kubernetes)."""
+    """What every object has; by itself all that is read of an object (PartialObjectMetadata)."""
 
     metadata: FullMeta
 
@@ -102,8 +95,6 @@ decode_partial_object = msgspec.json.Decoder(PartialObject).decode
 
 
 class Taint(Struct, frozen=True):
-    """A taint of a node."""
-
     key: str
     value: str = ""
     effect: str = ""
@@ -111,15 +102,8 @@ class Taint(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
-    @property
-    def keeps_pods_away(self) -> bool:
-        """Whether a pod without a toleration does not get onto the node."""
-        return self.effect in ("NoSchedule", "NoExecute")
-
 
 class Toleration(Struct, frozen=True):
-    """A toleration of a pod."""
-
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -153,7 +137,6 @@ class Affinity(Struct, frozen=True, rename="camel"):
     node_affinity: _NodeAffinity | None = None
 
     def selects(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node may run the pod; True without a required node affinity."""
         required = self.node_affinity.required if self.node_affinity else None
         if required is None:
             return True
@@ -165,25 +148,18 @@ class Affinity(Struct, frozen=True, rename="camel"):
         return any(lines and all(line.holds(fields) for line in lines) for lines in terms)
 
 
-def _amount(amounts: Mapping[str, Quantity] | None, resource: str) -> float | None:
-    """Return an amount in a list of resources, 0 if it is not listed; None if it cannot be read."""
-    try:
-        return float(parse_quantity((amounts or {}).get(resource, 0)))
-    except (ValueError, OverflowError):  # OverflowError: the API server stores 1e999
-        return None
-
-
 def gpu_amount(amounts: Mapping[str, Quantity] | None) -> float | None:
     """Return the whole and shared GPUs in a list of resources; None if the quantity cannot be read.
 
     MIG devices have other resource names. KAI's status keeps them apart, too (`resources.go`, SumResources).
     """
-    return _amount(amounts, keys.GPU_RESOURCE)
+    try:
+        return float(parse_quantity((amounts or {}).get(keys.GPU_RESOURCE, 0)))
+    except (ValueError, OverflowError):  # OverflowError: the API server stores 1e999
+        return None
 
 
 class ContainerPort(Struct, frozen=True, rename="camel"):
-    """A port of a container."""
-
     container_port: int
     name: str = ""
 
@@ -193,14 +169,10 @@ class _HttpGet(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True, rename="camel"):
-    """A probe of a container."""
-
     http_get: _HttpGet | None = None
 
 
 class Container(Struct, frozen=True, rename="camel"):
-    """A container of a pod."""
-
     name: str = ""
     image: str = ""
     command: list[str] | None = None
@@ -212,7 +184,6 @@ class Container(Struct, frozen=True, rename="camel"):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command line, without the image's entry point."""
         return *(self.command or ()), *(self.args or ())
 
 
@@ -229,8 +200,6 @@ class _Volume(Struct, frozen=True, rename="camel"):
 
 
 class PodSpec(Struct, frozen=True, rename="camel"):
-    """`spec` of a pod, and of a pod template."""
-
     containers: list[Container] | None = None
     scheduler_name: str = ""
     node_name: str = ""
@@ -242,8 +211,6 @@ class PodSpec(Struct, frozen=True, rename="camel"):
 
 
 class PodCondition(Struct, frozen=True, rename="camel"):
-    """One of `status.conditions` of a pod."""
-
     type: str
     status: str
     reason: str = ""
@@ -251,32 +218,20 @@ class PodCondition(Struct, frozen=True, rename="camel"):
     last_transition_time: datetime | None = None
 
 
-class _Waiting(Struct, frozen=True):
+class _State(Struct, frozen=True, rename="camel"):
     reason: str = ""
     message: str = ""
-
-
-class _Runs(Struct, frozen=True, rename="camel"):
     started_at: datetime | None = None
-
-
-class _Ended(Struct, frozen=True, rename="camel"):
-    reason: str = ""
-    message: str = ""
     exit_code: int | None = None
 
 
 class ContainerState(Struct, frozen=True):
-    """`state` or `lastState` of a container."""
-
-    waiting: _Waiting | None = None
-    running: _Runs | None = None
-    terminated: _Ended | None = None
+    waiting: _State | None = None
+    running: _State | None = None
+    terminated: _State | None = None
 
 
 class ContainerStatus(Struct, frozen=True, rename="camel"):
-    """The state of a container."""
-
     name: str = ""
     ready: bool = False
     started: bool | None = None
@@ -287,8 +242,6 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
 
 
 class PodStatus(Struct, frozen=True, rename="camel"):
-    """`status` of a pod."""
-
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -299,22 +252,18 @@ class PodStatus(Struct, frozen=True, rename="camel"):
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:
-        """The init containers, then the containers."""
         return (*(self.init_container_statuses or ()), *(self.container_statuses or ()))
 
     def condition(self, kind: str) -> PodCondition | None:
-        """Return a condition by its type."""
         return next((each for each in self.conditions or () if each.type == kind), None)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the condition Ready is True."""
         condition = self.condition("Ready")
         return condition is not None and condition.status == "True"
 
     @property
     def restarts(self) -> int:
-        """The restarts of all containers."""
         return sum(container.restart_count for container in self.container_statuses or ())
 
     @property
@@ -340,17 +289,15 @@ def _words(reason: str, message: str) -> str:
     return one_line(f"{reason}: {message}" if message else reason, _LONGEST)
 
 
-class Pod(Struct, frozen=True, dict=True):
+class Pod(PartialObject, frozen=True, dict=True):
     """A pod. `document` is its JSON where it is kept, for what KAI reads of it."""
 
-    metadata: FullMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
     document: bytes = msgspec.field(default=b"", name="-")
 
     @property
     def name(self) -> str:
-        """Name of the pod."""
         return self.metadata.name
 
     @cached_property
@@ -373,7 +320,6 @@ class Pod(Struct, frozen=True, dict=True):
 
     @property
     def queue_label(self) -> str:
-        """The queue that the pod names; empty if it names none."""
         return self.metadata.labels.get(keys.QUEUE_LABEL, "")
 
     @property
@@ -383,7 +329,6 @@ class Pod(Struct, frozen=True, dict=True):
 
     @property
     def claim_names(self) -> tuple[str, ...]:
-        """Names of the PersistentVolumeClaims that the pod mounts."""
         volumes = (volume.persistent_volume_claim for volume in self.spec.volumes or ())
         return tuple(volume.claim_name for volume in volumes if volume is not None)
 
@@ -423,8 +368,6 @@ class SchedulingCondition(Struct, frozen=True, rename="camel"):
 
 
 class SubGroup(Struct, frozen=True):
-    """A subgroup of a PodGroup."""
-
     name: str
     parent: str | None = None
 
@@ -446,10 +389,9 @@ class _PodGroupStatus(Struct, frozen=True, rename="camel"):
     resources_status: _Resources | None = None
 
 
-class PodGroup(Struct, frozen=True, dict=True):
+class PodGroup(PartialObject, frozen=True, dict=True):
     """KAI's PodGroup: the pods that it schedules together, in one queue."""
 
-    metadata: FullMeta
     spec: _PodGroupSpec = _PodGroupSpec()
     status: _PodGroupStatus | None = None
 
@@ -489,27 +431,25 @@ class _BindSpec(Struct, frozen=True, rename="camel"):
     selected_gpu_groups: list[str] | None = msgspec.field(default=None, name="selectedGPUGroups")
 
 
-class _BindStatus(Struct, frozen=True):
+class _PhaseStatus(Struct, frozen=True):
     phase: str = ""
     reason: str = ""
 
 
-class BindRequest(Struct, frozen=True):
+class BindRequest(PartialObject, frozen=True):
     """KAI's BindRequest: the scheduler's order to the binder to bind one pod."""
 
-    metadata: FullMeta
     spec: _BindSpec = _BindSpec()
-    status: _BindStatus | None = None
+    status: _PhaseStatus | None = None
 
 
 class _ShardSpec(Struct, frozen=True, rename="camel"):
     partition_label_value: str = ""
 
 
-class SchedulingShard(Struct, frozen=True):
+class SchedulingShard(PartialObject, frozen=True):
     """KAI's SchedulingShard: the scheduler of one node pool."""
 
-    metadata: FullMeta
     spec: _ShardSpec = _ShardSpec()
 
 
@@ -528,10 +468,7 @@ class _Series(Struct, frozen=True, rename="camel"):
     last_observed_time: Time | None = None
 
 
-class Event(Struct, frozen=True, rename="camel"):
-    """An Event (core/v1)."""
-
-    metadata: FullMeta
+class Event(PartialObject, frozen=True, rename="camel"):
     involved_object: _InvolvedObject = _InvolvedObject()
     reason: str = ""
     message: str = ""
@@ -550,17 +487,14 @@ class Event(Struct, frozen=True, rename="camel"):
 
     @property
     def times(self) -> int:
-        """How often it was told."""
         return max(self.count or (self.series.count if self.series else 0), 1)
 
     @property
     def first(self) -> datetime | None:
-        """When it was told first."""
         return self.first_timestamp or self.event_time or self.metadata.creation_timestamp
 
     @property
     def last(self) -> datetime | None:
-        """When it was told last."""
         return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
 
 
@@ -574,17 +508,14 @@ class _NodeStatus(Struct, frozen=True):
     capacity: dict[str, Quantity] | None = None
 
 
-class Node(Struct, frozen=True):
-    """A node."""
-
-    metadata: FullMeta
+class Node(PartialObject, frozen=True):
     spec: _NodeSpec = _NodeSpec()
     status: _NodeStatus = _NodeStatus()
 
     @property
     def taints(self) -> tuple[Taint, ...]:
         """The taints that keep pods without a toleration away."""
-        return tuple(taint for taint in self.spec.taints or () if taint.keeps_pods_away)
+        return tuple(each for each in self.spec.taints or () if each.effect in ("NoSchedule", "NoExecute"))
 
     @property
     def gpus(self) -> int:
@@ -593,26 +524,23 @@ class Node(Struct, frozen=True):
 
 
 class _OwnerSpec(Struct, frozen=True, rename="camel"):
+    """The fields of type Any have another content in some custom resources."""
+
     replicas: int | None = None
     suspend: bool | None = None
     selector: Any = None
-    """A label selector; a custom resource may have anything there."""
     completion_mode: Any = None
-    """`Indexed` or `NonIndexed` of a Job; a custom resource may have anything there."""
     template: Any = None
-    """The pod template; a custom resource may have anything there."""
 
 
-class PodOwner(Struct, frozen=True):
+class PodOwner(PartialObject, frozen=True):
     """An owner of pods, of any kind."""
 
-    metadata: FullMeta
     kind: str = ""
     spec: _OwnerSpec = _OwnerSpec()
 
     @property
     def has_template(self) -> bool:
-        """Whether the object has a pod template in `spec.template`."""
         return isinstance(self.spec.template, dict)
 
     def label(self, key: str) -> str:
@@ -621,8 +549,6 @@ class PodOwner(Struct, frozen=True):
 
 
 class PodTemplate(Struct, frozen=True):
-    """The pod template of one of Kubernetes' own workloads."""
-
     spec: PodSpec = PodSpec()
 
 
@@ -635,47 +561,30 @@ class _TemplateStatus(Struct, frozen=True, rename="camel"):
     """Number of nodes that should run a pod of a DaemonSet (DESIRED in kubectl)."""
 
 
-class Controller(Struct, frozen=True):
+class Controller(PartialObject, frozen=True):
     """A Deployment or a DaemonSet, with its pod template."""
 
-    metadata: FullMeta
     spec: _TemplateSpec = _TemplateSpec()
     status: _TemplateStatus = _TemplateStatus()
 
     @property
     def template(self) -> PodSpec:
-        """`spec` of its pods."""
         return self.spec.template.spec
 
 
-class Namespace(Struct, frozen=True):
+class Namespace(PartialObject, frozen=True):
     """A namespace."""
 
-    metadata: FullMeta
 
-
-class ConfigMap(Struct, frozen=True):
-    """A ConfigMap."""
-
-    metadata: FullMeta
+class ConfigMap(PartialObject, frozen=True):
     data: dict[str, str] | None = None
 
 
-class _ClaimStatus(Struct, frozen=True):
-    phase: str = ""
+class VolumeClaim(PartialObject, frozen=True):
+    status: _PhaseStatus = _PhaseStatus()
 
 
-class VolumeClaim(Struct, frozen=True):
-    """A PersistentVolumeClaim."""
-
-    metadata: FullMeta
-    status: _ClaimStatus = _ClaimStatus()
-
-
-class PriorityClass(Struct, frozen=True):
-    """A PriorityClass."""
-
-    metadata: FullMeta
+class PriorityClass(PartialObject, frozen=True):
     value: int = 0
 
 
@@ -689,16 +598,11 @@ class _LimitRangeSpec(Struct, frozen=True):
     limits: list[_LimitRangeItem] | None = None
 
 
-class LimitRange(Struct, frozen=True):
-    """A LimitRange."""
-
-    metadata: FullMeta
+class LimitRange(PartialObject, frozen=True):
     spec: _LimitRangeSpec = _LimitRangeSpec()
 
 
 class ServicePort(Struct, frozen=True):
-    """A port of a Service or of an EndpointSlice."""
-
     name: str = ""
     port: int | None = None
 
@@ -709,10 +613,7 @@ class _ServiceSpec(Struct, frozen=True, rename="camel"):
     ports: list[ServicePort] | None = None
 
 
-class Service(Struct, frozen=True):
-    """A Service."""
-
-    metadata: FullMeta
+class Service(PartialObject, frozen=True):
     spec: _ServiceSpec = _ServiceSpec()
 
 
@@ -721,16 +622,11 @@ class _EndpointConditions(Struct, frozen=True):
 
 
 class SliceEndpoint(Struct, frozen=True):
-    """An endpoint of an EndpointSlice."""
-
     addresses: list[str]
     conditions: _EndpointConditions = _EndpointConditions()
 
 
-class EndpointSlice(Struct, frozen=True):
-    """An EndpointSlice."""
-
-    metadata: FullMeta
+class EndpointSlice(PartialObject, frozen=True):
     endpoints: list[SliceEndpoint] | None = None
     ports: list[ServicePort] | None = None
 

@@ -23,6 +23,7 @@ from urllib.request import getproxies_environment
 
 import msgspec
 
+from kube.access import Headers, Route
 from kube.answers import AccessError
 from service.http.tls_files import client_context, load_pem
 from service.names import is_dns_label
@@ -77,68 +78,87 @@ class Entry:
             return file.read_bytes() if path else base64.b64decode("".join(encoded.split()), validate=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """Address and credentials of one context."""
+class KubeConfig:
+    """Access by a kubeconfig, which is read and used as by kubectl; AccessError if that is not possible."""
 
-    context: Entry
     server: str
-    proxy: str | None
-    server_hostname: str | None
-    trust: ssl.SSLContext
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
-    withheld: str
-    """Which credentials were not sent, and why, as a clause; empty if all were."""
+    """The cluster's address."""
+    route: Route
+    """The cluster's proxy or that of the environment, its `tls-server-name`, and what is not sent."""
+    _context: Entry
+    _trust: ssl.SSLContext
+    _headers: Headers
+
+    def __init__(self, where: str, context: str | None) -> None:
+        """Set the files in the form of `$KUBECONFIG` and the context; `load` logs in, too."""
+        self._where = where
+        self._chosen = context
+        self._renewal = asyncio.Lock()
+
+    @classmethod
+    async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
+        """Read a kubeconfig, by default `$KUBECONFIG`, else `~/.kube/config`, and its current context."""
+        access = cls(path or os.environ.get("KUBECONFIG") or "~/.kube/config", context)
+        await access._log_in()
+        return access
 
     @property
     def namespace(self) -> str:
         """The context's namespace, else `default`; raises AccessError if it is no name of a namespace."""
-        name = self.context.text("namespace") or "default"
+        name = self._context.text("namespace") or "default"
         if not is_dns_label(name):
-            raise self.context.error(f"namespace: {quoted(name)} is not the name of a namespace")
+            raise self._context.error(f"namespace: {quoted(name)} is not the name of a namespace")
         return name
 
+    def trust(self) -> ssl.SSLContext:
+        """Return a TLS context with the kubeconfig's CA and client certificate."""
+        return self._trust
 
-async def log_in(where: str, context: str | None = None) -> Login:
-    """Read the files of `$KUBECONFIG`'s form and log in; missing ones are skipped if one exists.
+    async def headers(self, *, refused: Headers | None = None) -> Headers:
+        """Return the token and the impersonation; no token if a client certificate authenticates the caller.
 
-    A credential plugin has no time limit, because it may wait for a person.
+        Requests that are refused at the same time share one login, which may start a plugin.
+        """
+        if refused is not None and refused == self._headers:
+            context = self._context
+            async with self._renewal:
+                if context is self._context:  # otherwise another request has logged in meanwhile
+                    await self._log_in()
+        return self._headers
 
-    Raises:
-        AccessError: the kubeconfig is incomplete or wrong, or a credential plugin fails.
-    """
-    chosen, cluster, user = _select(where, context)
-    with cluster.checking("server: expected https://HOST:PORT"):
-        server = cluster.text("server")
-        url = _split_url(server if "://" in server else f"http://{server}")  # as kubectl
-        if url.username is not None:
-            raise ValueError
-    ca, headers, withheld = cluster.data("certificate-authority"), _impersonation(user), ""
-    with cluster.checking("certificate-authority: no certificate in PEM"):
-        trust = client_context(cadata=ca.decode("ascii", errors="replace") or None)
-    if cluster.get("insecure-skip-tls-verify", bool, False) and not ca:
-        trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
-    hostname = cluster.text("tls-server-name") or None
-    with cluster.checking("tls-server-name: not a host name"):  # each connection would fail otherwise
-        trust.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=hostname or "localhost")
-    if url.scheme == "https":
-        authorization, certificate, key = await _credentials(user, cluster, ca)
-        with user.checking("client-certificate: no certificate with its unencrypted key in PEM"):
-            if certificate:
-                load_pem(trust, certificate, key)
-        headers = [("Authorization", authorization), *headers] if authorization else headers
-    elif user.values:  # as kubectl, which sends no credentials without TLS
-        what = "token" if {"token", "tokenFile", "exec", "auth-provider"} & user.values.keys() else "login"
-        headers, withheld = [], f"your {what} was not sent, because the address is http://"
-    return Login(
-        context=chosen,
-        server=f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}",
-        proxy=_proxy(cluster, url),
-        server_hostname=hostname,
-        trust=trust,
-        headers=tuple(headers),
-        withheld=withheld,
-    )
+    async def _log_in(self) -> None:
+        """Read the files; missing ones are skipped if one exists.
+
+        A credential plugin has no time limit, because it may wait for a person.
+        """
+        chosen, cluster, user = _select(self._where, self._chosen)
+        with cluster.checking("server: expected https://HOST:PORT"):
+            server = cluster.text("server")
+            url = _split_url(server if "://" in server else f"http://{server}")  # as kubectl
+            if url.username is not None:
+                raise ValueError
+        ca, headers, withheld = cluster.data("certificate-authority"), _impersonation(user), ""
+        with cluster.checking("certificate-authority: no certificate in PEM"):
+            trust = client_context(cadata=ca.decode("ascii", errors="replace") or None)
+        if cluster.get("insecure-skip-tls-verify", bool, False) and not ca:
+            trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+        hostname = cluster.text("tls-server-name") or None
+        with cluster.checking("tls-server-name: not a host name"):  # each connection would fail otherwise
+            trust.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=hostname or "localhost")
+        if url.scheme == "https":
+            authorization, certificate, key = await _credentials(user, cluster, ca)
+            with user.checking("client-certificate: no certificate with its unencrypted key in PEM"):
+                if certificate:
+                    load_pem(trust, certificate, key)
+            headers = [("Authorization", authorization), *headers] if authorization else headers
+        elif user.values:  # as kubectl, which sends no credentials without TLS
+            is_token = not user.values.keys().isdisjoint(("token", "tokenFile", "exec", "auth-provider"))
+            what = "token" if is_token else "login"
+            headers, withheld = [], f"your {what} was not sent, because the address is http://"
+        proxy = _proxy(cluster, url)
+        self._context, self._trust, self._headers = chosen, trust, tuple(headers)
+        self.server = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
+        self.route = Route(proxy, hostname, withheld)
 
 
 def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:
@@ -240,11 +260,8 @@ async def _credentials(user: Entry, cluster: Entry, ca: bytes) -> tuple[str, byt
     name, password = user.text("username"), user.text("password")
     token = user.data("tokenFile").decode(errors="replace").strip() or user.text("token")  # as client-go
     if not token and (name or password):
-        return (
-            "Basic " + base64.b64encode(f"{name}:{password}".encode(errors="replace")).decode(),
-            certificate,
-            key,
-        )
+        basic = base64.b64encode(f"{name}:{password}".encode(errors="replace")).decode()
+        return f"Basic {basic}", certificate, key
     if not token and user.values.get("auth-provider"):
         with user.checking("auth-provider: only oidc with a valid id-token, which kubectl renews"):
             provider = user.values["auth-provider"]
@@ -285,9 +302,8 @@ async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
     place = Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
     with place.checking(one_line(plugin.text("installHint")) or "cannot be started"):
-        variables = {
-            each["name"]: each.get("value", "") for each in plugin.get("env", list[dict[str, str]], [])
-        }
+        entries = plugin.get("env", list[dict[str, str]], [])
+        variables = {entry["name"]: entry.get("value", "") for entry in entries}
         process = await asyncio.create_subprocess_exec(
             str(plugin.folder / command) if os.sep in command else command,
             *plugin.get("args", list[str], []),

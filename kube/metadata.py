@@ -13,20 +13,12 @@ Time = Annotated[datetime, Meta(tz=True)]
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Media type of a list without spec and status."""
 
-
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 """Label of each namespace with its name."""
 
 
 def resource_path(group: str, version: str, resource: str, namespace: str = "") -> str:
-    """Return the path of the list of a kind's objects, in one namespace or in all.
-
-    Args:
-        group: API group; empty for the core group.
-        version: API version, such as `v1`.
-        resource: name in paths, such as `deployments`.
-        namespace: the namespace; empty for all, and for a kind without namespaces.
-    """
+    """Return the path of the list of a kind's objects, in one namespace or in all."""
     root = f"/apis/{group}/{version}" if group else f"/api/{version}"
     return f"{root}/namespaces/{namespace}/{resource}" if namespace else f"{root}/{resource}"
 

@@ -7,11 +7,11 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -54,31 +54,31 @@ class _TokenStatus(Struct):
     audiences: Sequence[str] = ()
 
 
-class _TokenReview(Struct):
-    status: _TokenStatus
-
-
-class _AccessReview(Struct):
-    status: AccessStatus
-
-
-ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
-_token_review = msgspec.json.Decoder(_TokenReview)
-_access_review = msgspec.json.Decoder(_AccessReview)
+
+class _Review(Struct, Generic[ValueT]):
+    status: ValueT
+
+
+_token_review = msgspec.json.Decoder(_Review[_TokenStatus])
+_access_review = msgspec.json.Decoder(_Review[AccessStatus])
 
 
 async def _review(
-    client: KubeClient, path: str, spec: object, decoder: "msgspec.json.Decoder[ReviewT]", **options: Any
-) -> ReviewT:
+    client: KubeClient,
+    path: str,
+    spec: object,
+    decoder: msgspec.json.Decoder[_Review[ValueT]],
+    seconds: float,
+) -> ValueT:
     """Create a review, which the API server answers with its status. Raises as `KubeClient.request`."""
     kind, version = _KINDS[path], path.removeprefix("/apis/").rpartition("/")[0]
     body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
-    answer = await client.request("POST", path, body=body, **options)
+    answer = await client.request("POST", path, body=body, seconds=seconds)
     expect_kind(answer, kind, f"POST {path}")
-    return decode_answer(decoder, answer, f"POST {path}", expected=kind)
+    return decode_answer(decoder, answer, f"POST {path}", expected=kind).status
 
 
 async def review_right(
@@ -90,15 +90,12 @@ async def review_right(
     subresource: str = "",
     namespace: str = "",
 ) -> AccessStatus:
-    """Ask whether the caller has one right in a namespace, or in every one if the namespace is empty.
-
-    Raises as `KubeClient.request`.
-    """
+    """Ask whether the caller has a right, in all namespaces by default; raises as `KubeClient.request`."""
     attributes = {"verb": verb, "resource": resource, "group": group}
     attributes |= {"subresource": subresource} if subresource else {}
     attributes |= {"namespace": namespace} if namespace else {}
     spec = {"resourceAttributes": attributes}
-    return (await _review(client, OWN_REVIEWS, spec, _access_review)).status
+    return await _review(client, OWN_REVIEWS, spec, _access_review, 10.0)
 
 
 ALLOWED_SECONDS: Final = 60.0
@@ -117,14 +114,12 @@ MOST_USER_BYTES: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewLimits:
-    """Limits of the checks of one kind of token."""
+    """Limits of the checks of one kind of token. A check is at most three requests to the API server."""
 
     most_waiting: int
     """Requests that may wait for a check; a further one is answered 503."""
     concurrent: int
-    """Checks at once."""
     per_second: float
-    """Checks per second, in the long run; a check is at most three requests to the API server."""
     burst: int
 
 
@@ -160,25 +155,12 @@ class _Lane:
     """The checks of one kind of token or of one client, within their limits."""
 
     def __init__(self, limits: ReviewLimits, clock: Callable[[], float]) -> None:
-        self._limits = limits
-        self._waiting = 0
+        self.most_waiting = limits.most_waiting
+        self.waiting = 0
+        """Number of requests that wait for a check."""
         self.concurrent = asyncio.Semaphore(limits.concurrent)
         """Held during a check."""
         self.checks = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further request may wait."""
-        return self._waiting >= self._limits.most_waiting
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count a request that waits for a check."""
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
 
 
 class TokenAuthorizer:
@@ -224,7 +206,7 @@ class TokenAuthorizer:
             lane = self._clients.get(client) or _Lane(CLIENT_LIMITS, self._clock)
             _remember(self._clients, client, lane, MOST_CLIENTS)
             lanes = (lane, self._unknown)
-        if any(lane.is_full for lane in lanes):
+        if any(lane.waiting >= lane.most_waiting for lane in lanes):
             return _BUSY
         check = self._checks.get(key)
         if check is None:
@@ -232,10 +214,13 @@ class TokenAuthorizer:
                 return _BUSY
             check = self._checks[key] = asyncio.create_task(self._check(key, token, path, lanes))
             check.add_done_callback(lambda _: self._checks.pop(key, None))
-        with ExitStack() as waiting:
-            for lane in lanes:
-                waiting.enter_context(lane.waiting())
+        for lane in lanes:
+            lane.waiting += 1
+        try:
             return await asyncio.shield(check)
+        finally:
+            for lane in lanes:
+                lane.waiting -= 1
 
     async def _check(
         self, key: _Key, token: BearerToken, path: str, lanes: Sequence[_Lane]
@@ -273,8 +258,7 @@ class TokenAuthorizer:
             "extra": user.extra,
             "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
         }
-        client, limit = self._client, CHECK_SECONDS
-        status = (await _review(client, ACCESS_REVIEWS, spec, _access_review, seconds=limit)).status
+        status = await _review(self._client, ACCESS_REVIEWS, spec, _access_review, CHECK_SECONDS)
         if not status.allowed or status.denied:
             problem = (
                 f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
@@ -287,8 +271,7 @@ class TokenAuthorizer:
         spec: dict[str, object] = {"token": token}
         if audience is not None:
             spec["audiences"] = [audience]
-        client, limit = self._client, CHECK_SECONDS
-        status = (await _review(client, AUTHENTICATION_REVIEWS, spec, _token_review, seconds=limit)).status
+        status = await _review(self._client, AUTHENTICATION_REVIEWS, spec, _token_review, CHECK_SECONDS)
         # The list is empty if the authenticator knows no audiences; the token is then for the API server.
         is_for_audience = audience is None or audience in status.audiences
         if not status.authenticated or not is_for_audience or status.user is None:

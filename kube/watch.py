@@ -39,6 +39,7 @@ class ObjectMetadata(Struct):
     name: str = ""
     namespace: str = ""
     resourceVersion: str = ""
+    annotations: Raw = Raw()
 
 
 class _Object(Struct):
@@ -50,41 +51,20 @@ class _Event(Struct):
     object: Raw
 
 
-class _BookmarkMetadata(Struct):
-    annotations: dict[str, str] = {}
-
-
-class _Bookmark(Struct):
-    metadata: _BookmarkMetadata
-
-
 _event = msgspec.json.Decoder(_Event)
 _object = msgspec.json.Decoder(_Object)
-_bookmark = msgspec.json.Decoder(_Bookmark)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchEvent:
-    """One event of a watch, other than an error."""
-
-    metadata: ObjectMetadata
-    object: bytes
-    is_bookmark: bool = False
-    is_deletion: bool = False
-    ends_initial_events: bool = False
+_annotations = msgspec.json.Decoder(dict[str, str])
 
 
 class UnreadableObject(Exception):
     """An object of a list or of a watch cannot be decoded; the message is one line with the reason."""
 
 
-def read_event(line: bytes, request_line: str) -> WatchEvent:
-    """Decode a line of a watch. An object that is nested too deep for a decoder is shortened.
+def read_event(line: bytes, request_line: str) -> tuple[str, ObjectMetadata, bytes]:
+    """Return type, metadata and object of a line. An object that is too deep for a decoder is shortened.
 
-    Raises:
-        ApiError: the line is an error of the API server.
-        Unreachable: the line is not an event.
-        UnreadableObject: the line is an event about an object that cannot be decoded.
+    ApiError for an error of the API server, Unreachable for another line without an event, UnreadableObject
+    for an object that cannot be decoded.
     """
     try:
         event = decode_deep(_event.decode, line)
@@ -95,17 +75,10 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
     if event.type not in _TYPES:
         raise Unreachable(f"{request_line}: not an event: unknown type {one_line(event.type)}")
     item = shallow_object(event.object)
-    is_bookmark = event.type == "BOOKMARK"
-    return WatchEvent(
-        metadata=read_metadata(item, request_line, is_bookmark=is_bookmark),
-        object=item,
-        is_bookmark=is_bookmark,
-        is_deletion=event.type == "DELETED",
-        ends_initial_events=is_bookmark and _ends_initial_events(item),
-    )
+    return event.type, read_metadata(item, request_line, event.type == "BOOKMARK"), item
 
 
-def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) -> ObjectMetadata:
+def read_metadata(item: bytes, request_line: str, is_bookmark: bool = False) -> ObjectMetadata:
     """Decode an object's metadata; raise UnreadableObject if the bytes are not an object with a name.
 
     A bookmark may lack the name.
@@ -119,9 +92,9 @@ def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) 
     return metadata
 
 
-def _ends_initial_events(bookmark: bytes) -> bool:
+def _ends_initial_events(bookmark: ObjectMetadata) -> bool:
     try:
-        return _bookmark.decode(bookmark).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+        return _annotations.decode(bookmark.annotations).get(_INITIAL_EVENTS_END) == "true"
     except MALFORMED:
         return False
 
@@ -170,22 +143,17 @@ class WatchTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """The resource that a watch follows."""
+    """The resource that a watch follows: its name in metrics, path of the list, and the query."""
 
     name: str
-    """The resource's name in metrics."""
     path: str
-    """Path of the list, such as `/api/v1/pods`."""
     params: Mapping[str, str] = field(default_factory=dict)
-    """Query parameters, such as selectors."""
     accept: str = "application/json"
     """Media type; `kube.kinds.METADATA_ONLY` omits spec and status."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The reason for the end of one stream."""
-
     cause: str
     problem: str
     retry_after: float = 0.0
@@ -209,24 +177,16 @@ class Watch(Generic[T]):
     ) -> None:
         """Set up the watch; call `run` to start it.
 
-        Args:
-            client: for the API server.
-            resource: the resource to follow.
-            read: decodes an object's JSON; returns None to omit the object. It raises ValueError, or an error
-                of msgspec, if it cannot decode the object, whose last readable version then stays.
-            on_change: called with all objects after the whole state has been read, and once for each batch of
-                changes.
-            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
-            on_unreadable: called with one line for each version of an object that cannot be decoded.
-            clock: monotonic seconds.
-            wall_clock: Unix seconds.
-            timing: time limits; None uses the defaults.
+        `read` decodes an object's JSON, or omits it by None; after ValueError, or an error of msgspec, the
+        object's last readable version stays. `on_change` gets all objects once they have been read, and for
+        each batch of changes; `on_trouble` a line when the problem changes, and "" when it is resolved;
+        `on_unreadable` a line for each version of an object that cannot be decoded.
         """
         self.resource = resource
         self.restarts: Counter[str] = Counter()
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
         self.unreadable = 0
-        """Number of objects whose name could not be decoded, so that they were skipped."""
+        """Number of objects that were skipped, because not even their names could be decoded."""
         self._skipped = 0
         """The same, since the last whole state began."""
         self.objects: dict[Key, T] = {}
@@ -234,10 +194,8 @@ class Watch(Generic[T]):
         """How often the whole state was read. Between two times, changes may have been missed."""
         self.last_contact: float | None = None
         """Unix time of the last message about the resource; None before the first, and after a 404."""
-        self.problem = ""
-        """The current problem in one line; empty if there is none."""
-        self.cause = ""
-        """Cause of the current problem, as in `restarts`; empty if there is none."""
+        self.problem = self.cause = ""
+        """The current problem in one line, and its cause, as in `restarts`; empty if there is none."""
         self._request_line = f"watch {resource.path}"
         self._client = client
         self._read = read
@@ -267,9 +225,8 @@ class Watch(Generic[T]):
     def seconds_since_contact(self) -> float:
         """Return the time since the last message about the resource; infinite before the first.
 
-        A stream that stays open for `healthy_after` counts, and each event. Errors do not count, because they
-        say nothing about the objects. Incomplete initial events do not count either, because the known
-        objects do not change before their end.
+        A stream that stays open for `healthy_after` counts, and each event. Errors say nothing about the
+        objects and do not count, nor do incomplete initial events, before whose end no object changes.
         """
         return float("inf") if self._contact_at is None else self._clock() - self._contact_at
 
@@ -416,8 +373,8 @@ class Watch(Generic[T]):
     def _forget_old_version(self) -> None:
         """Read the whole state next if no version has come for the time of a watch.
 
-        The API server sends bookmarks, but none to a watch that began at a version newer than the server's,
-        as after a restore of etcd (Kubernetes 1.36.3). Such a watch is silent although objects change.
+        A watch that began at a version newer than the server's, as after a restore of etcd, has no bookmarks
+        and is silent although objects change (Kubernetes 1.36.3).
         """
         if self._clock() - self._resource_version_at >= self._timing.watch * _WHOLE_WATCH:
             self._resource_version = ""
@@ -425,8 +382,7 @@ class Watch(Generic[T]):
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Process initial events until the whole state is complete; the known objects stay until then.
 
-        After any failure, such as an early end or a time-out, the next attempt uses a list, which may take
-        longer and may be older.
+        After any failure the next attempt uses a list, which may take longer and may be older.
         """
         objects: dict[Key, T] = {}
         self._skipped = 0
@@ -451,20 +407,21 @@ class Watch(Generic[T]):
         try:
             for line in lines:
                 try:
-                    event = read_event(line, self._request_line)
+                    kind, metadata, item = read_event(line, self._request_line)
                 except UnreadableObject as error:
                     self._skip(error)
                     continue
-                if not self._resource_version and initial is not None:
-                    if event.ends_initial_events:
-                        self._replace(initial, event.metadata.resourceVersion)
-                    elif not event.is_bookmark:
-                        self._put(initial, event.metadata, None if event.is_deletion else event.object)
+                value = None if kind == "DELETED" else item
+                if initial is not None and not self._resource_version:
+                    if kind != "BOOKMARK":
+                        self._put(initial, metadata, value)
+                    elif _ends_initial_events(metadata):
+                        self._replace(initial, metadata.resourceVersion)
                 else:
-                    if not event.is_bookmark:
-                        self._put(self.objects, event.metadata, None if event.is_deletion else event.object)
+                    if kind != "BOOKMARK":
+                        self._put(self.objects, metadata, value)
                         is_changed = True
-                    self._resource_version = self._not_older_than = event.metadata.resourceVersion
+                    self._resource_version = self._not_older_than = metadata.resourceVersion
                     self._resource_version_at = self._clock()
                     self._record_contact()
                 await self._loop_yield.maybe_yield()
@@ -492,12 +449,8 @@ class Watch(Generic[T]):
         self._on_unreadable(str(error))
 
     def _replace(self, objects: dict[Key, T], version: str) -> None:
-        """Replace the known objects by a complete new state.
-
-        Raises:
-            Unreachable: all its objects were skipped, so the answer does not come from an API server.
-        """
-        if not objects and self._skipped:
+        """Replace the known objects by a complete new state."""
+        if not objects and self._skipped:  # such an answer does not come from an API server
             raise Unreachable(f"{self._request_line}: not a list: no object can be decoded")
         self.objects = objects
         self._resource_version = self._not_older_than = version

@@ -34,14 +34,7 @@ class TokenBucket:
         clock: Callable[[], float] = time.monotonic,
         tokens: float | None = None,
     ) -> None:
-        """Create a bucket.
-
-        Args:
-            per_second: tokens gained per second.
-            burst: maximum number of tokens.
-            clock: seconds.
-            tokens: number of tokens at the start; None for a full bucket.
-        """
+        """Create a full bucket, or one with a number of tokens."""
         self._per_second = per_second
         self._burst = burst
         self._clock = clock
@@ -64,8 +57,7 @@ class TokenBucket:
     def _count(self) -> None:
         now = self._clock()
         grown = max(0.0, now - self._counted_at) * self._per_second
-        self._tokens = min(float(self._burst), self._tokens + grown)
-        self._counted_at = now
+        self._tokens, self._counted_at = min(float(self._burst), self._tokens + grown), now
 
 
 class Backoff:
@@ -74,13 +66,7 @@ class Backoff:
     __slots__ = ("_due_at", "_first", "_jitter", "_most", "_wait")
 
     def __init__(self, *, first: float = 1.0, most: float = 60.0, jitter: Jitter = NO_JITTER) -> None:
-        """Create a back-off without a failure.
-
-        Args:
-            first: seconds of the first wait.
-            most: seconds of the longest wait, before jitter.
-            jitter: range of the random factor of each wait.
-        """
+        """Create a back-off without a failure; `most` is without the jitter."""
         self._first = first
         self._most = most
         self._jitter = jitter
@@ -89,7 +75,7 @@ class Backoff:
 
     @property
     def due_at(self) -> float:
-        """End of the current wait, in the seconds of the given times; minus infinity if there is none."""
+        """End of the current wait; minus infinity if there is none."""
         return self._due_at
 
     def is_due(self, now: float) -> bool:
@@ -97,11 +83,7 @@ class Backoff:
         return now >= self._due_at
 
     def step(self, at_least: float = 0.0) -> float:
-        """Return the seconds of the next wait, with jitter, and double the one after it.
-
-        Args:
-            at_least: shortest wait in seconds, such as a Retry-After.
-        """
+        """Return the seconds of the next wait, at least a Retry-After, and double the one after it."""
         seconds = max(jittered(self._wait, self._jitter), at_least)
         self._wait = min(self._wait * 2, self._most)
         return seconds
@@ -124,12 +106,6 @@ class KeyedBackoff:
     """Exponential back-off by key, with jitter. A key is forgotten `most` seconds after its wait ended."""
 
     def __init__(self, *, first: float, most: float) -> None:
-        """Create an empty back-off.
-
-        Args:
-            first: seconds of the first wait.
-            most: seconds of the longest wait.
-        """
         self._first = first
         self._most = most
         self._backoffs: dict[str, Backoff] = {}
@@ -143,13 +119,7 @@ class KeyedBackoff:
         return key in self._backoffs and not self._backoffs[key].is_due(now)
 
     def fail(self, key: str, now: float, at_least: float = 0.0) -> None:
-        """Record a failure: start the key's first wait, or one twice as long as the last.
-
-        Args:
-            key: the object that failed.
-            now: monotonic seconds.
-            at_least: shortest wait in seconds, such as a Retry-After.
-        """
+        """Record a failure: start the key's first wait, or one twice as long as the last."""
         self._backoffs = {
             other: backoff for other, backoff in self._backoffs.items() if now < backoff.due_at + self._most
         }

@@ -24,27 +24,18 @@ class UsageError(ValueError):
 
 UNUSABLE: Final = 2
 """Exit status for invalid input or unusable output."""
-
-DEFAULT_COLUMNS: Final = 80
-"""Width of text that is not written to a terminal."""
-
-LEAST_COLUMNS: Final = 40
-"""Smallest width for which text is formatted; a narrower terminal wraps it."""
-
 INTERRUPTED: Final = 130
 """Exit status after Ctrl-C."""
+DEFAULT_COLUMNS: Final = 80
+"""Width of text that is not written to a terminal."""
+LEAST_COLUMNS: Final = 40
+"""Smallest width for which text is formatted; a narrower terminal wraps it."""
 
 
 def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Exception], ...] = ()) -> int:
     """Run a command line with usable standard streams; return its exit status.
 
-    Args:
-        name: the program's name, for its error line.
-        run: the command; returns the exit status.
-        unusable: error types besides UsageError whose message is one line for the user.
-
-    Raises:
-        SystemExit: the option --help or --version was given.
+    UsageError and the errors of type `unusable` end it with one line. SystemExit after --help and --version.
     """
     one_line: tuple[type[Exception], ...] = (UsageError, *unusable)
     _prepare_streams()
@@ -71,16 +62,16 @@ def write_output(text: str) -> bool:
     """Write and flush standard output; return whether it still has a reader.
 
     A closed pipe, as after `explain | head -1`, is no error: the command continues and keeps its exit status.
-
-    Raises:
-        UsageError: standard output cannot be written: it is closed, or its disk is full.
+    UsageError if standard output is closed, or its disk is full.
     """
     try:
         if text:  # an empty write also fails on a full disk
             sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        output_failed(error)
+        _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise UsageError(f"standard output: {error.strerror or error}") from None
         return False
     return True
 
@@ -112,17 +103,6 @@ def output_has_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def output_failed(error: OSError) -> None:
-    """Redirect standard output to /dev/null after a failed write.
-
-    Raises:
-        UsageError: the failure is not a closed pipe.
-    """
-    _discard(sys.stdout)
-    if not isinstance(error, BrokenPipeError):
-        raise UsageError(f"standard output: {error.strerror or error}") from None
-
-
 def _prepare_streams() -> None:
     """Open closed standard descriptors, and make standard output replace characters that it cannot encode.
 
@@ -131,7 +111,9 @@ def _prepare_streams() -> None:
     lost log lines are still counted.
     """
     for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_RDONLY)):
-        if _is_closed(descriptor):
+        try:
+            os.fstat(descriptor)
+        except OSError:
             os.open(os.devnull, mode)  # gets the lowest free number, which is this one
             os.set_inheritable(descriptor, True)
     if sys.stdin is None:
@@ -143,14 +125,6 @@ def _prepare_streams() -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - open until the exit
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-
-
-def _is_closed(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return True
-    return False
 
 
 def write_note(line: str) -> None:
@@ -229,11 +203,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises a one-line UsageError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Report invalid options.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise UsageError."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
@@ -250,11 +220,7 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def namespace_name(text: str) -> str:
-    """Read the name of a namespace.
-
-    Raises:
-        ValueError: no namespace can have the name; the message is one line.
-    """
+    """Read the name of a namespace; ValueError, in one line, if no namespace can have it."""
     if not is_dns_label(text):
         raise ValueError(
             f"{quoted(text)} is not the name of a namespace; allowed: a-z, 0-9 and -, at most 63 characters"
@@ -263,9 +229,5 @@ def namespace_name(text: str) -> str:
 
 
 def namespace_names(text: str) -> frozenset[str]:
-    """Read a comma-separated list of namespaces; the list may be empty.
-
-    Raises:
-        ValueError: no namespace can have the name of an item, such as `a b`; the message is one line.
-    """
+    """Read a comma-separated list of namespaces, which may be empty; raises as `namespace_name`."""
     return frozenset(namespace_name(item.strip()) for item in text.split(",") if item.strip())

@@ -32,18 +32,18 @@ class DocumentError(ValueError):
 def document_files(path: Path, *, recursive: bool = False) -> list[Path]:
     """Return the path of a file, or of a directory the .yaml, .yml and .json files in it, sorted.
 
-    Args:
-        path: the file or directory.
-        recursive: whether to include the files of all directories below; symbolic links to directories are
-            not followed.
-
-    Raises:
-        DocumentError: the directory cannot be read or holds none, or a link leads nowhere.
+    With `recursive` they include those of all directories below, but for symbolic links to directories.
+    DocumentError if a directory cannot be read, if there is none of these files, or a link leads nowhere.
     """
     if not path.is_dir():
         return [path]
     try:
-        files = sorted(p for p in _entries(path, recursive) if p.suffix in _SUFFIXES and _leads_to_file(p))
+        if recursive:
+            walk = os.walk(path, onerror=_raise)
+            entries = [Path(folder) / name for folder, _, names in walk for name in names]
+        else:
+            entries = list(path.iterdir())
+        files = sorted(entry for entry in entries if entry.suffix in _SUFFIXES and _leads_to_file(entry))
     except OSError as error:
         raise DocumentError(f"{error.filename or path}: {error.strerror}") from None
     if not files:
@@ -52,22 +52,10 @@ def document_files(path: Path, *, recursive: bool = False) -> list[Path]:
     return files
 
 
-def _entries(path: Path, recursive: bool) -> Iterator[Path]:
-    if not recursive:
-        yield from path.iterdir()
-        return
-    for folder, _, names in os.walk(path, onerror=_raise):
-        yield from (Path(folder) / name for name in names)
-
-
 def _leads_to_file(path: Path) -> bool:
-    """Whether a path leads to a file.
+    """Whether a path leads to a file; OSError for a link that leads nowhere.
 
-    A link that leads nowhere is an error, because its target may be missing only for a moment. Hidden links
-    are no files: Emacs marks a file in use by such a link.
-
-    Raises:
-        OSError: the link leads nowhere.
+    Its target may be missing only for a moment. Hidden links are no files: Emacs marks files in use by them.
     """
     if path.is_symlink() and not path.name.startswith("."):
         path.stat()
@@ -79,11 +67,7 @@ def _raise(error: OSError) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Read a file as it is, with its line breaks, without a byte order mark.
-
-    Raises:
-        DocumentError: the file is missing, unreadable, or not UTF-8.
-    """
+    """Read a file as it is, with its line breaks, without a byte order mark; raises DocumentError."""
     try:
         return decode_text(file.read_bytes(), str(file))
     except OSError as error:
@@ -91,20 +75,14 @@ def read_text(file: Path) -> str:
 
 
 def decode_text(content: bytes, source: str) -> str:
-    """Decode an input as UTF-8, without a byte order mark.
-
-    Raises:
-        DocumentError: the input is not UTF-8.
-    """
+    """Decode an input as UTF-8, without a byte order mark; raises DocumentError."""
     try:
         return content.decode().removeprefix("\N{BYTE ORDER MARK}")
     except UnicodeDecodeError as error:
         raise DocumentError(f"{source}: not UTF-8 at byte {error.start}") from None
 
 
-def list_items(
-    document: Any, place: tuple[str | int, ...] = ()
-) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
+def list_items(document: Any, place: Place = ()) -> Iterator[tuple[Any, Place]]:
     """Yield the document with its place, or the items of a list object (`kind: List`, PodList, …)."""
     items = document.get("items") if isinstance(document, dict) else None
     if isinstance(items, list) and str(document.get("kind", "")).endswith("List"):
@@ -122,14 +100,12 @@ def flatten_lists(documents: Iterable[Any]) -> Iterator[Any]:
 
 _DEEPEST: Final = 500
 """Levels of nesting, with aliases expanded. At about 100,000 levels the C parser crashes the process."""
-_MOST_TIMES: Final = 100
-"""Largest ratio of a document's size with its aliases expanded to its own size."""
-_MOST_ADDED: Final = 1 << 24
-"""Largest number of characters that expanded aliases add; writing the document as JSON needs that memory."""
+_MOST_ADDED: Final = 1 << 20
+"""Largest number of characters that expanded aliases add. An API server stores less than that."""
 _LONGEST_NUMBER: Final = 100
-"""Characters. Python parses integers in quadratic time, and refuses more than 4,300 digits."""
-_LONGEST_NUMBER_KEY: Final = 18
-"""Characters. A document can choose larger integers whose hashes collide in Python."""
+"""Characters."""
+_LONGEST_INTEGER: Final = 20
+"""Characters of an int64. Python parses integers in quadratic time, and hashes of larger ones may collide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +113,6 @@ class ParsedDocument:
     """One document of a text."""
 
     value: Any
-    """The document as Python objects."""
     start: int
     """Index in the text of the document's first character after its `---` line."""
     end: int
@@ -145,33 +120,17 @@ class ParsedDocument:
 
 
 def load_path(path: Path) -> list[Any]:
-    """Read all documents of a file or of a directory's files.
-
-    Raises:
-        DocumentError: a file is missing, unreadable, not UTF-8, or not YAML.
-    """
+    """Read all documents of a file or of a directory's files; raises DocumentError."""
     return [document for file in document_files(path) for document in load_file(file)]
 
 
 def load_file(file: Path) -> list[Any]:
-    """Read all documents of a file.
-
-    Raises:
-        DocumentError: the file is missing, unreadable, not UTF-8, or not YAML.
-    """
+    """Read all documents of a file; raises as `read_text` and `load_text`."""
     return load_text(read_text(file), str(file))
 
 
 def load_text(text: str, source: str) -> list[Any]:
-    """Read all documents of a text; empty documents are skipped.
-
-    Args:
-        text: YAML or JSON.
-        source: name of the input, for errors.
-
-    Raises:
-        DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
-    """
+    """Read all documents of a text in YAML or JSON; arguments and errors as `parse_documents`."""
     return [document.value for document in parse_documents(text, source)]
 
 
@@ -188,8 +147,7 @@ def parse_documents(text: str, source: str, *, unique_keys: bool = False) -> lis
         DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
     """
     try:
-        if _may_be_deep(text):
-            _check_depth(text, source)
+        _check_depth(text, source)
         return list(_parsed(text, source, unique_keys=unique_keys))
     except DocumentError:
         raise
@@ -230,18 +188,10 @@ def _place(source: str, mark: Any) -> str:
     return f"{source}, line {mark.line + 1}" if mark else source
 
 
-def _may_be_deep(text: str) -> bool:
-    """Whether the text could exceed the limit of levels: an upper bound by its brackets and longest line."""
-    brackets = text.count("[") + text.count("{")
-    return brackets + max(map(len, text.splitlines()), default=0) > _DEEPEST
-
-
 def _check_depth(text: str, source: str) -> None:
-    """Check the nesting by the parser's events, before nodes are built.
-
-    Raises:
-        DocumentError: a document is nested too deep.
-    """
+    """Check the nesting by the parser's events, before nodes are built; raises DocumentError."""
+    if text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0) <= _DEEPEST:
+        return  # nearly each text: a level takes a bracket, or a column of a line
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -256,24 +206,19 @@ def _check_nodes(root: Any, source: str, *, unique_keys: bool) -> None:
     """Check size and nesting of a document with its aliases expanded, and on request that keys are unique.
 
     An alias is a node in a second place. Each node is measured once, at its anchor, which stands before its
-    aliases.
-
-    Raises:
-        DocumentError: the document exceeds a limit, or an alias refers to a node that contains it.
-        yaml.constructor.ConstructorError: a key occurs twice.
+    aliases. Raises DocumentError, or a ConstructorError of PyYAML for a key that occurs twice.
     """
     measured: dict[int, tuple[int, int] | None] = {}
-    written = added = 0
+    added = 0
 
     def measure(node: Any) -> tuple[int, int]:
         """Return the characters of a node's scalars, plus one for each node, and its levels of nesting."""
-        nonlocal written, added
+        nonlocal added
         if id(node) in measured:
             known = measured[id(node)]
             if known is None:
                 where = _place(source, node.start_mark)
                 raise DocumentError(f"{where}: an alias refers to a node that contains it")
-            written += 1
             added += known[0]
             if added > _MOST_ADDED:
                 raise DocumentError(
@@ -286,7 +231,6 @@ def _check_nodes(root: Any, source: str, *, unique_keys: bool) -> None:
             size += len(node.value)
         elif unique_keys and isinstance(node, yaml.MappingNode):
             _check_keys(node)
-        written += size
         for child in _children(node):
             child_size, child_height = measure(child)
             size += child_size
@@ -297,8 +241,6 @@ def _check_nodes(root: Any, source: str, *, unique_keys: bool) -> None:
     _, height = measure(root)
     if height > _DEEPEST:
         raise DocumentError(f"{source}: nested too deep")
-    if added > _MOST_TIMES * written:
-        raise DocumentError(f"{source}: aliases make a document more than {_MOST_TIMES} times as large")
 
 
 def _children(node: Any) -> list[Any]:
@@ -315,32 +257,18 @@ LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class _Loader(LOADER):  # type: ignore[misc]  # the base depends on how PyYAML was built
     """PyYAML's safe loader with limits on the length of numbers."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Build a map whose integer keys are short.
 
-        Raises:
-            yaml.constructor.ConstructorError: a key is an integer of too many digits.
-        """
-        if isinstance(node, yaml.MappingNode):
-            self.flatten_mapping(node)
-            for key, _ in node.value:
-                if key.tag == _INTEGER and len(key.value) > _LONGEST_NUMBER_KEY:
-                    raise _wrong(f"a number of {len(key.value)} characters as a key", key)
-        return super().construct_mapping(node, deep)
-
-
-_INTEGER: Final = "tag:yaml.org,2002:int"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
-def _bounded(kind: str, construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _bounded(kind: str, longest: int, construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return a constructor that refuses scalars that are too long or not valid for their tag.
 
     `.nan` and `.inf` are not valid either: the documents have to be representable in JSON, as in kubectl.
     """
 
     def bounded(loader: Any, node: Any) -> Any:
-        if len(node.value) > _LONGEST_NUMBER:
+        if len(node.value) > longest:
             raise _wrong(f"{kind} of {len(node.value)} characters", node)
         value = None
         try:
@@ -360,10 +288,10 @@ def _wrong(problem: str, node: Any) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-for _tag, _kind, _construct in (
-    ("bool", "a boolean", LOADER.construct_yaml_bool),
-    ("int", "an integer", LOADER.construct_yaml_int),
-    ("float", "a number", LOADER.construct_yaml_float),
-    ("timestamp", "a date", LOADER.construct_yaml_timestamp),
+for _tag, _kind, _longest, _construct in (
+    ("bool", "a boolean", _LONGEST_NUMBER, LOADER.construct_yaml_bool),
+    ("int", "an integer", _LONGEST_INTEGER, LOADER.construct_yaml_int),
+    ("float", "a number", _LONGEST_NUMBER, LOADER.construct_yaml_float),
+    ("timestamp", "a date", _LONGEST_NUMBER, LOADER.construct_yaml_timestamp),
 ):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _bounded(_kind, _construct))
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _bounded(_kind, _longest, _construct))

@@ -58,22 +58,14 @@ class ListSplitter:
     def __init__(self) -> None:
         self._text = bytearray()
         """The list so far, with `{}` in the place of each complete object."""
-        self._at = 0
-        """Index in the text up to which it has been scanned."""
-        self._is_in_string = False
-        self._depth = 0
-        """Number of open brackets."""
-        self._is_in_items = False
-        self._values = 0
-        """Number of objects and arrays at the top level."""
-        self._object_start = 0
+        self._at = self._object_start = 0
+        """Indexes in the text: up to which it has been scanned, and of the last object."""
+        self._is_in_string = self._is_in_items = False
+        self._depth = self._values = 0
+        """Numbers of open brackets, and of objects and arrays at the top level."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the objects that end in the next chunk.
-
-        Raises:
-            MalformedList: the bytes so far are not the beginning of a list.
-        """
+        """Yield the objects that end in the next chunk; MalformedList if it cannot be a list."""
         self._text += chunk
         while bracket := self._next_bracket():
             if bracket in b"{[":
@@ -98,11 +90,7 @@ class ListSplitter:
             raise MalformedList(f"an object of more than {LONGEST_OBJECT} bytes")
 
     def finish(self) -> ListMetadata:
-        """Return the list's metadata after the last chunk.
-
-        Raises:
-            MalformedList: the list is incomplete, or is not a list.
-        """
+        """Return the list's metadata after the last chunk; MalformedList if it is incomplete or no list."""
         try:
             whole = _list.decode(self._text.decode())  # as text: msgspec skips strings unchecked
         except MALFORMED as error:

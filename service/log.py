@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import orjson
 
@@ -20,12 +20,9 @@ LEVELS: Final = (DEBUG, INFO, WARNING, ERROR)
 """All levels; the least severe first."""
 
 LINE_BYTES: Final = 16 * 1024
-"""Longest line in bytes, including its newline: containerd splits longer ones
-(max_container_log_line_size)."""
-
+"""Longest line in bytes, with its newline: containerd splits longer ones (max_container_log_line_size)."""
 TEXT_CHARACTERS: Final = 8192
 """Longest text of a field, in characters."""
-
 _ITEM_CHARACTERS: Final = 256
 _ITEMS: Final = 16
 _NAME_CHARACTERS: Final = 64
@@ -41,13 +38,8 @@ Value = Scalar | list[Scalar] | dict[str, Scalar]
 def encode_line(message: str, level: str, fields: Mapping[str, Any], *, now: float) -> bytes:
     """Encode an event as one line of at most `LINE_BYTES`.
 
-    Long values are shortened. Fields that still do not fit are omitted, and the line has `"cut":true`.
-
-    Args:
-        message: what happened.
-        level: one of `LEVELS`.
-        fields: any values by their names; names, unlike values, are never someone else's text.
-        now: Unix time.
+    Long values are shortened. Fields that still do not fit are omitted, and the line has `"cut":true`. Names
+    of fields, unlike their values, are never someone else's text; `now` is Unix time.
     """
     time = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
     line: dict[str, Value] = {
@@ -100,8 +92,7 @@ def _scalar(value: Any, characters: int) -> Scalar:
     if isinstance(value, Enum):
         value = value.value
     if value is None or type(value) in (bool, float):
-        scalar: Scalar = value
-        return scalar
+        return cast(Scalar, value)
     if type(value) is int:
         # orjson cannot encode larger ones, and formatting a large integer takes quadratic time.
         return value if -(2**63) <= value < 2**64 else f"an integer of {value.bit_length()} bits"
@@ -155,13 +146,7 @@ class JsonLog:
     def __init__(
         self, stream: LineStream, *, lines_lost: Callable[[], int] = lambda: 0, least: str = INFO
     ) -> None:
-        """Set the stream.
-
-        Args:
-            stream: receives the lines.
-            lines_lost: number of lines that the stream has dropped.
-            least: least severe level that is written, one of `LEVELS`.
-        """
+        """Set the stream, the number of lines that it lost, and the least severe level that is written."""
         self._stream = stream
         self._lines_lost = lines_lost
         self._skipped = frozenset(LEVELS[: LEVELS.index(least)])
@@ -177,20 +162,16 @@ class JsonLog:
 
     def __call__(self, message: str, level: str = INFO, **fields: Any) -> None:
         """Write one event with its fields, unless its level is skipped."""
-        if level in self._skipped:
-            return
-        self._stream.write(encode_line(message, level, fields, now=time.time()))
+        if self.writes(level):
+            self._stream.write(encode_line(message, level, fields, now=time.time()))
 
     def failure(self, message: str, error: BaseException, **fields: Any) -> None:
         """Write an internal error; its traceback is one field."""
-        self(message, ERROR, **fields, traceback=_traceback(error))
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return shortened_traceback(traceback.format_exception(error))
-    except Exception as again:  # noqa: BLE001 - such as a RecursionError close to the recursion limit
-        return f"{type(error).__name__}; no traceback: {type(again).__name__}"
+        try:
+            text = shortened_traceback(traceback.format_exception(error))
+        except Exception as again:  # noqa: BLE001 - such as a RecursionError close to the recursion limit
+            text = f"{type(error).__name__}; no traceback: {type(again).__name__}"
+        self(message, ERROR, **fields, traceback=text)
 
 
 LINES_PER_SECOND: Final = 1.0
@@ -229,23 +210,14 @@ class OngoingProblem:
     """A problem that is reported when it begins or changes, and once when it is over."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
-        """Begin without a problem.
-
-        Args:
-            report: receives one line when the problem begins or changes, and "" when it is over.
-        """
+        """Begin without a problem; `report` receives its line, and "" when it is over."""
         self.line = ""
         """The present problem; empty if there is none."""
         self._report = report
         self._kind: object = ""
 
     def update(self, line: str, *, kind: object = None) -> None:
-        """Set the present problem.
-
-        Args:
-            line: one line for a person; empty if there is no problem.
-            kind: identifies a problem whose line varies; None if its line identifies it.
-        """
+        """Set the present problem, "" for none; `kind` identifies a problem whose line varies."""
         before, self._kind = self._kind, (line if kind is None else kind) if line else ""
         self.line = line
         if self._kind != before:
@@ -257,12 +229,7 @@ def problem_logger(
 ) -> Callable[[str], None]:
     """Return a function that logs a problem, or with "" its end: the report of an `OngoingProblem`.
 
-    Args:
-        log: receives the events.
-        began: message of a problem.
-        over: message of its end.
-        field: name of the field with the problem's line.
-        fields: further fields of both messages.
+    `began` and `over` are the messages; `field` is the name of the field with the problem's line.
     """
 
     def report(line: str) -> None:
@@ -285,11 +252,7 @@ class NewLines:
         self._last: Mapping[str, None] = {}
 
     def update(self, lines: Iterable[str]) -> tuple[list[str], int]:
-        """Return the first new lines, and the number of further ones.
-
-        Args:
-            lines: all lines of this round.
-        """
+        """Return the first new ones of all lines of this round, and the number of further ones."""
         now = dict.fromkeys(lines)
         new = [line for line in now if line not in self._last]
         self._last = now

@@ -16,7 +16,6 @@ from service.log import ERROR, INFO, WARNING, JsonLog, LimitedLog, encode_line
 
 QUEUE_BYTES: Final = 1024 * 1024
 QUEUE_LINES: Final = 8192
-
 _PAUSE_SECONDS: Final = 0.02
 
 
@@ -69,11 +68,7 @@ class LogWriter:
             self._queue.put(line)
 
     def close(self, seconds: float) -> bool:
-        """Accept no more lines, and wait until the queued lines are written or lost.
-
-        Returns:
-            False if the wait exceeds `seconds`, because a write blocks.
-        """
+        """Accept no more lines, and wait until the queued lines are written; False if that takes too long."""
         with self._lock:
             self._is_closed = True
             self._queue.put(b"")
@@ -101,8 +96,8 @@ class LogWriter:
     def _write_lines(self, lines: Sequence[bytes]) -> int:
         """Write lines, preceded by a notice of lost ones; return the number of completely written lines."""
         unreported = self._lines_lost - self._lines_reported
-        parts = [_notice(unreported), *lines] if unreported else lines
-        data = b"".join(parts)
+        notice = encode_line("log lines lost", WARNING, {"count": unreported}, now=time.time())
+        data = b"".join((notice, *lines) if unreported else lines)
         if self._is_torn:
             data = b"\n" + data
         sent = data[: _write(self._descriptor, data)]
@@ -127,10 +122,6 @@ def _write(descriptor: int, data: bytes) -> int:
         except OSError:
             break
     return written
-
-
-def _notice(count: int) -> bytes:
-    return encode_line("log lines lost", WARNING, {"count": count}, now=time.time())
 
 
 CLOSE_SECONDS: Final = 1.0
@@ -170,9 +161,7 @@ def discard_library_logs() -> None:
 
 @contextmanager
 def standard_error_log(least: str = INFO) -> Iterator[JsonLog]:
-    """Open a service's log on standard error, and flush it at the end.
-
-    `least` is the least severe level that is written.
+    """Open a service's log on standard error, from a least severe level on, and flush it at the end.
 
     Python's warnings and the exceptions of threads and destructors become lines of the log meanwhile.
     Standard error is replaced by /dev/null if it blocks at the end, since the interpreter would wait for it
@@ -186,7 +175,9 @@ def standard_error_log(least: str = INFO) -> Iterator[JsonLog]:
             yield log
     finally:
         if not writer.close(CLOSE_SECONDS):
-            _discard_standard_error()
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, _STANDARD_ERROR)
+            os.close(null)
 
 
 @contextmanager
@@ -200,11 +191,9 @@ def _captured_interpreter(log: JsonLog) -> Iterator[None]:
         _log_exception(log, "thread ended with an exception", arguments, thread=name)
 
     def on_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
-        # Python 3.14 names a destructor in `err_msg` only.
-        source = arguments.object
-        where = (
-            arguments.err_msg if source is None else getattr(source, "__qualname__", type(source).__name__)
-        )
+        source = arguments.object  # Python 3.14 names a destructor in `err_msg` only
+        name = arguments.err_msg if source is None else type(source).__name__
+        where = getattr(source, "__qualname__", name)
         _log_exception(log, "exception ignored", arguments, where=where)
 
     thread_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
@@ -224,12 +213,6 @@ def _log_exception(
         log.failure(message, arguments.exc_value, **fields)
     else:
         log(message, ERROR, error=arguments.exc_type.__name__, **fields)
-
-
-def _discard_standard_error() -> None:
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, _STANDARD_ERROR)
-    os.close(null)
 
 
 def _message_of(record: logging.LogRecord) -> str:

@@ -6,12 +6,9 @@ from typing import Final
 LONGEST_LABEL: Final = 63
 """Maximum length of a DNS-1123 label and of a label's value, in characters."""
 LONGEST_SUBDOMAIN: Final = 253
-"""Maximum length of a DNS-1123 subdomain, in characters."""
-
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 SUBDOMAIN_FORM: Final = _SUBDOMAIN.pattern
-"""The regular expression of a DNS-1123 subdomain of any length."""
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _GPU_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,99}")

@@ -12,12 +12,7 @@ AGAIN_SECONDS: Final = 5.0
 async def restart_on_error(
     work: Callable[[], Awaitable[None]], *, on_error: Callable[[Exception], None]
 ) -> None:
-    """Run `work` until cancelled; restart it 5 s after each error.
-
-    Args:
-        work: runs until an error or until cancelled.
-        on_error: receives the error.
-    """
+    """Run `work` until cancelled; restart it 5 s after each error."""
     while True:
         try:
             await work()

@@ -3,7 +3,8 @@
 Text from a pod, a file, a peer or an API server can be megabytes long. It can contain characters that
 terminals, log viewers and browsers interpret: control characters, line breaks, format characters that reverse
 or hide text (U+202E, U+200B), and lone surrogates, which UTF-8 cannot encode. Every function cuts the text
-first and cleans the rest, so that the cost depends on the limit and not on the text.
+first and cleans the rest, so that the cost depends on the limit and not on the text. Limits include the
+ellipsis.
 """
 
 import unicodedata
@@ -17,26 +18,17 @@ MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 ELLIPSIS: Final = "…"
 """Last character of a shortened text."""
-
 LONGEST_LINE: Final = 300
 """Default limit of a line, in characters."""
-
 LONGEST_VALUE: Final = 48
 """Default limit of a value within a sentence, in characters."""
-
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-
 _BLANKS: Final = 4
 """Characters read for each character kept, where runs of whitespace collapse."""
 
 
 def one_line(text: str, limit: int = LONGEST_LINE) -> str:
-    """Return the text on one line: one blank for each run of whitespace, U+FFFD for unprintable characters.
-
-    Args:
-        text: untrusted text.
-        limit: largest length of the result in characters, including the ellipsis.
-    """
+    """Return the text on one line: a blank for each run of whitespace, U+FFFD for unprintable characters."""
     head = text[: limit * _BLANKS]
     line = _printable(" ".join(head.split()))
     return line + ELLIPSIS if len(head) < len(text) and len(line) < limit else shorten(line, limit)
@@ -46,10 +38,6 @@ def printable(text: str, limit: int = LONGEST_LINE) -> str:
     """Return the text with a blank for each whitespace character and U+FFFD for each unprintable one.
 
     Each character is replaced by one character, so that a quoted value keeps its length.
-
-    Args:
-        text: untrusted text.
-        limit: largest length of the result in characters, including the ellipsis.
     """
     return _printable(shorten(text, limit))
 
@@ -65,12 +53,7 @@ def shorten(text: str, limit: int = LONGEST_VALUE) -> str:
 
 
 def shorten_utf8(text: str, limit: int) -> str:
-    """Shorten a text to the limit in bytes of UTF-8; a shortened text ends with an ellipsis.
-
-    Args:
-        text: text without lone surrogates.
-        limit: largest size of the result in bytes, including the ellipsis; at least 3.
-    """
+    """Shorten a text without lone surrogates to a limit of at least 3 bytes of UTF-8, with an ellipsis."""
     head = text[: limit + 1].encode()  # a character has at least one byte
     if len(head) <= limit:
         return text
@@ -100,13 +83,8 @@ def fold(text: str, columns: int, *, head: str = "", indent: str = "") -> list[s
 
     A word is never broken, so that names, paths and commands can be copied. A word that is too long for the
     room after the indentation has a line of its own with less indentation. Only a word that is longer than a
-    line is shortened, in its middle and with an ellipsis.
-
-    Args:
-        text: text without line breaks.
-        columns: largest width of a line; at least 1.
-        head: beginning of the first line; it is shorter than a line.
-        indent: beginning of each further line.
+    line is shortened, in its middle and with an ellipsis. `head` begins the first line, and is shorter than a
+    line; `indent` begins each further one.
     """
     if width(head) + width(text) <= columns:
         return [head + text]
@@ -146,7 +124,6 @@ def _printable(text: str) -> str:
 
 MOST: Final = 5
 """Largest number of names in a line."""
-
 MOST_LINES: Final = 10
 """Largest number of findings of one kind."""
 

@@ -10,11 +10,7 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration such as `5s`; return seconds.
-
-    Raises:
-        ValueError: the text has another form; the message names the allowed forms.
-    """
+    """Read a duration such as `5s`; return seconds. The message of its ValueError names the allowed forms."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(
@@ -48,10 +44,5 @@ def duration(seconds: float) -> str:
 
 
 def time_over(lasted: float, balance: float) -> str:
-    """Format how long a pod has been over its share.
-
-    Args:
-        lasted: seconds of the current uninterrupted time.
-        balance: seconds that count towards the grace; formatted as `… in all` where it is the larger one.
-    """
+    """Format how long a pod has been over its share: in one piece, or in all as for the grace if longer."""
     return f"{duration(balance)} in all" if balance > lasted + _A_MOMENT else duration(lasted)

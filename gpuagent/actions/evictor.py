@@ -99,10 +99,10 @@ class ClusterCalls:
         )
         return [
             PastEviction(
-                seconds_ago=max(event.seconds_old - _AGE_ERROR, 0.0),
-                owner=event.annotations.get(EVICTED_OWNER, ""),
+                seconds_ago=max(seconds_old - _AGE_ERROR, 0.0),
+                owner=annotations.get(EVICTED_OWNER, ""),
             )
-            for event in events
+            for seconds_old, annotations in events
         ]
 
     async def try_eviction(self, pod: NodePod) -> Evicted:

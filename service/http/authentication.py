@@ -34,15 +34,13 @@ class BearerToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRefusal:
-    """Status and message for a request that is not allowed, or whose token cannot be checked."""
+    """Status, line and user of a request that is not allowed, or whose token cannot be checked."""
 
     status: int
     """401: no valid token; 403: the user may not read the path; 503: the check is not possible now; 400 and
     421: the host is not accepted."""
     problem: str
-    """One line without the token."""
     user: str = ""
-    """The token's user; empty if unknown."""
 
 
 NO_TOKEN: Final = AccessRefusal(status=401, problem="a bearer token is required")
@@ -57,26 +55,14 @@ class Authorizer(Protocol):
     """Checks tokens."""
 
     async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
-        """Return why the token's user may not get the path; None if the user may.
-
-        Args:
-            token: the request's token.
-            path: path of the request.
-            client: address of the connection's peer.
-        """
+        """Return why the token's user may not get the path; None if the user may. The client is the peer."""
 
 
 class Authentication:
     """Checks the token of each request, except for the health paths, and logs refusals at a bounded rate."""
 
     def __init__(self, authorizer: Authorizer, *, accepts_own_header: bool, log: JsonLog) -> None:
-        """Set the authorizer.
-
-        Args:
-            authorizer: checks tokens.
-            accepts_own_header: whether `OWN_HEADER` is read; it then takes precedence.
-            log: receives refusals, without tokens.
-        """
+        """Set the authorizer, whether `OWN_HEADER` is read, and the log, which receives no tokens."""
         self._authorizer = authorizer
         self._accepts_own_header = accepts_own_header
         self._log = LimitedLog(log)

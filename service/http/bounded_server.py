@@ -167,19 +167,10 @@ Prometheus and browsers do. A parsed head takes up to five times its bytes.
 MAX_REQUEST_LINE_BYTES: Final = 8190
 MAX_FIELD_BYTES: Final = 8191
 """Longest header field. Differs from `MAX_REQUEST_LINE_BYTES`, since aiohttp's error has only the limit."""
-
 MAX_FIELDS: Final = 64
-
 _TLS_BUFFER_BYTES: Final = 32 * 1024
-
-
-def limit_tls_buffers() -> None:
-    """Give each later TLS connection of this process a buffer of 32 KiB.
-
-    asyncio gives 256 KiB to every connection, idle or not: 2,000 connections used 600 MiB. A client in this
-    process needs 0.05 s more CPU for 100 MB (measured).
-    """
-    SSLProtocol.max_size = _TLS_BUFFER_BYTES
+"""asyncio gives 256 KiB to every connection, idle or not: 2,000 connections used 600 MiB. A client in this
+process needs 0.05 s more CPU for 100 MB (measured)."""
 
 
 class HttpConnection(RequestHandler):
@@ -271,8 +262,9 @@ class HttpConnection(RequestHandler):
         """Whether one of the messages after the first `count` has a head that is too long."""
         if self._head_bytes + received <= MAX_HEAD_BYTES:  # the usual case
             return False
-        new = [message for message, _ in list(self._messages)[count:]]
-        return any(_head_bytes(each) > MAX_HEAD_BYTES for each in new if isinstance(each, RawRequestMessage))
+        new = (message for message, _ in list(self._messages)[count:])
+        heads = (message.raw_headers for message in new if isinstance(message, RawRequestMessage))
+        return any(sum(len(name) + len(value) for name, value in head) > MAX_HEAD_BYTES for head in heads)
 
     def pause_writing(self) -> None:
         """Pause the answer until the client has read more, and report the stall."""
@@ -293,8 +285,7 @@ class HttpConnection(RequestHandler):
     ) -> web.StreamResponse:
         """Build the last answer, to bytes that are not HTTP; aiohttp's method logs and sends those bytes.
 
-        Raises:
-            ConnectionResetError: the connection is lost, or a part of an answer is written.
+        ConnectionResetError if the connection is lost, or a part of an answer is written.
         """
         self._server.table.answered(self, self._now())
         is_partly_written = request.writer.output_size > 0
@@ -303,10 +294,6 @@ class HttpConnection(RequestHandler):
         response = self._server.refuse(*_refusal(status, exc))
         response.force_close()
         return response
-
-
-def _head_bytes(message: RawRequestMessage) -> int:
-    return sum(len(name) + len(value) for name, value in message.raw_headers)
 
 
 def _refusal(status: int, error: BaseException | None) -> tuple[int, str]:
@@ -326,10 +313,8 @@ many accepted ones and as many aborted ones may briefly hold a descriptor, besid
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
 """Bytes of a review that cost as much as a TLS handshake, about 0.7 ms."""
-
 _RETRY_SECONDS: Final = 0.2
 """Pause before accepting again while no descriptor is free."""
-
 _TLS_SHUTDOWN_SECONDS: Final = 1.0
 _STOP_SWEEP_SECONDS: Final = 0.02
 
@@ -351,12 +336,8 @@ class BoundedServer:
     ) -> None:
         """Create a server; call `listen` to start it. Needs a running event loop.
 
-        Args:
-            answer: answers a request, and handles its own errors except those of the connection.
-            refuse: builds the answer to bytes that are not an HTTP request, from a status and one line.
-            limits: limits of connections.
-            log: receives problems of accepting connections.
-            context: TLS; None for a port without TLS.
+        `answer` handles its own errors, except those of the connection. `refuse` builds the answer to bytes
+        that are not an HTTP request, from a status and one line.
         """
         self._loop = asyncio.get_running_loop()
         self._manager = web.Server(self._answer)
@@ -367,7 +348,7 @@ class BoundedServer:
         self._tls: dict[str, Any] = {}
         """TLS options of a connection."""
         if context is not None:
-            limit_tls_buffers()
+            SSLProtocol.max_size = _TLS_BUFFER_BYTES  # of each later TLS connection of this process
             self._tls = {
                 "ssl": context,
                 "ssl_handshake_timeout": limits.head_seconds,
@@ -390,11 +371,7 @@ class BoundedServer:
         return self._last_accepted > self._loop.time() - self._limits.recent_seconds
 
     async def listen(self, address: Address) -> Address:
-        """Listen on an address; return the address in use (port 0 selects a free port).
-
-        Raises:
-            OSError: listening on the address fails.
-        """
+        """Listen on an address; return the address in use (port 0 selects a free port). May raise OSError."""
         try:
             self._listeners = await open_listeners(address, buffer_bytes=self._limits.socket_buffer_bytes)
         except OSError as error:
@@ -410,13 +387,7 @@ class BoundedServer:
         """Stop listening, complete the requests in flight, and close all other connections.
 
         Answers must close their connections from now on. A connection that was opened or used within the last
-        second may still send a request.
-
-        Args:
-            seconds: longest wait for requests in flight.
-
-        Returns:
-            number of requests that were aborted after that time.
+        second may still send a request. Returns the number of requests that were aborted after `seconds`.
         """
         if self._sweep is not None:
             self._sweep.cancel()

@@ -8,12 +8,10 @@ from itertools import count
 from typing import Final
 
 _COST: Final = 4096
-"""Cost of a request without its bytes. A turn costs so much, and as much more as it has bytes to work on."""
-
+"""Cost of a turn without the bytes that it has to work on; each of them costs 1."""
 _EACH_ITERATION: Final = 128 * 1024
 """Cost of the turns in one iteration of the event loop; one turn may exceed it. 50 ms a MiB is the bound of a
 review's CPU."""
-
 _Ticket = tuple[int, int, int, asyncio.Future[None]]
 """Order among the tasks of a peer, running number, cost, and the result."""
 
@@ -61,10 +59,7 @@ class FairQueue:
     async def take(self, peer: str, size: int = 0, *, order: int | None = None) -> None:
         """Wait for a turn for a number of bytes.
 
-        Args:
-            peer: the peer.
-            size: number of bytes.
-            order: order among the peer's tasks, lower ones first; None for the number of bytes.
+        By default a peer's tasks with fewer bytes come first, otherwise those of the lower `order`.
         """
         if self.try_take(peer, size):
             return

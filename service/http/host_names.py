@@ -17,8 +17,6 @@ from service.text import quoted
 if TYPE_CHECKING:
     from aiohttp import web  # the command lines import this module without a server
 
-LOCALHOST: Final = "localhost"
-
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[^\[\]]*\]|[!-9;-Z^-~]*)(?::[0-9]*)?")
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 
@@ -66,15 +64,11 @@ class HostNames:
         if host.startswith("["):
             return _is_address(host[1:-1], ipaddress.IPv6Address)
         name = host.removesuffix(".").lower()
-        return name == LOCALHOST or name in self.names or _is_address(name, ipaddress.IPv4Address)
+        return name == "localhost" or name in self.names or _is_address(name, ipaddress.IPv4Address)
 
 
 def parse_host_name(text: str) -> str:
-    """Return a host name in the form that `HostNames` compares: lower case, without a final dot.
-
-    Raises:
-        ValueError: the text is not a host name; the message is one line.
-    """
+    """Return a host name in lower case, without a final dot; ValueError, in one line, for another text."""
     name = text.removesuffix(".")
     if not _NAME.fullmatch(name):
         raise ValueError(

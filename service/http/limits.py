@@ -16,9 +16,8 @@ _KIB = 1024
 _MIB = 1024 * _KIB
 
 RESERVED_DESCRIPTORS: Final = 128
-"""Descriptors reserved for the service: /proc, the driver's device files, the API server, certificates.
-A port briefly uses some of them while it accepts and closes connections
-(`service.http.bounded_server.ACCEPTED_AT_ONCE`)."""
+"""Descriptors reserved for the service: /proc, device files, the API server, certificates. A port briefly
+uses some while it accepts and closes connections (`service.http.bounded_server.ACCEPTED_AT_ONCE`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +104,7 @@ def plain_port_limits(max_connections: int) -> ConnectionLimits:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard limit; return the new limit.
-
-    Each connection needs a descriptor, and the usual soft limit is 1024.
-    """
+    """Raise the soft limit of open files, usually 1024, to the hard limit; return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
@@ -118,9 +114,6 @@ def descriptors_for_connections() -> int:
     """Raise the limit of open files; return the number of descriptors available for connections.
 
     A low limit is halved between service and connections, so that both work under `ulimit -n 64`.
-
-    Raises:
-        OSError: /proc/self/fd cannot be read.
     """
     limit = raise_descriptor_limit()
     return max(0, limit - min(RESERVED_DESCRIPTORS, limit // 2) - len(list(Path("/proc/self/fd").iterdir())))
@@ -135,11 +128,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read `127.0.0.1:8443`, `[::1]:8443`, or `:8443` for all addresses.
-
-        Raises:
-            ValueError: the text has another form.
-        """
+        """Read `127.0.0.1:8443`, `[::1]:8443`, or `:8443` for all addresses; ValueError for another form."""
         host, colon, port = text.rpartition(":")
         if not colon or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 65535:
             raise ValueError(f"{quoted(text)} is not HOST:PORT, such as 127.0.0.1:8443")
@@ -159,14 +148,7 @@ async def open_listeners(address: Address, *, buffer_bytes: int | None = None) -
     """Listen on every address of a host; an empty host means all addresses, IPv4 and IPv6.
 
     Port 0 selects a free port, the same for all addresses. An address family that the machine lacks is
-    skipped.
-
-    Args:
-        address: host and port.
-        buffer_bytes: size of the kernel's buffers of each connection; None for the kernel's default.
-
-    Raises:
-        OSError: the host is unknown, or listening on an address fails.
+    skipped. OSError if the host is unknown, or listening on an address fails.
     """
     resolved = await asyncio.get_running_loop().getaddrinfo(
         address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

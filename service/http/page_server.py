@@ -41,28 +41,24 @@ class Buffer:
 
 
 class SharedText:
-    """A text that all answers share. Answers may add bytes of their own before and after it."""
+    """A text that all answers share. Answers may add bytes of their own after it."""
 
     def __init__(self, *parts: bytes) -> None:
         """Set the text, in parts: one object of the whole size would be the largest of the process."""
         self.plain = Buffer(parts)
         self._deflating: asyncio.Task[tuple[Buffer, int]] | None = None
 
-    async def gzipped(self, before: bytes, after: bytes) -> tuple[bytes, Buffer, bytes]:
-        """Return one gzip file of the text between two others, in three parts.
+    async def gzipped(self, after: bytes) -> tuple[Buffer, bytes]:
+        """Return one gzip file of the text and of another one behind it, in two parts.
 
         The text is compressed once, by the first caller. The ends of the parts are ends of deflate blocks.
         """
         if self._deflating is None:
             self._deflating = asyncio.create_task(self._deflate())
         deflated, checksum = await asyncio.shield(self._deflating)
-        head = _GZIP_HEADER
-        if before:
-            head += _deflated((before,), zlib.Z_FULL_FLUSH)
-            checksum = _checksum((before, *self.plain.parts))
-        size = len(before) + self.plain.size + len(after)
+        size = self.plain.size + len(after)
         trailer = zlib.crc32(after, checksum).to_bytes(4, "little") + (size % 2**32).to_bytes(4, "little")
-        return head, deflated, _deflated((after,), zlib.Z_FINISH) + trailer
+        return deflated, _deflated((after,), zlib.Z_FINISH) + trailer
 
     async def _deflate(self) -> tuple[Buffer, int]:
         """Return the deflate blocks of the text, and its checksum."""
@@ -71,8 +67,10 @@ class SharedText:
         return await asyncio.to_thread(self._blocks)
 
     def _blocks(self) -> tuple[Buffer, int]:
-        parts = self.plain.parts
-        return Buffer((_deflated(parts, zlib.Z_FULL_FLUSH),)), _checksum(parts)
+        parts, checksum = self.plain.parts, 0
+        for part in parts:
+            checksum = zlib.crc32(part, checksum)
+        return Buffer((_GZIP_HEADER + _deflated(parts, zlib.Z_FULL_FLUSH),)), checksum
 
 
 def accepts_gzip(request: web.BaseRequest) -> bool:
@@ -90,13 +88,6 @@ def _deflated(parts: tuple[bytes, ...], flush: int) -> bytes:
     return b"".join([*map(compressor.compress, parts), compressor.flush(flush)])
 
 
-def _checksum(parts: tuple[bytes, ...]) -> int:
-    checksum = 0
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    return checksum
-
-
 _METHODS: Final = ("GET", "HEAD")
 _PIECE_BYTES: Final = 16 * 1024
 _SMALL_BYTES: Final = 64 * 1024
@@ -111,8 +102,6 @@ class Page:
 
     body: bytes | SharedText
     """A text is shared with other pages, and compressed for clients that take gzip; bytes are not."""
-    before: bytes = b""
-    """Bytes of this page alone that come before a shared text."""
     after: bytes = b""
     """Bytes of this page alone that come after a shared text."""
     status: int = 200
@@ -124,19 +113,13 @@ class PortSecurity:
     """What a port asks of its clients."""
 
     authentication: Authentication | None = None
-    """None: a client needs no token."""
     context: ssl.SSLContext | None = None
-    """TLS; None for a port without TLS."""
 
 
 OPEN_PORT: Final = PortSecurity()
 
 Render = Callable[[], Awaitable[Page]]
-_TOO_MANY: Final = Page(
-    body=b"too many readers now\n",
-    status=HTTPStatus.SERVICE_UNAVAILABLE,
-    headers={**_TEXT, "Retry-After": "1"},
-)
+_TOO_MANY: Final = Page(body=b"too many readers now\n", status=503, headers={**_TEXT, "Retry-After": "1"})
 
 
 def text_page(text: str, *, status: int = 200) -> Page:
@@ -161,12 +144,7 @@ class PageServer:
     ) -> None:
         """Create a server; call `start` to listen.
 
-        Args:
-            pages: rendering functions by path; a query does not change them.
-            not_found: answer for any other path, one line.
-            method_not_allowed: answer for any other method, one line.
-            log: receives errors of rendering.
-            on_error: called for each error of rendering.
+        Pages are rendering functions by path. The answers for any other path and method are one line.
         """
         self._pages = {
             path: render if path in HEALTH_PATHS else _SharedRendering(render).get
@@ -192,16 +170,9 @@ class PageServer:
         host_names: HostNames | None = None,
         security: PortSecurity = OPEN_PORT,
     ) -> Address:
-        """Listen on an address; return the address in use (port 0 selects a free port).
+        """Listen on an address; return the address in use (port 0 selects a free port). May raise OSError.
 
-        Args:
-            address: host and port.
-            limits: limits of connections.
-            host_names: accepted hosts; None for every host.
-            security: TLS, and the check of tokens.
-
-        Raises:
-            OSError: listening on the address fails.
+        Without `host_names` every host is accepted.
         """
         self._host_names = host_names
         self._max_page_bytes = limits.max_page_bytes
@@ -218,10 +189,9 @@ class PageServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         is_within_busy_limit = self._server is None or self._server.is_within_busy_limit(request)
+        page = await self._page(request, is_within_busy_limit=is_within_busy_limit)
         is_last = request.body_exists or not is_within_busy_limit
-        return await self._written(
-            await self._page(request, is_within_busy_limit=is_within_busy_limit), request, is_last=is_last
-        )
+        return await self._written(page, request, is_last=is_last)
 
     async def _page(self, request: web.BaseRequest, *, is_within_busy_limit: bool) -> Page:
         refusal = self._host_names.refusal(request) if self._host_names else None
@@ -247,7 +217,7 @@ class PageServer:
 
     async def _written(self, page: Page, request: web.BaseRequest, *, is_last: bool) -> web.StreamResponse:
         """Write a page, or that there are too many; return the answer."""
-        headers, before, after = dict(page.headers), page.before, page.after
+        headers, after = dict(page.headers), page.after
         if isinstance(page.body, bytes):
             buffer = Buffer((page.body,))
         else:
@@ -256,18 +226,18 @@ class PageServer:
             self._buffers.add(buffer)
             if accepts_gzip(request):
                 headers["Content-Encoding"] = "gzip"
-                before, buffer, after = await page.body.gzipped(before, after)
+                buffer, after = await page.body.gzipped(after)
                 self._buffers.add(buffer)
             if buffer.size > _SMALL_BYTES and self._is_full_beside(page.body, buffer):
                 return await self._written(_TOO_MANY, request, is_last=is_last)
         response = web.StreamResponse(status=page.status, headers=headers)
-        response.content_length = len(before) + buffer.size + len(after)
+        response.content_length = buffer.size + len(after)
         if is_last:
             response.force_close()
         self._requests(
             "request answered", DEBUG, method=request.method, path=request.path, status=page.status
         )
-        parts = () if request.method == "HEAD" else (before, *buffer.parts, after)
+        parts = () if request.method == "HEAD" else (*buffer.parts, after)
         del page  # a client that reads slowly keeps only the bytes that it gets in memory
         await _write(response, request, parts)
         return response

@@ -19,9 +19,8 @@ LoadCertificate = Callable[[ssl.SSLContext], None]
 class ReplaceableContext:
     """An SSLContext whose certificate is replaced atomically.
 
-    Loading a mismatched pair into a live context breaks the context, and an old key of another type stays in
-    it (measured with OpenSSL 3.0). Each pair therefore gets its own context, and the outer context passes
-    every handshake to the newest one.
+    A mismatched pair would break a live context, and an old key of another type stays in it (measured with
+    OpenSSL 3.0). So each pair has its own context, and the outer one passes every handshake to the newest.
     """
 
     def __init__(self, load: LoadCertificate) -> None:
@@ -58,15 +57,7 @@ def client_context(**trusted: Any) -> ssl.SSLContext:
 def load_pem(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load a certificate and its key from memory, although `ssl` reads only files.
 
-    No key is written to a disk, if possible.
-
-    Args:
-        context: the context.
-        certificate: PEM, optionally followed by its chain.
-        key: PEM, unencrypted.
-
-    Raises:
-        OSError: the pair cannot be loaded (`ssl.SSLError` too).
+    No key is written to a disk, if possible. OSError (`ssl.SSLError` too) if the pair cannot be loaded.
     """
     with _as_file(certificate + b"\n" + key) as file:
         # Without a password function OpenSSL would ask for the pass phrase on the terminal.
@@ -75,13 +66,9 @@ def load_pem(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Provide bytes as a file in memory.
+    """Provide bytes as a file in memory, else as a private temporary file, which is deleted.
 
-    If the kernel, a sandbox or the build of Python (such as python-build-standalone) does not support that,
-    a private temporary file is used and deleted.
-
-    Raises:
-        OSError: neither kind of file can be created.
+    A kernel, a sandbox or a build of Python (such as python-build-standalone) may not support the first.
     """
     try:
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
@@ -117,18 +104,15 @@ class TlsFiles:
         check: Callable[[], Mapping[str, str]] = dict,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the files.
+        """Read the certificate, which its chain may follow, and its key in PEM; raises TlsFilesError.
 
         Args:
-            certificate: PEM file of the certificate, which its chain may follow.
-            key: PEM file of the unencrypted key.
+            certificate: path of the certificate.
+            key: path of the unencrypted key.
             log: the log.
             check: called before a pair is served; returns fields for the log, or raises OSError or ValueError
                 to refuse the pair.
             on_failure: called once for each problem of changed files.
-
-        Raises:
-            TlsFilesError: they cannot be used.
         """
         self._certificate, self._key = certificate, key
         self._log = log
@@ -168,11 +152,8 @@ class TlsFiles:
                 if str(error) != self._reload_problem:
                     self._reload_problem = str(error)
                     self._on_failure()
-                    self._log(
-                        "certificate not reloaded, keeping the last valid one",
-                        ERROR,
-                        problem=self._reload_problem,
-                    )
+                    message = "certificate not reloaded, keeping the last valid one"
+                    self._log(message, ERROR, problem=self._reload_problem)
             else:
                 self._reload_problem = ""
                 self._log("certificate reloaded", certificate=str(self._certificate), **self._fields)

@@ -24,9 +24,9 @@ from console.doctor.command import with_link
 from console.policies import PodCounts, read_policies
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.problems import Cause, Problem
-from kube.access import KubeConfig
 from kube.answers import ApiError
 from kube.client import KubeClient
+from kube.kubeconfig import KubeConfig
 from service.version import version
 from tests.support.administrator import Administrator, right
 from tests.support.agent_fleet import (

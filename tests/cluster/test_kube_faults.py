@@ -444,7 +444,7 @@ async def test_an_event_is_written_once_the_fault_is_over_or_its_failure_is_coun
             await asyncio.wait_for(run.writer.settled(), 10)
             await until(lambda: run.results.total() == 1)
             ((_, result),) = run.results
-            assert (result == "failed") == (name in ("400", "404", "410", "302 to a log-in page"))
+            assert (result == "failed") == (name in ("400", "403", "404", "410", "302 to a log-in page"))
             if result != "failed":
                 assert run.troubles[-1] == ""
                 written = await admin.read(f"{EVENTS}/{event.name}")

@@ -10,8 +10,8 @@ import pytest
 
 from console.cli import main
 from console.cluster.token_request import ServiceAccountTokens, TokenUnavailable
-from kube.access import KubeConfig
 from kube.client import KubeClient
+from kube.kubeconfig import KubeConfig
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.kubeconfigs import CASES, SECRET, Base, Case, write
 from tests.support.markers import sampled

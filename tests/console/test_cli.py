@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import main, parser, program_name
-from kube.access import KubeConfig
+from kube.kubeconfig import KubeConfig
 from service.version import version
 
 ROOT = Path(__file__).parents[2]

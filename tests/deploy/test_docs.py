@@ -270,10 +270,9 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "threads looked at where main threads have exited": (
             f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample"
         ),
-        "aliases in a YAML document": (
-            f"{documents._MOST_TIMES} times its size, {in_units(documents._MOST_ADDED)} added"
-        ),
+        "aliases in a YAML document": f"{in_units(documents._MOST_ADDED)} added",
         "nesting of a YAML document": f"{documents._DEEPEST} levels",
+        "an integer in a YAML document": f"{documents._LONGEST_INTEGER} characters",
         "a number in a YAML document": f"{documents._LONGEST_NUMBER} characters",
         "the variable `TF_CONFIG` of a container": f"{distributed._LONGEST_CLUSTER >> 20} MiB",
         "file descriptors kept back from connections": f"{RESERVED_DESCRIPTORS}, or half of a lower limit",

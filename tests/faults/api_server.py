@@ -182,7 +182,7 @@ CASES: Final[dict[str, Case]] = {
     "410": everywhere(refusal(410, "Expired"), refuses_events=True),
     "429 with Retry-After": everywhere(refusal(429, "TooManyRequests", Retry_After="1")),
     "401": everywhere(refusal(401, "Unauthorized")),
-    "403": everywhere(refusal(403, "Forbidden")),
+    "403": everywhere(refusal(403, "Forbidden"), refuses_events=True),
     "404": everywhere(refusal(404, "NotFound"), refuses_events=True),
     "500": everywhere(refusal(500, "InternalError")),
     "504 version too large": everywhere(

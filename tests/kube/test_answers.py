@@ -13,7 +13,8 @@ from kube.answers import parse_warnings
         ([r'299 - "unknown field \"spec.foo\""'], ('unknown field "spec.foo"',)),
         ([r'299 - "a \\ and \" and \\\""'], (r"a \ and " + '" and ' + '\\"',)),
         (['299 - ""'], ("",)),
-        (['299 - "one, with a comma", 299 - "two"'], ("one, with a comma", "two")),
+        (['299 - "one, with a comma"', '299 - "two"'], ("one, with a comma", "two")),
+        (['299 - "one", 299 - "two"'], ('299 - "one", 299 - "two"',)),
         (['299 - "one"', '299 agent.example "two" "Sun, 06 Nov 1994 08:49:37 GMT"'], ("one", "two")),
         (['199 - "Grüße, 😀"'], ("Grüße, 😀",)),
         (['299 - "' + "x" * 4096 + '"'], ("x" * 4096,)),
@@ -31,4 +32,4 @@ def test_texts_of_warnings(headers: list[str], texts: tuple[str, ...]) -> None:
 
 
 def test_the_number_of_warnings_is_limited() -> None:
-    assert len(parse_warnings([", ".join(['299 - "a"'] * 5000)])) == 1000
+    assert len(parse_warnings(['299 - "a"'] * 5000)) == 1000

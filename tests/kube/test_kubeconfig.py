@@ -19,9 +19,10 @@ import pytest
 from aiohttp import web
 
 from certs.authority import Authority
-from kube.access import AccessError, InCluster, KubeConfig
+from kube.access import AccessError, InCluster
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
+from kube.kubeconfig import KubeConfig
 from tests.support.api_server import PODS, ApiServer, refuses
 from tests.support.certificates import client_pair, serving_context
 from tests.support.kubeconfigs import identity_token

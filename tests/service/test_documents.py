@@ -28,8 +28,7 @@ def merge_bomb() -> str:
 
 
 REFUSED = {
-    "aliases of aliases": (bomb(), "file: aliases add more than 16777216 characters to the document"),
-    "few aliases of aliases": (bomb(4), "file: aliases make a document more than 100 times as large"),
+    "aliases of aliases": (bomb(), "file: aliases add more than 1048576 characters to the document"),
     "merges of merges": (merge_bomb(), "aliases add"),
     "an anchor twice": ("a: &a 1\nb: &a 2", "second occurrence"),
     "a long text many times": (
@@ -59,8 +58,7 @@ REFUSED = {
     "an invalid tagged boolean": ("a: !!bool x", '"x" is not a boolean'),
     "an empty integer": ('a: !!int ""', '"" is not an integer'),
     "invalid binary": ("a: !!binary 'é'", "failed to convert base64 data into ascii"),
-    "a huge number as a key": ("{1: a, 99999999999999999999: b}", "a number of 20 characters as a key"),
-    "a huge number as a merged key": ("<<: {99999999999999999999: b}", "a number of 20 characters as a key"),
+    "a huge number as a key": ("{1: a, 999999999999999999999: b}", "an integer of 21 characters"),
     "a hostile tag": ("a: !" + "x" * 5000 + " b", "could not determine a constructor"),
 }
 

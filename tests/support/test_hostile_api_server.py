@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from certs.authority import Authority
-from kube.access import KubeConfig
 from kube.client import KubeClient
+from kube.kubeconfig import KubeConfig
 from tests.support.api_faults import (
     Answer,
     Cut,
