@@ -275,8 +275,8 @@ FAULTS: Final = (
     ),
     Fault(
         "health: a sensor that hangs is awaited for a part of the GPU's deadline",
-        "if call.wait(self._longest_wait):",
-        "if call.wait(600):",
+        "deadline=deadline * _PART_OF_DEADLINE, retry",
+        "deadline=deadline * 300, retry",
         "gpuagent/gpus/test_sensors.py",
     ),
     Fault(
