@@ -15,11 +15,11 @@ from console.caller import add_running_default_mode, default_kubeconfig
 from console.cluster_reading import fetch_namespaces
 from console.policies import WebhookScope, read_scope
 from console.text_table import column_widths, natural_widths, table_lines
-from console.usage.advice import Advice, AdviceOptions, AdviceRow, Balance, KnownNamespace, TargetCluster
+from console.usage.advice import KnownNamespace, TargetCluster
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Drawing, drawing, render
 from console.usage.pod_use import Window
-from console.usage.suggestions import advise
+from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
 from console.usage.usage_reader import read_usage
 from kai.keys import QUEUE_LABEL
 from kube.answers import ApiError
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output == "kubectl" and arguments.by == "workload":
         raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
     discard_library_logs()
-    options = AdviceOptions(
+    strategy = Strategy(
         quantile=arguments.quantile,
         headroom=arguments.headroom,
         min_hours=arguments.min_hours,
@@ -113,25 +113,25 @@ def run(arguments: argparse.Namespace) -> int:
         cluster=parse_target_cluster(arguments),
     )
     window = parse_window(arguments)
-    advice = asyncio.run(_advice(arguments, options, window))
+    advice = asyncio.run(_advice(arguments, strategy, window))
     if arguments.output == "json":
         write_document(as_json(advice))
     elif arguments.output == "html":
-        write_document(as_html(advice, options, window))
+        write_document(as_html(advice, strategy, window))
     elif arguments.output == "kubectl":
         write_lines(advice.commands)
         for sentence in (*_notes(advice.rows, has_command=True), *remarks(advice)):
             write_warning(sentence)
     else:
-        write_lines(as_text(advice, options, columns=columns_of(sys.stdout)))
+        write_lines(as_text(advice, strategy, columns=columns_of(sys.stdout)))
     return 0
 
 
-async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window: Window) -> Advice:
+async def _advice(arguments: argparse.Namespace, strategy: Strategy, window: Window) -> Advice:
     namespaces, notes = None, []
     async with open_prometheus(arguments, needs_cluster=True) as (prometheus, client):
         usage = await read_usage(
-            prometheus, window, quantile=options.quantile, namespace=arguments.namespace or ""
+            prometheus, window, quantile=strategy.quantile, namespace=arguments.namespace or ""
         )
         if isinstance(client, KubeClient):
             scope = await read_scope(client, arguments.default_mode)
@@ -142,7 +142,7 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
         else:
             notes = [f"The Namespaces were not read ({one_line(str(client))}): {_NOT_READ}"]
     remarks = (*usage.remarks, *prometheus.remarks, *notes)
-    return advise(usage.uses, namespaces, options, dropped=usage.dropped, remarks=remarks)
+    return strategy.advise(usage.uses, namespaces, dropped=usage.dropped, remarks=remarks)
 
 
 async def read_namespaces(
@@ -244,10 +244,10 @@ def _suggestion(row: AdviceRow) -> str:
     return _NONE if row.suggested is None else f"{'≥ ' if row.is_at_least else ''}{row.suggested}"
 
 
-def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
+def as_text(advice: Advice, strategy: Strategy, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
     """Yield the lines of the table, the notes, the commands and the balance; a command is never broken."""
-    subject = "WORKLOAD" if options.by_workload else "SIZE"
-    quantile = f"P{options.quantile * 100:g}"
+    subject = "WORKLOAD" if strategy.by_workload else "SIZE"
+    quantile = f"P{strategy.quantile * 100:g}"
     rows = [["NAMESPACE", subject, "PODS", "HOURS", "PEAK", quantile, "OVER", "SHARE", "ADVICE"]]
     place = places(advice.rows)
     for row in advice.rows:
@@ -272,7 +272,7 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
 def _notes(rows: Sequence[AdviceRow], *, has_command: bool = False) -> Iterator[str]:
     place = places(rows)
     for row in rows:
-        if row.commands or not has_command:
+        if row.command or not has_command:
             yield from (f"{place(row)} {_subject(row)} {row.current}: {note}" for note in row.notes)
 
 
@@ -281,7 +281,7 @@ def _balance_sentence(balance: Balance | None) -> str:
     if balance is None:
         return "No balance by workload: a label gives all workloads of a size the same share."
     begin = f"Promised now: {balance.promised:.2f} GPUs; with this advice: {balance.suggested:.2f}"
-    difference = round(balance.difference, 2)
+    difference = round(balance.suggested - balance.promised, 2)
     if difference:
         change = "must be added" if difference > 0 else "are gained"
         return f"{begin}; {abs(difference):.2f} GPUs {change}."
@@ -303,7 +303,7 @@ def as_json(advice: Advice) -> str:
     balance = advice.balance and {
         "promised": advice.balance.promised,
         "suggested": advice.balance.suggested,
-        "difference": round(advice.balance.difference, 2),
+        "difference": round(advice.balance.suggested - advice.balance.promised, 2),
     }
     rows = [_json_row(row) for row in advice.rows]
     document = {"rows": rows, "balance": balance, "dropped": advice.dropped, "remarks": list(advice.remarks)}
@@ -333,27 +333,27 @@ def _json_row(row: AdviceRow) -> dict[str, Any]:
     }
 
 
-def as_html(advice: Advice, options: AdviceOptions, window: Window) -> str:
+def as_html(advice: Advice, strategy: Strategy, window: Window) -> str:
     """Format the advice as one page with a picture for each row."""
     place = places(advice.rows)
-    rule = f"Quantile {options.quantile:g} of the pod that used most, plus {options.headroom:.0%}"
+    rule = f"Quantile {strategy.quantile:g} of the pod that used most, plus {strategy.headroom:.0%}"
     return render(
         title="GPU shares: what would have done",
-        about=f"{window}. {rule}{', and no less than the peak' if options.cover_peak else ''}.",
+        about=f"{window}. {rule}{', and no less than the peak' if strategy.cover_peak else ''}.",
         sum=_balance_sentence(advice.balance),
         remarks=remarks(advice),
-        sections=[_section(row, place(row), options, window) for row in advice.rows],
+        sections=[_section(row, place(row), strategy, window) for row in advice.rows],
     )
 
 
-def _section(row: AdviceRow, place: str, options: AdviceOptions, window: Window) -> dict[str, Any]:
+def _section(row: AdviceRow, place: str, strategy: Strategy, window: Window) -> dict[str, Any]:
     figures = {
         "share": str(row.current),
         "advice": _suggestion(row),
         "pods": str(row.pods),
         "pod-hours": f"{row.pod_hours:.1f}",
         "peak": size(row.peak_bytes),
-        f"quantile {options.quantile:g}": size(row.quantile_bytes),
+        f"quantile {strategy.quantile:g}": size(row.quantile_bytes),
         "over the share": "unknown" if row.over_hours is None else f"{row.over_hours:.1f} h",
         "use known": f"{row.coverage:.0%}",
         "card" if len(row.models) <= 1 else "cards": ", ".join(row.models) or "unknown",
@@ -367,7 +367,7 @@ def _section(row: AdviceRow, place: str, options: AdviceOptions, window: Window)
         ],
         "pictures": _picture(row, f"Use over time against the share of {place} {subject}", window),
         "lists": [{"notes": row.notes}] if row.notes else [],
-        "commands": "\n".join(row.commands),
+        "commands": row.command,
     }
 
 

@@ -11,10 +11,9 @@ import pytest
 from console.caller import default_kubeconfig
 from console.cli import main, parser
 from console.cluster.prometheus import InstantSeries, PrometheusError, RangeSeries
-from console.usage.advice import AdviceOptions
 from console.usage.advise import as_text, parse_target_cluster
 from console.usage.pod_use import Peaks, PodNames, PodUse, Window
-from console.usage.suggestions import advise
+from console.usage.suggestions import Strategy
 from console.usage.usage_reader import Usage, read_usage
 
 MIB = 1 << 20
@@ -108,7 +107,7 @@ async def test_time_outside_the_records_is_unknown() -> None:
     (use,) = usage.uses
     assert use.expected_seconds == pytest.approx(2 * use.seconds, rel=0.06)
     assert usage.remarks[0].startswith("Recorded figures cover 5")
-    (row,) = advise(usage.uses, None, AdviceOptions(min_hours=1)).rows
+    (row,) = Strategy(min_hours=1).advise(usage.uses, None).rows
     assert any(note.startswith("use known in ") for note in row.notes)
 
 
@@ -171,8 +170,8 @@ async def test_pods_with_figures_that_no_gpu_has_are_dropped_and_counted(word: s
     usage = await read_usage(prometheus, WINDOW, quantile=0.99)
     assert [use.names.uid for use in usage.uses] == ["good"]
     assert usage.dropped == 1
-    advice = advise(usage.uses, None, AdviceOptions(), dropped=usage.dropped)
-    assert "Dropped: 1 pod with names" in " ".join(as_text(advice, AdviceOptions()))
+    advice = Strategy().advise(usage.uses, None, dropped=usage.dropped)
+    assert "Dropped: 1 pod with names" in " ".join(as_text(advice, Strategy()))
 
 
 def of_a_constant_amount() -> PodUse:
@@ -231,7 +230,7 @@ def test_target_cluster_has_the_options_that_were_given(
     monkeypatch.setenv("KUBECONFIG", "/home/config")
     arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
     arguments.kubeconfig = arguments.kubeconfig or default_kubeconfig()
-    assert parse_target_cluster(arguments).kubectl == kubectl
+    assert parse_target_cluster(arguments).kubectl() == kubectl
 
 
 def test_commands_need_rows_by_size(capsys: pytest.CaptureFixture[str]) -> None:
