@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import aiohttp
@@ -23,6 +23,7 @@ from kai.keys import QUEUE_LABEL
 from kube.access import client_context
 from kube.answers import TRANSPORT_ERRORS, ApiError, Unreachable, status_error, transport_error_text
 from kube.client import AnyResponse, KubeClient
+from kube.kinds import ConfigMap, Service
 from service.command import UsageError
 from service.text import MALFORMED, counted, first_few, one_line
 from service.version import version
@@ -72,8 +73,7 @@ class RangeSeries(Struct, frozen=True):
     values: "array[float]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceAddress:
+class ServiceAddress(NamedTuple):
     """A service of the cluster that serves the API of Prometheus."""
 
     namespace: str
@@ -101,12 +101,8 @@ class PrometheusOptions:
     where: str = ""  # a sentence that says where the address was found; empty if it was given
 
 
-class _NoResponse(Exception):
-    """There is no complete response; the message is one line, which names neither address nor credentials."""
-
-
 _Post = Callable[[str, bytes, float], Awaitable[AnyResponse]]
-"""Posts a form to a path below the prefix, with a time limit in seconds; raises `_NoResponse`."""
+"""Posts a form to a path below the prefix, with a time limit in seconds; raises Unreachable."""
 
 
 def _direct(session: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> _Post:
@@ -120,13 +116,13 @@ def _direct(session: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> 
                 async for chunk in response.content.iter_any():
                     body += chunk
                     if len(body) > MOST_BYTES:
-                        raise _NoResponse(_TOO_LARGE)
+                        raise Unreachable(_TOO_LARGE)
                 reason = response.reason or ""
                 return AnyResponse(
                     status=response.status, reason=reason, body=bytes(body), date="", warnings=()
                 )
         except TRANSPORT_ERRORS as error:
-            raise _NoResponse(transport_error_text(error)) from None
+            raise Unreachable(transport_error_text(error)) from None
 
     return post
 
@@ -142,7 +138,7 @@ def _through_api_server(client: KubeClient, service: ServiceAddress, headers: Ma
             )
         except Unreachable as error:
             problem = str(error).removeprefix(f"POST {path}: ")
-            raise _NoResponse(_TOO_LARGE if problem.startswith("an answer of more") else problem) from None
+            raise Unreachable(_TOO_LARGE if problem.startswith("an answer of more") else problem) from None
 
     return post
 
@@ -307,7 +303,7 @@ class Prometheus:
                 response = await self._post(path, urlencode(form).encode(), left + 1)
         except TimeoutError:
             raise self._late() from None
-        except _NoResponse as error:
+        except Unreachable as error:
             raise self._error(str(error)) from None
         if response.status != 200:
             raise self._refused(response)
@@ -416,35 +412,15 @@ _OPERATOR_LABEL: Final = "operated-prometheus"
 _MOST_CANDIDATES: Final = 100
 
 
-class _Metadata(Struct):
-    name: str = ""
-    namespace: str = ""
-    annotations: dict[str, str] = {}
-
-
-class _Port(Struct):
-    port: int
-
-
-class _Spec(Struct):
-    ports: list[_Port] = []
-
-
-class _Object(Struct):
-    """A ConfigMap or a Service."""
-
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-
-
-_object = msgspec.json.Decoder(_Object)
+_config_map = msgspec.json.Decoder(ConfigMap)
+_service = msgspec.json.Decoder(Service)
 
 
 async def address_in_settings(client: KubeClient) -> str:
     """Return the address that the installation names; empty if there is none, or it cannot be read."""
     try:
         item = await client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")
-        return _object.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
+        return _config_map.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
     except (ApiError, Unreachable, *MALFORMED):
         return ""
 
@@ -464,11 +440,11 @@ async def find_service(client: KubeClient) -> ServiceAddress:
         services: list[ServiceAddress] = []
         async with client.list_objects("/api/v1/services", params=selector) as items:
             async for item in items:
-                service = _object.decode(item)
+                service = _service.decode(item)
                 name, namespace = service.metadata.name, service.metadata.namespace
-                if service.spec.ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
-                    port = str(service.spec.ports[0].port)
-                    services.append(ServiceAddress(namespace=namespace, name=name, port=port))
+                port = next((port.port for port in service.spec.ports or ()), None)
+                if port and namespace not in managed and len(services) < _MOST_CANDIDATES:
+                    services.append(ServiceAddress(namespace, name, str(port)))
     except (ApiError, Unreachable, *MALFORMED) as error:
         raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
     if len(services) != 1:

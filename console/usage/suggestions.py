@@ -110,6 +110,11 @@ class Balance(NamedTuple):
     promised: float
     suggested: float
 
+    @property
+    def difference(self) -> float:
+        """GPUs that must be added; negative if GPUs are gained."""
+        return round(self.suggested - self.promised, 2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:

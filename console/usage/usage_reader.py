@@ -8,7 +8,7 @@ import asyncio
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from console.cluster.prometheus import InstantSeries, Prometheus, RangeSeries
@@ -37,8 +37,7 @@ _Key = tuple[str, str]
 """UIDs of a pod and of a GPU; the latter is empty for a figure of the pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """The use of all pods."""
 
     uses: tuple[PodUse, ...]

@@ -57,14 +57,14 @@ def test_unusable_options_are_one_line(
 
 def test_rows_are_by_model_with_the_largest_first() -> None:
     rows = report().rows
-    assert [(row.names["namespace"], row.model, row.hours.promised) for row in rows] == [
+    assert [(row.names["namespace"], row.model, row.hours["promised"]) for row in rows] == [
         ("vision", T4, 15.0),
         ("vision", H100, 4.0),
         ("speech", H100, 2.0),
     ]
-    assert [row.hours.saved for row in rows] == [45.0, 0.0, 6.0]
-    assert [row.hours.coverage for row in rows] == [0.75, 0.0, 0.0]
-    assert [row.hours.used for row in rows] == [6.0, None, None]
+    assert [row.hours["saved"] for row in rows] == [45.0, 0.0, 6.0]
+    assert [row.hours["coverage"] for row in rows] == [0.75, 0.0, 0.0]
+    assert [row.hours["used"] for row in rows] == [6.0, None, None]
 
 
 def test_unknown_is_null_and_an_empty_cell() -> None:
@@ -79,8 +79,8 @@ def test_unknown_is_null_and_an_empty_cell() -> None:
 
 def test_cost_is_by_model_and_names_models_without_a_price() -> None:
     priced = report(prices={T4: 2.0}, currency="EUR")
-    assert [row.hours.cost for row in priced.rows] == [30.0, None, None]
-    assert priced.total.cost == 30.0
+    assert [row.hours["cost"] for row in priced.rows] == [30.0, None, None]
+    assert priced.total["cost"] == 30.0
     assert next(as_text(priced, columns=200)).endswith("COST EUR")
     assert list(priced.unpriced) == [H100]
     assert f"No price for {H100}: the cost leaves these out." in list(as_text(priced, columns=200))
