@@ -161,7 +161,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def everything(server: str) -> Advice:
+def advice(server: str) -> Advice:
     """Return the advice about all pods."""
     return asyncio.run(ask(server))
 
@@ -254,9 +254,9 @@ ROWS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("namespace", "size", "current", "uids", "model"), ROWS.values(), ids=ROWS)
 async def test_row_equals_the_reference(
-    everything: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str
+    advice: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str
 ) -> None:
-    actual, expected = row(everything, namespace, size, current), reference(*uids)
+    actual, expected = row(advice, namespace, size, current), reference(*uids)
     assert_equal(actual, expected)
     assert actual.pods == len(uids)
     assert str(actual.suggested) == smallest(expected.quantile * 1.15, model)
@@ -282,8 +282,7 @@ async def test_share_that_changed_half_way(server: str) -> None:
     assert row(advice, "rebound", "small", "0.10").command == ""
 
 
-async def test_largest_fraction_of_several_models_counts(everything: Advice) -> None:
-    advice = everything
+async def test_largest_fraction_of_several_models_counts(advice: Advice) -> None:
     actual = row(advice, "mixed", "dual", "0.50")
     on_t4 = smallest(reference("on-t4").quantile * 1.15, T4)
     on_a100 = smallest(reference("on-a100").quantile * 1.15, A100)
@@ -292,8 +291,7 @@ async def test_largest_fraction_of_several_models_counts(everything: Advice) -> 
     assert actual.notes == [f"several models of card, the largest counts: {A100} {on_a100}, {T4} {on_t4}"]
 
 
-async def test_what_is_not_known_is_stated(everything: Advice) -> None:
-    advice = everything
+async def test_what_is_not_known_is_stated(advice: Advice) -> None:
     assert "use known in 67% of the time" in row(advice, "blind", "small", "0.25").notes
     never = row(advice, "blind", "large", "0.50")
     assert (never.suggested, never.notes) == (None, ["the use is unknown"])
@@ -301,8 +299,7 @@ async def test_what_is_not_known_is_stated(everything: Advice) -> None:
     assert (brief.suggested, brief.notes) == (None, ["too few hours: 2.0 of 24"])
 
 
-async def test_pods_that_fill_their_share(everything: Advice) -> None:
-    advice = everything
+async def test_pods_that_fill_their_share(advice: Advice) -> None:
     vllm = row(advice, "llm", "serve", "0.50")
     assert str(vllm.suggested) == "0.50"
     assert vllm.is_at_least
@@ -331,8 +328,7 @@ async def test_pods_that_hold_a_constant_amount_get_a_note(server: str) -> None:
     assert weights.notes[0] in html.unescape(as_html(advice, OPTIONS, Window(start=START, end=END)))
 
 
-async def test_ranks_and_several_gpus_keep_whole_gpus(everything: Advice) -> None:
-    advice = everything
+async def test_ranks_and_several_gpus_keep_whole_gpus(advice: Advice) -> None:
     kept = [each for each in advice.rows if each.key.keeps_gpu and each.key.namespace == "whole"]
     assert [(each.pods, each.suggested, each.command) for each in kept] == [(1, None, "")] * 2
     assert [each.notes for each in kept] == [
@@ -345,19 +341,18 @@ async def test_ranks_and_several_gpus_keep_whole_gpus(everything: Advice) -> Non
     )
 
 
-async def test_pods_that_may_be_ranks_keep_whole_gpus(everything: Advice) -> None:
-    (kept,) = [each for each in everything.rows if each.key.keeps_gpu and each.key.namespace == "trainer"]
+async def test_pods_that_may_be_ranks_keep_whole_gpus(advice: Advice) -> None:
+    (kept,) = [each for each in advice.rows if each.key.keeps_gpu and each.key.namespace == "trainer"]
     assert (kept.pods, kept.suggested, kept.command) == (2, None, "")
     assert kept.notes[0].startswith(
         "pods of an Indexed Job, a JobSet or a LeaderWorkerSet that ran at the same time"
     )
-    web = row(everything, "trainer", "", "1")
+    web = row(advice, "trainer", "", "1")
     assert (str(web.suggested), web.command) == (smallest(12 * GIB * 1.15), "")
     assert web.notes[-1].startswith("no command: the label may also change pods that are, or may be, ranks")
 
 
-async def test_labels_are_in_mib_under_a_cap_in_mib(everything: Advice) -> None:
-    advice = everything
+async def test_labels_are_in_mib_under_a_cap_in_mib(advice: Advice) -> None:
     need = -(-6 * 1024 * 115 // 100)
     assert row(advice, "mib", "", "8192Mi").command == (
         f"kubectl label namespace mib kaishare.dev/gpu-memory={need} --overwrite"
@@ -367,8 +362,7 @@ async def test_labels_are_in_mib_under_a_cap_in_mib(everything: Advice) -> None:
     )
 
 
-async def test_sentence_where_no_label_covers_the_need(everything: Advice) -> None:
-    advice = everything
+async def test_sentence_where_no_label_covers_the_need(advice: Advice) -> None:
     capped = row(advice, "capped", "small", "0.50")
     assert str(capped.suggested) == smallest(45 * GIB * 1.15)
     assert capped.command == ""
@@ -377,26 +371,19 @@ async def test_sentence_where_no_label_covers_the_need(everything: Advice) -> No
     assert "is above this namespace's own kaishare.dev/max-gpu-fraction 0.50" in note
 
 
-async def test_vcluster_gets_commands_for_its_own_context(everything: Advice) -> None:
-    advice = everything
+async def test_vcluster_gets_commands_for_its_own_context(advice: Advice) -> None:
     (red,) = [each for each in advice.rows if each.key.vcluster]
     assert (red.key.vcluster, red.key.virtual_namespace) == ("red", "default")
     begin = "vcluster connect red --namespace vcluster-red -- kubectl label namespace default"
     assert red.command == f"{begin} size.kaishare.dev/small={smallest(6 * GIB * 1.15)} --overwrite"
 
 
-async def test_names_that_would_act_elsewhere_are_dropped_and_counted(everything: Advice) -> None:
-    advice = everything
+async def test_commands_are_accepted_and_cover_the_need(advice: Advice) -> None:
     assert advice.dropped == 5
     outputs = [as_json(advice), *as_text(advice, OPTIONS), *advice.commands]
     assert not any(word in line for line in outputs for word in ("reboot", "cmd()", "\x1b", "a b"))
-
-
-async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> None:
-    advice = everything
-    commands = list(advice.commands)
-    assert len(commands) >= 8
-    for command in commands:
+    assert len(advice.commands) >= 8
+    for command in advice.commands:
         words = command.split()
         assert words[-1] == "--overwrite"
         if words[0] != "kubectl":

@@ -19,7 +19,7 @@ from console.usage.advice import (
     smallest_memory,
 )
 from console.usage.advise import as_html, as_json, as_text, known_namespace
-from console.usage.pod_use import Doubt, Peaks, PodNames, PodUse, Window, quantile_of
+from console.usage.pod_use import Peaks, PodNames, PodUse, Window, quantile_of
 from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
@@ -83,7 +83,7 @@ def test_options(options: Strategy, suggested: str) -> None:
     }.values(),
     ids=lambda value: "",
 )  # fmt: skip
-def test_commands_of_a_size(labels: dict[str, str], word: str) -> None:
+def test_command_of_a_size(labels: dict[str, str], word: str) -> None:
     row = only(pod(), **labels)
     assert row.command == f"kubectl label namespace team {word} --overwrite"
 
@@ -121,7 +121,9 @@ def test_pods_with_another_share_than_their_size(is_current: bool, labels: dict[
     assert (row.notes, row.command) == ([note], "")
 
 
-def test_whole_gpu_is_no_default_share() -> None:
+def test_whole_gpu_is_a_size_and_no_default_share() -> None:
+    row = only(pod(quantile_bytes=68.9 * GIB, peak_bytes=70.0 * GIB), size_small="0.5")
+    assert row.command == "kubectl label namespace team size.kaishare.dev/small=1 --overwrite"
     row = only(pod(size="", quantile_bytes=68.9 * GIB, peak_bytes=76.0 * GIB), gpu_fraction="0.5")
     assert (str(row.suggested), row.command) == ("1", "")
     assert row.notes[-1].startswith("needs a whole GPU: no default share covers it")
@@ -137,11 +139,6 @@ def test_no_command_for_a_label_that_does_not_cover_the_need(size: str, inside: 
         "the need with headroom is more than a GPU has",
         "no command: no label covers the need",
     ]
-
-
-def test_whole_gpu_as_a_size() -> None:
-    row = only(pod(quantile_bytes=68.9 * GIB, peak_bytes=70.0 * GIB), size_small="0.5")
-    assert row.command == "kubectl label namespace team size.kaishare.dev/small=1 --overwrite"
 
 
 @pytest.mark.parametrize(
@@ -327,24 +324,27 @@ def flat(part: float, *, late: float | None = None, low: float | None = None) ->
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("part", [0.92, 0.9, 0.75, 0.7])
-def test_pod_that_allocates_most_of_its_share_in_advance_keeps_it(part: float) -> None:
-    """vLLM takes 0.9 of what it may use, and JAX 0.75."""
-    row = only(flat(part), size_small="0.5")
-    assert (str(row.suggested), row.command, row.is_at_least) == ("0.50", "", False)
-    assert row.notes[0].startswith(
-        "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
-    )
-
-
-@pytest.mark.parametrize("part", [0.69, 0.2])
-def test_pod_that_holds_a_smaller_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
-    row = only(flat(part), size_small="0.5")
-    assert row.suggested == smallest_fraction([(part * 1.15 * int(0.5 * 81500) * MIB, H100)])
-    assert row.notes[0].startswith(
-        "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
-    )
-    assert bool(row.command) == row.is_change
+@pytest.mark.parametrize(
+    ("use", "share", "note"),
+    {
+        # vLLM takes 0.9 of what it may use, and JAX 0.75.
+        **{
+            f"most, {part}": (flat(part), "0.50", "held a constant amount of 70% of the share or more, as vLLM and JAX")
+            for part in (0.92, 0.9, 0.75, 0.7)
+        },
+        "less": (flat(0.69), "0.40", "held a constant amount, as frameworks do that allocate in advance"),
+        "little": (flat(0.2), "0.12", "held a constant amount, as frameworks do that allocate in advance"),
+        "grows": (flat(0.75, late=0.8), "0.44", ""),
+        "dips": (flat(0.75, low=0.7), "0.44", ""),
+        "fills the share": (flat(0.98), "0.50", "filled the share from the start"),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_constant_use_shows_a_setting_and_perhaps_not_the_need(use: PodUse, share: str, note: str) -> None:
+    row = only(use, size_small="0.5")
+    assert str(row.suggested) == share
+    assert bool(row.command) == row.is_change == (share != "0.50")
+    assert row.notes[:1] == [] if not note else row.notes[0].startswith(f"1 pod of 1 {note}")
 
 
 def test_pod_that_needs_more_decides_beside_one_that_allocates_in_advance() -> None:
@@ -353,14 +353,6 @@ def test_pod_that_needs_more_decides_beside_one_that_allocates_in_advance() -> N
     assert row.suggested == smallest_fraction([(45 * 1.15 * GIB, H100)])
     assert row.command != ""
     assert str(only(flat(0.9), pod("b"), size_small="0.5").suggested) == "0.50"
-
-
-@pytest.mark.parametrize(
-    "use", [flat(0.75, late=0.8), flat(0.75, low=0.7), flat(0.98)], ids=["grows", "dips", "fills the share"]
-)
-def test_use_that_varies_or_fills_the_share_is_not_constant(use: PodUse) -> None:
-    assert use.doubt not in (Doubt.ALLOCATED, Doubt.CONSTANT)
-    assert not any("constant amount" in note for note in only(use, size_small="0.5").notes)
 
 
 @pytest.mark.parametrize(
@@ -455,6 +447,5 @@ def test_pod_whose_use_is_unknown_is_not_covered() -> None:
 
 
 def test_quantile_is_that_of_prometheus() -> None:
-    assert quantile_of([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
-    assert quantile_of([1.0], 0.99) == 1.0
-    assert quantile_of([], 0.99) is None
+    cases = (([1.0, 2.0, 3.0, 4.0], 0.5), ([1.0], 0.99), ([], 0.99))
+    assert [quantile_of(*case) for case in cases] == [2.5, 1.0, None]
