@@ -94,11 +94,6 @@ class Peaks(NamedTuple):
     values: "array[float]" = array("d")  # bytes
 
 
-def is_possible(figure: float) -> bool:
-    """Whether a count, an amount of bytes or a time can be of a pod on a GPU: from 0 to 8 PiB."""
-    return 0 <= figure <= MOST_BYTES
-
-
 class PodNames(NamedTuple):
     """The names of a pod on one GPU; empty if unknown. `are_valid` must hold before one is printed."""
 
@@ -165,9 +160,9 @@ class PodUse:
 
     @property
     def is_possible(self) -> bool:
-        """Whether a GPU can have these amounts; a share of 0 is none."""
-        amounts = (self.share_bytes, self.peak_bytes, self.quantile_bytes, self.low_bytes)
-        return self.share_bytes > 0 and all(amount is None or is_possible(amount) for amount in amounts)
+        """Whether a GPU can have these amounts, which are up to 8 PiB; a share of 0 is none."""
+        amounts = (self.share_bytes, self.peak_bytes or 0, self.quantile_bytes or 0, self.low_bytes or 0)
+        return self.share_bytes > 0 and max(amounts) <= MOST_BYTES
 
     @property
     def peaks_by_time(self) -> Iterator[tuple[float, float]]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
-from console.cluster.prometheus import InstantSeries, Prometheus, RangeSeries
-from console.usage.pod_use import LOW, NEAR, Peaks, PodNames, PodUse, Point, Window, by_share, is_possible
+from console.cluster.prometheus import Prometheus, RangeSeries
+from console.usage.pod_use import LOW, NEAR, Peaks, PodNames, PodUse, Point, Window, by_share
 from console.usage.records import SeriesOrigin, one_of, range_of, read_recorded_time, require_one, string
 from kai.share import MIB
 from kai.share_bytes import Card
@@ -56,9 +56,8 @@ async def read_usage(
     recorded = await read_recorded_time(prometheus, window, namespace)
     require_one(prometheus, recorded.origins, "cluster", "job")
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
-    reader = _Reader(prometheus, window, matchers, quantile)
-    uses = await reader.uses()
-    impossible = reader.impossible | {use.names.uid for use in uses if not use.is_possible}
+    uses = await _Reader(prometheus, window, matchers, quantile).uses()
+    impossible = {use.names.uid for use in uses if not use.is_possible}
     kept = (
         replace(use, expected_seconds=use.expected_seconds / recorded.part)
         for use in uses
@@ -85,26 +84,14 @@ class _Reader:
         self._window = window
         self._matchers = matchers
         self._quantile = quantile
-        self.impossible: set[str] = set()
-        """UIDs of the pods with figures that no GPU can have."""
-
-    async def _instant(self, query: str) -> list[InstantSeries]:
-        series = await self._prometheus.instant(query, self._window.end)
-        return [each for each in series if self._are_possible(each.labels, (each.value,))]
 
     async def _by_pod(self, query: str) -> dict[_Key, float]:
-        return {_key(series.labels): series.value for series in await self._instant(query)}
+        series = await self._prometheus.instant(query, self._window.end)
+        return {_key(each.labels): each.value for each in series}
 
     async def _range(self, query: str, start: float, step: float) -> list[RangeSeries]:
         series = await self._prometheus.range(query, start, self._window.end, step)
-        return [each for each in series if self._are_possible(each.labels, each.values) and len(each.values)]
-
-    def _are_possible(self, labels: Mapping[str, str], values: Iterable[float]) -> bool:
-        """Whether a pod on a GPU can have the values; notes the pod if not."""
-        are_possible = all(map(is_possible, values))
-        if not are_possible:
-            self.impossible.add(labels.get("uid", ""))
-        return are_possible
+        return [each for each in series if each.values]
 
     async def _of_pods(self, uids: Iterable[str], query: Callable[[str], str]) -> dict[_Key, float]:
         """Return the value of some pods only; `query` makes the expression for their matchers."""
@@ -188,8 +175,9 @@ class _Reader:
     async def _gpus(self) -> dict[str, tuple[str, int | None]]:
         """Return the model and the memory of GPUs by UUID; no memory if KAI would share no such GPU."""
         counted = f"{_COUNTED}{{{self._prometheus.selector}}}[{range_of(self._window.length)}]"
+        query = f"max by (gpu_uuid, model) (max_over_time({counted}))"
         gpus = {}
-        for series in await self._instant(f"max by (gpu_uuid, model) (max_over_time({counted}))"):
+        for series in await self._prometheus.instant(query, self._window.end):
             total: int | None = round(series.value)
             try:
                 Card.from_mib(round(series.value) // MIB)
