@@ -74,13 +74,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the advice; return 0.
-
-    Raises:
-        UsageError: an option is invalid, or standard output cannot be written.
-        PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
-        ApiError, Unreachable: the namespaces cannot be read.
-    """
+    """Print the advice; return 0."""
     if arguments.output == "kubectl" and arguments.by == "workload":
         raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
     discard_library_logs()
@@ -128,11 +122,7 @@ async def _advice(arguments: argparse.Namespace, strategy: Strategy, window: Win
 async def read_namespaces(
     client: KubeClient, namespace: str | None, scope: WebhookScope
 ) -> dict[str, KnownNamespace] | None:
-    """Read the labels of all namespaces, or of one; return None if the caller may not.
-
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read for another reason.
-    """
+    """Read the labels of all namespaces, or of one; return None if the caller may not."""
     try:
         namespaces = await fetch_namespaces(client, namespace)
     except ApiError as error:
@@ -208,7 +198,7 @@ def _subjects(rows: Sequence[AdviceRow]) -> Iterator[tuple[AdviceRow, str, str]]
 
 def _suggestion(row: AdviceRow) -> str:
     """Return the suggested share; `≥` before it if the pods may need more."""
-    return _NONE if row.suggested is None else f"{'≥ ' if row.is_at_least else ''}{row.suggested}"
+    return _NONE if row.suggested is None else f"{'≥ ' if row.is_at_limit else ''}{row.suggested}"
 
 
 def as_text(advice: Advice, strategy: Strategy, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
@@ -284,7 +274,7 @@ def _json_row(row: AdviceRow) -> dict[str, Any]:
         "podHours": round(row.pod_hours, 2),
         "current": str(row.current),
         "suggested": None if row.suggested is None else str(row.suggested),
-        "atLeast": row.is_at_least,
+        "atLeast": row.suggested is not None and row.is_at_limit,
         "peakBytes": row.peak_bytes,
         "quantileBytes": row.quantile_bytes,
         "overHours": None if row.over_hours is None else round(row.over_hours, 2),

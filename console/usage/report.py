@@ -67,12 +67,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the report; return 0.
-
-    Raises:
-        UsageError: an option is invalid, or standard output cannot be written.
-        PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
-    """
+    """Print the report; return 0."""
     if arguments.currency and not arguments.price:
         raise UsageError("--currency needs --price MODEL=PRICE")
     models = [model for model, _ in arguments.price]
@@ -106,11 +101,7 @@ async def _report(arguments: argparse.Namespace, window: Window) -> Report:
 async def read_sums(
     prometheus: Prometheus, labels: Iterable[str], window: Window
 ) -> tuple[Sums, tuple[str, ...]]:
-    """Read the hours of each figure, and say how they were read.
-
-    Raises:
-        PrometheusError: there is no usable answer, record or pod, or several jobs of a cluster match.
-    """
+    """Read the hours of each figure, and say how they were read."""
     recorded = await read_recorded_time(prometheus, window)
     clusters = sorted({origin.cluster for origin in recorded.origins})
     for cluster in clusters:

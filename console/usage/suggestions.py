@@ -49,6 +49,7 @@ _DOUBTS: Final = {
         " not the need; look at the framework before you give less"
     ),
 }
+_UNKNOWN_NAMESPACE: Final = KnownNamespace(PolicyMetadata(), None)
 _NOT_COVERED: Final = "no command: no label covers the need"
 _JOB: Final = "Job"
 _STATEFUL_SET: Final = "StatefulSet"
@@ -58,7 +59,7 @@ _INDEXED_POD: Final = re.compile(r"-[0-9]{1,6}-[a-z0-9]{5}(?:-x-.*)?")
 
 
 class RowKey(NamedTuple):
-    """What the pods of a row have in common."""
+    """What the pods of a row have in common; the first four fields are the label that gives their share."""
 
     namespace: str
     vcluster: str
@@ -68,11 +69,6 @@ class RowKey(NamedTuple):
     workload: str
     share: ShareValue
     keeps_gpu: str  # why the pods keep a whole GPU each, for a note; empty if they may share one
-
-    @property
-    def label(self) -> tuple[str, ...]:
-        """The label that gives the pods their share."""
-        return self[:4]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +85,6 @@ class AdviceRow:
     over_hours: float | None  # None if no pod has the counter
     coverage: float
     suggested: ShareValue | None = None  # None if there is no advice
-    is_at_least: bool = False  # whether the pods may need more than `suggested`
     notes: list[str] = field(default_factory=list)
     command: str = ""
 
@@ -97,6 +92,11 @@ class AdviceRow:
     def current(self) -> ShareValue:
         """The share that the pods have."""
         return self.key.share
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether a pod filled its share, so that the pods may need more than `suggested`."""
+        return any(use.is_at_limit for use in self.uses)
 
     @property
     def is_change(self) -> bool:
@@ -230,10 +230,9 @@ class Strategy:
             coverage=min(known / expected, 1.0) if expected else 0.0,
         )
         namespace = None if key.vcluster or namespaces is None else namespaces.get(key.namespace)
-        in_memory = namespace.is_in_memory(key.share) if namespace else bool(key.share.mib)
-        row.suggested, problem = self._suggested(row, in_memory=in_memory)
-        row.notes += self._notes(row, problem, is_at_limit=any(use.is_at_limit for use in uses))
-        row.is_at_least = row.suggested is not None and any(use.is_at_limit for use in uses)
+        namespace = namespace or _UNKNOWN_NAMESPACE
+        row.suggested, problem = self._suggested(row, in_memory=namespace.is_in_memory(key.share))
+        row.notes += self._notes(row, problem)
         return row
 
     def _suggested(self, row: AdviceRow, *, in_memory: bool) -> tuple[ShareValue | None, str]:
@@ -257,7 +256,7 @@ class Strategy:
         is_less = any(share.bytes_on(gpu) < key.share.bytes_on(gpu) for gpu in gpus)
         return (key.share if is_less and len(others) < len(uses) else share), ""
 
-    def _notes(self, row: AdviceRow, problem: str, *, is_at_limit: bool) -> Iterator[str]:
+    def _notes(self, row: AdviceRow, problem: str) -> Iterator[str]:
         """Yield what the figures of a row do not show."""
         has_advice = row.suggested is not None
         if problem:
@@ -279,7 +278,7 @@ class Strategy:
                     " JobSet: ranks of a distributed job keep a whole GPU each, and the series do not show"
                     " whether these are ranks"
                 )
-        if is_at_limit:
+        if row.is_at_limit:
             yield "a pod filled its share and may need more"
         if row.suggested is not None and len(row.models) > 1 and not row.suggested.mib:
             needs = {
@@ -295,12 +294,10 @@ class Strategy:
     def _command(self, row: AdviceRow, namespaces: Mapping[str, KnownNamespace] | None) -> tuple[str, str]:
         """Return the command for the suggested share, and a note, such as why there is no command."""
         key, suggested = row.key, row.suggested
-        if self.by_workload:
+        if self.by_workload or (namespaces is None and not key.vcluster):
             return "", ""
-        if key.vcluster:
+        if namespaces is None or key.vcluster:
             return self._vcluster_command(row)
-        if namespaces is None:
-            return "", ""
         known = namespaces.get(key.namespace)
         if known is None or known.without_effect:
             return "", "the namespace does not exist" if known is None else known.without_effect
@@ -331,7 +328,7 @@ class Strategy:
             return "", _NOT_COVERED
         if not key.size:
             return "", "no command: the default share inside the vCluster is not known here"
-        edit = KnownNamespace(PolicyMetadata(), None).edit(key.size, row.suggested)
+        edit = _UNKNOWN_NAMESPACE.edit(key.size, row.suggested)
         kubectl = self.cluster.kubectl(key.vcluster, key.namespace)
         note = "labels and caps inside the vCluster are not known here"
         return label_command(kubectl, key.virtual_namespace, edit), note
@@ -374,16 +371,17 @@ def _contradictions(keys: Iterable[RowKey]) -> dict[RowKey, str]:
     shares: defaultdict[tuple[str, ...], set[ShareValue]] = defaultdict(set)
     with_ranks = set()
     for key in keys:
-        shares[key.label].add(key.share)
+        label = key[:4]
+        shares[label].add(key.share)
         if key.keeps_gpu == LIKELY_RANKS or (key.keeps_gpu == RANKS and key.size):
-            with_ranks.add(key.label)
+            with_ranks.add(label)
     reasons = {
         key: "no command: the label may also change pods that are, or may be, ranks with a whole GPU each"
         for key in keys
-        if key.share.is_whole and key.label in with_ranks
+        if key.share.is_whole and key[:4] in with_ranks
     }
     several = "pods of this size have several shares: no command, because its label is not known here"
-    return reasons | {key: several for key in keys if key.vcluster and len(shares[key.label]) > 1}
+    return reasons | {key: several for key in keys if key.vcluster and len(shares[key[:4]]) > 1}
 
 
 def _balance(rows: Iterable[AdviceRow]) -> Balance:

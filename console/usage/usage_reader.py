@@ -48,11 +48,7 @@ class Usage(NamedTuple):
 async def read_usage(
     prometheus: Prometheus, window: Window, *, quantile: float, namespace: str = ""
 ) -> Usage:
-    """Read the use of all pods; those with a figure that no GPU can have are left out.
-
-    Raises:
-        PrometheusError: there is no usable answer, record or pod, or there are several jobs or clusters.
-    """
+    """Read the use of all pods; those with a figure that no GPU can have are left out."""
     recorded = await read_recorded_time(prometheus, window, namespace)
     require_one(prometheus, recorded.origins, "cluster", "job")
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")

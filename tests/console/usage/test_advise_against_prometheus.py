@@ -302,11 +302,11 @@ async def test_what_is_not_known_is_stated(advice: Advice) -> None:
 async def test_pods_that_fill_their_share(advice: Advice) -> None:
     vllm = row(advice, "llm", "serve", "0.50")
     assert str(vllm.suggested) == "0.50"
-    assert vllm.is_at_least
+    assert vllm.is_at_limit
     assert vllm.command == ""
     assert vllm.notes[0].startswith("1 pod of 1 filled the share from the start: ")
     grows = row(advice, "llm", "grow", "0.50")
-    assert grows.is_at_least
+    assert grows.is_at_limit
     assert grows.notes == ["a pod filled its share and may need more"]
 
 

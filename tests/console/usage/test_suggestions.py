@@ -301,7 +301,7 @@ def test_pod_that_takes_all_needs_its_share() -> None:
     assert full.takes_all
     assert OPTIONS.need_of(full) == share
     row = only(full, size_small="0.5")
-    assert (str(row.suggested), row.is_at_least, row.command) == ("0.50", True, "")
+    assert (str(row.suggested), row.is_at_limit, row.command) == ("0.50", True, "")
 
 
 @pytest.mark.parametrize("hours", [1, 2, 3, 7])
