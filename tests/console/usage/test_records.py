@@ -42,13 +42,8 @@ def lines() -> Iterator[str]:
     for name, origins in SCENARIOS.items():
         for (cluster, job), (pods, records) in origins.items():
             labels = {
-                "scenario": name,
-                "cluster": cluster,
-                "job": job,
-                "namespace": "vision",
-                "uid": "u",
-                "gpu_uuid": "g",
-            }
+                "scenario": name, "cluster": cluster, "job": job, "namespace": "vision", "uid": "u", "gpu_uuid": "g",
+            }  # fmt: skip
             labels |= {"exported_namespace": "vision"} if name == "replaced" else {}
             labels = {label: value for label, value in labels.items() if value}
             begin = END - DAY
