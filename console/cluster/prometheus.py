@@ -224,9 +224,9 @@ class Prometheus:
             PrometheusError: there is no usable answer in time.
         """
         data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
-        found = [(each.metric, self._number(each.value[1])) for each in data.result if each.value is not None]
-        series = [InstantSeries(labels, value) for labels, value in found if 0 <= value <= most]
-        self._left_out += len(found) - len(series)
+        samples = [(each.metric, self._number(each.value[1])) for each in data.result if each.value is not None]
+        series = [InstantSeries(labels, value) for labels, value in samples if 0 <= value <= most]
+        self._left_out += len(samples) - len(series)
         return series
 
     async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
