@@ -224,7 +224,7 @@ class Prometheus:
             PrometheusError: there is no usable answer in time.
         """
         data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
-        samples = [(each.metric, self._number(each.value[1])) for each in data.result if each.value is not None]
+        samples = [(each.metric, self._number(each.value[1])) for each in data.result if each.value]
         series = [InstantSeries(labels, value) for labels, value in samples if 0 <= value <= most]
         self._left_out += len(samples) - len(series)
         return series
