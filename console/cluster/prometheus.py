@@ -9,23 +9,22 @@ import contextlib
 import ssl
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 from msgspec import Raw, Struct
 
 from console.cluster.webhook import fetch_namespaces
 from kai.keys import QUEUE_LABEL
-from kube.access import client_context
-from kube.answers import TRANSPORT_ERRORS, ApiError, Unreachable, status_error, transport_error_text
+from kube.access import Headers, Route, client_context
+from kube.answers import ApiError, Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
+from kube.kinds import ConfigMap, Service
 from service.command import UsageError
 from service.text import MALFORMED, counted, first_few, one_line
-from service.version import version
 from webhook.settings.decision_options import NAMESPACE
 from webhook.settings.published_settings import NAME
 
@@ -72,8 +71,7 @@ class RangeSeries(Struct, frozen=True):
     values: "array[float]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceAddress:
+class ServiceAddress(NamedTuple):
     """A service of the cluster that serves the API of Prometheus."""
 
     namespace: str
@@ -101,50 +99,22 @@ class PrometheusOptions:
     where: str = ""  # a sentence that says where the address was found; empty if it was given
 
 
-class _NoResponse(Exception):
-    """There is no complete response; the message is one line, which names neither address nor credentials."""
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """The address of a Prometheus, as the access of a `KubeClient`. No proxy of the environment is used."""
 
+    server: str
+    context: ssl.SSLContext
+    namespace: str = ""
+    route: Route = field(default_factory=Route)
 
-_Post = Callable[[str, bytes, float], Awaitable[AnyResponse]]
-"""Posts a form to a path below the prefix, with a time limit in seconds; raises `_NoResponse`."""
+    def trust(self) -> ssl.SSLContext:
+        """Return the TLS context of the options."""
+        return self.context
 
-
-def _direct(session: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> _Post:
-    async def post(path: str, form: bytes, seconds: float) -> AnyResponse:
-        limit = aiohttp.ClientTimeout(total=seconds)
-        try:
-            async with session.post(
-                url + path, data=form, timeout=limit, ssl=trust, allow_redirects=False
-            ) as response:
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > MOST_BYTES:
-                        raise _NoResponse(_TOO_LARGE)
-                reason = response.reason or ""
-                return AnyResponse(
-                    status=response.status, reason=reason, body=bytes(body), date="", warnings=()
-                )
-        except TRANSPORT_ERRORS as error:
-            raise _NoResponse(transport_error_text(error)) from None
-
-    return post
-
-
-def _through_api_server(client: KubeClient, service: ServiceAddress, headers: Mapping[str, str]) -> _Post:
-    prefix = f"/api/v1/namespaces/{service.namespace}/services/{service.name}:{service.port}/proxy"
-
-    async def post(path: str, form: bytes, seconds: float) -> AnyResponse:
-        path = prefix + service.prefix + path
-        try:
-            return await client.send_through_proxy(
-                path, form, headers=headers, seconds=seconds, most_bytes=MOST_BYTES
-            )
-        except Unreachable as error:
-            problem = str(error).removeprefix(f"POST {path}: ")
-            raise _NoResponse(_TOO_LARGE if problem.startswith("an answer of more") else problem) from None
-
-    return post
+    async def headers(self, *, refused: Headers | None = None) -> Headers:  # noqa: ARG002
+        """Return none: the token is sent with each request."""
+        return ()
 
 
 def _trust(options: PrometheusOptions) -> ssl.SSLContext:
@@ -189,10 +159,6 @@ class _Error(Struct, rename="camel", frozen=True):
             return _error.decode(body[:_LONGEST_HEAD])
         return cls()
 
-    @property
-    def is_of_api_server(self) -> bool:
-        return self.kind == "Status"
-
 
 _answer = msgspec.json.Decoder(_Answer)
 _error = msgspec.json.Decoder(_Error)
@@ -202,12 +168,18 @@ _points = msgspec.json.Decoder(list[tuple[float, str]])
 class Prometheus:
     """Sends queries. All requests together have one time limit."""
 
-    def __init__(self, options: PrometheusOptions, address: str, post: _Post, clock: Any) -> None:
-        self.address = one_line(address)
-        """The address for messages."""
+    def __init__(self, options: PrometheusOptions, client: KubeClient, clock: Any) -> None:
+        service, self._prefix, self.address = options.service, "", one_line(options.url)
+        if service is not None:
+            self.address = one_line(f"service {service} through {client.server}")
+            target = f"{service.namespace}/services/{service.name}:{service.port}"
+            self._prefix = f"/api/v1/namespaces/{target}/proxy{service.prefix}"
         self.selector = options.selector
         self._options = options
-        self._post = post
+        self._client = client
+        self._headers = _HEADERS | dict(options.headers)
+        if options.token:
+            self._headers["Authorization"] = f"Bearer {options.token}"
         self._left_out = 0
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._clock = clock
@@ -227,23 +199,14 @@ class Prometheus:
         Raises:
             UsageError: the CA certificates cannot be read.
         """
-        headers = _HEADERS | dict(options.headers)
         if options.service is not None:
             if client is None:
                 raise ValueError("a service is read through the API server")
-            address = f"service {options.service} through {client.server}"
-            yield cls(options, address, _through_api_server(client, options.service, headers), clock)
+            yield cls(options, client, clock)
             return
-        if options.token:
-            headers["Authorization"] = f"Bearer {options.token}"
         trust = await asyncio.to_thread(_trust, options)
-        async with aiohttp.ClientSession(
-            # An answer could unpack to a thousand times its size.
-            headers={**headers, "User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        ) as session:
-            yield cls(options, options.url, _direct(session, options.url, trust), clock)
+        async with KubeClient(_Address(options.url, trust)) as direct:
+            yield cls(options, direct, clock)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -261,15 +224,10 @@ class Prometheus:
             PrometheusError: there is no usable answer in time.
         """
         data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
-        samples = []
-        for result in data.result:
-            if result.value is not None:
-                value = self._number(result.value[1])
-                if 0 <= value <= most:
-                    samples.append(InstantSeries(result.metric, value))
-                else:
-                    self._left_out += 1
-        return samples
+        samples = [(each.metric, self._number(each.value[1])) for each in data.result if each.value]
+        series = [InstantSeries(labels, value) for labels, value in samples if 0 <= value <= most]
+        self._left_out += len(samples) - len(series)
+        return series
 
     async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
         """Return the values of each series from the start to the end, which is included; see `instant`."""
@@ -304,11 +262,18 @@ class Prometheus:
         form = {"query": query, **times, "timeout": f"{max(int(left * 1000), 1)}ms"}
         try:
             async with asyncio.timeout(left), self._slots:
-                response = await self._post(path, urlencode(form).encode(), left + 1)
+                response = await self._client.send_through_proxy(
+                    self._prefix + path,
+                    urlencode(form).encode(),
+                    headers=self._headers,
+                    seconds=left + 1,
+                    most_bytes=MOST_BYTES,
+                )
         except TimeoutError:
             raise self._late() from None
-        except _NoResponse as error:
-            raise self._error(str(error)) from None
+        except Unreachable as error:
+            problem = str(error).removeprefix(f"POST {self._prefix + path}: ")
+            raise self._error(_TOO_LARGE if problem.startswith("an answer of more") else problem) from None
         if response.status != 200:
             raise self._refused(response)
         self._require_bounded(response.body, 2 * _MOST_SERIES + 1000, _MOST_SAMPLES + _MOST_SERIES)
@@ -374,7 +339,7 @@ class Prometheus:
                 return "; check --token-file and --header"
             case 403 if service is None:
                 return "; check --token-file, --header and your rights"
-            case 401 | 403 if not _Error.of(response.body).is_of_api_server:
+            case 401 | 403 if _Error.of(response.body).kind != "Status":
                 return (
                     "; the service wants a login of its own, which the API server does not pass on: give"
                     " --prometheus with --token-file"
@@ -396,7 +361,7 @@ class Prometheus:
         head = body[:_LONGEST_HEAD]
         error = _Error.of(head)
         text = ": ".join(filter(None, (error.error_type, error.error or error.message)))
-        if error.is_of_api_server:
+        if error.kind == "Status":
             text = status_error(head, "").message
         text = text or head.decode("utf-8", "replace")
         return self._hidden(one_line(text, _LONGEST_REASON), [text])
@@ -416,35 +381,15 @@ _OPERATOR_LABEL: Final = "operated-prometheus"
 _MOST_CANDIDATES: Final = 100
 
 
-class _Metadata(Struct):
-    name: str = ""
-    namespace: str = ""
-    annotations: dict[str, str] = {}
-
-
-class _Port(Struct):
-    port: int
-
-
-class _Spec(Struct):
-    ports: list[_Port] = []
-
-
-class _Object(Struct):
-    """A ConfigMap or a Service."""
-
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
-
-
-_object = msgspec.json.Decoder(_Object)
+_config_map = msgspec.json.Decoder(ConfigMap)
+_service = msgspec.json.Decoder(Service)
 
 
 async def address_in_settings(client: KubeClient) -> str:
     """Return the address that the installation names; empty if there is none, or it cannot be read."""
     try:
         item = await client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")
-        return _object.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
+        return _config_map.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
     except (ApiError, Unreachable, *MALFORMED):
         return ""
 
@@ -464,11 +409,11 @@ async def find_service(client: KubeClient) -> ServiceAddress:
         services: list[ServiceAddress] = []
         async with client.list_objects("/api/v1/services", params=selector) as items:
             async for item in items:
-                service = _object.decode(item)
+                service = _service.decode(item)
                 name, namespace = service.metadata.name, service.metadata.namespace
-                if service.spec.ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
-                    port = str(service.spec.ports[0].port)
-                    services.append(ServiceAddress(namespace=namespace, name=name, port=port))
+                port = next((port.port for port in service.spec.ports or ()), None)
+                if port and namespace not in managed and len(services) < _MOST_CANDIDATES:
+                    services.append(ServiceAddress(namespace, name, str(port)))
     except (ApiError, Unreachable, *MALFORMED) as error:
         raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
     if len(services) != 1:

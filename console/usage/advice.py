@@ -1,26 +1,17 @@
-"""The advice: shares as labels write them, namespaces, rows, and the commands that set labels. Pure."""
+"""Shares as labels write them, and the commands that change the labels of namespaces. Pure."""
 
 import math
 import shlex
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from console.usage.pod_use import PodUse
 from kai import keys
 from kai.kaishare_keys import FRACTION, MEMORY, SIZE_PREFIX
 from kai.share import MIB
 from kai.share_bytes import Card
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
-
-RANKS: Final = "ranks of a distributed job"
-LIKELY_RANKS: Final = (
-    "pods of an Indexed Job, a JobSet or a LeaderWorkerSet that ran at the same time and may be ranks"
-)
-SEVERAL_GPUS: Final = "pods with several GPUs"
 
 _PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}
 """The labels of a default share; a namespace has at most one of them."""
@@ -119,42 +110,35 @@ def smallest_memory(needs: Iterable[tuple[float, int]]) -> ShareValue:
     return share if all(share.portion_on(gpu_bytes) < 1 for _, gpu_bytes in needs) else WHOLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TargetCluster:
     """The cluster whose labels the commands change; empty: that of the shell in which they run."""
 
     kubeconfig: str = ""
     context: str = ""
 
-    @property
-    def kubectl(self) -> str:
-        """How kubectl is called for this cluster, quoted for a shell."""
-        options = {"--context": self.context, "--kubeconfig": self.kubeconfig}
-        return shlex.join(["kubectl", *(f"{name}={value}" for name, value in options.items() if value)])
-
-    def vcluster_kubectl(self, name: str, namespace: str) -> str:
-        """Return how kubectl is called for a vCluster in a namespace of this cluster, quoted for a shell.
+    def kubectl(self, vcluster: str = "", namespace: str = "") -> str:
+        """Return how kubectl is called, for a vCluster in a namespace if it is named, quoted for a shell.
 
         `vcluster connect` has no option for the kubeconfig that it reads; it writes that of `--kube-config`.
         """
-        words = ["vcluster", "connect", name, "--namespace", namespace]
-        words += [f"--context={self.context}"] if self.context else []
+        context = [f"--context={self.context}"] if self.context else []
+        if not vcluster:
+            kubeconfig = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
+            return shlex.join(["kubectl", *context, *kubeconfig])
         variable = f"KUBECONFIG={shlex.quote(self.kubeconfig)} " if self.kubeconfig else ""
+        words = ["vcluster", "connect", vcluster, "--namespace", namespace, *context]
         return f"{variable}{shlex.join(words)} -- kubectl"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelEdit:
-    """A new value of a namespace's label, and a label that must be removed with it, if any."""
+Edit = Mapping[str, str | None]
+"""New values of labels of a namespace; None removes one. The webhook may refuse a part of an edit alone."""
 
-    key: str
-    value: str
-    removed: str = ""
 
-    def command(self, kubectl: str, namespace: str) -> str:
-        """Return the command; one command, because the webhook may refuse each half of the edit."""
-        removed = f"{self.removed}- " if self.removed else ""
-        return f"{kubectl} label namespace {namespace} {removed}{self.key}={self.value} --overwrite"
+def label_command(kubectl: str, namespace: str, edit: Edit) -> str:
+    """Return the one command of an edit."""
+    words = " ".join(f"{key}-" if value is None else f"{key}={value}" for key, value in edit.items())
+    return f"{kubectl} label namespace {namespace} {words} --overwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,213 +165,17 @@ class KnownNamespace:
             return bool(current.mib)
         return policy.max_memory_mib is not None
 
-    def edit(self, size: str, share: ShareValue) -> LabelEdit:
+    def edit(self, size: str, share: ShareValue) -> Edit:
         """Return the edit that gives a size, or the default share for an empty name, a new value."""
         if size:
-            return LabelEdit(SIZE_PREFIX + size, str(share))
+            return {SIZE_PREFIX + size: str(share)}
         key = MEMORY if share.mib else FRACTION
-        removed = _PLAIN[key] if _PLAIN[key] in self.metadata.labels else ""
-        return LabelEdit(key, str(share.mib or share), removed)
+        removed = {_PLAIN[key]: None} if _PLAIN[key] in self.metadata.labels else {}
+        return {**removed, key: str(share.mib or share)}
 
-    def refusal(self, edit: LabelEdit) -> str:
+    def refusal(self, edit: Edit) -> str:
         """Return why `/validate/namespaces` refuses an edit; empty if it accepts it."""
-        labels = {key: value for key, value in self.metadata.labels.items() if key != edit.removed}
-        after = PolicyMetadata(labels | {edit.key: edit.value}, self.metadata.annotations)
+        labels = {key: value for key, value in {**self.metadata.labels, **edit}.items() if value is not None}
+        after = PolicyMetadata(labels, self.metadata.annotations)
         problems = label_problems(after, self.metadata).first
         return str(problems[0]) if problems else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceOptions:
-    """How the advice is made."""
-
-    quantile: float = 0.99
-    headroom: float = 0.15  # part of the quantile that is added to it
-    min_hours: float = 24.0  # pod-hours below which a row has no advice
-    cover_peak: bool = False  # whether the advice covers the peak, too
-    by_workload: bool = False
-    cluster: TargetCluster = field(default_factory=TargetCluster)  # the cluster that the commands change
-
-
-@dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class RowKey:
-    """What the pods of a row have in common."""
-
-    namespace: str
-    vcluster: str = ""
-    virtual_namespace: str = ""
-    size: str = ""
-    workload_kind: str = ""
-    workload: str = ""
-    share: ShareValue
-    keeps_gpu: str = ""  # why the pods keep a whole GPU each, for a note; empty if they may share one
-
-    @property
-    def label(self) -> tuple[str, ...]:
-        """The label that gives the pods their share."""
-        return self.namespace, self.vcluster, self.virtual_namespace, self.size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceRow:
-    """The advice for one size or workload."""
-
-    key: RowKey
-    models: tuple[str, ...]
-    pods: int
-    pod_hours: float
-    suggested: ShareValue | None  # None if there is no advice
-    is_at_least: bool  # whether the pods may need more than `suggested`
-    peak_bytes: int | None
-    quantile_bytes: int | None
-    over_hours: float | None  # None if no pod has the counter
-    coverage: float
-    notes: tuple[str, ...]
-    commands: tuple[str, ...] = ()
-    uses: tuple[PodUse, ...] = field(default=(), repr=False)
-
-    @property
-    def current(self) -> ShareValue:
-        """The share that the pods have."""
-        return self.key.share
-
-    @property
-    def is_change(self) -> bool:
-        """Whether the advice differs from the share that the pods have."""
-        return self.suggested is not None and self.suggested != self.current
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """GPUs promised to the pods that exist at the end of the time, as KAI counts."""
-
-    promised: float
-    suggested: float
-
-    @property
-    def difference(self) -> float:
-        """GPUs that must be added; negative if GPUs are gained."""
-        return self.suggested - self.promised
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The rows, the balance, and what could not be used."""
-
-    rows: tuple[AdviceRow, ...]
-    balance: Balance | None  # None for rows by workload: a label gives all workloads of a size their share
-    dropped: int  # pods with a name that no Kubernetes object can have, or a figure that no GPU can have
-    remarks: tuple[str, ...] = ()  # sentences about the whole answer
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """The commands of all rows. Every word is a name or number, or quoted."""
-        return tuple(command for row in self.rows for command in row.commands)
-
-
-def commands_of(
-    row: AdviceRow,
-    namespaces: Mapping[str, KnownNamespace] | None,
-    options: AdviceOptions,
-    *,
-    is_covered: bool,
-) -> AdviceRow:
-    """Return the row with the commands for the suggested share, or with a note on why there are none.
-
-    `is_covered` says whether a GPU has what the pods need.
-    """
-    command, note = "", ""
-    if not options.by_workload and row.key.vcluster:
-        command, note = _vcluster_command(row, options, is_covered=is_covered)
-    elif not options.by_workload and namespaces is not None:
-        command, note = _command(row, namespaces.get(row.key.namespace), options, is_covered=is_covered)
-    notes = (*row.notes, note) if note else row.notes
-    return replace(row, commands=(command,) if command else (), notes=notes)
-
-
-_NOT_COVERED: Final = "no command: no label covers the need"
-
-
-def _command(
-    row: AdviceRow, known: KnownNamespace | None, options: AdviceOptions, *, is_covered: bool
-) -> tuple[str, str]:
-    """Return the command and a note for a namespace of the cluster."""
-    key, suggested = row.key, row.suggested
-    if known is None or known.without_effect:
-        return "", "the namespace does not exist" if known is None else known.without_effect
-    of_label = known.share_of(key.size)
-    if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
-        return "", _other_share(row, of_label)
-    if suggested is None or suggested == key.share:
-        return "", ""
-    if not is_covered:
-        return "", _NOT_COVERED
-    if suggested.is_whole and not key.size:
-        return "", (
-            "needs a whole GPU: no default share covers it; define a size of 1, or write it on the pod"
-        )
-    edit = known.edit(key.size, suggested)
-    if refusal := known.refusal(edit):
-        return "", f"no label covers the need: {refusal}"
-    return edit.command(options.cluster.kubectl, key.namespace), ""
-
-
-def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
-    """Return why no label gives the row's pods their share."""
-    key = row.key
-    if not key.size:
-        return "the pods have a share of their own, or had another default share; no label changes it"
-    now = f"is {of_label} now" if of_label else "does not exist now"
-    if any(use.is_current for use in row.uses):
-        return f"pods have {key.share}; the size {now}"
-    last = datetime.fromtimestamp(max(use.last for use in row.uses), UTC)
-    return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
-
-
-def _vcluster_command(row: AdviceRow, options: AdviceOptions, *, is_covered: bool) -> tuple[str, str]:
-    """Return the command and a note for the vCluster, whose namespaces cannot be read here."""
-    key = row.key
-    if row.suggested is None or not row.is_change or not key.virtual_namespace:
-        return "", ""
-    if not any(use.is_current for use in row.uses):
-        return "", "no pod has this share now"
-    if not is_covered:
-        return "", _NOT_COVERED
-    if not key.size:
-        return "", "no command: the default share inside the vCluster is not known here"
-    kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
-    edit = KnownNamespace(PolicyMetadata(), None).edit(key.size, row.suggested)
-    note = "labels and caps inside the vCluster are not known here"
-    return edit.command(kubectl, key.virtual_namespace), note
-
-
-def without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
-    """Take away the commands whose label would also change pods of other rows that need what they have.
-
-    1. A size of a vCluster with several shares: the present value of the label is unknown. Rows without a
-       command count, too.
-    2. A share instead of the whole GPU that ranks with the same label have. The webhook gives ranks that name
-       a size its share, and it may not recognise those without a size.
-    """
-    by_label: defaultdict[tuple[str, ...], set[ShareValue]] = defaultdict(set)
-    with_ranks = set()
-    for row in rows:
-        by_label[row.key.label].add(row.current)
-        if row.key.keeps_gpu == LIKELY_RANKS or (row.key.keeps_gpu == RANKS and row.key.size):
-            with_ranks.add(row.key.label)
-
-    def contradiction(key: RowKey) -> str:
-        if key.vcluster and len(by_label[key.label]) > 1:
-            return "pods of this size have several shares: no command, because its label is not known here"
-        if key.share.is_whole and key.label in with_ranks:
-            return (
-                "no command: the label may also change pods that are, or may be, ranks with a whole GPU each"
-            )
-        return ""
-
-    return [
-        replace(row, commands=(), notes=(*row.notes, note))
-        if row.commands and (note := contradiction(row.key))
-        else row
-        for row in rows
-    ]

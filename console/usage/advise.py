@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +15,11 @@ from console.caller import add_running_default_mode, default_kubeconfig
 from console.cluster.webhook import fetch_namespaces
 from console.policies import WebhookScope, read_scope
 from console.text_table import column_widths, natural_widths, table_lines
-from console.usage.advice import Advice, AdviceOptions, AdviceRow, Balance, KnownNamespace, TargetCluster
+from console.usage.advice import KnownNamespace, TargetCluster
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Drawing, drawing, render
 from console.usage.pod_use import Window
-from console.usage.suggestions import advise
+from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
 from console.usage.usage_reader import read_usage
 from kai.keys import QUEUE_LABEL
 from kube.answers import ApiError
@@ -37,7 +37,7 @@ from service.command import (
 from service.log_writer import discard_library_logs
 from service.text import counted, fold, one_line, quoted
 from service.units import size
-from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
+from webhook.policy.labels import Mode, PolicyMetadata
 
 _NOT_READ: Final = (
     "rows are by the share that pods had, and no command is given, because labels and caps are not known."
@@ -56,55 +56,29 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_usage_options(command, since="14d", shortest="10m")
     add_namespace(command, "pods of this namespace only (default: all)")
     add_running_default_mode(command)
-    command.add_argument(
-        "--by",
-        choices=("size", "workload"),
-        default="size",
-        help="what has a row of its own in each namespace (default %(default)s)",
+    add = command.add_argument
+    by = "what has a row of its own in each namespace (default %(default)s)"
+    add("--by", choices=("size", "workload"), default="size", help=by)
+    quantile = "quantile of the use that counts, of the pod that used most (default %(default)s)"
+    add("--quantile", type=read_by(_number_from(0.5, 1)), default=0.99, help=quantile)
+    headroom = "added to the quantile (default 15%%)"
+    add("--headroom", type=read_by(_headroom), default=0.15, metavar="PERCENT", help=headroom)
+    add("--cover-peak", action="store_true", help="suggest no less than the peak")
+    hours = "pod-hours below which there is no advice (default 24)"
+    add("--min-hours", type=read_by(_number_from(0, 1_000_000)), default=24.0, metavar="HOURS", help=hours)
+    output = (
+        "output format; html is one file with a picture for each row, kubectl prints the commands and"
+        " nothing else (default %(default)s)"
     )
-    command.add_argument(
-        "--quantile",
-        type=read_by(_number_from(0.5, 1)),
-        default=0.99,
-        help="quantile of the use that counts, of the pod that used most (default %(default)s)",
-    )
-    command.add_argument(
-        "--headroom",
-        type=read_by(_headroom),
-        default=0.15,
-        metavar="PERCENT",
-        help="added to the quantile (default 15%%)",
-    )
-    command.add_argument("--cover-peak", action="store_true", help="suggest no less than the peak")
-    command.add_argument(
-        "--min-hours",
-        type=read_by(_number_from(0, 1_000_000)),
-        default=24.0,
-        metavar="HOURS",
-        help="pod-hours below which there is no advice (default 24)",
-    )
-    command.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json", "html", "kubectl"),
-        default="text",
-        help="output format; html is one file with a picture for each row, kubectl prints the commands and"
-        " nothing else (default %(default)s)",
-    )
+    add("-o", "--output", choices=("text", "json", "html", "kubectl"), default="text", help=output)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the advice; return 0.
-
-    Raises:
-        UsageError: an option is invalid, or standard output cannot be written.
-        PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
-        ApiError, Unreachable: the namespaces cannot be read.
-    """
+    """Print the advice; return 0."""
     if arguments.output == "kubectl" and arguments.by == "workload":
         raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
     discard_library_logs()
-    options = AdviceOptions(
+    strategy = Strategy(
         quantile=arguments.quantile,
         headroom=arguments.headroom,
         min_hours=arguments.min_hours,
@@ -113,25 +87,25 @@ def run(arguments: argparse.Namespace) -> int:
         cluster=parse_target_cluster(arguments),
     )
     window = parse_window(arguments)
-    advice = asyncio.run(_advice(arguments, options, window))
+    advice = asyncio.run(_advice(arguments, strategy, window))
     if arguments.output == "json":
         write_document(as_json(advice))
     elif arguments.output == "html":
-        write_document(as_html(advice, options, window))
+        write_document(as_html(advice, strategy, window))
     elif arguments.output == "kubectl":
         write_lines(advice.commands)
         for sentence in (*_notes(advice.rows, has_command=True), *remarks(advice)):
             write_warning(sentence)
     else:
-        write_lines(as_text(advice, options, columns=columns_of(sys.stdout)))
+        write_lines(as_text(advice, strategy, columns=columns_of(sys.stdout)))
     return 0
 
 
-async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window: Window) -> Advice:
+async def _advice(arguments: argparse.Namespace, strategy: Strategy, window: Window) -> Advice:
     namespaces, notes = None, []
     async with open_prometheus(arguments, needs_cluster=True) as (prometheus, client):
         usage = await read_usage(
-            prometheus, window, quantile=options.quantile, namespace=arguments.namespace or ""
+            prometheus, window, quantile=strategy.quantile, namespace=arguments.namespace or ""
         )
         if isinstance(client, KubeClient):
             scope = await read_scope(client, arguments.default_mode)
@@ -142,17 +116,13 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
         else:
             notes = [f"The Namespaces were not read ({one_line(str(client))}): {_NOT_READ}"]
     remarks = (*usage.remarks, *prometheus.remarks, *notes)
-    return advise(usage.uses, namespaces, options, dropped=usage.dropped, remarks=remarks)
+    return strategy.advise(usage.uses, namespaces, dropped=usage.dropped, remarks=remarks)
 
 
 async def read_namespaces(
     client: KubeClient, namespace: str | None, scope: WebhookScope
 ) -> dict[str, KnownNamespace] | None:
-    """Read the labels of all namespaces, or of one; return None if the caller may not.
-
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read for another reason.
-    """
+    """Read the labels of all namespaces, or of one; return None if the caller may not."""
     try:
         namespaces = await fetch_namespaces(client, namespace)
     except ApiError as error:
@@ -167,23 +137,19 @@ async def read_namespaces(
 def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) -> KnownNamespace:
     """Return a namespace with its policy, and why it has no effect."""
     policy = metadata.policy(name, scope.default_mode)
-    return KnownNamespace(metadata, policy, _without_effect(name, policy, scope))
-
-
-def _without_effect(name: str, policy: NamespacePolicy | None, scope: WebhookScope) -> str:
-    """Return why the labels of a namespace change no pod; empty if they do."""
     if policy is None:
-        return "the namespace is not managed"
+        return KnownNamespace(metadata, None, "the namespace is not managed")
+    problem = ""
     if not scope.reads_labels:
-        return "the webhook reads its policies from files: labels of the namespace change no pod"
-    if name in scope.excluded:
-        return "the webhook excludes the namespace: its labels change no pod"
-    if policy.queue is None:
-        return f"the label {QUEUE_LABEL} of the namespace is invalid: its labels change no pod"
-    if policy.mode in (Mode.OFF, Mode.OBSERVE):
+        problem = "the webhook reads its policies from files: labels of the namespace change no pod"
+    elif name in scope.excluded:
+        problem = "the webhook excludes the namespace: its labels change no pod"
+    elif policy.queue is None:
+        problem = f"the label {QUEUE_LABEL} of the namespace is invalid: its labels change no pod"
+    elif policy.mode in (Mode.OFF, Mode.OBSERVE):
         default = ", the webhook's default" if policy.has_default_mode else ""
-        return f"the mode of the namespace is {policy.mode}{default}: its labels change no pod"
-    return ""
+        problem = f"the mode of the namespace is {policy.mode}{default}: its labels change no pod"
+    return KnownNamespace(metadata, policy, problem)
 
 
 def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:
@@ -214,78 +180,63 @@ def _number_from(least: float, most: float) -> Callable[[str], float]:
     return read
 
 
-def places(rows: Iterable[AdviceRow]) -> Callable[[AdviceRow], str]:
-    """Return a function that names the namespace of a row, or the vCluster and the namespace inside.
+def _subjects(rows: Sequence[AdviceRow]) -> Iterator[tuple[AdviceRow, str, str]]:
+    """Yield each row, the namespace or the vCluster and its namespace, and the workload or the size.
 
-    The namespace of the host is before the name of a vCluster that two of its namespaces have.
+    The namespace of the host is before the name of a vCluster that two of its namespaces have. The subject of
+    the default share is a hyphen.
     """
     hosts: defaultdict[str, set[str]] = defaultdict(set)
     for row in rows:
         hosts[row.key.vcluster].add(row.key.namespace)
-
-    def place(row: AdviceRow) -> str:
+    for row in rows:
         key = row.key
-        if not key.vcluster:
-            return key.namespace
-        inside = f"{key.vcluster}/{key.virtual_namespace}"
-        return f"{key.namespace}/{inside}" if len(hosts[key.vcluster]) > 1 else inside
-
-    return place
-
-
-def _subject(row: AdviceRow) -> str:
-    """Return the workload, or the size; a hyphen for the default share."""
-    key = row.key
-    return f"{key.workload_kind}/{key.workload}" if key.workload else key.size or _NONE
+        words = [key.namespace, key.vcluster, key.virtual_namespace] if key.vcluster else [key.namespace]
+        place = "/".join(words[1:] if key.vcluster and len(hosts[key.vcluster]) == 1 else words)
+        yield row, place, f"{key.workload_kind}/{key.workload}" if key.workload else key.size or _NONE
 
 
 def _suggestion(row: AdviceRow) -> str:
     """Return the suggested share; `≥` before it if the pods may need more."""
-    return _NONE if row.suggested is None else f"{'≥ ' if row.is_at_least else ''}{row.suggested}"
+    return _NONE if row.suggested is None else f"{'≥ ' if row.is_at_limit else ''}{row.suggested}"
 
 
-def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
+def as_text(advice: Advice, strategy: Strategy, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
     """Yield the lines of the table, the notes, the commands and the balance; a command is never broken."""
-    subject = "WORKLOAD" if options.by_workload else "SIZE"
-    quantile = f"P{options.quantile * 100:g}"
-    rows = [["NAMESPACE", subject, "PODS", "HOURS", "PEAK", quantile, "OVER", "SHARE", "ADVICE"]]
-    place = places(advice.rows)
-    for row in advice.rows:
+    by = "WORKLOAD" if strategy.by_workload else "SIZE"
+    quantile = f"P{strategy.quantile * 100:g}"
+    rows = [["NAMESPACE", by, "PODS", "HOURS", "PEAK", quantile, "OVER", "SHARE", "ADVICE"]]
+    for row, place, subject in _subjects(advice.rows):
         amounts = (_NONE if own is None else size(own) for own in (row.peak_bytes, row.quantile_bytes))
         over = _NONE if row.over_hours is None else f"{row.over_hours:.1f}h"
         seen = str(row.pods), f"{row.pod_hours:.0f}"
-        rows.append([place(row), _subject(row), *seen, *amounts, over, str(row.current), _suggestion(row)])
-    widths = column_widths(rows, columns, [9, 8, *[0] * 7]) or natural_widths(rows)
-    yield from table_lines(rows, widths)
-    for number, note in enumerate(_notes(advice.rows)):
-        if not number:
-            yield ""
+        rows.append([place, subject, *seen, *amounts, over, str(row.current), _suggestion(row)])
+    yield from table_lines(rows, column_widths(rows, columns, [9, 8, *[0] * 7]) or natural_widths(rows))
+    notes = list(_notes(advice.rows))
+    yield from ("",) if notes else ()
+    for note in notes:
         yield from fold(one_line(note, 1000), columns, indent="  ")
     if advice.commands:
-        yield ""
-        yield from advice.commands
+        yield from ("", *advice.commands)
     yield ""
     for line in (_balance_sentence(advice.balance), *remarks(advice)):
         yield from fold(one_line(line, 1000), columns)
 
 
 def _notes(rows: Sequence[AdviceRow], *, has_command: bool = False) -> Iterator[str]:
-    place = places(rows)
-    for row in rows:
-        if row.commands or not has_command:
-            yield from (f"{place(row)} {_subject(row)} {row.current}: {note}" for note in row.notes)
+    for row, place, subject in _subjects(rows):
+        if row.command or not has_command:
+            yield from (f"{place} {subject} {row.current}: {note}" for note in row.notes)
 
 
 def _balance_sentence(balance: Balance | None) -> str:
     """Return what the advice would change in GPUs."""
     if balance is None:
         return "No balance by workload: a label gives all workloads of a size the same share."
-    begin = f"Promised now: {balance.promised:.2f} GPUs; with this advice: {balance.suggested:.2f}"
-    difference = round(balance.difference, 2)
-    if difference:
-        change = "must be added" if difference > 0 else "are gained"
-        return f"{begin}; {abs(difference):.2f} GPUs {change}."
-    return f"{begin}; nothing changes."
+    change = "nothing changes"
+    if difference := balance.difference:
+        change = f"{abs(difference):.2f} GPUs {'must be added' if difference > 0 else 'are gained'}"
+    return f"Promised now: {balance.promised:.2f} GPUs; with this advice: {balance.suggested:.2f}; {change}."
 
 
 def remarks(advice: Advice) -> Iterator[str]:
@@ -300,13 +251,12 @@ def remarks(advice: Advice) -> Iterator[str]:
 
 def as_json(advice: Advice) -> str:
     """Format the advice as a JSON document in ASCII; unknown values are null."""
-    balance = advice.balance and {
-        "promised": advice.balance.promised,
-        "suggested": advice.balance.suggested,
-        "difference": round(advice.balance.difference, 2),
+    document = {
+        "rows": [_json_row(row) for row in advice.rows],
+        "balance": advice.balance and {**advice.balance._asdict(), "difference": advice.balance.difference},
+        "dropped": advice.dropped,
+        "remarks": list(advice.remarks),
     }
-    rows = [_json_row(row) for row in advice.rows]
-    document = {"rows": rows, "balance": balance, "dropped": advice.dropped, "remarks": list(advice.remarks)}
     return json.dumps(document, indent=2) + "\n"
 
 
@@ -324,7 +274,7 @@ def _json_row(row: AdviceRow) -> dict[str, Any]:
         "podHours": round(row.pod_hours, 2),
         "current": str(row.current),
         "suggested": None if row.suggested is None else str(row.suggested),
-        "atLeast": row.is_at_least,
+        "atLeast": row.suggested is not None and row.is_at_limit,
         "peakBytes": row.peak_bytes,
         "quantileBytes": row.quantile_bytes,
         "overHours": None if row.over_hours is None else round(row.over_hours, 2),
@@ -333,32 +283,30 @@ def _json_row(row: AdviceRow) -> dict[str, Any]:
     }
 
 
-def as_html(advice: Advice, options: AdviceOptions, window: Window) -> str:
+def as_html(advice: Advice, strategy: Strategy, window: Window) -> str:
     """Format the advice as one page with a picture for each row."""
-    place = places(advice.rows)
-    rule = f"Quantile {options.quantile:g} of the pod that used most, plus {options.headroom:.0%}"
+    rule = f"Quantile {strategy.quantile:g} of the pod that used most, plus {strategy.headroom:.0%}"
     return render(
         title="GPU shares: what would have done",
-        about=f"{window}. {rule}{', and no less than the peak' if options.cover_peak else ''}.",
+        about=f"{window}. {rule}{', and no less than the peak' if strategy.cover_peak else ''}.",
         sum=_balance_sentence(advice.balance),
         remarks=remarks(advice),
-        sections=[_section(row, place(row), options, window) for row in advice.rows],
+        sections=[_section(*each, strategy, window) for each in _subjects(advice.rows)],
     )
 
 
-def _section(row: AdviceRow, place: str, options: AdviceOptions, window: Window) -> dict[str, Any]:
+def _section(row: AdviceRow, place: str, subject: str, strategy: Strategy, window: Window) -> dict[str, Any]:
     figures = {
         "share": str(row.current),
         "advice": _suggestion(row),
         "pods": str(row.pods),
         "pod-hours": f"{row.pod_hours:.1f}",
         "peak": size(row.peak_bytes),
-        f"quantile {options.quantile:g}": size(row.quantile_bytes),
+        f"quantile {strategy.quantile:g}": size(row.quantile_bytes),
         "over the share": "unknown" if row.over_hours is None else f"{row.over_hours:.1f} h",
         "use known": f"{row.coverage:.0%}",
         "card" if len(row.models) <= 1 else "cards": ", ".join(row.models) or "unknown",
     }
-    subject = _subject(row)
     return {
         "heading": f"{place} · {'no size' if subject == _NONE else subject}",
         "figures": [
@@ -367,7 +315,7 @@ def _section(row: AdviceRow, place: str, options: AdviceOptions, window: Window)
         ],
         "pictures": _picture(row, f"Use over time against the share of {place} {subject}", window),
         "lists": [{"notes": row.notes}] if row.notes else [],
-        "commands": "\n".join(row.commands),
+        "commands": row.command,
     }
 
 

@@ -108,31 +108,27 @@ def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions
     Raises:
         UsageError: options exclude each other, or there is no token.
     """
-    url, service = arguments.prometheus, arguments.service
-    if url is not None and service is not None:
-        raise UsageError(GIVE_ONE)
+    is_found = arguments.prometheus is None
+    trusts = is_found and (arguments.token_file or arguments.ca_file or arguments.insecure_skip_tls_verify)
     names = [name.lower() for name, _ in arguments.header]
-    if len(names) != len(set(names)):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"--header {twice} is given more than once")
-    if arguments.token_file and "authorization" in names:
-        raise UsageError("give either --token-file or --header Authorization")
-    if url is None:
-        if arguments.token_file or arguments.ca_file or arguments.insecure_skip_tls_verify:
-            raise UsageError(
-                "--token-file, --ca-file and --insecure-skip-tls-verify are for --prometheus only"
-            )
-        # An address that was found gets no secret, and the API server reads headers of its own.
-        forbidden = next((name for name in names if name == "authorization" or "impersonate-" in name), None)
-        if forbidden is not None:
-            raise UsageError(f"--header {forbidden} is not allowed without --prometheus")
-    token = arguments.token_file and read_token(
-        arguments.token_file, "expected one line with a bearer token for the Prometheus"
-    )
+    twice = next((name for name in names if names.count(name) > 1), "")
+    # An address that was found gets no secret, and the API server reads headers of its own.
+    secret = next((name for name in names if name == "authorization" or "impersonate-" in name), "")
+    has_two_tokens = arguments.token_file and "authorization" in names
+    problems = {
+        GIVE_ONE: not is_found and arguments.service is not None,
+        f"--header {twice} is given more than once": twice,
+        "give either --token-file or --header Authorization": has_two_tokens,
+        "--token-file, --ca-file and --insecure-skip-tls-verify are for --prometheus only": trusts,
+        f"--header {secret} is not allowed without --prometheus": is_found and secret,
+    }  # fmt: skip
+    if problem := next((problem for problem, is_there in problems.items() if is_there), ""):
+        raise UsageError(problem)
+    wanted = "expected one line with a bearer token for the Prometheus"
     return PrometheusOptions(
-        url=url or "",
-        service=service,
-        token=token,
+        url=arguments.prometheus or "",
+        service=arguments.service,
+        token=arguments.token_file and read_token(arguments.token_file, wanted),
         ca_file=arguments.ca_file,
         is_insecure=arguments.insecure_skip_tls_verify,
         headers=tuple(arguments.header),
@@ -144,7 +140,7 @@ def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions
 @contextlib.asynccontextmanager
 async def open_prometheus(
     arguments: argparse.Namespace, *, needs_cluster: bool = False
-) -> AsyncIterator[tuple[Prometheus, KubeClient | AccessError | None]]:
+) -> AsyncIterator[tuple[Prometheus, KubeClient | AccessError]]:
     """Open the Prometheus, and the API server if it is needed; an AccessError says why there is none.
 
     With `needs_cluster` it is opened even if the Prometheus is read without it.
@@ -154,7 +150,7 @@ async def open_prometheus(
     """
     options = parse_prometheus_options(arguments)
     async with contextlib.AsyncExitStack() as stack:
-        client: KubeClient | AccessError | None = None
+        client: KubeClient | AccessError = AccessError("it is not needed")
         if needs_cluster or not options.url:
             try:
                 client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
@@ -162,22 +158,20 @@ async def open_prometheus(
                 if options.service is not None:
                     raise
                 client = error
-        if options.service is None and not options.url:
-            if not isinstance(client, KubeClient):
-                raise UsageError(f"{GIVE_ONE} ({one_line(str(client))})")
-            options = await _found(client, options)
         through = client if isinstance(client, KubeClient) else None
+        if options.service is None and not options.url:
+            if through is None:
+                raise UsageError(f"{GIVE_ONE} ({one_line(str(client))})")
+            options = await _found(through, options)
         yield await stack.enter_async_context(Prometheus.open(options, through)), client
 
 
 async def _found(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
     """Return the options with the address that the installation names, else that of an operator's Service."""
-    text = await address_in_settings(client)
-    if text:
+    if text := await address_in_settings(client):
         place = f"ConfigMap {NAME}"
         try:
-            is_url = "://" in text
-            url, service = (_url(text), None) if is_url else ("", _service(text))
+            url, service = (_url(text), None) if "://" in text else ("", _service(text))
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
         where = f"Read {url or f'Service {service}'}, the address in {place}."
@@ -214,18 +208,17 @@ def parse_selector(text: str) -> str:
 
 def _url(text: str) -> str:
     """Read an address; the message about a wrong one does not repeat its user and password."""
+    is_valid = len(text) <= _LONGEST_URL and text.isprintable() and " " not in text
     try:
         parts = urlsplit(text)
-        host = parts.hostname or ""
-        is_valid = parts.scheme in ("http", "https") and bool(host) and parts.port != 0
-        is_valid = is_valid and len(text) <= _LONGEST_URL
+        is_valid = is_valid and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         text.encode()
-        host.encode("idna")
+        (parts.hostname or "").encode("idna")
     except ValueError:  # UnicodeError is one
         is_valid = False
     if is_valid and "@" in parts.netloc:
         raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
-    if not is_valid or parts.query or parts.fragment or not text.isprintable() or " " in text:
+    if not is_valid or parts.query or parts.fragment:
         subject = "the text" if "@" in text else quoted(text)
         raise ValueError(
             f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
@@ -242,7 +235,7 @@ def _service(text: str) -> ServiceAddress:
             f"{quoted(text)} is not a service; allowed: NAMESPACE/NAME:PORT, such as"
             " monitoring/prometheus-operated:9090"
         )
-    return ServiceAddress(namespace=match[1], name=match[2], port=match[3], prefix=match[4])
+    return ServiceAddress(*match.groups())
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -263,14 +256,14 @@ def _timeout(text: str) -> float:
 
 
 def _since(text: str, shortest: str) -> float:
-    def seconds_of(words: str) -> int:
-        match = _DAYS.fullmatch(words)
-        return int(match[1]) * _SECONDS[match[2]] if match else 0
-
-    if not seconds_of(shortest) <= seconds_of(text) <= _LONGEST_SECONDS:
+    least, seconds = (
+        int(match[1]) * _SECONDS[match[2]] if (match := _DAYS.fullmatch(words)) else 0
+        for words in (shortest, text)
+    )
+    if not least <= seconds <= _LONGEST_SECONDS:
         allowed = f"{shortest} to 400d, in m, h, d or w, such as 14d"
         raise ValueError(f"{quoted(text)} is not allowed; allowed: {allowed}")
-    return float(seconds_of(text))
+    return float(seconds)
 
 
 def _until(text: str) -> float:

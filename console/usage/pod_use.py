@@ -4,9 +4,10 @@ import math
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from kai.kaishare_keys import is_size_name
@@ -24,11 +25,6 @@ that it sees, and JAX 0.75. With the headroom, the advice would be near to the s
 LOW: Final = 0.05  # the quantile that is compared with the share and the peak
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
-_NAMES: Final = (
-    "namespace", "vcluster", "virtual_namespace", "size", "workload_kind", "workload", "model",
-)  # fmt: skip
-
-
 _SYNTAX: Final = {
     "namespace": is_dns_label,
     "vcluster": is_dns_label,
@@ -94,17 +90,11 @@ class Window:
 class Peaks(NamedTuple):
     """The largest use in each part of a time, at the end of the part."""
 
-    times: "array[float]"  # Unix seconds, ascending
-    values: "array[float]"  # bytes
+    times: "array[float]" = array("d")  # Unix seconds, ascending
+    values: "array[float]" = array("d")  # bytes
 
 
-def is_possible(figure: float) -> bool:
-    """Whether a count, an amount of bytes or a time can be of a pod on a GPU: from 0 to 8 PiB."""
-    return 0 <= figure <= MOST_BYTES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodNames:
+class PodNames(NamedTuple):
     """The names of a pod on one GPU; empty if unknown. `are_valid` must hold before one is printed."""
 
     uid: str
@@ -126,14 +116,23 @@ class PodNames:
     @property
     def are_valid(self) -> bool:
         """Whether every name has the syntax of its kind, and may be printed or pasted into a shell."""
+        labels = self._asdict()
         return (
-            _IDENTIFIER.fullmatch(self.uid) is not None
-            and _IDENTIFIER.fullmatch(self.gpu_uuid) is not None
-            and is_dns_subdomain(self.pod)
+            all(_IDENTIFIER.fullmatch(labels.pop(name)) for name in ("uid", "gpu_uuid"))
+            and is_dns_subdomain(labels.pop("pod"))
             and bool(self.namespace)
             and bool(self.vcluster) >= bool(self.virtual_namespace)
-            and are_names({label: getattr(self, label) for label in _NAMES})
+            and are_names(labels)
         )
+
+
+class Doubt(Enum):
+    """Why the use of a pod may not show its need."""
+
+    UNKNOWN = auto()
+    FILLED = auto()  # the pod takes what it is given, from its first hour on
+    ALLOCATED = auto()  # it holds a constant amount that is most of its share
+    CONSTANT = auto()  # it holds a constant amount below its share, as a framework that allocates in advance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,18 +156,18 @@ class PodUse:
     """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
     is_current: bool = False  # whether the pod exists at the end of the time
     bucket: float = HOUR  # seconds of each part of the time in `peaks`
-    peaks: Peaks | None = field(default=None, repr=False, compare=False)  # None if the use was never known
+    peaks: Peaks = field(default=Peaks(), repr=False, compare=False)  # empty if the use was never known
 
     @property
     def is_possible(self) -> bool:
-        """Whether a GPU can have these amounts; a share of 0 is none."""
-        amounts = (self.share_bytes, self.peak_bytes, self.quantile_bytes, self.low_bytes)
-        return self.share_bytes > 0 and all(amount is None or is_possible(amount) for amount in amounts)
+        """Whether a GPU can have these amounts, which are up to 8 PiB; a share of 0 is none."""
+        amounts = (self.share_bytes, self.peak_bytes or 0, self.quantile_bytes or 0, self.low_bytes or 0)
+        return self.share_bytes > 0 and max(amounts) <= MOST_BYTES
 
     @property
     def peaks_by_time(self) -> Iterator[tuple[float, float]]:
         """The end of each part of the time with a known use, and the largest use in it."""
-        return iter(()) if self.peaks is None else zip(self.peaks.times, self.peaks.values, strict=True)
+        return zip(*self.peaks, strict=True)
 
     @property
     def is_mostly_full(self) -> bool:
@@ -193,24 +192,23 @@ class PodUse:
         return bool(later) and bool(self.peak_bytes) and min(later) >= (1 - FLAT) * (self.peak_bytes or 0.0)
 
     @property
-    def is_flat(self) -> bool:
-        """Whether the pod holds a constant amount below its share, as a framework that allocates in advance.
-
-        Then its use may show a setting and not its need. A pod that fills its share has another rule.
-        """
-        if self.low_bytes is None or self.peak_bytes is None or self.is_mostly_full:
-            return False
-        return self.has_flat_peaks and self.low_bytes >= (1 - FLAT) * self.peak_bytes
-
-    @property
-    def is_allocated_in_advance(self) -> bool:
-        """Whether the pod holds a constant amount that is most of its share."""
-        return self.is_flat and (self.low_bytes or 0.0) >= MOST_OF_SHARE * self.share_bytes
+    def doubt(self) -> Doubt | None:
+        """Why the use may not show the need; None if it does."""
+        low, peak = self.low_bytes, self.peak_bytes
+        if self.quantile_bytes is None:
+            return Doubt.UNKNOWN
+        if self.takes_all:
+            return Doubt.FILLED
+        if low is None or peak is None or self.is_mostly_full or not self.has_flat_peaks:
+            return None
+        if low < (1 - FLAT) * peak:
+            return None
+        return Doubt.ALLOCATED if low >= MOST_OF_SHARE * self.share_bytes else Doubt.CONSTANT
 
     @property
     def keeps_share(self) -> bool:
         """Whether the use shows what the pod was given and not its need, so that it gets no smaller share."""
-        return self.takes_all or self.is_allocated_in_advance
+        return self.doubt in (Doubt.FILLED, Doubt.ALLOCATED)
 
     @property
     def is_at_limit(self) -> bool:
@@ -220,63 +218,53 @@ class PodUse:
         return peak is not None and NEAR * self.share_bytes <= peak <= self.share_bytes + slack
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """The figures of a pod on one GPU at a time."""
 
     at: float
     share_bytes: int
     used_bytes: float | None
-    over_seconds: float = 0.0  # time above the share since the last point, on any of the pod's GPUs
+    over_seconds: float  # time above the share since the last point, on any of the pod's GPUs
 
 
 def by_share(use: PodUse, points: Sequence[Point], quantile: float, window: Window) -> list[PodUse]:
     """Return the use of a pod once for each share that it had, in order of time."""
     step = window.step
-    of_share: dict[int, list[Point]] = {}
+    of_share: defaultdict[int, list[Point]] = defaultdict(list)
     expected: defaultdict[int, float] = defaultdict(float)
-    last: Point | None = None
-    for point in points:
+    for last, point in zip((None, *points), points, strict=False):
         is_same = last is not None and last.share_bytes == point.share_bytes
         expected[point.share_bytes] += point.at - last.at if last and is_same else step
-        of_share.setdefault(point.share_bytes, []).append(point)
-        last = point
+        of_share[point.share_bytes].append(point)
     over = sum(point.over_seconds for point in points)
     parts = []
     for share, own in of_share.items():
-        used = sorted(point.used_bytes for point in own if point.used_bytes is not None)
+        known = [(point.at, point.used_bytes) for point in own if point.used_bytes is not None]
+        used = sorted(amount for _, amount in known)
+        peaks: defaultdict[float, float] = defaultdict(float)
+        for at, amount in known:
+            end = window.bucket_end(at)
+            peaks[end] = max(peaks[end], amount)
+        own_over = use.over_seconds
+        if own_over:  # unknown if the time of none of it is known
+            own_over = own_over * sum(point.over_seconds for point in own) / over if over else None
         part = replace(
             use,
             share_bytes=share,
             seconds=len(own) * step,
             known_seconds=len(used) * step,
+            expected_seconds=expected[share],
             first=own[0].at - step,
             last=own[-1].at,
             peak_bytes=used[-1] if used else None,
             quantile_bytes=quantile_of(used, quantile),
             low_bytes=quantile_of(used, LOW),
-            over_seconds=_part_of(use.over_seconds, sum(point.over_seconds for point in own), over),
+            over_seconds=own_over,
             is_current=use.is_current and points[-1].share_bytes == share,
-            expected_seconds=expected[share],
-            peaks=_peaks(own, window),
+            peaks=Peaks(array("d", peaks), array("d", peaks.values())),
         )
         parts.append(part)
     return parts
-
-
-def _peaks(points: Iterable[Point], window: Window) -> Peaks | None:
-    """Return the largest use in each part of the window; None if the use was never known."""
-    largest: dict[float, float] = {}
-    for point in points:
-        if point.used_bytes is not None:
-            end = window.bucket_end(point.at)
-            largest[end] = max(largest.get(end, 0.0), point.used_bytes)
-    return Peaks(array("d", largest), array("d", largest.values())) if largest else None
-
-
-def _part_of(seconds: float | None, part: float, total: float) -> float | None:
-    """Return the part of a sum; None if the sum is not 0 and the time of none of it is known."""
-    return seconds * part / total if seconds and total else None if seconds else seconds
 
 
 def quantile_of(values: Sequence[float], quantile: float) -> float | None:

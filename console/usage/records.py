@@ -5,7 +5,6 @@ Only series that match the selector count, because any exporter can serve series
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from console.cluster.prometheus import Prometheus, PrometheusError
@@ -62,8 +61,7 @@ def few(values: Iterable[str]) -> str:
     return first_few([one_line(value, 60) or "(none)" for value in sorted(values)], 3)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedTime:
+class RecordedTime(NamedTuple):
     """How far the records cover the time with pods."""
 
     origins: Collection[SeriesOrigin]

@@ -5,7 +5,7 @@ import asyncio
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from console.cluster.prometheus import Prometheus
@@ -53,57 +53,40 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         " Prometheus that scrapes the agents. Changes nothing."
     )
     add_usage_options(command, since="30d", shortest="15m")
-    command.add_argument(
-        "--by",
-        choices=tuple(LABELS),
-        action="append",
-        help="what has a row of its own for each model of card; repeatable; workload includes its namespace"
-        " (default namespace)",
+    add = command.add_argument
+    by = (
+        "what has a row of its own for each model of card; repeatable; workload includes its namespace"
+        " (default namespace)"
     )
-    command.add_argument(
-        "--price",
-        type=read_by(_price),
-        action="append",
-        default=[],
-        metavar="MODEL=PRICE",
-        help='price of a promised GPU-hour, such as "Tesla T4=0.35"; repeatable',
-    )
-    command.add_argument("--currency", type=read_by(_currency), metavar="NAME", help="currency of the prices")
-    command.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "csv", "json", "html"),
-        default="table",
-        help="output format; html is one self-contained page (default %(default)s)",
-    )
+    add("--by", choices=tuple(LABELS), action="append", help=by)
+    price = 'price of a promised GPU-hour, such as "Tesla T4=0.35"; repeatable'
+    add("--price", type=read_by(_price), action="append", default=[], metavar="MODEL=PRICE", help=price)
+    add("--currency", type=read_by(_currency), metavar="NAME", help="currency of the prices")
+    output = "output format; html is one self-contained page (default %(default)s)"
+    add("-o", "--output", choices=("table", "csv", "json", "html"), default="table", help=output)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the report; return 0.
-
-    Raises:
-        UsageError: an option is invalid, or standard output cannot be written.
-        PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
-    """
+    """Print the report; return 0."""
     if arguments.currency and not arguments.price:
         raise UsageError("--currency needs --price MODEL=PRICE")
     models = [model for model, _ in arguments.price]
-    for model in models:
-        if models.count(model) > 1:
-            raise UsageError(f"--price {quoted(model)} is given more than once")
+    if twice := next((model for model in models if models.count(model) > 1), ""):
+        raise UsageError(f"--price {quoted(twice)} is given more than once")
     discard_library_logs()
     window = parse_window(arguments)
     report = asyncio.run(_report(arguments, window))
-    if arguments.output == "json":
-        write_document(as_json(report))
-    elif arguments.output == "csv":
-        write_document(as_csv(report))
-        for sentence in caveats(report):  # CSV has no place for them
-            write_warning(sentence)
-    elif arguments.output == "html":
-        write_document(as_html(report, str(window)))
-    else:
-        write_lines(as_text(report, columns=columns_of(sys.stdout)))
+    match arguments.output:
+        case "json":
+            write_document(as_json(report))
+        case "csv":
+            write_document(as_csv(report))
+            for sentence in caveats(report):  # CSV has no place for them
+                write_warning(sentence)
+        case "html":
+            write_document(as_html(report, str(window)))
+        case _:
+            write_lines(as_text(report, columns=columns_of(sys.stdout)))
     return 0
 
 
@@ -118,21 +101,26 @@ async def _report(arguments: argparse.Namespace, window: Window) -> Report:
 async def read_sums(
     prometheus: Prometheus, labels: Iterable[str], window: Window
 ) -> tuple[Sums, tuple[str, ...]]:
-    """Read the hours of each figure, and say how they were read.
-
-    Raises:
-        PrometheusError: there is no usable answer, record or pod, or several jobs of a cluster match.
-    """
+    """Read the hours of each figure, and say how they were read."""
     recorded = await read_recorded_time(prometheus, window)
     clusters = sorted({origin.cluster for origin in recorded.origins})
     for cluster in clusters:
         require_one(prometheus, [origin for origin in recorded.origins if origin.cluster == cluster], "job")
     by = ", ".join((*labels, "model"))
-    selector, end = prometheus.selector, window.end
-    queries = [_hours(record, selector, by, window.length) for record in RECORDS.values()]
-    queries.append(_span(selector, by, window.length))
+    matchers, time = f"{{{prometheus.selector}}}", f"[{range_of(window.length)}]"
+    queries = [
+        f"sum by ({by}) (max by ({_DESCRIBED}) (sum_over_time({record}{matchers}{time})))"
+        for record in RECORDS.values()
+    ]
+    # The record of the expected hours is exact to the minute, but leaves out gaps of more than a day. So the
+    # time from the first to the last quarter of an hour in which each pod was seen counts, too.
+    last, first = (
+        f"{what} by (uid, gpu_uuid, {_DESCRIBED}) ({what}_over_time({SEEN}{matchers}{time}))"
+        for what in ("max", "min")
+    )
+    queries.append(f"sum by ({by}) ({last} - {first}) / {HOUR}")
     most = window.length / HOUR * _MOST_GPUS
-    answers = await asyncio.gather(*(prometheus.instant(query, end, most=most) for query in queries))
+    answers = await asyncio.gather(*(prometheus.instant(query, window.end, most=most) for query in queries))
     sums = {
         figure: [(row.labels, row.value) for row in series]
         for figure, series in zip(FIGURES, answers, strict=False)
@@ -144,31 +132,9 @@ async def read_sums(
     ]
     if not any(sums.values()):
         raise no_pods(prometheus)
-    return sums, (*_added_up(clusters), *recorded.remarks, *prometheus.remarks)
-
-
-def _hours(record: str, selector: str, by: str, seconds: int) -> str:
-    """Return the hours of a figure in the last seconds, by row."""
-    hours = f"sum_over_time({record}{{{selector}}}[{range_of(seconds)}])"
-    return f"sum by ({by}) (max by ({_DESCRIBED}) ({hours}))"
-
-
-def _span(selector: str, by: str, seconds: int) -> str:
-    """Return the time from the first to the last quarter of an hour in which each pod was seen, by row.
-
-    The record of the expected hours is exact to the minute, but leaves out gaps of more than a day.
-    """
-    seen = f"{SEEN}{{{selector}}}[{range_of(seconds)}]"
-    pod = f"uid, gpu_uuid, {_DESCRIBED}"
-    last, first = f"max by ({pod}) (max_over_time({seen}))", f"min by ({pod}) (min_over_time({seen}))"
-    return f"sum by ({by}) ({last} - {first}) / {HOUR}"
-
-
-def _added_up(clusters: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence if rows contain several clusters."""
-    if len(clusters) > 1:
-        names = few(clusters)
-        yield f'Rows add up {len(clusters)} clusters: {names}. --selector with cluster="NAME" selects one.'
+    several = f"Rows add up {len(clusters)} clusters: {few(clusters)}."
+    added_up = (f'{several} --selector with cluster="NAME" selects one.',) if len(clusters) > 1 else ()
+    return sums, (*added_up, *recorded.remarks, *prometheus.remarks)
 
 
 def _price(text: str) -> tuple[str, float]:

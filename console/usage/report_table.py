@@ -5,8 +5,8 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from console.text_table import column_widths, natural_widths, table_lines
 from console.usage.page import render
@@ -31,55 +31,30 @@ LABELS: Final[Mapping[str, Sequence[str]]] = {
 """The labels of each grouping. A workload's name says nothing without its namespace. Where KAI runs inside a
 vCluster, a queue's name says nothing without the vCluster."""
 
-_KEYS: Final = {
-    "virtual_namespace": "virtualNamespace",
-    "workload_kind": "workloadKind",
-    "active_coverage": "activeCoverage",
-}
-"""Names of labels and figures in JSON and CSV that differ."""
+_KEYS: Final = {"virtual_namespace": "virtualNamespace", "workload_kind": "workloadKind"}
+"""Names of labels in JSON and CSV that differ."""
 _HEADINGS: Final = {"virtual_namespace": "in vcluster", "workload_kind": "kind"}
+_COVERAGE: Final = {
+    "promised": "", "used": "", "active": "activeCoverage", "idle": "activeCoverage", "over": "", "saved": "",
+    "coverage": "coverage", "cost": "",
+}  # fmt: skip
+"""The figures of the table, and the coverage by which each is marked."""
 _OF_VCLUSTERS: Final = ("vcluster", "virtual_namespace")
 _NONE: Final = "-"
 _MARK: Final = "!"  # beside figures that were known in less than 90 % of the time
 _LEAST: Final = 8  # smallest width of a column of names
 _ACTS_IN_A_SPREADSHEET: Final = ("=", "+", "-", "@", "\t", "\r")
 
+Hours = Mapping[str, float | None]
+"""Figures by their names in JSON and CSV; None is unknown.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hours:
-    """Figures in hours; None is unknown."""
-
-    promised: float | None  # GPU-hours, as KAI charges them
-    used: float | None
-    active: float | None
-    idle: float | None
-    over: float | None  # hours of pods
-    saved: float | None  # GPU-hours that the same pods would have taken more with whole GPUs
-    coverage: float | None  # part of the time in which the use was known
-    active_coverage: float | None  # part of the time in which the utilisation was known
-    cost: float | None = None
-
-    @property
-    def document(self) -> dict[str, float | None]:
-        """The figures by their names in JSON and CSV, rounded."""
-        return {
-            _KEYS.get(name, name): None if value is None else round(value, 4)
-            for name, value in asdict(self).items()
-        }
-
-    @property
-    def use_mark(self) -> str:
-        """A mark if the use was known in less than 90 % of the time."""
-        return "" if (self.coverage or 0.0) >= LEAST_KNOWN else _MARK
-
-    @property
-    def activity_mark(self) -> str:
-        """A mark if the utilisation was known in less than 90 % of the time; for `active` and `idle`."""
-        return "" if (self.active_coverage or 0.0) >= LEAST_KNOWN else _MARK
+GPU-hours, as KAI charges them, but `over` in hours of pods; `saved` is what the same pods would have taken
+more with whole GPUs; `coverage` and `activeCoverage` are the parts of the time in which the use and the
+utilisation were known.
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRow:
+class ReportRow(NamedTuple):
     """The hours of a group of pods on one model of card."""
 
     names: Mapping[str, str]  # by label; an absent label is empty
@@ -135,60 +110,61 @@ def build_report(
         of_models[key[-1] if is_gpu_model(key[-1]) else ""].append(own)
         if are_names(names):
             model = names.pop("model")
-            rows.append(ReportRow(names=names, model=model, hours=_hours([own], prices.get(model))))
+            rows.append(ReportRow(names, model, _hours([own], prices.get(model))))
         else:
             dropped.append(own.get("promised", 0.0))
     models = {model: _hours(of_models[model], prices.get(model)) for model in sorted(of_models)}
-    costs = [hours.cost for hours in models.values() if hours.cost is not None]
+    costs = [hours["cost"] for hours in models.values() if hours["cost"] is not None]
     return Report(
         labels=labels,
-        rows=sorted(rows, key=lambda row: (-(row.hours.promised or 0.0), *row.names.values(), row.model)),
+        rows=sorted(rows, key=lambda row: (-(row.hours["promised"] or 0.0), *row.names.values(), row.model)),
         models=models,
-        total=_hours(figures.values(), None, sum(costs) if costs else None),
+        total={**_hours(figures.values(), None), "cost": sum(costs) if costs else None},
         dropped=len(dropped),
         dropped_promised=sum(dropped),
-        unpriced=[m for m, hours in models.items() if prices and hours.promised and m not in prices],
+        unpriced=[m for m, hours in models.items() if prices and hours["promised"] and m not in prices],
         currency=currency,
         remarks=remarks,
     )
 
 
-def _hours(groups: Iterable[Mapping[str, float]], price: float | None, cost: float | None = None) -> Hours:
-    groups = list(groups)
-
-    def of(figure: str) -> float | None:
-        values = [group[figure] for group in groups if figure in group]
-        return sum(values) if values else None
-
-    def part(figure: str) -> float | None:
-        expected = of("expected")
-        return min((of(figure) or 0.0) / expected, 1.0) if expected and expected > 0 else None
-
-    promised, whole = of("promised"), of("whole")
-    return Hours(
-        promised=promised,
-        used=of("used"),
-        active=of("active"),
-        idle=of("idle"),
-        over=of("over"),
-        saved=None if promised is None or whole is None else max(whole - promised, 0.0),
-        coverage=part("used_known"),
-        active_coverage=part("active_known"),
-        cost=cost if price is None or promised is None else price * promised,
+def _hours(groups: Iterable[Mapping[str, float]], price: float | None) -> Hours:
+    sums: dict[str, float] = {}
+    for group in groups:
+        for figure, hours in group.items():
+            sums[figure] = sums.get(figure, 0.0) + hours
+    promised, whole, expected = sums.get("promised"), sums.get("whole"), sums.get("expected", 0.0)
+    coverage, active_coverage = (
+        min(sums.get(figure, 0.0) / expected, 1.0) if expected > 0 else None
+        for figure in ("used_known", "active_known")
     )
+    return {
+        **{figure: sums.get(figure) for figure in ("promised", "used", "active", "idle", "over")},
+        "saved": None if promised is None or whole is None else max(whole - promised, 0.0),
+        "coverage": coverage,
+        "activeCoverage": active_coverage,
+        "cost": None if price is None or promised is None else price * promised,
+    }
+
+
+def _rounded(hours: Hours) -> Hours:
+    return {name: None if value is None else round(value, 4) for name, value in hours.items()}
 
 
 def as_json(report: Report) -> str:
     """Format the report as a JSON document in ASCII; unknown values are null."""
-
-    def written(row: ReportRow) -> dict[str, str | None]:
-        return {_KEYS.get(label, label): name or None for label, name in row.names.items()}
-
     document = {
-        "rows": [{**written(row), "model": row.model or None, **row.hours.document} for row in report.rows],
+        "rows": [
+            {
+                **{_KEYS.get(label, label): name or None for label, name in row.names.items()},
+                "model": row.model or None,
+                **_rounded(row.hours),
+            }
+            for row in report.rows
+        ],
         "totals": {
-            **report.total.document,
-            "models": [{"model": model or None, **hours.document} for model, hours in report.models.items()],
+            **_rounded(report.total),
+            "models": [{"model": model or None, **_rounded(own)} for model, own in report.models.items()],
         },
         "currency": report.currency or None,
         "unpriced": list(report.unpriced),
@@ -205,68 +181,70 @@ def as_csv(report: Report) -> str:
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    keys = [_KEYS.get(label, label) for label in report.labels]
-    writer.writerow([*keys, "model", *report.total.document, "currency"])
+    writer.writerow(
+        [*(_KEYS.get(label, label) for label in report.labels), "model", *report.total, "currency"]
+    )
     for row in report.rows:
         words = [*row.names.values(), row.model, report.currency]
         if any(word.startswith(_ACTS_IN_A_SPREADSHEET) for word in words):
             raise ValueError("a name has not been checked")
-        writer.writerow([*words[:-1], *row.hours.document.values(), words[-1]])
+        writer.writerow([*words[:-1], *_rounded(row.hours).values(), words[-1]])
     return stream.getvalue()
 
 
-def _table(report: Report) -> tuple[list[str], list[str], list[tuple[list[str], list[str]]]]:
-    """Return the headings of names and of figures, and both for the rows, the models if several, and all.
+class _Table(NamedTuple):
+    """The table of text and HTML: names, then figures."""
 
-    The columns of vClusters are left out if there is none.
-    """
+    names: Sequence[str]  # headings
+    figures: Sequence[str]
+    rows: Sequence[Sequence[str]]  # the rows, the models if several, and all
+
+
+def _table(report: Report) -> _Table:
+    """Return the table; the columns of vClusters are left out if there is none, and the cost."""
     used = {label for row in report.rows for label, name in row.names.items() if name}
     labels = [label for label in report.labels if label not in _OF_VCLUSTERS or label in used]
-    figures = ["promised", "used", "active", "idle", "over", "saved", "known"]
-    has_cost = report.total.cost is not None
-    figures += [f"cost {report.currency}".rstrip()] if has_cost else []
+    figures = [figure for figure in _COVERAGE if figure != "cost" or report.total["cost"] is not None]
 
-    def cells(hours: Hours) -> list[str]:
-        values = (hours.promised, hours.used, hours.active, hours.idle, hours.over, hours.saved)
-        marks = ("", "", hours.activity_mark, hours.activity_mark, "", "")
-        texts = [
-            _NONE if value is None else f"{value:.1f}{mark}"
-            for value, mark in zip(values, marks, strict=True)
-        ]
-        texts.append(
-            (_NONE if hours.coverage is None else f"{int(hours.coverage * 100 + 1e-6)}%") + hours.use_mark
-        )
-        cost = [_NONE if hours.cost is None else f"{hours.cost:.2f}"] if has_cost else []
-        return [*texts, *cost]
+    def cell(figure: str, hours: Hours) -> str:
+        value, mark = hours[figure], ""
+        if (coverage := _COVERAGE[figure]) and (hours[coverage] or 0.0) < LEAST_KNOWN:
+            mark = _MARK
+        if figure == "coverage":
+            return (_NONE if value is None else f"{int(value * 100 + 1e-6)}%") + mark
+        return _NONE if value is None else f"{value:.2f}" if figure == "cost" else f"{value:.1f}{mark}"
 
+    begin = ["total", *[""] * (len(labels) - 1)]
     rows = [
-        ([*(row.names.get(label) or _NONE for label in labels), row.model or _NONE], cells(row.hours))
+        ([*(row.names.get(label) or _NONE for label in labels), row.model or _NONE], row.hours)
         for row in report.rows
     ]
-    begin = ["total", *[""] * (len(labels) - 1)]
     if len(report.models) > 1:
-        rows += [([*begin, model or _NONE], cells(hours)) for model, hours in report.models.items()]
-    rows.append(([*begin, ""], cells(report.total)))
-    return [*(_HEADINGS.get(label, label) for label in labels), "model"], figures, rows
+        rows += [([*begin, model or _NONE], hours) for model, hours in report.models.items()]
+    rows.append(([*begin, ""], report.total))
+    headings = {"coverage": "known", "cost": f"cost {report.currency}".rstrip()}
+    return _Table(
+        [*(_HEADINGS.get(label, label) for label in labels), "model"],
+        [headings.get(figure, figure) for figure in figures],
+        [[*words, *(cell(figure, hours) for figure in figures)] for words, hours in rows],
+    )
 
 
 def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
     """Yield the lines of the table and the remarks; no line is wider than `columns`."""
-    names, figures, own = _table(report)
-    rows = [[heading.upper() for heading in (*names, *figures)]]
-    rows += [[*words, *values] for words, values in own]
-    least = [_LEAST] * len(names) + [0] * len(figures)
-    widths = column_widths(rows, columns, least) or natural_widths(rows)
-    yield from table_lines(rows, widths)
+    table = _table(report)
+    rows = [[heading.upper() for heading in (*table.names, *table.figures)], *table.rows]
+    least = [_LEAST] * len(table.names) + [0] * len(table.figures)
+    yield from table_lines(rows, column_widths(rows, columns, least) or natural_widths(rows))
     yield ""
-    for sentence in _remarks(report):
+    for sentence in _remarks(report, table):
         yield from fold(one_line(sentence, 1000), columns)
 
 
-def _remarks(report: Report) -> Iterator[str]:
+def _remarks(report: Report, table: _Table) -> Iterator[str]:
     """Yield the sentences about the whole report."""
     yield "GPU-hours; over in hours of pods. known: part of the time in which the use was known."
-    if any(cell.endswith(_MARK) for _, cells in _table(report)[2] for cell in cells):
+    if any(cell.endswith(_MARK) for row in table.rows for cell in row[len(table.names) :]):
         yield (
             f"{_MARK} the use, or beside active and idle the utilisation, was known in less than 90 % of the"
             " time: the hours are too few, and are not scaled up."
@@ -288,9 +266,8 @@ def caveats(report: Report) -> Iterator[str]:
 
 def as_html(report: Report, period: str) -> str:
     """Format the report as a page; `period` is the time that it covers, as text."""
-    names, figures, own = _table(report)
-    kinds = [""] * len(names) + ["figure"] * len(figures)
-    columns = list(zip((*names, *figures), kinds, strict=True))
+    table = _table(report)
+    columns = [(name, "") for name in table.names] + [(name, "figure") for name in table.figures]
 
     def cell(name: str, kind: str, value: str) -> dict[str, str]:
         is_marked = kind and value.endswith(_MARK)
@@ -299,10 +276,10 @@ def as_html(report: Report, period: str) -> str:
     rows = [
         {
             "kind": "" if number < len(report.rows) else "total",
-            "cells": [cell(*column, value) for column, value in zip(columns, (*words, *values), strict=True)],
+            "cells": [cell(*column, value) for column, value in zip(columns, row, strict=True)],
         }
-        for number, (words, values) in enumerate(own)
+        for number, row in enumerate(table.rows)
     ]
     headings = [{"name": name, "kind": kind} for name, kind in columns]
-    table = {"headings": headings, "rows": rows}
-    return render(title="GPU-hours", about=period, table=[table], remarks=_remarks(report))
+    content = {"headings": headings, "rows": rows}
+    return render(title="GPU-hours", about=period, table=[content], remarks=_remarks(report, table))

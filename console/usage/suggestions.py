@@ -12,40 +12,45 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from console.usage.advice import (
-    LIKELY_RANKS,
-    RANKS,
-    SEVERAL_GPUS,
-    Advice,
-    AdviceOptions,
-    AdviceRow,
-    Balance,
     KnownNamespace,
-    RowKey,
     ShareValue,
-    commands_of,
+    TargetCluster,
+    label_command,
     smallest_fraction,
     smallest_memory,
-    without_contradictions,
 )
-from console.usage.pod_use import HOUR, LEAST_KNOWN, MOST_OF_SHARE, PodUse
+from console.usage.pod_use import HOUR, LEAST_KNOWN, MOST_OF_SHARE, Doubt, PodUse
 from service.text import counted
 from webhook.policy.distributed import RANK_KINDS
+from webhook.policy.labels import PolicyMetadata
 
-_UNKNOWN: Final = "never had a known use: the advice does not cover their need"
-_FILLED: Final = (
-    "filled the share from the start: such use does not show the need, and the advice is no smaller"
+RANKS: Final = "ranks of a distributed job"
+LIKELY_RANKS: Final = (
+    "pods of an Indexed Job, a JobSet or a LeaderWorkerSet that ran at the same time and may be ranks"
 )
-_ALLOCATED: Final = (
-    f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which allocate"
-    " in advance: such use does not show the need, and the advice is no smaller"
-)
-_CONSTANT: Final = (
-    "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps not"
-    " the need; look at the framework before you give less"
-)
+SEVERAL_GPUS: Final = "pods with several GPUs"
+
+_DOUBTS: Final = {
+    Doubt.UNKNOWN: "never had a known use: the advice does not cover their need",
+    Doubt.FILLED: (
+        "filled the share from the start: such use does not show the need, and the advice is no smaller"
+    ),
+    Doubt.ALLOCATED: (
+        f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which"
+        " allocate in advance: such use does not show the need, and the advice is no smaller"
+    ),
+    Doubt.CONSTANT: (
+        "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps"
+        " not the need; look at the framework before you give less"
+    ),
+}
+_UNKNOWN_NAMESPACE: Final = KnownNamespace(PolicyMetadata(), None)
+_NOT_COVERED: Final = "no command: no label covers the need"
 _JOB: Final = "Job"
 _STATEFUL_SET: Final = "StatefulSet"
 _INDEX: Final = re.compile(r"-[0-9]{1,6}\Z")  # end of the name of a JobSet's Job: `train-workers-0`
@@ -53,188 +58,284 @@ _INDEXED_POD: Final = re.compile(r"-[0-9]{1,6}-[a-z0-9]{5}(?:-x-.*)?")
 """End of the name of an Indexed Job's pod, after that of the Job, and what a vCluster adds to it."""
 
 
-def advise(
-    uses: Iterable[PodUse],
-    namespaces: Mapping[str, KnownNamespace] | None,
-    options: AdviceOptions,
-    *,
-    dropped: int = 0,
-    remarks: Sequence[str] = (),
-) -> Advice:
-    """Make the advice; `namespaces` is None if they could not be read.
+class RowKey(NamedTuple):
+    """What the pods of a row have in common; the first four fields are the label that gives their share."""
 
-    Pods with invalid names are dropped and counted, with those that were `dropped` before.
-    """
-    uses = list(uses)
-    valid = [use for use in uses if use.names.are_valid]
-    invalid = {use.names.uid for use in uses} - {use.names.uid for use in valid}
-    gpus: defaultdict[str, set[str]] = defaultdict(set)
-    for use in valid:
-        gpus[use.names.uid].add(use.names.gpu_uuid)
-    # Why a pod with a whole GPU keeps it.
-    keeps = dict.fromkeys(_likely_ranks(valid), LIKELY_RANKS)
-    keeps |= {uid: SEVERAL_GPUS for uid, uuids in gpus.items() if len(uuids) > 1}
-    groups: defaultdict[RowKey, list[PodUse]] = defaultdict(list)
-    for use in valid:
-        groups[_key(use, keeps, _known(use.names.namespace, use.names.vcluster, namespaces), options)].append(
-            use
+    namespace: str
+    vcluster: str
+    virtual_namespace: str
+    size: str
+    workload_kind: str
+    workload: str
+    share: ShareValue
+    keeps_gpu: str  # why the pods keep a whole GPU each, for a note; empty if they may share one
+
+
+@dataclass(slots=True, kw_only=True)
+class AdviceRow:
+    """The advice for one size or workload."""
+
+    key: RowKey
+    uses: Sequence[PodUse] = field(repr=False)
+    models: Sequence[str]
+    pods: int
+    pod_hours: float
+    peak_bytes: int | None
+    quantile_bytes: int | None
+    over_hours: float | None  # None if no pod has the counter
+    coverage: float
+    suggested: ShareValue | None = None  # None if there is no advice
+    notes: list[str] = field(default_factory=list)
+    command: str = ""
+
+    @property
+    def current(self) -> ShareValue:
+        """The share that the pods have."""
+        return self.key.share
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether a pod filled its share, so that the pods may need more than `suggested`."""
+        return any(use.is_at_limit for use in self.uses)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the advice differs from the share that the pods have."""
+        return self.suggested is not None and self.suggested != self.current
+
+
+class Balance(NamedTuple):
+    """GPUs promised to the pods that exist at the end of the time, as KAI counts."""
+
+    promised: float
+    suggested: float
+
+    @property
+    def difference(self) -> float:
+        """GPUs that must be added; negative if GPUs are gained."""
+        return round(self.suggested - self.promised, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The rows, the balance, and what could not be used."""
+
+    rows: Sequence[AdviceRow]
+    balance: Balance | None  # None for rows by workload: a label gives all workloads of a size their share
+    dropped: int  # pods with a name that no Kubernetes object can have, or a figure that no GPU can have
+    remarks: Sequence[str]  # sentences about the whole answer
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands of all rows. Every word is a name or number, or quoted."""
+        return [row.command for row in self.rows if row.command]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How the advice is made."""
+
+    quantile: float = 0.99
+    headroom: float = 0.15  # part of the quantile that is added to it
+    min_hours: float = 24.0  # pod-hours below which a row has no advice
+    cover_peak: bool = False  # whether the advice covers the peak, too
+    by_workload: bool = False
+    cluster: TargetCluster = field(default_factory=TargetCluster)  # the cluster that the commands change
+
+    def advise(
+        self,
+        uses: Iterable[PodUse],
+        namespaces: Mapping[str, KnownNamespace] | None,
+        *,
+        dropped: int = 0,
+        remarks: Sequence[str] = (),
+    ) -> Advice:
+        """Make the advice; `namespaces` is None if they could not be read.
+
+        Pods with invalid names are dropped and counted, with those that were `dropped` before.
+        """
+        uses = list(uses)
+        valid = [use for use in uses if use.names.are_valid]
+        invalid = {use.names.uid for use in uses} - {use.names.uid for use in valid}
+        gpus: defaultdict[str, set[str]] = defaultdict(set)
+        for use in valid:
+            gpus[use.names.uid].add(use.names.gpu_uuid)
+        # Why a pod with a whole GPU keeps it.
+        keeps = dict.fromkeys(_likely_ranks(valid), LIKELY_RANKS)
+        keeps |= {uid: SEVERAL_GPUS for uid, uuids in gpus.items() if len(uuids) > 1}
+        groups: defaultdict[RowKey, list[PodUse]] = defaultdict(list)
+        for use in valid:
+            groups[self._key(use, keeps, namespaces)].append(use)
+        rows = [self._row(key, groups[key], namespaces) for key in sorted(groups)]
+        contradictions = _contradictions(groups)
+        for row in rows:
+            command, note = self._command(row, namespaces)
+            contradiction = contradictions.get(row.key, "") if command else ""
+            row.command = "" if contradiction else command
+            row.notes += filter(None, (note, contradiction))
+        outside = {use.names.uid for use in valid if use.is_current and use.gpu_bytes is None}
+        if outside and not self.by_workload:
+            pods = counted(len(outside), "pod")
+            unknown = f"Not in the balance: {pods} on a GPU whose memory is unknown, as for MIG devices."
+            remarks = (*remarks, unknown)
+        balance = None if self.by_workload else _balance(rows)
+        return Advice(rows=rows, balance=balance, dropped=dropped + len(invalid), remarks=remarks)
+
+    def need_of(self, use: PodUse) -> float | None:
+        """Return the bytes that would have done for a pod; None if its use is unknown."""
+        if use.quantile_bytes is None or use.peak_bytes is None:
+            return None
+        need = max(use.quantile_bytes * (1 + self.headroom), use.peak_bytes if self.cover_peak else 0.0)
+        if use.keeps_share:
+            is_within = use.quantile_bytes <= use.share_bytes
+            return float(use.share_bytes) if is_within else max(need, use.share_bytes)
+        return need
+
+    def _needs(self, uses: Iterable[PodUse]) -> list[tuple[float, int]]:
+        """Return the need of each pod and the memory of its GPU, if both are known."""
+        needs = ((self.need_of(use), use.gpu_bytes) for use in uses)
+        return [(need, gpu) for need, gpu in needs if need is not None and gpu is not None]
+
+    def _key(
+        self, use: PodUse, keeps: Mapping[str, str], namespaces: Mapping[str, KnownNamespace] | None
+    ) -> RowKey:
+        names = use.names
+        share = ShareValue.seen(use.share_bytes, use.gpu_bytes)
+        known = None if names.vcluster or namespaces is None else namespaces.get(names.namespace)
+        label = None if known is None else known.share_of(names.size)
+        if label is not None and use.gpu_bytes is not None and label.is_share(use.share_bytes, use.gpu_bytes):
+            share = label
+        of_whole = keeps.get(names.uid, "") if share.is_whole else ""
+        workload = (names.workload_kind, names.workload) if self.by_workload else ("", "")
+        keeps_gpu = RANKS if names.workload_kind in RANK_KINDS else of_whole
+        return RowKey(*names.place, names.size, *workload, share, keeps_gpu)
+
+    def _row(
+        self, key: RowKey, uses: Sequence[PodUse], namespaces: Mapping[str, KnownNamespace] | None
+    ) -> AdviceRow:
+        by_pod: defaultdict[str, list[PodUse]] = defaultdict(list)
+        for use in uses:
+            by_pod[use.names.uid].append(use)
+        known, expected = sum(use.known_seconds for use in uses), sum(use.expected_seconds for use in uses)
+        over = [[use.over_seconds for use in pod if use.over_seconds is not None] for pod in by_pod.values()]
+        row = AdviceRow(
+            key=key,
+            uses=uses,
+            models=sorted({use.names.model for use in uses if use.names.model}),
+            pods=len(by_pod),
+            pod_hours=sum(max(use.seconds for use in pod) for pod in by_pod.values()) / HOUR,
+            peak_bytes=_largest(use.peak_bytes for use in uses),
+            quantile_bytes=_largest(use.quantile_bytes for use in uses),
+            over_hours=sum(max(seconds) for seconds in over if seconds) / HOUR if any(over) else None,
+            coverage=min(known / expected, 1.0) if expected else 0.0,
         )
-    rows = without_contradictions(
-        [_row(key, group, namespaces, options) for key, group in sorted(groups.items())]
-    )
-    return Advice(
-        rows=tuple(rows),
-        balance=None if options.by_workload else _balance(rows),
-        dropped=dropped + len(invalid),
-        remarks=(*remarks, *_outside_the_balance(valid, options)),
-    )
+        namespace = None if key.vcluster or namespaces is None else namespaces.get(key.namespace)
+        namespace = namespace or _UNKNOWN_NAMESPACE
+        row.suggested, problem = self._suggested(row, in_memory=namespace.is_in_memory(key.share))
+        row.notes += self._notes(row, problem)
+        return row
 
+    def _suggested(self, row: AdviceRow, *, in_memory: bool) -> tuple[ShareValue | None, str]:
+        """Return the share that would have done; None, and why, if there is none to advise."""
+        key, uses = row.key, row.uses
+        if key.keeps_gpu:
+            return None, f"{key.keeps_gpu}: each keeps a whole GPU"
+        if row.pod_hours < self.min_hours:
+            return None, f"too few hours: {row.pod_hours:.1f} of {self.min_hours:g}"
+        gpus = {use.gpu_bytes for use in uses if use.gpu_bytes is not None}
+        if any(use.gpu_bytes is None for use in uses):
+            return None, "the memory of the GPU is unknown, as for MIG devices"
+        if not self._needs(uses):
+            return None, "the use is unknown"
+        # A pod that takes what it is given needs its share. The bytes that KAI hands over for it are rounded.
+        others = [use for use in uses if not _fills(key.share, use)]
+        needs = self._needs(others)
+        if not needs:
+            return key.share, ""
+        share = smallest_memory(needs) if in_memory else smallest_fraction(needs)
+        is_less = any(share.bytes_on(gpu) < key.share.bytes_on(gpu) for gpu in gpus)
+        return (key.share if is_less and len(others) < len(uses) else share), ""
 
-def _known(
-    namespace: str, vcluster: str, namespaces: Mapping[str, KnownNamespace] | None
-) -> KnownNamespace | None:
-    return None if vcluster or namespaces is None else namespaces.get(namespace)
+    def _notes(self, row: AdviceRow, problem: str) -> Iterator[str]:
+        """Yield what the figures of a row do not show."""
+        has_advice = row.suggested is not None
+        if problem:
+            yield problem
+        if has_advice and not self._is_covered(row):
+            yield "the need with headroom is more than a GPU has"
+        if row.coverage < LEAST_KNOWN and any(use.known_seconds for use in row.uses):
+            yield f"use known in {row.coverage:.0%} of the time"
+        if has_advice:
+            uids: defaultdict[Doubt | None, set[str]] = defaultdict(set)
+            for use in row.uses:
+                uids[use.doubt].add(use.names.uid)
+            for doubt, sentence in _DOUBTS.items():
+                if doubt in uids:
+                    yield f"{counted(len(uids[doubt]), 'pod')} of {row.pods} {sentence}"
+            if parallel := _beside_another(row.uses, _job_of):
+                yield (
+                    f"{counted(len(parallel), 'pod')} of {row.pods} ran beside another pod of the same Job or"
+                    " JobSet: ranks of a distributed job keep a whole GPU each, and the series do not show"
+                    " whether these are ranks"
+                )
+        if row.is_at_limit:
+            yield "a pod filled its share and may need more"
+        if row.suggested is not None and len(row.models) > 1 and not row.suggested.mib:
+            needs = {
+                model: self._needs(u for u in row.uses if u.names.model == model) for model in row.models
+            }
+            parts = [f"{model} {smallest_fraction(own)}" for model, own in needs.items() if own]
+            yield f"several models of card, the largest counts: {', '.join(parts)}"
 
+    def _is_covered(self, row: AdviceRow) -> bool:
+        """Whether a GPU has what the pods need."""
+        return all(need <= gpu_bytes for need, gpu_bytes in self._needs(row.uses))
 
-def _key(
-    use: PodUse, keeps: Mapping[str, str], known: KnownNamespace | None, options: AdviceOptions
-) -> RowKey:
-    names = use.names
-    share = ShareValue.seen(use.share_bytes, use.gpu_bytes)
-    label = None if known is None else known.share_of(names.size)
-    if label is not None and use.gpu_bytes is not None and label.is_share(use.share_bytes, use.gpu_bytes):
-        share = label
-    of_whole = keeps.get(names.uid, "") if share.is_whole else ""
-    return RowKey(
-        namespace=names.namespace,
-        vcluster=names.vcluster,
-        virtual_namespace=names.virtual_namespace,
-        size=names.size,
-        workload_kind=names.workload_kind if options.by_workload else "",
-        workload=names.workload if options.by_workload else "",
-        share=share,
-        keeps_gpu=RANKS if names.workload_kind in RANK_KINDS else of_whole,
-    )
+    def _command(self, row: AdviceRow, namespaces: Mapping[str, KnownNamespace] | None) -> tuple[str, str]:
+        """Return the command for the suggested share, and a note, such as why there is no command."""
+        key, suggested = row.key, row.suggested
+        if self.by_workload or (namespaces is None and not key.vcluster):
+            return "", ""
+        if namespaces is None or key.vcluster:
+            return self._vcluster_command(row)
+        known = namespaces.get(key.namespace)
+        if known is None or known.without_effect:
+            return "", "the namespace does not exist" if known is None else known.without_effect
+        of_label = known.share_of(key.size)
+        if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
+            return "", _other_share(row, of_label)
+        if suggested is None or suggested == key.share:
+            return "", ""
+        if not self._is_covered(row):
+            return "", _NOT_COVERED
+        if suggested.is_whole and not key.size:
+            return "", (
+                "needs a whole GPU: no default share covers it; define a size of 1, or write it on the pod"
+            )
+        edit = known.edit(key.size, suggested)
+        if refusal := known.refusal(edit):
+            return "", f"no label covers the need: {refusal}"
+        return label_command(self.cluster.kubectl(), key.namespace, edit), ""
 
-
-def _row(
-    key: RowKey,
-    uses: Sequence[PodUse],
-    namespaces: Mapping[str, KnownNamespace] | None,
-    options: AdviceOptions,
-) -> AdviceRow:
-    by_pod: defaultdict[str, list[PodUse]] = defaultdict(list)
-    for use in uses:
-        by_pod[use.names.uid].append(use)
-    hours = sum(max(use.seconds for use in pod) for pod in by_pod.values()) / HOUR
-    known, expected = sum(u.known_seconds for u in uses), sum(u.expected_seconds for u in uses)
-    coverage = min(known / expected, 1.0) if expected else 0.0
-    models = tuple(sorted({use.names.model for use in uses if use.names.model}))
-    namespace = _known(key.namespace, key.vcluster, namespaces)
-    in_memory = namespace.is_in_memory(key.share) if namespace else bool(key.share.mib)
-    is_covered = all(need <= gpu_bytes for need, gpu_bytes in _needs(uses, options))
-    suggested, problem = _suggested(key, uses, hours, options, in_memory=in_memory)
-    notes = [problem] if problem else []
-    if suggested is not None and not is_covered:
-        notes.append("the need with headroom is more than a GPU has")
-    if coverage < LEAST_KNOWN and any(use.known_seconds for use in uses):
-        notes.append(f"use known in {coverage:.0%} of the time")
-    if suggested is not None:
-        notes += _doubts(uses, len(by_pod))
-    is_at_limit = any(use.is_at_limit for use in uses)
-    if is_at_limit:
-        notes.append("a pod filled its share and may need more")
-    if suggested is not None and len(models) > 1 and not suggested.mib:
-        notes.append(_by_model(models, uses, options))
-    over = [[use.over_seconds for use in pod if use.over_seconds is not None] for pod in by_pod.values()]
-    row = AdviceRow(
-        key=key,
-        models=models,
-        pods=len(by_pod),
-        pod_hours=hours,
-        suggested=suggested,
-        is_at_least=is_at_limit and suggested is not None,
-        peak_bytes=_largest(use.peak_bytes for use in uses),
-        quantile_bytes=_largest(use.quantile_bytes for use in uses),
-        over_hours=sum(max(seconds) for seconds in over if seconds) / HOUR if any(over) else None,
-        coverage=coverage,
-        notes=tuple(notes),
-        uses=tuple(uses),
-    )
-    return commands_of(row, namespaces, options, is_covered=is_covered)
-
-
-def _doubts(uses: Sequence[PodUse], pods: int) -> Iterator[str]:
-    """Yield why the use may not show the need of some pods."""
-    uids: defaultdict[str, set[str]] = defaultdict(set)
-    for use in uses:
-        uids[_doubt_of(use)].add(use.names.uid)
-    for doubt in (_UNKNOWN, _FILLED, _ALLOCATED, _CONSTANT):
-        if doubt in uids:
-            yield f"{counted(len(uids[doubt]), 'pod')} of {pods} {doubt}"
-    parallel = _beside_another(uses, _job_of)
-    if parallel:
-        yield (
-            f"{counted(len(parallel), 'pod')} of {pods} ran beside another pod of the same Job or JobSet:"
-            " ranks of a distributed job keep a whole GPU each, and the series do not show whether these are"
-            " ranks"
-        )
-
-
-def _doubt_of(use: PodUse) -> str:
-    if use.quantile_bytes is None:
-        return _UNKNOWN
-    if use.takes_all:
-        return _FILLED
-    if use.is_allocated_in_advance:
-        return _ALLOCATED
-    return _CONSTANT if use.is_flat else ""
+    def _vcluster_command(self, row: AdviceRow) -> tuple[str, str]:
+        """Return the command and a note for the vCluster, whose namespaces cannot be read here."""
+        key = row.key
+        if row.suggested is None or not row.is_change or not key.virtual_namespace:
+            return "", ""
+        if not any(use.is_current for use in row.uses):
+            return "", "no pod has this share now"
+        if not self._is_covered(row):
+            return "", _NOT_COVERED
+        if not key.size:
+            return "", "no command: the default share inside the vCluster is not known here"
+        edit = _UNKNOWN_NAMESPACE.edit(key.size, row.suggested)
+        kubectl = self.cluster.kubectl(key.vcluster, key.namespace)
+        note = "labels and caps inside the vCluster are not known here"
+        return label_command(kubectl, key.virtual_namespace, edit), note
 
 
 def _largest(amounts: Iterable[float | None]) -> int | None:
     return max((round(amount) for amount in amounts if amount is not None), default=None)
-
-
-def needed_bytes(use: PodUse, options: AdviceOptions) -> float | None:
-    """Return the bytes that would have done for a pod; None if its use is unknown."""
-    if use.quantile_bytes is None or use.peak_bytes is None:
-        return None
-    need = use.quantile_bytes * (1 + options.headroom)
-    if options.cover_peak:
-        need = max(need, use.peak_bytes)
-    if use.keeps_share:
-        is_within = use.quantile_bytes <= use.share_bytes
-        return float(use.share_bytes) if is_within else max(need, use.share_bytes)
-    return need
-
-
-def _needs(uses: Iterable[PodUse], options: AdviceOptions) -> list[tuple[float, int]]:
-    """Return the need of each pod and the memory of its GPU, if both are known."""
-    needs = ((needed_bytes(use, options), use.gpu_bytes) for use in uses)
-    return [(need, gpu_bytes) for need, gpu_bytes in needs if need is not None and gpu_bytes is not None]
-
-
-def _suggested(
-    key: RowKey, uses: Sequence[PodUse], hours: float, options: AdviceOptions, *, in_memory: bool
-) -> tuple[ShareValue | None, str]:
-    """Return the share that would have done; None, and why, if there is none to advise."""
-    if key.keeps_gpu:
-        return None, f"{key.keeps_gpu}: each keeps a whole GPU"
-    if hours < options.min_hours:
-        return None, f"too few hours: {hours:.1f} of {options.min_hours:g}"
-    if any(use.gpu_bytes is None for use in uses):
-        return None, "the memory of the GPU is unknown, as for MIG devices"
-    if not _needs(uses, options):
-        return None, "the use is unknown"
-    # A pod that takes what it is given needs its share. The bytes that KAI hands over for it are rounded.
-    others = [use for use in uses if not _fills(key.share, use)]
-    needs = _needs(others, options)
-    if not needs:
-        return key.share, ""
-    share = smallest_memory(needs) if in_memory else smallest_fraction(needs)
-    gpus = {use.gpu_bytes for use in uses if use.gpu_bytes is not None}
-    is_less = any(share.bytes_on(gpu) < key.share.bytes_on(gpu) for gpu in gpus)
-    return (key.share if is_less and len(others) < len(uses) else share), ""
 
 
 def _fills(share: ShareValue, use: PodUse) -> bool:
@@ -242,38 +343,57 @@ def _fills(share: ShareValue, use: PodUse) -> bool:
     return (
         use.keeps_share
         and use.gpu_bytes is not None
-        and use.quantile_bytes is not None
-        and use.quantile_bytes <= use.share_bytes
+        and (use.quantile_bytes or 0.0) <= use.share_bytes
         and share.is_share(use.share_bytes, use.gpu_bytes)
     )
 
 
-def _by_model(models: Iterable[str], uses: Sequence[PodUse], options: AdviceOptions) -> str:
-    """Return what each model of card would need."""
-    needs = {model: _needs((use for use in uses if use.names.model == model), options) for model in models}
-    parts = [f"{model} {smallest_fraction(own)}" for model, own in needs.items() if own]
-    return f"several models of card, the largest counts: {', '.join(parts)}"
+def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
+    """Return why no label gives the row's pods their share."""
+    key = row.key
+    if not key.size:
+        return "the pods have a share of their own, or had another default share; no label changes it"
+    now = f"is {of_label} now" if of_label else "does not exist now"
+    if any(use.is_current for use in row.uses):
+        return f"pods have {key.share}; the size {now}"
+    last = datetime.fromtimestamp(max(use.last for use in row.uses), UTC)
+    return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
+
+
+def _contradictions(keys: Iterable[RowKey]) -> dict[RowKey, str]:
+    """Return why a row gets no command: its label would change pods of other rows that need what they have.
+
+    1. A size of a vCluster with several shares: the present value of the label is unknown. Rows without a
+       command count, too.
+    2. A share instead of the whole GPU that ranks with the same label have. The webhook gives ranks that name
+       a size its share, and it may not recognise those without a size.
+    """
+    shares: defaultdict[tuple[str, ...], set[ShareValue]] = defaultdict(set)
+    with_ranks = set()
+    for key in keys:
+        label = key[:4]
+        shares[label].add(key.share)
+        if key.keeps_gpu == LIKELY_RANKS or (key.keeps_gpu == RANKS and key.size):
+            with_ranks.add(label)
+    reasons = {
+        key: "no command: the label may also change pods that are, or may be, ranks with a whole GPU each"
+        for key in keys
+        if key.share.is_whole and key[:4] in with_ranks
+    }
+    several = "pods of this size have several shares: no command, because its label is not known here"
+    return reasons | {key: several for key in keys if key.vcluster and len(shares[key[:4]]) > 1}
 
 
 def _balance(rows: Iterable[AdviceRow]) -> Balance:
     """Return the balance; only advice with a command counts, because no label gives the other."""
     promised = suggested = 0.0
     for row in rows:
-        share = row.suggested if row.commands and row.suggested is not None else row.current
+        share = row.suggested if row.command and row.suggested is not None else row.current
         for use in row.uses:
             if use.is_current and use.gpu_bytes is not None:
                 promised += min(row.current.portion_on(use.gpu_bytes), 1.0)
                 suggested += min(share.portion_on(use.gpu_bytes), 1.0)
     return Balance(round(promised, 2), round(suggested, 2))
-
-
-def _outside_the_balance(uses: Iterable[PodUse], options: AdviceOptions) -> Iterator[str]:
-    pods = {use.names.uid for use in uses if use.is_current and use.gpu_bytes is None}
-    if pods and not options.by_workload:
-        yield (
-            f"Not in the balance: {counted(len(pods), 'pod')} on a GPU whose memory is unknown, as for"
-            " MIG devices."
-        )
 
 
 def _likely_ranks(uses: Sequence[PodUse]) -> set[str]:

@@ -8,11 +8,11 @@ import asyncio
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
-from console.cluster.prometheus import InstantSeries, Prometheus, RangeSeries
-from console.usage.pod_use import LOW, NEAR, Peaks, PodNames, PodUse, Point, Window, by_share, is_possible
+from console.cluster.prometheus import Prometheus, RangeSeries
+from console.usage.pod_use import LOW, NEAR, Peaks, PodNames, PodUse, Point, Window, by_share
 from console.usage.records import SeriesOrigin, one_of, range_of, read_recorded_time, require_one, string
 from kai.share import MIB
 from kai.share_bytes import Card
@@ -22,7 +22,6 @@ _USED: Final = "pod:kaishare_gpu_used:ratio"
 _PEAK: Final = "pod:kaishare_gpu_used:max1m"
 _OVER: Final = "pod:kaishare_gpu_over:seconds1m"
 _COUNTED: Final = "gpu:kaishare_gpu_memory_counted_bytes:max"
-_Item = TypeVar("_Item")
 _STEP: Final = 60  # seconds that a record stands for
 _ON_GPU: Final = "uid, gpu_uuid"
 _LABELS: Final = (
@@ -33,9 +32,12 @@ _LABELS: Final = (
 _PODS_AT_ONCE: Final = 100  # pods of one query that names them
 _CHANGED_AT_ONCE: Final = 10  # pods of one query for all their values
 
+_Item = TypeVar("_Item")
+_Key = tuple[str, str]
+"""UIDs of a pod and of a GPU; the latter is empty for a figure of the pod."""
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+
+class Usage(NamedTuple):
     """The use of all pods."""
 
     uses: tuple[PodUse, ...]
@@ -43,49 +45,15 @@ class Usage:
     dropped: int = 0  # pods with figures that no GPU can have
 
 
-class _Key(NamedTuple):
-    uid: str
-    gpu_uuid: str
-
-    @classmethod
-    def of(cls, labels: Mapping[str, str]) -> "_Key":
-        return cls(labels.get("uid", ""), labels.get("gpu_uuid", ""))
-
-
-class _Presence(NamedTuple):
-    """When a pod was seen on a GPU, and the description that it had longest."""
-
-    labels: Mapping[str, str]
-    samples: float
-    total: float  # number of samples with any description
-    first: float
-    last: float
-
-    def merged(self, other: "_Presence") -> "_Presence":
-        longest = max(self, other, key=lambda presence: presence.samples)
-        first, last = min(self.first, other.first), max(self.last, other.last)
-        return _Presence(longest.labels, longest.samples, self.total + other.total, first, last)
-
-
-class _Gpu(NamedTuple):
-    model: str = ""
-    total_bytes: int | None = None  # None if KAI would share no such GPU
-
-
 async def read_usage(
     prometheus: Prometheus, window: Window, *, quantile: float, namespace: str = ""
 ) -> Usage:
-    """Read the use of all pods; those with a figure that no GPU can have are left out.
-
-    Raises:
-        PrometheusError: there is no usable answer, record or pod, or there are several jobs or clusters.
-    """
+    """Read the use of all pods; those with a figure that no GPU can have are left out."""
     recorded = await read_recorded_time(prometheus, window, namespace)
     require_one(prometheus, recorded.origins, "cluster", "job")
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
-    reader = _Reader(prometheus, _Queries(window, matchers), quantile)
-    uses = await reader.uses()
-    impossible = reader.impossible | {use.names.uid for use in uses if not use.is_possible}
+    uses = await _Reader(prometheus, window, matchers, quantile).uses()
+    impossible = {use.names.uid for use in uses if not use.is_possible}
     kept = (
         replace(use, expected_seconds=use.expected_seconds / recorded.part)
         for use in uses
@@ -94,131 +62,99 @@ async def read_usage(
     return Usage(tuple(kept), recorded.remarks, len(impossible - {""}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Queries:
-    """Expressions on the records of some pods, evaluated at the end of the window."""
+class _Presence(NamedTuple):
+    """When a pod was seen on a GPU, and the description that it had longest."""
 
-    window: Window
-    matchers: str
-
-    def of_pods(self, uids: Iterable[str]) -> "_Queries":
-        return replace(self, matchers=f"{self.matchers},uid=~{one_of(uids)}")
-
-    def now(self, record: str) -> str:
-        return f"max by ({_ON_GPU}) ({record}{{{self.matchers}}})"
-
-    def over_time(
-        self, function: str, record: str, seconds: int, merge: str = "max", by: str = _ON_GPU
-    ) -> str:
-        """Return a function of every value in the last seconds."""
-        return f"{merge} by ({by}) ({function}({record}{{{self.matchers}}}[{range_of(seconds)}]))"
-
-    def total(self, function: str, record: str, seconds: int) -> str:
-        """Return a function that adds up over the descriptions of a pod."""
-        return f"sum by ({_ON_GPU}) ({self.over_time(function, record, seconds, by=_LABELS)})"
-
-    def over_share(self, seconds: int) -> str:
-        """Return the seconds above the share in the last seconds, by pod: on the GPU where they are most."""
-        return f"max by (uid) ({self.total('sum_over_time', _OVER, seconds)})"
-
-    def used_quantile(self, quantile: float) -> str:
-        """Return a quantile of the use at the window's steps, for each description of a pod."""
-        step = "" if self.window.step == _STEP else f":{self.window.step}s"
-        used = f"{_USED}{{{self.matchers}}}[{range_of(self.window.length)}{step}]"
-        return f"max by ({_ON_GPU}) (quantile_over_time({quantile}, {used}))"
-
-    def merged_quantile(self, quantile: float) -> str:
-        """Return the same with all descriptions of a pod together, which is slower."""
-        steps = f"{range_of(self.window.length)}:{self.window.step}s"
-        return f"quantile_over_time({quantile}, ({self.now(_USED)})[{steps}])"
+    samples: float  # with this description
+    labels: Mapping[str, str]
+    total: float  # samples with any description
+    first: float
+    last: float
 
 
 class _Reader:
-    """Reads the records of one window."""
+    """Reads the records of one window. The expressions are evaluated at its end."""
 
-    def __init__(self, prometheus: Prometheus, queries: _Queries, quantile: float) -> None:
+    def __init__(self, prometheus: Prometheus, window: Window, matchers: str, quantile: float) -> None:
         self._prometheus = prometheus
-        self._window = queries.window
-        self._queries = queries
+        self._window = window
+        self._matchers = matchers
         self._quantile = quantile
-        self.impossible: set[str] = set()
-        """UIDs of the pods with figures that no GPU can have."""
-
-    async def _instant(self, query: str) -> list[InstantSeries]:
-        series = await self._prometheus.instant(query, self._window.end)
-        return [each for each in series if self._are_possible(each.labels, (each.value,))]
 
     async def _by_pod(self, query: str) -> dict[_Key, float]:
-        return {_Key.of(series.labels): series.value for series in await self._instant(query)}
+        series = await self._prometheus.instant(query, self._window.end)
+        return {_key(each.labels): each.value for each in series}
 
     async def _range(self, query: str, start: float, step: float) -> list[RangeSeries]:
         series = await self._prometheus.range(query, start, self._window.end, step)
-        return [each for each in series if self._are_possible(each.labels, each.values)]
+        return [each for each in series if each.values]
 
-    def _are_possible(self, labels: Mapping[str, str], values: Iterable[float]) -> bool:
-        """Whether a pod on a GPU can have the values; notes the pod if not."""
-        are_possible = all(map(is_possible, values))
-        if not are_possible:
-            self.impossible.add(labels.get("uid", ""))
-        return are_possible
+    async def _of_pods(self, uids: Iterable[str], query: Callable[[str], str]) -> dict[_Key, float]:
+        """Return the value of some pods only; `query` makes the expression for their matchers."""
+        queries = (query(self._only(chunk)) for chunk in _chunks(sorted(uids), _PODS_AT_ONCE))
+        answers = await asyncio.gather(*map(self._by_pod, queries))
+        return {key: value for answer in answers for key, value in answer.items()}
+
+    def _only(self, uids: Iterable[str]) -> str:
+        return f"{self._matchers},uid=~{one_of(uids)}"
+
+    def _over_time(self, function: str, record: str, seconds: int, merge: str, by: str = _ON_GPU) -> str:
+        """Return a function of every value in the last seconds."""
+        return f"{merge} by ({by}) ({function}({record}{{{self._matchers}}}[{range_of(seconds)}]))"
+
+    def _quantile_of_use(self, quantile: float, matchers: str) -> str:
+        """Return a quantile of the use at the window's steps; each description of a pod has its own."""
+        step = "" if self._window.step == _STEP else f":{self._window.step}s"
+        used = f"{_USED}{{{matchers}}}[{range_of(self._window.length)}{step}]"
+        return f"max by ({_ON_GPU}) (quantile_over_time({quantile}, {used}))"
+
+    def _merged_quantile(self, quantile: float, matchers: str) -> str:
+        """Return the same with all descriptions of a pod together, which is slower."""
+        steps = f"{range_of(self._window.length)}:{self._window.step}s"
+        return f"quantile_over_time({quantile}, ({_now(_USED, matchers)})[{steps}])"
 
     async def uses(self) -> list[PodUse]:
         """Return the use of the pods, once for each share that a pod had."""
-        length, queries = self._window.length, self._queries
+        window, length = self._window, self._window.length
+        known_time = self._over_time("count_over_time", _USED, length, "max", _LABELS)
         gpus, presences, peaks = await asyncio.gather(self._gpus(), self._presences(), self._peaks())
-        high, known, over, current, changes = await asyncio.gather(
-            self._by_pod(queries.used_quantile(self._quantile)),
-            self._by_pod(queries.total("count_over_time", _USED, length)),
-            self._by_pod(queries.over_share(length)),
-            self._by_pod(queries.now(_SHARE)),  # at the end of the window, if the pod still exists
-            self._by_pod(queries.over_time("changes", _SHARE, length)),
+        high, known, over, current, largest, smallest = await asyncio.gather(
+            self._by_pod(self._quantile_of_use(self._quantile, self._matchers)),
+            self._by_pod(f"sum by ({_ON_GPU}) ({known_time})"),
+            self._by_pod(_over_share(self._matchers, length)),
+            self._by_pod(_now(_SHARE, self._matchers)),  # at the end of the window, if the pod still exists
+            self._by_pod(self._over_time("max_over_time", _SHARE, length, "max")),
+            self._by_pod(self._over_time("min_over_time", _SHARE, length, "min")),
         )
-        several = {key.uid for key, presence in presences.items() if presence.samples != presence.total}
-        high |= await self._of_pods(several, lambda queries: queries.merged_quantile(self._quantile))
-        largest = {
-            key: current[key]
-            for key in presences
-            if key in current and not changes.get(key) and key.uid not in several
-        }
-        others = {key.uid for key in presences.keys() - largest.keys()}
-        smallest = largest | await self._of_pods(
-            others, lambda queries: queries.over_time("min_over_time", _SHARE, length, "min")
-        )
-        largest |= await self._of_pods(
-            others, lambda queries: queries.over_time("max_over_time", _SHARE, length)
-        )
+        several = {uid for (uid, _), presence in presences.items() if presence.samples != presence.total}
+        high |= await self._of_pods(several, lambda own: self._merged_quantile(self._quantile, own))
         uses: dict[_Key, PodUse] = {}
         for key, presence in presences.items():
-            gpu = gpus.get(key.gpu_uuid, _Gpu())
-            unit = float(gpu.total_bytes or 0)
+            model, gpu_bytes = gpus.get(key[1], ("", None))
+            unit = float(gpu_bytes or 0)
             seconds = presence.total * _STEP
-            peak = peaks.get(key)
+            peak = peaks.get(key, Peaks())
+            names = {name: presence.labels.get(name, "") for name in PodNames._fields}
             uses[key] = PodUse(
-                names=_names(presence.labels, gpu.model),
-                gpu_bytes=gpu.total_bytes,
+                names=PodNames(**names | {"model": model}),
+                gpu_bytes=gpu_bytes,
                 share_bytes=round(largest.get(key, 0.0) * unit),
                 seconds=seconds,
                 known_seconds=min(known.get(key, 0.0) * _STEP, seconds),
                 expected_seconds=max(presence.last - presence.first, seconds),
                 first=presence.first,
                 last=presence.last,
-                peak_bytes=max(peak.values) * unit if peak else None,
+                peak_bytes=max(peak.values) * unit if peak.values else None,
                 quantile_bytes=_times(unit, high.get(key)),
                 low_bytes=None,
-                over_seconds=over.get(_Key(key.uid, "")),
+                over_seconds=over.get((key[0], "")),
                 is_current=key in current,
-                bucket=self._window.bucket,
-                peaks=Peaks(peak.times, array("d", (p * unit for p in peak.values))) if peak else None,
+                bucket=window.bucket,
+                peaks=Peaks(peak.times, array("d", (part * unit for part in peak.values))),
             )
         await self._add_low(uses, several)
         changed = {key: use for key, use in uses.items() if smallest.get(key) != largest.get(key)}
         return [use for key, use in uses.items() if key not in changed] + await self._split(changed)
-
-    async def _of_pods(self, uids: Iterable[str], expression: Callable[[_Queries], str]) -> dict[_Key, float]:
-        """Return the value of some pods only."""
-        queries = map(self._queries.of_pods, _chunks(sorted(uids), _PODS_AT_ONCE))
-        answers = await asyncio.gather(*(self._by_pod(expression(each)) for each in queries))
-        return {key: value for answer in answers for key, value in answer.items()}
 
     async def _add_low(self, uses: dict[_Key, PodUse], several: set[str]) -> None:
         """Add the low quantile of the pods that came near to their share, or whose peaks are flat."""
@@ -227,30 +163,31 @@ class _Reader:
             for use in uses.values()
             if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
         }
-        low = await self._of_pods(uids, lambda queries: queries.used_quantile(LOW))
-        low |= await self._of_pods(uids & several, lambda queries: queries.merged_quantile(LOW))
+        low = await self._of_pods(uids, lambda own: self._quantile_of_use(LOW, own))
+        low |= await self._of_pods(uids & several, lambda own: self._merged_quantile(LOW, own))
         for key in low.keys() & uses.keys():
             uses[key] = replace(uses[key], low_bytes=low[key] * float(uses[key].gpu_bytes or 0))
 
-    async def _gpus(self) -> dict[str, _Gpu]:
-        """Return the GPUs by UUID."""
+    async def _gpus(self) -> dict[str, tuple[str, int | None]]:
+        """Return the model and the memory of GPUs by UUID; no memory if KAI would share no such GPU."""
         counted = f"{_COUNTED}{{{self._prometheus.selector}}}[{range_of(self._window.length)}]"
+        query = f"max by (gpu_uuid, model) (max_over_time({counted}))"
         gpus = {}
-        for series in await self._instant(f"max by (gpu_uuid, model) (max_over_time({counted}))"):
+        for series in await self._prometheus.instant(query, self._window.end):
             total: int | None = round(series.value)
             try:
                 Card.from_mib(round(series.value) // MIB)
             except ValueError:
                 total = None
-            gpus[series.labels.get("gpu_uuid", "")] = _Gpu(series.labels.get("model", ""), total)
+            gpus[series.labels.get("gpu_uuid", "")] = series.labels.get("model", ""), total
         return gpus
 
-    async def _peaks(self) -> dict[_Key, RangeSeries]:
+    async def _peaks(self) -> dict[_Key, Peaks]:
         """Return the largest use in each part of the window."""
-        window = self._window
-        query = self._queries.over_time("max_over_time", _PEAK, window.bucket)
-        series = await self._range(query, window.first_bucket, window.bucket)
-        return {_Key.of(each.labels): each for each in series if len(each.values)}
+        bucket = self._window.bucket
+        query = self._over_time("max_over_time", _PEAK, bucket, "max")
+        series = await self._range(query, self._window.first_bucket, bucket)
+        return {_key(each.labels): Peaks(each.times, each.values) for each in series}
 
     async def _presences(self) -> dict[_Key, _Presence]:
         """Return each pod on each GPU, and when it was first and last seen.
@@ -258,36 +195,39 @@ class _Reader:
         The first and last part of the time are filled as far as they have values, compared with a full one.
         """
         bucket = self._window.bucket
-        query = self._queries.over_time("count_over_time", _SHARE, bucket, by=_LABELS)
+        query = self._over_time("count_over_time", _SHARE, bucket, "max", _LABELS)
         series = await self._range(query, self._window.first_bucket, bucket)
         require_one(self._prometheus, [SeriesOrigin.of(each.labels) for each in series], "cluster", "job")
         full = bucket / _STEP
         presences: dict[_Key, _Presence] = {}
         for each in series:
-            if len(each.values):
-                first = each.times[0] - bucket * min(each.values[0] / full, 1)
-                last = each.times[-1]
-                if last > each.times[0]:
-                    last -= bucket * max(1 - each.values[-1] / full, 0)
-                total = sum(each.values)
-                presence = _Presence(each.labels, total, total, first, last)
-                key = _Key.of(each.labels)
-                presences[key] = presences[key].merged(presence) if key in presences else presence
+            first = each.times[0] - bucket * min(each.values[0] / full, 1)
+            last = each.times[-1]
+            if last > each.times[0]:
+                last -= bucket * max(1 - each.values[-1] / full, 0)
+            total = samples = sum(each.values)
+            labels: Mapping[str, str] = each.labels
+            if (other := presences.get(_key(labels))) is not None:
+                total += other.total
+                first, last = min(first, other.first), max(last, other.last)
+                if other.samples >= samples:
+                    samples, labels = other.samples, other.labels
+            presences[_key(labels)] = _Presence(samples, labels, total, first, last)
         return presences
 
     async def _split(self, changed: Mapping[_Key, PodUse]) -> list[PodUse]:
         """Return the use of pods whose share changed, once for each share."""
         uses: list[PodUse] = []
         for keys in _chunks(list(changed), _CHANGED_AT_ONCE):
-            queries = self._queries.of_pods(key.uid for key in keys)
+            matchers = self._only(uid for uid, _ in keys)
             shares, used, over = await asyncio.gather(
-                self._values(queries.now(_SHARE)),
-                self._values(queries.now(_USED)),
-                self._values(queries.over_share(self._window.step)),
+                self._values(_now(_SHARE, matchers)),
+                self._values(_now(_USED, matchers)),
+                self._values(_over_share(matchers, self._window.step)),
             )
             for key in keys:
                 unit = float(changed[key].gpu_bytes or 0)
-                amounts, seconds = used[key], over[_Key(key.uid, "")]
+                amounts, seconds = used[key], over[key[0], ""]
                 points = [
                     Point(at, round(share * unit), _times(unit, amounts.get(at)), seconds.get(at, 0.0))
                     for at, share in shares[key].items()
@@ -301,17 +241,26 @@ class _Reader:
         series = await self._range(query, self._window.start // step * step + step, step)
         values: defaultdict[_Key, dict[float, float]] = defaultdict(dict)
         for each in series:
-            values[_Key.of(each.labels)] = dict(zip(each.times, each.values, strict=True))
+            values[_key(each.labels)] = dict(zip(each.times, each.values, strict=True))
         return values
+
+
+def _key(labels: Mapping[str, str]) -> _Key:
+    return labels.get("uid", ""), labels.get("gpu_uuid", "")
+
+
+def _now(record: str, matchers: str) -> str:
+    return f"max by ({_ON_GPU}) ({record}{{{matchers}}})"
+
+
+def _over_share(matchers: str, seconds: int) -> str:
+    """Return the seconds above the share in the last seconds, by pod: on the GPU where they are most."""
+    over = f"max by ({_LABELS}) (sum_over_time({_OVER}{{{matchers}}}[{range_of(seconds)}]))"
+    return f"max by (uid) (sum by ({_ON_GPU}) ({over}))"
 
 
 def _times(unit: float, amount: float | None) -> float | None:
     return None if amount is None else amount * unit
-
-
-def _names(labels: Mapping[str, str], model: str) -> PodNames:
-    known = {name: labels.get(name, "") for name in PodNames.__dataclass_fields__ if name != "model"}
-    return PodNames(**known, model=model)
 
 
 def _chunks(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:

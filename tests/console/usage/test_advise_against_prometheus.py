@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusOptions
-from console.usage.advice import Advice, AdviceOptions, AdviceRow, KnownNamespace
+from console.usage.advice import KnownNamespace
 from console.usage.advise import as_html, as_json, as_text
 from console.usage.pod_use import Window
-from console.usage.suggestions import advise
+from console.usage.suggestions import Advice, AdviceRow, Strategy
 from console.usage.usage_reader import read_usage
 from tests.support import prometheus_server
 from tests.support.known_metrics import recorded as names_of_records
@@ -138,7 +138,7 @@ LABELS = {
     "mib": {**QUEUE, "kaishare.dev/gpu-memory": "8192", "kaishare.dev/max-gpu-memory": "24000", "size.kaishare.dev/big": "20Gi"},
     "capped": {**QUEUE, "kaishare.dev/max-gpu-fraction": "0.50", "size.kaishare.dev/small": "0.5", "size.kaishare.dev/brief": "0.25"},
 }  # fmt: skip
-OPTIONS = AdviceOptions()
+OPTIONS = Strategy()
 
 
 def known(labels: dict[str, str]) -> KnownNamespace:
@@ -161,7 +161,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def everything(server: str) -> Advice:
+def advice(server: str) -> Advice:
     """Return the advice about all pods."""
     return asyncio.run(ask(server))
 
@@ -170,7 +170,7 @@ async def ask(server: str, *, namespace: str = "", selector: str = 'job="kaishar
     options = PrometheusOptions(url=server, selector=selector)
     async with Prometheus.open(options) as client:
         usage = await read_usage(client, Window(start=START, end=END), quantile=0.99, namespace=namespace)
-    return advise(usage.uses, NAMESPACES, OPTIONS, remarks=usage.remarks)
+    return OPTIONS.advise(usage.uses, NAMESPACES, remarks=usage.remarks)
 
 
 @dataclass
@@ -254,9 +254,9 @@ ROWS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("namespace", "size", "current", "uids", "model"), ROWS.values(), ids=ROWS)
 async def test_row_equals_the_reference(
-    everything: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str
+    advice: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str
 ) -> None:
-    actual, expected = row(everything, namespace, size, current), reference(*uids)
+    actual, expected = row(advice, namespace, size, current), reference(*uids)
     assert_equal(actual, expected)
     assert actual.pods == len(uids)
     assert str(actual.suggested) == smallest(expected.quantile * 1.15, model)
@@ -275,42 +275,39 @@ async def test_share_that_changed_half_way(server: str) -> None:
     for current, share in (("0.10", share_of(0.1)), ("0.20", share_of(0.2))):
         actual = row(advice, "rebound", "small", current)
         assert_equal(actual, reference("again", share=share))
-    assert row(advice, "rebound", "small", "0.10").notes == (
+    assert row(advice, "rebound", "small", "0.10").notes == [
         "too few hours: 18.0 of 24",
         "had 0.10 until 2025-12-31; the size is 0.20 now",
-    )
-    assert row(advice, "rebound", "small", "0.10").commands == ()
+    ]
+    assert row(advice, "rebound", "small", "0.10").command == ""
 
 
-async def test_largest_fraction_of_several_models_counts(everything: Advice) -> None:
-    advice = everything
+async def test_largest_fraction_of_several_models_counts(advice: Advice) -> None:
     actual = row(advice, "mixed", "dual", "0.50")
     on_t4 = smallest(reference("on-t4").quantile * 1.15, T4)
     on_a100 = smallest(reference("on-a100").quantile * 1.15, A100)
     assert str(actual.suggested) == max(on_t4, on_a100)
     assert on_t4 != on_a100
-    assert actual.notes == (f"several models of card, the largest counts: {A100} {on_a100}, {T4} {on_t4}",)
+    assert actual.notes == [f"several models of card, the largest counts: {A100} {on_a100}, {T4} {on_t4}"]
 
 
-async def test_what_is_not_known_is_stated(everything: Advice) -> None:
-    advice = everything
+async def test_what_is_not_known_is_stated(advice: Advice) -> None:
     assert "use known in 67% of the time" in row(advice, "blind", "small", "0.25").notes
     never = row(advice, "blind", "large", "0.50")
-    assert (never.suggested, never.notes) == (None, ("the use is unknown",))
+    assert (never.suggested, never.notes) == (None, ["the use is unknown"])
     brief = row(advice, "capped", "brief", "0.25")
-    assert (brief.suggested, brief.notes) == (None, ("too few hours: 2.0 of 24",))
+    assert (brief.suggested, brief.notes) == (None, ["too few hours: 2.0 of 24"])
 
 
-async def test_pods_that_fill_their_share(everything: Advice) -> None:
-    advice = everything
+async def test_pods_that_fill_their_share(advice: Advice) -> None:
     vllm = row(advice, "llm", "serve", "0.50")
     assert str(vllm.suggested) == "0.50"
-    assert vllm.is_at_least
-    assert vllm.commands == ()
+    assert vllm.is_at_limit
+    assert vllm.command == ""
     assert vllm.notes[0].startswith("1 pod of 1 filled the share from the start: ")
     grows = row(advice, "llm", "grow", "0.50")
-    assert grows.is_at_least
-    assert grows.notes == ("a pod filled its share and may need more",)
+    assert grows.is_at_limit
+    assert grows.notes == ["a pod filled its share and may need more"]
 
 
 async def test_pods_that_hold_a_constant_amount_get_a_note(server: str) -> None:
@@ -318,85 +315,75 @@ async def test_pods_that_hold_a_constant_amount_get_a_note(server: str) -> None:
     # vLLM takes 0.9 of what it may use, and JAX three quarters.
     for size, current in (("serve", "0.50"), ("jax", "0.40")):
         flat = row(advice, "flat", size, current)
-        assert (str(flat.suggested), flat.commands) == (current, ())
+        assert (str(flat.suggested), flat.command) == (current, "")
         assert [note.partition(",")[0] for note in flat.notes] == [
             "1 pod of 1 held a constant amount of 70% of the share or more"
         ]
     weights = row(advice, "flat", "weights", "0.30")
     assert str(weights.suggested) == smallest(share_of(0.3) * 0.5 * 1.15)
     assert [note.partition(",")[0] for note in weights.notes] == ["1 pod of 1 held a constant amount"]
-    assert weights.commands
+    assert weights.command
     rows = {each["size"]: each["notes"] for each in json.loads(as_json(advice))["rows"]}
     assert rows["weights"] == list(weights.notes)
     assert weights.notes[0] in html.unescape(as_html(advice, OPTIONS, Window(start=START, end=END)))
 
 
-async def test_ranks_and_several_gpus_keep_whole_gpus(everything: Advice) -> None:
-    advice = everything
+async def test_ranks_and_several_gpus_keep_whole_gpus(advice: Advice) -> None:
     kept = [each for each in advice.rows if each.key.keeps_gpu and each.key.namespace == "whole"]
-    assert [(each.pods, each.suggested, each.commands) for each in kept] == [(1, None, ())] * 2
+    assert [(each.pods, each.suggested, each.command) for each in kept] == [(1, None, "")] * 2
     assert [each.notes for each in kept] == [
-        ("pods with several GPUs: each keeps a whole GPU",), ("ranks of a distributed job: each keeps a whole GPU",),
+        ["pods with several GPUs: each keeps a whole GPU"], ["ranks of a distributed job: each keeps a whole GPU"],
     ]  # fmt: skip
     # Two GPUs of one pod count once.
     assert [each.pod_hours for each in kept] == pytest.approx([HOURS, HOURS], rel=0.01)
-    assert row(advice, "whole", "", "1").commands == (
-        f"kubectl label namespace whole kaishare.dev/gpu-fraction={smallest(12 * GIB * 1.15)} --overwrite",
+    assert row(advice, "whole", "", "1").command == (
+        f"kubectl label namespace whole kaishare.dev/gpu-fraction={smallest(12 * GIB * 1.15)} --overwrite"
     )
 
 
-async def test_pods_that_may_be_ranks_keep_whole_gpus(everything: Advice) -> None:
-    (kept,) = [each for each in everything.rows if each.key.keeps_gpu and each.key.namespace == "trainer"]
-    assert (kept.pods, kept.suggested, kept.commands) == (2, None, ())
+async def test_pods_that_may_be_ranks_keep_whole_gpus(advice: Advice) -> None:
+    (kept,) = [each for each in advice.rows if each.key.keeps_gpu and each.key.namespace == "trainer"]
+    assert (kept.pods, kept.suggested, kept.command) == (2, None, "")
     assert kept.notes[0].startswith(
         "pods of an Indexed Job, a JobSet or a LeaderWorkerSet that ran at the same time"
     )
-    web = row(everything, "trainer", "", "1")
-    assert (str(web.suggested), web.commands) == (smallest(12 * GIB * 1.15), ())
+    web = row(advice, "trainer", "", "1")
+    assert (str(web.suggested), web.command) == (smallest(12 * GIB * 1.15), "")
     assert web.notes[-1].startswith("no command: the label may also change pods that are, or may be, ranks")
 
 
-async def test_labels_are_in_mib_under_a_cap_in_mib(everything: Advice) -> None:
-    advice = everything
+async def test_labels_are_in_mib_under_a_cap_in_mib(advice: Advice) -> None:
     need = -(-6 * 1024 * 115 // 100)
-    assert row(advice, "mib", "", "8192Mi").commands == (
-        f"kubectl label namespace mib kaishare.dev/gpu-memory={need} --overwrite",
+    assert row(advice, "mib", "", "8192Mi").command == (
+        f"kubectl label namespace mib kaishare.dev/gpu-memory={need} --overwrite"
     )
-    assert row(advice, "mib", "big", "20480Mi").commands == (
-        f"kubectl label namespace mib size.kaishare.dev/big={-(-18 * 1024 * 115 // 100)}Mi --overwrite",
+    assert row(advice, "mib", "big", "20480Mi").command == (
+        f"kubectl label namespace mib size.kaishare.dev/big={-(-18 * 1024 * 115 // 100)}Mi --overwrite"
     )
 
 
-async def test_sentence_where_no_label_covers_the_need(everything: Advice) -> None:
-    advice = everything
+async def test_sentence_where_no_label_covers_the_need(advice: Advice) -> None:
     capped = row(advice, "capped", "small", "0.50")
     assert str(capped.suggested) == smallest(45 * GIB * 1.15)
-    assert capped.commands == ()
+    assert capped.command == ""
     note = capped.notes[-1]
     assert note.startswith("no label covers the need: size.kaishare.dev/small: ")
     assert "is above this namespace's own kaishare.dev/max-gpu-fraction 0.50" in note
 
 
-async def test_vcluster_gets_commands_for_its_own_context(everything: Advice) -> None:
-    advice = everything
+async def test_vcluster_gets_commands_for_its_own_context(advice: Advice) -> None:
     (red,) = [each for each in advice.rows if each.key.vcluster]
     assert (red.key.vcluster, red.key.virtual_namespace) == ("red", "default")
     begin = "vcluster connect red --namespace vcluster-red -- kubectl label namespace default"
-    assert red.commands == (f"{begin} size.kaishare.dev/small={smallest(6 * GIB * 1.15)} --overwrite",)
+    assert red.command == f"{begin} size.kaishare.dev/small={smallest(6 * GIB * 1.15)} --overwrite"
 
 
-async def test_names_that_would_act_elsewhere_are_dropped_and_counted(everything: Advice) -> None:
-    advice = everything
+async def test_commands_are_accepted_and_cover_the_need(advice: Advice) -> None:
     assert advice.dropped == 5
     outputs = [as_json(advice), *as_text(advice, OPTIONS), *advice.commands]
     assert not any(word in line for line in outputs for word in ("reboot", "cmd()", "\x1b", "a b"))
-
-
-async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> None:
-    advice = everything
-    commands = list(advice.commands)
-    assert len(commands) >= 8
-    for command in commands:
+    assert len(advice.commands) >= 8
+    for command in advice.commands:
         words = command.split()
         assert words[-1] == "--overwrite"
         if words[0] != "kubectl":

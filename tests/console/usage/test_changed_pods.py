@@ -1,5 +1,6 @@
 """Pods whose share or description changed, and records of two replicas, on a real Prometheus with records of 40 days."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusOptions
+from console.usage.advise import as_text
 from console.usage.pod_use import PodUse, Window
 from console.usage.records import EXPECTED
-from console.usage.usage_reader import read_usage
+from console.usage.suggestions import Strategy
+from console.usage.usage_reader import Usage, read_usage
 from tests.support import prometheus_server
 from tests.support.promtool import needed
 from tests.support.usage_history import END, GIB, JOB, create_blocks, rendered
@@ -43,7 +46,7 @@ class Recorded:
             }  # fmt: skip
             for replica in self.replicas:
                 written = labels | ({"prometheus_replica": replica} if replica else {})
-                yield f"{record}{rendered(written)} {figure(day)!r} {at}"
+                yield f"{record}{rendered(written)} {figure(day)} {at}"
 
 
 def minute(day: float) -> int:
@@ -67,6 +70,12 @@ PODS = (
         namespace="renamed", begin=DAYS - 1.5, used=lambda day: 0.375 if day > DAYS - 6 / 1440 else 0.05,
         size=lambda day: "other" if day > DAYS - 6 / 1440 else "small",
     ),
+    # Figures that no GPU can have: too large for Prometheus' answer, and too large for a GPU; and no figure.
+    Recorded(namespace="too-large", begin=DAYS - 1.5, share=lambda _: 1e300, used=lambda _: 1e300),
+    Recorded(namespace="large", begin=DAYS - 1.5, share=lambda _: 2.0**52),
+    Recorded(namespace="negative", begin=DAYS - 1.5, share=lambda _: -1.0),
+    Recorded(namespace="unknown", begin=DAYS - 1.5, used=lambda _: math.nan),
+    Recorded(namespace="early", begin=DAYS - 1.5),
     Recorded(namespace="replicas", begin=DAYS - 1.5, replicas=("a", "b"), over=lambda day: minute(day) < 30),
 )  # fmt: skip
 
@@ -89,6 +98,9 @@ def lines() -> Iterator[str]:
         begin = START + round(pod.begin * 86400)
         hours = rendered({"job": JOB, "namespace": pod.namespace})
         yield from (f"{EXPECTED}{hours} 0.25 {at}" for at in range(begin + 900, END + 1, 900))
+        if pod.namespace == "early":  # its agent was there for as long before the rules were
+            raw = f"kaishare_pod_gpu_memory_share_bytes{hours}"
+            yield from (f"{raw} 1 {at}" for at in range(2 * begin - END, begin, 60))
         yield from pod.lines("pod:kaishare_gpu_share:ratio", pod.share)
         yield from pod.lines("pod:kaishare_gpu_used:ratio", pod.used)
         yield from pod.lines("pod:kaishare_gpu_used:max1m", pod.used)
@@ -96,11 +108,15 @@ def lines() -> Iterator[str]:
             yield from pod.lines("pod:kaishare_gpu_over:seconds1m", lambda day, over=over: 60.0 * over(day))
 
 
-async def uses_of(server: str, namespace: str, *, days: float = DAYS) -> list[PodUse]:
-    """Return the uses of a pod by share."""
+async def usage_of(server: str, namespace: str, *, days: float) -> Usage:
     async with Prometheus.open(PrometheusOptions(url=server)) as client:
         window = Window(start=END - days * 86400, end=END)
-        usage = await read_usage(client, window, quantile=0.99, namespace=namespace)
+        return await read_usage(client, window, quantile=0.99, namespace=namespace)
+
+
+async def uses_of(server: str, namespace: str, *, days: float = DAYS) -> list[PodUse]:
+    """Return the uses of a pod by share."""
+    usage = await usage_of(server, namespace, days=days)
     assert usage.remarks == ()
     return sorted(usage.uses, key=lambda use: use.share_bytes)
 
@@ -149,3 +165,25 @@ async def test_records_of_two_replicas_count_once(server: str, days: float) -> N
     assert use.expected_seconds == pytest.approx(1.5 * 86400)
     assert use.over_seconds == 18 * 3600
     assert use.quantile_bytes == 0.1 * GPU_BYTES
+
+
+@pytest.mark.parametrize(
+    ("namespace", "dropped"), {"too-large": 1, "large": 1, "negative": 1, "unknown": 0}.items()
+)
+async def test_pods_with_figures_that_no_gpu_has_are_dropped_and_counted(
+    server: str, namespace: str, dropped: int
+) -> None:
+    usage = await usage_of(server, namespace, days=1.5)
+    assert usage.dropped == dropped
+    assert [(use.peak_bytes, use.quantile_bytes) for use in usage.uses] == [(None, None)] * (1 - dropped)
+    advice = Strategy().advise(usage.uses, None, dropped=usage.dropped)
+    assert ("Dropped: 1 pod with names" in " ".join(as_text(advice, Strategy()))) == bool(dropped)
+
+
+async def test_time_outside_the_records_is_unknown(server: str) -> None:
+    usage = await usage_of(server, "early", days=3)
+    (use,) = usage.uses
+    assert use.expected_seconds == pytest.approx(2 * use.seconds, rel=0.06)
+    assert usage.remarks[0].startswith("Recorded figures cover 5")
+    (row,) = Strategy().advise(usage.uses, None).rows
+    assert any(note.startswith("use known in ") for note in row.notes)

@@ -1,12 +1,18 @@
-"""Both commands before a Prometheus that fails: one line on standard error, nothing else, exit status 2."""
+"""Both commands before a Prometheus that fails, and options of `advise` that need none."""
 
 import asyncio
+from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from console.cli import main
+from console.caller import default_kubeconfig
+from console.cli import main, parser
+from console.usage.advise import parse_target_cluster
+from console.usage.pod_use import Peaks, PodNames, PodUse
+from console.usage.usage_reader import Usage
 from tests.support.prometheus_standin import Respond, prometheus_standin
 
 
@@ -76,3 +82,61 @@ async def test_unusable_answer_is_one_line(
     (line,) = captured.err.splitlines()
     assert f" {url}: {message}" in line
     assert line.isprintable()
+
+
+def of_a_constant_amount() -> PodUse:
+    share = int(0.5 * 15300) * (1 << 20)
+    peaks = Peaks(array("d", [3600.0 * hour for hour in (1, 2, 3)]), array("d", [0.3 * share] * 3))
+    return PodUse(
+        names=PodNames(uid="a", gpu_uuid="GPU-1", namespace="team", pod="a", size="small", vcluster="red", virtual_namespace="v"),
+        gpu_bytes=15360 * (1 << 20), share_bytes=share, seconds=2e5, known_seconds=2e5, expected_seconds=2e5, first=0.0, last=2e5,
+        peak_bytes=0.3 * share, quantile_bytes=0.3 * share, low_bytes=0.3 * share, is_current=True, peaks=peaks,
+    )  # fmt: skip
+
+
+def test_commands_come_with_their_notes_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def usage(*_: Any, **__: Any) -> Usage:
+        return Usage((of_a_constant_amount(),))
+
+    monkeypatch.setattr("console.usage.advise.read_usage", usage)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == (
+        "vcluster connect red --namespace team -- kubectl label namespace v size.kaishare.dev/small=0.18 --overwrite\n"
+    )
+    notes = " ".join(captured.err.split())
+    assert "red/v small 0.50: 1 pod of 1 held a constant amount" in notes
+    assert "red/v small 0.50: labels and caps inside the vCluster are not known here" in notes
+
+
+@pytest.mark.parametrize("text", ["0001-01-02", "1999-12-31", "9999-12-31T23:59:59", "soon"])
+def test_times_that_no_window_has_are_usage_errors(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "--until", text]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f'"{text}" is not a time; allowed: the years 2000 to 2100' in line
+
+
+@pytest.mark.parametrize(
+    ("words", "kubectl"),
+    [
+        ([], "kubectl"),
+        (["--context", "prod"], "kubectl --context=prod"),
+        (["--kubeconfig", "/other/config"], "kubectl --kubeconfig=/other/config"),
+        (["--kubeconfig", "/home/config"], "kubectl"),
+    ],
+)
+def test_target_cluster_has_the_options_that_were_given(
+    words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/home/config")
+    arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
+    arguments.kubeconfig = arguments.kubeconfig or default_kubeconfig()
+    assert parse_target_cluster(arguments).kubectl() == kubectl
+
+
+def test_commands_need_rows_by_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "--by", "workload", "-o", "kubectl"]) == 2
+    assert "-o kubectl needs --by size" in capsys.readouterr().err

@@ -48,6 +48,7 @@ async def cluster(
 
     async def proxied(request: web.Request) -> web.StreamResponse:
         assert "Authorization" in request.headers  # for the API server, which takes it away
+        assert request.headers["X-Scope-OrgID"] == "team"
         path = request.path.partition("/proxy")[2]
         async with (
             aiohttp.ClientSession() as session,
@@ -79,18 +80,8 @@ def namespace(name: str, **labels: str) -> dict[str, Any]:
 
 async def ask(cluster: ObjectServer, *words: str) -> int:
     until = datetime.fromtimestamp(END, UTC).isoformat()
-    options = [
-        "report",
-        "--since",
-        "1h",
-        "--until",
-        until,
-        "-o",
-        "json",
-        "--kubeconfig",
-        str(cluster.kubeconfig),
-    ]
-    return await asyncio.to_thread(main, [*options, *words])
+    options = ["report", "--since", "1h", "--until", until, "-o", "json", "--header", "X-Scope-OrgID=team"]
+    return await asyncio.to_thread(main, [*options, "--kubeconfig", str(cluster.kubeconfig), *words])
 
 
 async def test_the_service_of_an_operator_is_found_and_named(
@@ -128,18 +119,17 @@ async def test_an_option_wins(
     assert cluster.requests == []
 
 
+ONE, SEVERAL = [service("a")], [service("a"), service("b")]
+
+
 @pytest.mark.parametrize(
     ("objects", "forbidden", "message"),
     [
         ([], "", "no Prometheus was found; give either --prometheus URL or --service NAMESPACE/NAME:PORT"),
-        (
-            [service("a"), service("b")],
-            "",
-            "several Prometheus were found: a/prometheus-operated:9090, b/prometheus-operated:9090; give",
-        ),
-        ([service("a")], "/api/v1/services", 'no Prometheus was found: GET /api/v1/services: 403 Forbidden: User "developer" cannot read'),
+        (SEVERAL, "", "several Prometheus were found: a/prometheus-operated:9090, b/prometheus-operated:9090; give"),
+        (ONE, "services", 'no Prometheus was found: GET /api/v1/services: 403 Forbidden: User "developer" cannot'),
         # The Service may be a tenant's.
-        ([service("a")], "/api/v1/namespaces", 'no Prometheus was found: GET /api/v1/namespaces: 403 Forbidden: User "developer" cannot'),
+        (ONE, "namespaces", 'no Prometheus was found: GET /api/v1/namespaces: 403 Forbidden: User "developer" cannot'),
         ([settings("http://me:hunter2@host")], "", "ConfigMap kaishare-settings: a user or password in the address"),
         ([settings("a/b:1/../secrets")], "", "ConfigMap kaishare-settings: "),
     ],
@@ -152,7 +142,7 @@ async def test_without_one_prometheus_a_line_says_what_to_give(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cluster.add(*objects)
-    cluster.forbidden = lambda path: path == forbidden
+    cluster.forbidden = lambda path: path == f"/api/v1/{forbidden}"
     assert await ask(cluster) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

@@ -10,44 +10,27 @@ from webhook.policy.labels import Mode, PolicyMetadata
 
 PATH = "/api/v1/namespaces"
 SCOPE = WebhookScope()
-VISION = {
-    "metadata": {
-        "name": "vision",
-        "labels": {
-            "kai.scheduler/queue": "team",
-            "size.kaishare.dev/small": "0.25",
-            "kaishare.dev/gpu-memory": "8192",
-        },
-    }
-}
+LABELS = {
+    "kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.25", "kaishare.dev/gpu-memory": "8192",
+}  # fmt: skip
+VISION = {"metadata": {"name": "vision", "labels": LABELS}}
 
 
-async def test_all_namespaces_are_read(server: ApiServer, client: KubeClient) -> None:
+async def test_all_namespaces_or_one_are_read(server: ApiServer, client: KubeClient) -> None:
     server.path = PATH
     server.pods = {"vision": VISION, "plain": {"metadata": {"name": "plain"}}}
-    known = await read_namespaces(client, None, SCOPE)
-    assert known is not None
-    assert known["vision"].share_of("small") == ShareValue(hundredths=25)
-    assert known["vision"].share_of("") == ShareValue(mib=8192)
-    assert known["vision"].share_of("absent") is None
+    known = await read_namespaces(client, None, SCOPE) or {}
+    shares = [known["vision"].share_of(size) for size in ("small", "", "absent")]
+    assert shares == [ShareValue(hundredths=25), ShareValue(mib=8192), None]
     assert known["plain"].policy is None
-
-
-async def test_one_namespace_is_read(server: ApiServer, client: KubeClient) -> None:
     server.named = {f"{PATH}/vision": VISION}
     assert list(await read_namespaces(client, "vision", SCOPE) or ()) == ["vision"]
     assert await read_namespaces(client, "absent", SCOPE) == {}
 
 
-@pytest.mark.parametrize("namespace", [None, "vision"])
-async def test_without_the_right_the_labels_are_unknown(
-    server: ApiServer, client: KubeClient, namespace: str | None
-) -> None:
+async def test_without_the_right_the_labels_are_unknown(server: ApiServer, client: KubeClient) -> None:
     server.refusals = {PATH: refuses(403, "Forbidden")}
-    assert await read_namespaces(client, namespace, SCOPE) is None
-
-
-async def test_other_errors_are_raised(server: ApiServer, client: KubeClient) -> None:
+    assert [await read_namespaces(client, name, SCOPE) for name in (None, "vision")] == [None, None]
     server.refusals = {PATH: refuses(500, "InternalError")}
     with pytest.raises(ApiError, match="500"):
         await read_namespaces(client, None, SCOPE)

@@ -1,12 +1,11 @@
 import argparse
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from console.cluster.prometheus import PrometheusOptions
 from console.usage.options import add_usage_options, parse_prometheus_options, parse_selector
-from console.usage.records import one_of, string
+from console.usage.records import string
 from service.command import Parser, UsageError
 
 
@@ -47,41 +46,37 @@ def test_token_is_read_and_not_shown(tmp_path: Path) -> None:
     assert "abcdefgh" not in repr(options)
 
 
+NO_ADDRESSES = (
+    "ftp://p", "http://p:99999", "http://p?x=1", "http://p/\x1b[31m", "//me:hunter2@p", f"http://{'a' * 300}.b/",
+    "http://\udcff/", "http://p/\ud800", f"http://p/{'a' * 3000}",
+)  # fmt: skip
+NO_SELECTORS = ("", "{}", 'a="b"} or up{c="d"', 'job="\udcff"', 'job="\0"')
+ADDRESS = ("--prometheus", "http://p")
+
+
 @pytest.mark.parametrize(
     ("words", "message_part"),
     [
-        (("--prometheus", "http://p", "--service", "a/b:1"), "give either --prometheus URL or --service"),
-        (("--prometheus", "ftp://p"), "not an address"),
-        (("--prometheus", "http://p:99999"), "not an address"),
-        (("--prometheus", "http://p?x=1"), "not an address"),
-        (("--prometheus", "http://p/\x1b[31m"), "not an address"),
+        *((("--prometheus", text), "not an address") for text in NO_ADDRESSES),
+        *((("--service", text), "not a service") for text in ("a/b", "a/../b:1", "a/b:1/../../secrets")),
+        *(((*ADDRESS, "--selector", text), "not a list of label matchers") for text in NO_SELECTORS),
+        *(
+            ((*ADDRESS, "--header", text), "has the form NAME=VALUE")
+            for text in ("A: hunter2", "A=hunter2\nB")
+        ),
+        ((*ADDRESS, "--service", "a/b:1"), "give either --prometheus URL or --service"),
         (("--prometheus", "http://me:hunter2@p"), "a user or password in the address is not allowed"),
-        (("--prometheus", "//me:hunter2@p"), "the text is not an address"),
-        (("--service", "a/b"), "not a service"),
-        (("--service", "a/../b:1"), "not a service"),
-        (("--service", "a/b:1/../../secrets"), "not a service"),
         (("--service", "a/b:1", "--token-file", "x"), "are for --prometheus only"),
         (("--service", "a/b:1", "--header", "Impersonate-User=admin"), "is not allowed without --prometheus"),
         (("--header", "Authorization=hunter2"), "is not allowed without --prometheus"),
         (("--token-file", "x"), "are for --prometheus only"),
-        (("--prometheus", "http://p", "--header", "Host=x"), "kaishare sets it"),
-        (("--prometheus", "http://p", "--header", "A: hunter2"), "a header has the form NAME=VALUE"),
-        (("--prometheus", "http://p", "--header", "A=hunter2\nB"), "a header has the form NAME=VALUE"),
-        (("--prometheus", "http://p", "--selector", ""), "not a list of label matchers"),
-        (("--prometheus", "http://p", "--selector", "{}"), "not a list of label matchers"),
-        (("--prometheus", "http://p", "--selector", 'a="b"} or up{c="d"'), "not a list of label matchers"),
-        (("--prometheus", "http://p", "--selector", 'job="\udcff"'), "not a list of label matchers"),
-        (("--prometheus", "http://p", "--selector", 'job="\0"'), "not a list of label matchers"),
-        (("--prometheus", f"http://{'a' * 300}.b/"), "not an address"),
-        (("--prometheus", "http://\udcff/"), "not an address"),
-        (("--prometheus", "http://p/\ud800"), "not an address"),
-        (("--prometheus", f"http://p/{'a' * 3000}"), "not an address"),
-        (("--prometheus", "http://p", "--header", "A=1", "--header", "a=1"), "--header a is given more than"),
+        ((*ADDRESS, "--header", "Host=x"), "kaishare sets it"),
+        ((*ADDRESS, "--header", "A=1", "--header", "a=1"), "--header a is given more than"),
         (
-            ("--prometheus", "http://p", "--token-file", "x", "--header", "authorization=hunter2"),
-            "give either --token-file or --header Authorization",
+            (*ADDRESS, "--token-file", "x", "--header", "authorization=hunter2"),
+            "either --token-file or --header",
         ),
-        (("--prometheus", "http://p", "--timeout", "10ms"), "too short"),
+        ((*ADDRESS, "--timeout", "10ms"), "too short"),
     ],
 )
 def test_invalid_options_are_one_line(words: tuple[str, ...], message_part: str) -> None:
@@ -111,8 +106,3 @@ def test_selector(text: str, selector: str) -> None:
 def test_text_is_a_string_of_promql(text: str) -> None:
     assert parse_selector(f"a={string(text)}") == f"a={string(text)}"
     assert "\n" not in string(text)
-
-
-def test_values_are_literal_in_a_regular_expression() -> None:
-    values: Any = ["a.b", "c|d", "e"]
-    assert one_of(values) == '"a\\\\.b|c\\\\|d|e"'

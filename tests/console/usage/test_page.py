@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from console.usage.advice import Advice, AdviceOptions, KnownNamespace
+from console.usage.advice import KnownNamespace
 from console.usage.advise import as_html
 from console.usage.pod_use import Peaks, PodNames, PodUse, Window
 from console.usage.report_table import FIGURES, Report, build_report, row_labels
 from console.usage.report_table import as_html as as_report_page
-from console.usage.suggestions import advise
+from console.usage.suggestions import Advice, Strategy
 from tests.console.usage.test_report import H100, T4, report
 from tests.support.browser import CHROMIUM, Browser
 from webhook.policy.labels import PolicyMetadata
@@ -44,8 +44,8 @@ def advice_page() -> str:
     }
     metadata = PolicyMetadata(labels)
     uses = [use("a"), use("b", gap=True), use("c", size="serve", share=0.25), use("d", size="", share=0.1)]
-    advice = advise(uses, {"vision": KnownNamespace(metadata, metadata.policy("vision"))}, AdviceOptions())
-    return as_html(advice, AdviceOptions(), WINDOW)
+    advice = Strategy().advise(uses, {"vision": KnownNamespace(metadata, metadata.policy("vision"))})
+    return as_html(advice, Strategy(), WINDOW)
 
 
 class _Elements(HTMLParser):
@@ -70,22 +70,22 @@ def test_each_row_has_a_picture() -> None:
 
 
 def test_gap_interrupts_the_area() -> None:
-    advice = advise([use("b", gap=True)], None, AdviceOptions())
-    page = as_html(advice, AdviceOptions(), WINDOW)
+    advice = Strategy().advise([use("b", gap=True)], None)
+    page = as_html(advice, Strategy(), WINDOW)
     assert page.count("<path ") == 2
 
 
 def test_every_text_is_escaped() -> None:
     remark = '<script>alert(1)</script> & "quotes"'
-    advice = advise([use("a")], None, AdviceOptions(), remarks=[remark])
-    page = as_html(advice, AdviceOptions(), WINDOW)
+    advice = Strategy().advise([use("a")], None, remarks=[remark])
+    page = as_html(advice, Strategy(), WINDOW)
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;quotes&quot;" in page
 
 
 def test_empty_advice_is_a_document() -> None:
-    empty: Advice = advise([], {}, AdviceOptions(), dropped=2)
-    page = as_html(empty, AdviceOptions(), WINDOW)
+    empty: Advice = Strategy().advise([], {}, dropped=2)
+    page = as_html(empty, Strategy(), WINDOW)
     assert "Dropped: 2 pods" in page
     assert page.endswith("</html>\n")
 

@@ -7,14 +7,10 @@ from aiohttp import web
 
 from console.cluster.prometheus import (
     MOST_BYTES,
-    InstantSeries,
     Prometheus,
     PrometheusError,
     PrometheusOptions,
-    ServiceAddress,
 )
-from kube.client import KubeClient
-from tests.support.api_server import Answer, ApiServer, says
 from tests.support.prometheus_standin import Respond, prometheus_standin
 
 _TOKEN = "secret-token-of-a-user"
@@ -48,26 +44,24 @@ async def test_instant_query() -> None:
     assert standin.headers[0]["X-Scope-OrgID"] == "team"
 
 
-async def test_range_query() -> None:
-    answer = json.dumps(
-        {
-            "status": "success",
-            "data": {
-                "resultType": "matrix",
-                "result": [
-                    {"metric": {}, "values": [[1, "1"], [2, "NaN"], [2, "-1"], [2, "1e16"], [3, "2"]]}
-                ],
-            },
-        }
-    )
+def _matrix(*values: str) -> str:
+    result = ",".join(f'{{"metric":{{}},"values":[{own}]}}' for own in values)
+    return f'{{"status":"success","data":{{"resultType":"matrix","result":[{result}]}}}}'
+
+
+async def _range(answer: str) -> tuple[Any, Any, Any]:
     async with (
         prometheus_standin(answer) as standin,
         Prometheus.open(PrometheusOptions(url=standin.url)) as client,
     ):
-        (series,) = await client.range("up", 1.0, 3.0, 1.0)
+        return await client.range("up", 1.0, 3.0, 1.0), client, standin
+
+
+async def test_range_query() -> None:
+    answer = _matrix('[1, "1"], [2, "NaN"], [2, "-1"], [2, "1e16"], [3, "2"]')
+    (series,), client, standin = await _range(answer)
     assert client.remarks == ("Left out: 3 values of series that are negative, not finite or too large.",)
-    assert list(series.times) == [1, 3]
-    assert list(series.values) == [1, 2]
+    assert (list(series.times), list(series.values)) == ([1, 3], [1, 2])
     assert standin.forms[0].items() >= {"start": "1.000", "end": "3.000", "step": "1.000"}.items()
 
 
@@ -113,15 +107,22 @@ async def test_unusable_answer_is_one_line_with_the_address(respond: Any, messag
     assert _TOKEN[:8] not in message
 
 
-@pytest.mark.parametrize("at", [1e300, -1])
-async def test_times_that_no_date_has_are_refused(at: float) -> None:
-    data = {"resultType": "matrix", "result": [{"metric": {}, "values": [[at, "5"]]}]}
-    async with (
-        prometheus_standin(json.dumps({"status": "success", "data": data})) as standin,
-        Prometheus.open(PrometheusOptions(url=standin.url)) as client,
-    ):
-        with pytest.raises(PrometheusError, match="a time is out of range"):
-            await client.range("up", 1.0, 3.0, 1.0)
+_TOO_MANY = "too many series or samples; give a shorter --since, or fewer series with --selector"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    {
+        "a late time": (['[1e300,"5"]'], "a time is out of range"),
+        "an early time": (['[-1,"5"]'], "a time is out of range"),
+        "samples of one series": ([",".join(['[0,"1"]'] * 20_001)], _TOO_MANY),
+        "samples of all series": ([",".join(['[0,"1"]'] * 20_000)] * 211, _TOO_MANY),
+    }.values(),
+    ids=lambda value: "",
+)
+async def test_ranges_that_are_refused(values: list[str], message: str) -> None:
+    with pytest.raises(PrometheusError, match=message):
+        await _range(_matrix(*values))
 
 
 async def test_the_name_of_a_tenant_is_no_secret() -> None:
@@ -182,32 +183,12 @@ async def test_too_large_an_answer_is_refused_while_it_arrives() -> None:
     assert sent < MOST_BYTES + (64 << 20)
 
 
-async def _refusal_of_matrix(*values: str) -> str:
-    result = ",".join(f'{{"metric":{{}},"values":[{own}]}}' for own in values)
-    answer = f'{{"status":"success","data":{{"resultType":"matrix","result":[{result}]}}}}'
-    async with (
-        prometheus_standin(answer) as standin,
-        Prometheus.open(PrometheusOptions(url=standin.url)) as client,
-    ):
-        with pytest.raises(PrometheusError) as refused:
-            await client.range("up", 1.0, 3.0, 1.0)
-    return str(refused.value)
-
-
-_TOO_MANY = "too many series or samples; give a shorter --since, or fewer series with --selector"
-
-
 async def test_too_many_series_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Prometheus, "_decoded", None)
     series = ",".join(['{"metric":{},"value":[0,"1"]}'] * 210_000)
     answer = f'{{"status":"success","data":{{"resultType":"vector","result":[{series}]}}}}'
     with pytest.raises(PrometheusError, match=_TOO_MANY):
         await _ask(answer)
-
-
-async def test_too_many_samples_are_refused() -> None:
-    assert _TOO_MANY in await _refusal_of_matrix(",".join(['[0,"1"]'] * 20_001))
-    assert _TOO_MANY in await _refusal_of_matrix(*[",".join(['[0,"1"]'] * 20_000)] * 211)
 
 
 async def test_time_of_decoding_counts() -> None:
@@ -217,22 +198,3 @@ async def test_time_of_decoding_counts() -> None:
         async with Prometheus.open(options, clock=lambda: next(times)) as client:
             with pytest.raises(PrometheusError, match="no answer within 60 s"):
                 await client.instant("up", 1.0)
-
-
-_SERVICE = ServiceAddress(namespace="monitoring", name="prometheus", port="9090", prefix="/prefix")
-_PROXY = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/prefix/api/v1/query"
-
-
-async def _ask_through(server: ApiServer, client: KubeClient, answer: Answer) -> list[InstantSeries]:
-    server.refusals = {"/proxy/": answer}
-    options = PrometheusOptions(service=_SERVICE, headers=(("X-Scope-OrgID", "team"),))
-    async with Prometheus.open(options, client) as prometheus:
-        return await prometheus.instant("up", 1000.0)
-
-
-async def test_a_service_is_read_through_the_api_server(server: ApiServer, client: KubeClient) -> None:
-    samples = await _ask_through(server, client, says(_vector({"metric": {}, "value": [1, "2"]})))
-    assert [sample.value for sample in samples] == [2.0]
-    (request,) = server.requests
-    assert (request.method, request.path) == ("POST", _PROXY)
-    assert request.headers["X-Scope-OrgID"] == "team"

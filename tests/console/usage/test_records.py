@@ -12,6 +12,7 @@ from console.usage.pod_use import Window
 from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, string
 from console.usage.report import RECORDS, read_sums
 from console.usage.report_table import as_json, as_text, build_report, row_labels
+from console.usage.usage_reader import read_usage
 from tests.support import prometheus_server
 from tests.support.promtool import needed
 from tests.support.usage_history import END, JOB, create_blocks, rendered
@@ -41,13 +42,8 @@ def lines() -> Iterator[str]:
     for name, origins in SCENARIOS.items():
         for (cluster, job), (pods, records) in origins.items():
             labels = {
-                "scenario": name,
-                "cluster": cluster,
-                "job": job,
-                "namespace": "vision",
-                "uid": "u",
-                "gpu_uuid": "g",
-            }
+                "scenario": name, "cluster": cluster, "job": job, "namespace": "vision", "uid": "u", "gpu_uuid": "g",
+            }  # fmt: skip
             labels |= {"exported_namespace": "vision"} if name == "replaced" else {}
             labels = {label: value for label, value in labels.items() if value}
             begin = END - DAY
@@ -124,6 +120,13 @@ async def test_series_that_give_no_figure_are_one_line(server: str, scenario: st
     assert message in str(refused.value)
     assert str(refused.value).startswith("http://127.0.0.1:")
     assert str(refused.value).isprintable()
+
+
+async def test_advise_refuses_several_clusters(server: str) -> None:
+    options = PrometheusOptions(url=server, selector='scenario="a job for each cluster"')
+    async with Prometheus.open(options) as prometheus:
+        with pytest.raises(PrometheusError, match=r"several clusters match --selector .*: a, b; select one"):
+            await read_usage(prometheus, Window(start=END - DAY, end=END), quantile=0.99)
 
 
 async def test_series_with_the_labels_of_the_agent_tell_what_to_do_on_openshift(server: str) -> None:

@@ -11,10 +11,6 @@ from hypothesis import strategies as st
 
 from console.policies import WebhookScope
 from console.usage.advice import (
-    Advice,
-    AdviceOptions,
-    AdviceRow,
-    Balance,
     KnownNamespace,
     ShareValue,
     TargetCluster,
@@ -24,14 +20,14 @@ from console.usage.advice import (
 )
 from console.usage.advise import as_html, as_json, as_text, known_namespace
 from console.usage.pod_use import Peaks, PodNames, PodUse, Window, quantile_of
-from console.usage.suggestions import advise, needed_bytes
+from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
 
 GIB = 1 << 30
 H100 = 81559 * MIB
 DAY = 86400.0
-OPTIONS = AdviceOptions()
+OPTIONS = Strategy()
 
 
 def pod(uid: str = "a", *, size: str = "small", share: str = "0.50", **changes: Any) -> PodUse:
@@ -59,47 +55,47 @@ def namespaces(**labels: str) -> dict[str, KnownNamespace]:
     return {"team": known_namespace("team", metadata, WebhookScope())}
 
 
-def only(*uses: PodUse, options: AdviceOptions = OPTIONS, **labels: str) -> AdviceRow:
-    (row,) = advise(uses, namespaces(**labels), options).rows
+def only(*uses: PodUse, options: Strategy = OPTIONS, **labels: str) -> AdviceRow:
+    (row,) = options.advise(uses, namespaces(**labels)).rows
     return row
 
 
 @pytest.mark.parametrize(
     ("options", "suggested"),
     [
-        (AdviceOptions(), "0.15"),
-        (AdviceOptions(headroom=0), "0.13"),
-        (AdviceOptions(cover_peak=True), "0.26"),
-        (AdviceOptions(min_hours=49), "None"),
+        (Strategy(), "0.15"),
+        (Strategy(headroom=0), "0.13"),
+        (Strategy(cover_peak=True), "0.26"),
+        (Strategy(min_hours=49), "None"),
     ],
 )
-def test_options(options: AdviceOptions, suggested: str) -> None:
+def test_options(options: Strategy, suggested: str) -> None:
     assert str(only(pod(), options=options, size_small="0.5").suggested) == suggested
 
 
 @pytest.mark.parametrize(
-    ("labels", "commands"),
+    ("labels", "word"),
     {
-        "fraction": ({"size_small": "0.5"}, ["size.kaishare.dev/small=0.15"]),
-        "memory": ({"size_small": "40750Mi"}, ["size.kaishare.dev/small=11776Mi"]),
-        "cap in memory": ({"size_small": "40750Mi", "max_gpu_memory": "50000"}, ["size.kaishare.dev/small=11776Mi"]),
-        "below a cap": ({"size_small": "0.5", "max_gpu_fraction": "0.5"}, ["size.kaishare.dev/small=0.15"]),
+        "fraction": ({"size_small": "0.5"}, "size.kaishare.dev/small=0.15"),
+        "memory": ({"size_small": "40750Mi"}, "size.kaishare.dev/small=11776Mi"),
+        "cap in memory": ({"size_small": "40750Mi", "max_gpu_memory": "50000"}, "size.kaishare.dev/small=11776Mi"),
+        "below a cap": ({"size_small": "0.5", "max_gpu_fraction": "0.5"}, "size.kaishare.dev/small=0.15"),
     }.values(),
     ids=lambda value: "",
 )  # fmt: skip
-def test_commands_of_a_size(labels: dict[str, str], commands: list[str]) -> None:
+def test_command_of_a_size(labels: dict[str, str], word: str) -> None:
     row = only(pod(), **labels)
-    assert row.commands == tuple(f"kubectl label namespace team {word} --overwrite" for word in commands)
+    assert row.command == f"kubectl label namespace team {word} --overwrite"
 
 
 def test_commands_name_the_cluster_that_was_given() -> None:
-    options = AdviceOptions(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
-    (command,) = only(pod(), options=options, size_small="0.5").commands
+    options = Strategy(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
+    command = only(pod(), options=options, size_small="0.5").command
     assert command.startswith(
         "kubectl '--context=prod;reboot' '--kubeconfig=/home/a b/config' label namespace team "
     )
     inside = pod(vcluster="red", virtual_namespace="default")
-    (command,) = only(inside, options=options).commands
+    command = only(inside, options=options).command
     assert command.startswith(
         "KUBECONFIG='/home/a b/config' vcluster connect red --namespace team '--context=prod;reboot' -- kubectl label"
     )
@@ -107,8 +103,8 @@ def test_commands_name_the_cluster_that_was_given() -> None:
 
 def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
     row = only(pod(size=""), gpu_fraction="0.5", max_gpu_memory="50000")
-    assert row.commands == (
-        "kubectl label namespace team kaishare.dev/gpu-fraction- kaishare.dev/gpu-memory=11776 --overwrite",
+    assert row.command == (
+        "kubectl label namespace team kaishare.dev/gpu-fraction- kaishare.dev/gpu-memory=11776 --overwrite"
     )
 
 
@@ -122,12 +118,14 @@ def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
 )
 def test_pods_with_another_share_than_their_size(is_current: bool, labels: dict[str, str], note: str) -> None:
     row = only(pod(is_current=is_current), **labels)
-    assert (row.notes, row.commands) == ((note,), ())
+    assert (row.notes, row.command) == ([note], "")
 
 
-def test_whole_gpu_is_no_default_share() -> None:
+def test_whole_gpu_is_a_size_and_no_default_share() -> None:
+    row = only(pod(quantile_bytes=68.9 * GIB, peak_bytes=70.0 * GIB), size_small="0.5")
+    assert row.command == "kubectl label namespace team size.kaishare.dev/small=1 --overwrite"
     row = only(pod(size="", quantile_bytes=68.9 * GIB, peak_bytes=76.0 * GIB), gpu_fraction="0.5")
-    assert (str(row.suggested), row.commands) == ("1", ())
+    assert (str(row.suggested), row.command) == ("1", "")
     assert row.notes[-1].startswith("needs a whole GPU: no default share covers it")
 
 
@@ -136,16 +134,11 @@ def test_whole_gpu_is_no_default_share() -> None:
 def test_no_command_for_a_label_that_does_not_cover_the_need(size: str, inside: dict[str, str]) -> None:
     use = pod(size=size, quantile_bytes=75.0 * GIB, peak_bytes=76.0 * GIB, **inside)
     row = only(use, size_small="0.5", gpu_fraction="0.5")
-    assert (str(row.suggested), row.commands) == ("1", ())
-    assert row.notes == (
+    assert (str(row.suggested), row.command) == ("1", "")
+    assert row.notes == [
         "the need with headroom is more than a GPU has",
         "no command: no label covers the need",
-    )
-
-
-def test_whole_gpu_as_a_size() -> None:
-    row = only(pod(quantile_bytes=68.9 * GIB, peak_bytes=70.0 * GIB), size_small="0.5")
-    assert row.commands == ("kubectl label namespace team size.kaishare.dev/small=1 --overwrite",)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -160,32 +153,31 @@ def test_whole_gpu_as_a_size() -> None:
 )
 def test_vcluster_gets_no_command_where_another_share_of_the_size_has_none(other: PodUse) -> None:
     inside = {"vcluster": "red", "virtual_namespace": "default"}
-    advice = advise(
+    advice = OPTIONS.advise(
         [
             pod("a", share="0.25", quantile_bytes=5.0 * GIB, peak_bytes=5.0 * GIB, **inside),
-            replace(other, names=replace(other.names, **inside)),
+            replace(other, names=other.names._replace(**inside)),
         ],
         {},
-        OPTIONS,
     )
-    assert [row.commands for row in advice.rows] == [(), ()]
+    assert [row.command for row in advice.rows] == ["", ""]
     assert advice.rows[0].notes[-1].startswith("pods of this size have several shares")
     assert advice.balance is not None
-    assert advice.balance.difference == 0
+    assert advice.balance.promised == advice.balance.suggested
 
 
 def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
     inside = {"vcluster": "red", "virtual_namespace": "default"}
-    rows = advise([pod("a", **inside), pod("b", workload_kind="PyTorchJob", **inside)], {}, OPTIONS).rows
-    assert [bool(row.commands) for row in rows] == [True, False]
+    rows = OPTIONS.advise([pod("a", **inside), pod("b", workload_kind="PyTorchJob", **inside)], {}).rows
+    assert [bool(row.command) for row in rows] == [True, False]
 
 
 def in_vclusters(*hosts: str) -> Advice:
     """Return the advice for a pod with a note in a vCluster of each namespace of the host, and one in none."""
     inside = {"vcluster": "red", "virtual_namespace": "default", "size": ""}
     uses = [pod(host, **inside) for host in hosts]
-    uses = [replace(use, names=replace(use.names, namespace=use.names.uid)) for use in uses]
-    return advise([*uses, pod("other")], {}, OPTIONS)
+    uses = [replace(use, names=use.names._replace(namespace=use.names.uid)) for use in uses]
+    return OPTIONS.advise([*uses, pod("other")], {})
 
 
 def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
@@ -214,9 +206,9 @@ def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
     ids=lambda value: "",
 )  # fmt: skip
 def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict[str, str]) -> None:
-    advice = advise([use], namespaces(**labels), OPTIONS)
+    advice = OPTIONS.advise([use], namespaces(**labels))
     (row,) = advice.rows
-    assert (row.is_change, row.commands) == (True, ())
+    assert (row.is_change, row.command) == (True, "")
     assert row.notes
     assert advice.balance == Balance(0.5, 0.5)
 
@@ -231,15 +223,19 @@ def test_pod_that_fills_a_share_in_memory_keeps_its_label(gpu: int) -> None:
         peaks=Peaks(array("d", [3600]), array("d", [given])),
     )  # fmt: skip
     row = only(use, size_small="4096Mi")
-    assert (str(row.suggested), row.commands) == ("4096Mi", ())
+    assert (str(row.suggested), row.command) == ("4096Mi", "")
     other = replace(
-        use, peaks=None, names=replace(use.names, uid="b"), quantile_bytes=given * 1.5, peak_bytes=given * 1.5
+        use,
+        peaks=Peaks(),
+        names=use.names._replace(uid="b"),
+        quantile_bytes=given * 1.5,
+        peak_bytes=given * 1.5,
     )
-    assert only(use, other, size_small="4096Mi").commands != ()
+    assert only(use, other, size_small="4096Mi").command != ""
 
 
 def test_time_over_the_share_without_a_counter_is_unknown() -> None:
-    advice = advise([pod()], namespaces(size_small="0.5"), OPTIONS)
+    advice = OPTIONS.advise([pod()], namespaces(size_small="0.5"))
     assert advice.rows[0].over_hours is None
     assert json.loads(as_json(advice))["rows"][0]["overHours"] is None
     table = list(as_text(advice, OPTIONS))
@@ -249,15 +245,15 @@ def test_time_over_the_share_without_a_counter_is_unknown() -> None:
 
 
 def test_pods_outside_the_balance_are_named() -> None:
-    advice = advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"), OPTIONS)
+    advice = OPTIONS.advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"))
     assert advice.remarks == (
         "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices.",
     )
 
 
 def test_rows_by_workload_have_no_balance() -> None:
-    options = AdviceOptions(by_workload=True)
-    advice = advise([pod()], namespaces(size_small="0.5"), options)
+    options = Strategy(by_workload=True)
+    advice = options.advise([pod()], namespaces(size_small="0.5"))
     assert advice.balance is None
     assert json.loads(as_json(advice))["balance"] is None
     assert "No balance by workload" in " ".join(as_text(advice, options))
@@ -303,9 +299,9 @@ def test_pod_that_takes_all_needs_its_share() -> None:
     assert not replace(use, peaks=late).takes_all
     full = replace(use, peaks=early)
     assert full.takes_all
-    assert needed_bytes(full, OPTIONS) == share
+    assert OPTIONS.need_of(full) == share
     row = only(full, size_small="0.5")
-    assert (str(row.suggested), row.is_at_least, row.commands) == ("0.50", True, ())
+    assert (str(row.suggested), row.is_at_limit, row.command) == ("0.50", True, "")
 
 
 @pytest.mark.parametrize("hours", [1, 2, 3, 7])
@@ -315,7 +311,7 @@ def test_pod_that_takes_all_is_recognised_in_long_windows(hours: int) -> None:
     use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97, bucket=bucket)
     peaks = Peaks(array("d", [bucket, 2 * bucket]), array("d", [share, share]))
     row = only(replace(use, peaks=peaks), size_small="0.5")
-    assert (str(row.suggested), row.commands) == ("0.50", ())
+    assert (str(row.suggested), row.command) == ("0.50", "")
 
 
 def flat(part: float, *, late: float | None = None, low: float | None = None) -> PodUse:
@@ -328,40 +324,35 @@ def flat(part: float, *, late: float | None = None, low: float | None = None) ->
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("part", [0.92, 0.9, 0.75, 0.7])
-def test_pod_that_allocates_most_of_its_share_in_advance_keeps_it(part: float) -> None:
-    """vLLM takes 0.9 of what it may use, and JAX 0.75."""
-    row = only(flat(part), size_small="0.5")
-    assert (str(row.suggested), row.commands, row.is_at_least) == ("0.50", (), False)
-    assert row.notes[0].startswith(
-        "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
-    )
-
-
-@pytest.mark.parametrize("part", [0.69, 0.2])
-def test_pod_that_holds_a_smaller_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
-    row = only(flat(part), size_small="0.5")
-    assert row.suggested == smallest_fraction([(part * 1.15 * int(0.5 * 81500) * MIB, H100)])
-    assert row.notes[0].startswith(
-        "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
-    )
-    assert bool(row.commands) == row.is_change
+@pytest.mark.parametrize(
+    ("use", "share", "note"),
+    {
+        # vLLM takes 0.9 of what it may use, and JAX 0.75.
+        **{
+            f"most, {part}": (flat(part), "0.50", "held a constant amount of 70% of the share or more, as vLLM and JAX")
+            for part in (0.92, 0.9, 0.75, 0.7)
+        },
+        "less": (flat(0.69), "0.40", "held a constant amount, as frameworks do that allocate in advance"),
+        "little": (flat(0.2), "0.12", "held a constant amount, as frameworks do that allocate in advance"),
+        "grows": (flat(0.75, late=0.8), "0.44", ""),
+        "dips": (flat(0.75, low=0.7), "0.44", ""),
+        "fills the share": (flat(0.98), "0.50", "filled the share from the start"),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_constant_use_shows_a_setting_and_perhaps_not_the_need(use: PodUse, share: str, note: str) -> None:
+    row = only(use, size_small="0.5")
+    assert str(row.suggested) == share
+    assert bool(row.command) == row.is_change == (share != "0.50")
+    assert row.notes[:1] == [] if not note else row.notes[0].startswith(f"1 pod of 1 {note}")
 
 
 def test_pod_that_needs_more_decides_beside_one_that_allocates_in_advance() -> None:
     other = pod("b", quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB)
     row = only(flat(0.9), other, size_small="0.5")
     assert row.suggested == smallest_fraction([(45 * 1.15 * GIB, H100)])
-    assert row.commands != ()
+    assert row.command != ""
     assert str(only(flat(0.9), pod("b"), size_small="0.5").suggested) == "0.50"
-
-
-@pytest.mark.parametrize(
-    "use", [flat(0.75, late=0.8), flat(0.75, low=0.7), flat(0.98)], ids=["grows", "dips", "fills the share"]
-)
-def test_use_that_varies_or_fills_the_share_is_not_constant(use: PodUse) -> None:
-    assert not use.is_flat
-    assert not any("constant amount" in note for note in only(use, size_small="0.5").notes)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +398,7 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
         "Jobs of a JobSet": (JOB_SET, 2),
         "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
         "Indexed Job in a vCluster": (
-            [replace(use, names=replace(use.names, pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB],
+            [replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB],
             2,
         ),
         "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
@@ -419,10 +410,10 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
     ids=lambda value: "",
 )  # fmt: skip
 def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) -> None:
-    rows = advise(uses, namespaces(), OPTIONS).rows
+    rows = OPTIONS.advise(uses, namespaces()).rows
     ranks = [row for row in rows if row.key.keeps_gpu]
     assert sum(row.pods for row in ranks) == kept
-    assert all((row.suggested, row.commands) == (None, ()) for row in ranks)
+    assert all((row.suggested, row.command) == (None, "") for row in ranks)
     assert all("may be ranks: each keeps a whole GPU" in row.notes[0] for row in ranks)
 
 
@@ -440,10 +431,10 @@ def test_no_command_changes_the_whole_gpus_of_ranks(
     ranks: list[PodUse], labels: dict[str, str], has_command: bool
 ) -> None:
     other = whole("web", "Deployment", "web", size="small" if labels else "")
-    rows = advise([*ranks, other], namespaces(**labels), OPTIONS).rows
+    rows = OPTIONS.advise([*ranks, other], namespaces(**labels)).rows
     (row,) = [row for row in rows if not row.key.keeps_gpu]
     assert row.is_change
-    assert bool(row.commands) == has_command
+    assert bool(row.command) == has_command
     assert has_command == (not row.notes)
 
 
@@ -451,11 +442,10 @@ def test_pod_whose_use_is_unknown_is_not_covered() -> None:
     unknown = pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)
     row = only(*(pod(str(number)) for number in range(20)), unknown, size_small="0.5")
     assert row.coverage > 0.95
-    assert row.notes == ("1 pod of 21 never had a known use: the advice does not cover their need",)
+    assert row.notes == ["1 pod of 21 never had a known use: the advice does not cover their need"]
     assert row.suggested == only(pod(), size_small="0.5").suggested
 
 
 def test_quantile_is_that_of_prometheus() -> None:
-    assert quantile_of([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
-    assert quantile_of([1.0], 0.99) == 1.0
-    assert quantile_of([], 0.99) is None
+    cases = (([1.0, 2.0, 3.0, 4.0], 0.5), ([1.0], 0.99), ([], 0.99))
+    assert [quantile_of(*case) for case in cases] == [2.5, 1.0, None]
