@@ -1,4 +1,4 @@
-"""What the services load: bounded, and nothing that is for people."""
+"""What the services load, and how large each package is: bounded, and nothing that is for people in a service."""
 
 import ast
 import graphlib
@@ -64,3 +64,19 @@ def imported_by(file: Path) -> Iterator[str]:
                 yield from (f"{module}.{each.name}" for each in imported)
             case ast.Import(names=imported):
                 yield from (each.name for each in imported)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "most"),
+    [
+        ("console/**/*.py", 19_000),
+        ("gpuagent/**/*.py", 13_500),
+        ("kube/**/*.py", 3_200),
+        ("service/**/*.py", 3_350),
+        ("webhook/**/*.py", 7_600),
+        ("service/page/*.*", 900),
+    ],
+)
+def test_a_package_does_not_grow(pattern: str, most: int) -> None:
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in ROOT.glob(pattern))
+    assert most // 2 < lines <= most
