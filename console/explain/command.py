@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from console.caller import add_cluster_options, default_kubeconfig
-from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
+from console.explain.explainer import ExplainedPod, Explainer, Item, explain
 from console.explain.formats import as_json_text, as_patch, as_table, sums
 from console.explain.manifest_pods import makes_no_pods
 from console.explain.manifest_sources import SourceDocument, read_manifests
@@ -33,7 +33,7 @@ from service.command import (
     write_note,
     write_warning,
 )
-from service.documents import DocumentError, list_items
+from service.documents import DocumentError, flatten_lists
 from service.text import fold, one_line
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
@@ -154,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print(arguments, answer)
     except RecursionError:
         raise DocumentError("a manifest is nested too deep for YAML") from None
-    return UNUSABLE if answer.has_problem else int(answer.is_refused)
+    return answer.exit_status
 
 
 def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
@@ -165,99 +165,89 @@ def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
     Raises:
         UsageError: the combination is not allowed.
     """
-    needs_cluster = arguments.server or arguments.live
+    live, server, policies = arguments.live, arguments.server, arguments.policies
+    needs_cluster = server or live
     names_cluster = arguments.kubeconfig is not None or arguments.context is not None
-    is_default = arguments.policies is None and (names_cluster or (not edits and _has_kubeconfig()))
-    if needs_cluster and arguments.policies not in (None, CLUSTER):
-        raise UsageError("--server and --live use the cluster's policies: leave out --policies")
-    if arguments.live and arguments.filename:
-        raise UsageError("--live reads the cluster's workloads: leave out -f")
-    if arguments.live and arguments.server:
-        raise UsageError("--server needs manifests: leave out --live")
-    if arguments.server and edits:
-        raise UsageError("--server asks the cluster as it is: leave out --label and --annotation")
-    if not arguments.live and not arguments.filename:
-        raise UsageError("give -f, or --live for the workloads of a cluster")
-    if arguments.all_namespaces and not arguments.live:
-        raise UsageError("--all-namespaces needs --live")
-    if arguments.all_namespaces and arguments.namespace is not None:
-        raise UsageError("give -n or --all-namespaces, not both")
-    if needs_cluster and arguments.output == "patch":
-        option = "--live" if arguments.live else "--server"
-        raise UsageError(f"{option} has no output patch; allowed: table, text, json")
-    if arguments.policies is None and not (edits or needs_cluster or is_default):
-        raise UsageError("there is no kubeconfig here: give --policies, --label or --annotation")
-    if arguments.context is not None and arguments.policies not in (None, CLUSTER):
-        raise UsageError("--context needs --policies cluster, --server or --live")
-    return needs_cluster or is_default or arguments.policies == CLUSTER
+    is_default = policies is None and (names_cluster or (not edits and _has_kubeconfig()))
+    has_files = policies not in (None, CLUSTER)
+    no_patch = f"{'--live' if live else '--server'} has no output patch; allowed: table, text, json"
+    for is_wrong, problem in (
+        (needs_cluster and has_files, "--server and --live use the cluster's policies: leave out --policies"),
+        (live and arguments.filename, "--live reads the cluster's workloads: leave out -f"),
+        (live and server, "--server needs manifests: leave out --live"),
+        (server and edits, "--server asks the cluster as it is: leave out --label and --annotation"),
+        (not live and not arguments.filename, "give -f, or --live for the workloads of a cluster"),
+        (arguments.all_namespaces and not live, "--all-namespaces needs --live"),
+        (arguments.all_namespaces and arguments.namespace, "give -n or --all-namespaces, not both"),
+        (needs_cluster and arguments.output == "patch", no_patch),
+        (
+            policies is None and not (edits or needs_cluster or is_default),
+            "there is no kubeconfig here: give --policies, --label or --annotation",
+        ),
+        (
+            arguments.context is not None and has_files,
+            "--context needs --policies cluster, --server or --live",
+        ),
+    ):
+        if is_wrong:
+            raise UsageError(problem)
+    return needs_cluster or is_default or policies == CLUSTER
 
 
 def _has_kubeconfig() -> bool:
     return "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """The decisions about all pods, and what they rest on."""
 
-    documents: Sequence[ExplainedDocument]
+    items: Sequence[Item]
     policies: Policies
-    problems: Mapping[str, LabelProblems]
-    """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
+    named: Iterable[str]
+    """Namespaces whose labels are judged even without pods."""
     notes: Sequence[str] = ()
     """Sentences about what is not known, and about namespaces that are not managed."""
 
-    @classmethod
-    def of(
-        cls,
-        documents: Sequence[ExplainedDocument],
-        policies: Policies,
-        named: Iterable[str],
-        notes: Sequence[str] = (),
-    ) -> "Answer":
-        """Collect the answer; the labels of `named` namespaces are judged even without pods."""
-        used = dict.fromkeys([*named, *(pod.namespace for document in documents for pod in document.pods)])
-        problems = {name: policies.problems(name) for name in used}
-        return cls(documents=documents, policies=policies, problems=problems, notes=notes)
+    @cached_property
+    def pods(self) -> Sequence[ExplainedPod]:
+        """The explained pods."""
+        return [item for item in self.items if isinstance(item, ExplainedPod)]
+
+    @cached_property
+    def problems(self) -> Mapping[str, LabelProblems]:
+        """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
+        namespaces = dict.fromkeys([*self.named, *(pod.namespace for pod in self.pods)])
+        return {name: self.policies.problems(name) for name in namespaces}
 
     @property
-    def pods(self) -> Iterator[ExplainedPod]:
-        """The pods of all documents."""
-        return (pod for document in self.documents for pod in document.pods)
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a pod or a label would be refused."""
-        return any(invalid.is_refused for invalid in self.problems.values()) or any(
-            pod.is_refused or (pod.server is not None and pod.server.is_admitted is False)
-            for pod in self.pods
+    def exit_status(self) -> int:
+        """2 without a usable answer of the API server, 1 if a pod or a label would be refused, else 0."""
+        answers = [pod.server for pod in self.pods if pod.server is not None]
+        if any(answer.problem for answer in answers):
+            return UNUSABLE
+        return int(
+            any(invalid.is_refused for invalid in self.problems.values())
+            or any(pod.is_refused for pod in self.pods)
+            or any(answer.is_admitted is False for answer in answers)
         )
-
-    @property
-    def has_problem(self) -> bool:
-        """Whether the API server gave no usable answer about a pod."""
-        return any(pod.server is not None and bool(pod.server.problem) for pod in self.pods)
 
 
 def _answer_from_files(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
     namespace = arguments.namespace or _DEFAULT_NAMESPACE
     rules = parse_decision_options(arguments).rules
-    policies = Policies.collect(
-        read_namespaces(Path(arguments.policies)) if arguments.policies else {},
-        [namespace],
-        edits,
-        default_mode=rules.default_mode,
-    )
+    read = read_namespaces(Path(arguments.policies)) if arguments.policies else {}
+    policies = Policies.collect(read, [namespace], edits, rules.default_mode)
     manifests = read_manifests(arguments.filename, recursive=arguments.recursive)
-    documents = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
-    return Answer.of(documents, policies, [namespace] if edits else ())
+    items = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
+    return Answer(items=items, policies=policies, named=[namespace] if edits else ())
 
 
 async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
     # Imported here, because a preview from files needs no HTTP client.
     from console.explain.cluster_facts import read_facts  # noqa: PLC0415
     from console.explain.live_workloads import live_workloads  # noqa: PLC0415
-    from console.explain.server_dry_runs import with_answers  # noqa: PLC0415
+    from console.explain.server_dry_runs import ask_server  # noqa: PLC0415
     from kube.access import AccessError, find_access  # noqa: PLC0415
     from kube.client import KubeClient  # noqa: PLC0415
     from service.log_writer import discard_library_logs  # noqa: PLC0415
@@ -285,7 +275,7 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         )
         known = {**created, **facts.namespaces}
         edited = {*known, namespace} if is_everywhere else [namespace]
-        policies = Policies.collect(known, edited, edits, default_mode=facts.rules.default_mode)
+        policies = Policies.collect(known, edited, edits, facts.rules.default_mode)
         explainer = Explainer(namespace, policies.by_namespace, facts.rules, facts.defaults, facts.unread)
         notes = list(facts.notes)
         if is_named and namespace not in policies.by_namespace:
@@ -299,23 +289,21 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
             finally:
                 gc.freeze()  # what was read stays until the end, so no collection needs to look at it
                 gc.enable()
-            documents = [ExplainedDocument(None, live.items)]
+            items = live.items
             notes += live.notes
         else:
-            documents = list(explain(manifests, explainer))
+            items = list(explain(manifests, explainer))
             if arguments.server:
-                documents = await with_answers(client, documents)
-    return Answer.of(documents, policies, [namespace] if is_named or edits else (), notes)
+                items = await ask_server(client, items)
+    named = [namespace] if is_named or edits else ()
+    return Answer(items=items, policies=policies, named=named, notes=notes)
 
 
-def _objects(
-    documents: Iterable[SourceDocument],
-) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
+def _objects(documents: Iterable[SourceDocument]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield each object of the manifests that has metadata, and its metadata."""
-    for document in documents:
-        for value, _ in list_items(document.value):
-            if isinstance(as_map(value).get("metadata"), dict):
-                yield value, value["metadata"]
+    for value in flatten_lists(document.value for document in documents):
+        if isinstance(as_map(value).get("metadata"), dict):
+            yield value, value["metadata"]
 
 
 def _used_namespaces(documents: Iterable[SourceDocument], namespace: str) -> set[str]:
@@ -340,35 +328,33 @@ def _created_namespaces(documents: Iterable[SourceDocument]) -> dict[str, Policy
 
 def _print(arguments: argparse.Namespace, answer: Answer) -> None:
     program = arguments.program
-    few = next(islice(answer.pods, _MOST_AS_TEXT, None), None) is None
-    output = arguments.output or ("text" if few else "table")
+    output = arguments.output or ("text" if len(answer.pods) <= _MOST_AS_TEXT else "table")
     if output in ("text", "table"):
-        write_lines(_text(answer, output))
+        write_lines(_text(answer, output, is_live=arguments.live))
         return
     for sentence in answer.policies.without_effect:
         write_warning(f"{program}: warning: {sentence}")
     for note in answer.notes:
         write_warning(f"{program}: {note}")
-    documents = answer.documents
-    write_document(as_json_text(documents, answer.problems) if output == "json" else as_patch(documents))
+    is_json = output == "json"
+    write_document(as_json_text(answer.items, answer.problems) if is_json else as_patch(answer.pods))
     for refusal in _refusals(answer):
         write_note(f"{program}: {refusal}")  # one line each, so that scripts can search them
 
 
-def _text(answer: Answer, output: str) -> Iterator[str]:
+def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
     """Yield the lines of the text or the table, with the sums last."""
     columns, colour = columns_of(sys.stdout), output_has_colour()
-    documents, problems = answer.documents, answer.problems
-    yield from namespace_lines(problems, answer.policies, colour=colour, columns=columns)
+    yield from namespace_lines(answer.problems, answer.policies, colour=colour, columns=columns)
     if output == "table":
-        yield from as_table(documents, columns=columns if sys.stdout.isatty() else None)
+        yield from as_table(answer.items, columns=columns if sys.stdout.isatty() else None)
         for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
             yield from fold(sentence, columns, indent="  ")
     else:
-        yield from as_text(documents, colour=colour, columns=columns)
+        yield from as_text(answer.items, is_live=is_live, colour=colour, columns=columns)
     for note in answer.notes:
         yield from fold(f"note: {note}", columns, indent="  ")
-    yield from sums(documents, columns=columns)
+    yield from sums(answer.items, columns=columns)
 
 
 def _refusals(answer: Answer) -> Iterator[str]:

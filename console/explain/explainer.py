@@ -1,13 +1,12 @@
 """Computes what the webhooks would do to each pod of a manifest, with the same code as the server."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from console.explain.manifest_pods import (
     KUSTOMIZE_FILES,
@@ -23,7 +22,7 @@ from console.explain.manifest_pods import (
 from console.explain.manifest_sources import Location, SourceDocument
 from console.explain.pod_documents import (
     ContainerDefaults,
-    RunningPods,
+    PodRequests,
     annotations_of,
     as_json,
     as_map,
@@ -50,8 +49,7 @@ RBAC: Final = "RBAC"
 """The author of a refusal because the right to create pods is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDifference:
+class AnswerDifference(Struct, frozen=True):
     """A field that kaishare decides, and that the API server answers differently than predicted."""
 
     field: str
@@ -66,8 +64,7 @@ class AnswerDifference:
         return f"{self.field}: {self.answered or 'none'} in the cluster, {self.predicted or 'none'} here"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAnswer:
+class ServerAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The API server's answer to a pod that is created by dry run. Every text is one printable line."""
 
     is_admitted: bool | None
@@ -80,7 +77,7 @@ class ServerAnswer:
     """The API server's whole message; empty if the pod is admitted."""
     warnings: Sequence[str] = ()
     """The warnings to the pod's author, word for word."""
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = {}
     """What was admitted in the fields that kaishare writes, such as `annotation gpu-fraction`."""
     differences: Sequence[AnswerDifference] = ()
     """What kaishare decides and the cluster answered differently."""
@@ -129,8 +126,7 @@ _DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:dae
 _USER: Final = Requester("")
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierChange:
+class EarlierChange(Struct, frozen=True, rename="camel"):
     """The change that the webhook made to a live pod at its creation, as the pod's annotations tell it."""
 
     reason: str
@@ -146,8 +142,10 @@ class ExplainedPod:
     """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
-    object_place: Place
+    place: Place
     """Place in the document that a report names: the object's; the template's, if the object has several."""
+    location: Location | None = None
+    """None for an object of a cluster."""
     namespace: str
     policy: NamespacePolicy | None
     created: dict[str, Any]
@@ -162,7 +160,7 @@ class ExplainedPod:
     """The change at the creation of a live pod; None for a template, and for a pod without one."""
     server: ServerAnswer | None = None
     """The API server's answer to a creation by dry run; None if it was not asked."""
-    running: RunningPods | None = None
+    running: PodRequests | None = None
     """The workload's pods in the cluster; None if they were not counted."""
     verdict: Verification | None
     """The verdict of the validating webhook about the patched pod; None if the pod cannot be read."""
@@ -217,6 +215,8 @@ class UnexplainedObject:
     message: str
     place: Place = ()
     """Place of the object in its document."""
+    location: Location | None = None
+    """None for an object of a cluster."""
     gpu_requests: Sequence[str] = field(default_factory=list)
     """Paths outside of pod templates that name a GPU resource."""
 
@@ -226,47 +226,25 @@ class UnexplainedObject:
         return f"{one_line(self.kind, _NAME_SHOWN)} {one_line(self.name, _NAME_SHOWN) or '(no name)'}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedDocument:
-    """One document of an input, or objects of a cluster, with their pods in order."""
-
-    document: SourceDocument | None
-    """None for objects of a cluster."""
-    items: Sequence[ExplainedPod | UnexplainedObject]
-
-    @property
-    def pods(self) -> Iterator[ExplainedPod]:
-        """The explained pods."""
-        return (item for item in self.items if isinstance(item, ExplainedPod))
-
-    def located(self) -> Iterator[tuple[Location | None, ExplainedPod | UnexplainedObject]]:
-        """Return each item with its location; None for an object of a cluster.
-
-        The only template of an object has the object's line, the first of several its own.
-        """
-        if self.document is None:
-            return ((None, item) for item in self.items)
-        places = [item.object_place if isinstance(item, ExplainedPod) else item.place for item in self.items]
-        return zip(self.document.locations(places), self.items, strict=True)
+Item = ExplainedPod | UnexplainedObject
 
 
-def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[ExplainedDocument]:
+def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[Item]:
     """Decide about every pod of the documents as the server would.
 
     Raises:
         DocumentError: a document is no Kubernetes object, or has no readable pod template.
     """
     for document in documents:
+        name = Path(document.file).name
         try:
-            items = [
-                item
-                for value, place in list_items(document.value)
-                for item in explainer.explain(value, place, Path(document.file).name)
-            ]
+            objects = list_items(document.value)
+            items = [item for value, place in objects for item in explainer.explain(value, place, name)]
         except TemplateError as error:
             (location,) = document.locations([error.place])
             raise DocumentError(f"{location.file}, line {location.line}: {error}") from None
-        yield ExplainedDocument(document, items)
+        for item, location in zip(items, document.locations([each.place for each in items]), strict=True):
+            yield replace(item, location=location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +261,7 @@ class Explainer:
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
 
-    def explain(
-        self, document: Any, place: Place = (), file_name: str = ""
-    ) -> Iterator[ExplainedPod | UnexplainedObject]:
+    def explain(self, document: Any, place: Place = (), file_name: str = "") -> Iterator[Item]:
         """Yield the pods of one object, and the object itself if it may make others.
 
         `place` is the object's in a document that contains it. `file_name` is the last part of the path of
@@ -363,7 +339,7 @@ class Explainer:
         is_observed = mutation.decision.action is Action.OBSERVED
         return ExplainedPod(
             pod=pod,
-            object_place=place,
+            place=place,
             namespace=namespace,
             policy=policy,
             created=created,
@@ -398,7 +374,7 @@ def _without_filled_in(changes: Changes, pod: PodView) -> Changes:
         container = containers[key.index]
         return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
 
-    return replace(changes, removed_gpu_keys=tuple(filter(is_written, changes.removed_gpu_keys)))
+    return structs.replace(changes, removed_gpu_keys=tuple(filter(is_written, changes.removed_gpu_keys)))
 
 
 def _decoded(pod: Mapping[str, object]) -> PodView:

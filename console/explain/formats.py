@@ -2,13 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from console.explain.explainer import ExplainedDocument, ExplainedPod, ServerAnswer, UnexplainedObject
-from console.explain.manifest_sources import Location
-from console.explain.pod_documents import GpuAmount, as_json, asked_by, asked_now
+from msgspec import to_builtins
+
+from console.explain.explainer import ExplainedPod, Item, UnexplainedObject
+from console.explain.pod_documents import PodRequests, as_json, asked_by, asked_now
 from console.explain.text import action_word, hints, is_rank, reason_code, server_word
 from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
@@ -21,47 +21,43 @@ from webhook.policy.sizes import Source
 _NONE: Final = "-"
 _WIDE: Final = 110
 """Width from which a terminal has room for the files of objects, too."""
-_LEAST: Final = {"OBJECT": 10, "FILE": 10, "NAMESPACE": 10}
-"""Smallest width of the columns that are shortened."""
+_NAMES: Final = ("OBJECT", "FILE", "NAMESPACE")
+_COLUMNS: Final = (*_NAMES, "PODS", "SERVER", "ACTION", "SHARE", "REASON", "WARN")
+_LEAST: Final = 10
+"""Smallest width of a column of names, which is shortened."""
 
 
-def as_table(documents: Iterable[ExplainedDocument], *, columns: int | None) -> Iterator[str]:
+def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
     """Yield the lines of the table. Objects that have nothing to do with pods are left out.
 
     Names are shortened in their middle to fit the columns of a terminal; None for a file or pipe.
     """
-    items = [
-        _cells(item, location)
-        for document in documents
-        for location, item in document.located()
-        if isinstance(item, ExplainedPod) or item.code != "no-pods"
-    ]
-    titles = [title for title in (items[0] if items else ()) if any(cells[title] for cells in items)]
+    cells = [_cells(item) for item in items if isinstance(item, ExplainedPod) or item.code != "no-pods"]
+    titles = [title for title in _COLUMNS if any(row.get(title) for row in cells)]
     if columns is not None and columns < _WIDE and "FILE" in titles:
         titles.remove("FILE")
-    rows = [titles, *([cells[title] or _NONE for title in titles] for cells in items)]
-    widths, least = natural_widths(rows), [_LEAST.get(title, 0) for title in titles]
+    rows = [titles, *([row.get(title) or _NONE for title in titles] for row in cells)]
+    widths, least = natural_widths(rows), [_LEAST * (title in _NAMES) for title in titles]
     if columns is not None:
         smallest = [min(room, fewest or room) for room, fewest in zip(widths, least, strict=True)]
         widths = column_widths(rows, columns, least) or smallest
-    if items:
+    if cells:
         yield from table_lines(rows, widths)
 
 
-def _cells(item: ExplainedPod | UnexplainedObject, location: Location | None) -> dict[str, str]:
+def _cells(item: Item) -> dict[str, str]:
     """Return the cells of a row by the columns' titles; a column of empty cells is left out."""
     pod = item.pod if isinstance(item, ExplainedPod) else item
-    name, template = f"{pod.kind}/{pod.name or '(no name)'}", ""
-    if isinstance(item, ExplainedPod) and item.pod.path and item.object_place == item.pod.place:
-        template = f":{item.pod.path}"  # one of several of the object
-    names = {"OBJECT": one_line(name + template), "FILE": one_line(str(location or ""))}
+    name = f"{pod.kind}/{pod.name or '(no name)'}"
+    if isinstance(item, ExplainedPod) and item.pod.path and item.place == item.pod.place:
+        name += f":{item.pod.path}"  # one of several of the object
+    names = {"OBJECT": one_line(name), "FILE": one_line(str(item.location or ""))}
     names["NAMESPACE"] = one_line(item.namespace)
     if isinstance(item, UnexplainedObject):
-        others = {"ACTION": "not known", "SHARE": "?", "REASON": item.code, "WARN": _NONE}
-        return {**names, "PODS": "", "SERVER": "", **others}
+        return {**names, "ACTION": "not known", "SHARE": "?", "REASON": item.code, "WARN": _NONE}
     return {
         **names,
-        "PODS": str(item.running.count) if item.running else "",
+        "PODS": str(item.running.pods) if item.running else "",
         "SERVER": server_word(item),
         "ACTION": action_word(item),
         "SHARE": share_text(item),
@@ -85,14 +81,13 @@ def share_text(item: ExplainedPod) -> str:
     return f"{amount.gpus:g} GPU{'' if amount.gpus == 1 else 's'}" if amount.gpus else _NONE
 
 
-def sums(documents: Iterable[ExplainedDocument], *, columns: int) -> list[str]:
+def sums(items: Sequence[Item], *, columns: int) -> list[str]:
     """Return one sentence with the sums of all pods, in lines of at most a width."""
-    items = [item for document in documents for item in document.items]
     pods = [item for item in items if isinstance(item, ExplainedPod)]
     live = [(item, item.running) for item in pods if item.running is not None]
+    today = sum((running for _, running in live), PodRequests())
     head = counted(len(pods), "workload" if live else "pod")
-    if live:
-        head += f" with {counted(sum(running.count for _, running in live), 'pod')}"
+    head += f" with {counted(today.pods, 'pod')}" if live else ""
     actions = Counter(map(action_word, pods)).most_common()
     answers = Counter(filter(None, map(server_word, pods))).most_common()
     text = f"{head}: {_listed(actions)}" if actions else head
@@ -105,10 +100,9 @@ def sums(documents: Iterable[ExplainedDocument], *, columns: int) -> list[str]:
     others = len(items) - len(pods)
     text += f"; {counted(others, 'other object')}" if others else ""
     if live:
-        today = sum((running.requested for _, running in live), GpuAmount())
         # In mode observe, what a new pod would ask for.
-        new = (asked_now(as_json(item.outcome)).times(running.count) for item, running in live)
-        text += f"; asked for today: {today}; by new pods: {sum(new, GpuAmount())}"
+        new = (asked_now(as_json(item.outcome)).times(running.pods) for item, running in live)
+        text += f"; asked for today: {today}; by new pods: {sum(new, PodRequests())}"
     return fold(f"{text}.", columns)
 
 
@@ -116,35 +110,31 @@ def _listed(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts)
 
 
-def as_json_text(documents: Iterable[ExplainedDocument], problems: Mapping[str, LabelProblems]) -> str:
+def as_json_text(items: Iterable[Item], problems: Mapping[str, LabelProblems]) -> str:
     """Return a JSON list with an object for each pod, and for each object without known pods."""
     fields = [
-        _pod_fields(item, location, problems.get(item.namespace))
+        _pod_fields(item, problems.get(item.namespace))
         if isinstance(item, ExplainedPod)
-        else _object_fields(item, location)
-        for document in documents
-        for location, item in document.located()
+        else _object_fields(item)
+        for item in items
     ]
     return f"{json.dumps(fields, indent=2, ensure_ascii=False)}\n"
 
 
-def as_patch(documents: Iterable[ExplainedDocument]) -> str:
+def as_patch(pods: Iterable[ExplainedPod]) -> str:
     """Return one line for each pod, in order: its JSON Patch (RFC 6902), `[]` where nothing is sent."""
-    pods = (item for document in documents for item in document.pods)
     return "".join(f"{json.dumps(list(item.sent), ensure_ascii=False)}\n" for item in pods)
 
 
-def _pod_fields(
-    item: ExplainedPod, location: Location | None, invalid: LabelProblems | None
-) -> dict[str, Any]:
-    decision, earlier, running = item.mutation.decision, item.earlier, item.running
+def _pod_fields(item: ExplainedPod, invalid: LabelProblems | None) -> dict[str, Any]:
+    decision, earlier = item.mutation.decision, item.earlier
     selector = decision.size.selector if decision.size else None
     fields = {
         "kind": item.pod.kind,
         "name": item.pod.name,
         "namespace": item.namespace,
         "path": item.pod.path,
-        **_place(location),
+        **_place(item),
         "owner": item.pod.owner or None,
         "isSample": item.pod.is_sample,
         "action": decision.action.value,
@@ -152,8 +142,7 @@ def _pod_fields(
         "shareSource": decision.source.value if decision.source else None,
         "size": decision.size.name if decision.size else None,
         "sizeSelector": selector.text if selector and decision.source is Source.SIZE_SELECTOR else None,
-        "atCreation": earlier
-        and {"reason": earlier.reason, "size": earlier.size, "isCurrent": earlier.is_current},
+        "atCreation": earlier and to_builtins(earlier),
         "denials": [_finding(denial) for denial in item.verdict.denials] if item.verdict else [],
         "warnings": [_finding(warning) for warning in item.warnings],
         "policyProblems": [
@@ -164,39 +153,21 @@ def _pod_fields(
         "pod": {"metadata": item.after.get("metadata") or {}, "spec": item.after.get("spec")},
     }
     if item.server is not None:
-        fields["server"] = _answer_fields(item.server)
-    if running is not None:
-        amount = running.requested
-        fields["running"] = {
-            "pods": running.count,
-            "gpus": amount.gpus,
-            "memoryMiB": amount.memory_mib,
-            "notCounted": amount.uncounted,
+        fields["server"] = {
+            key: None if value == "" else value for key, value in to_builtins(item.server).items()
         }
+    if item.running is not None:
+        fields["running"] = to_builtins(item.running)
     return fields
 
 
-def _answer_fields(answer: ServerAnswer) -> dict[str, Any]:
-    return {
-        "isAdmitted": answer.is_admitted,
-        "problem": answer.problem or None,
-        "refusedBy": answer.refused_by or None,
-        "refusal": answer.refusal or None,
-        "warnings": list(answer.warnings),
-        "fields": dict(answer.fields),
-        "differences": [asdict(each) for each in answer.differences],
-        "causes": list(answer.causes),
-        "notes": list(answer.notes),
-    }
-
-
-def _object_fields(item: UnexplainedObject, location: Location | None) -> dict[str, Any]:
+def _object_fields(item: UnexplainedObject) -> dict[str, Any]:
     return {
         "kind": item.kind,
         "name": item.name,
         "namespace": item.namespace,
         "path": "",
-        **_place(location),
+        **_place(item),
         "action": None,
         "reason": item.code,
         "message": item.message,
@@ -207,9 +178,8 @@ def _object_fields(item: UnexplainedObject, location: Location | None) -> dict[s
     }
 
 
-def _place(location: Location | None) -> dict[str, Any]:
-    """Return file and line; null for an object of a cluster."""
-    return {"file": location.file if location else None, "line": location.line if location else None}
+def _place(item: Item) -> dict[str, Any]:
+    return {key: getattr(item.location, key, None) for key in ("file", "line")}
 
 
 def _finding(finding: Finding) -> dict[str, str]:

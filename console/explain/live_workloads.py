@@ -25,13 +25,14 @@ from console.cluster.served_kinds import ServedKind, discover_groups
 from console.explain.explainer import (
     ExplainedPod,
     Explainer,
+    Item,
     OwnedMetadata,
     OwnerReference,
     UnexplainedObject,
 )
 from console.explain.manifest_pods import WORKLOADS, FoundPod
 from console.explain.operators import OPERATORS
-from console.explain.pod_documents import GpuAmount, RunningPods, as_map, as_maps, as_new, asked_now
+from console.explain.pod_documents import PodRequests, as_map, as_maps, as_new, asked_now
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
@@ -45,7 +46,6 @@ _MOST_OWNERS: Final = 200_000
 _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
-Item = ExplainedPod | UnexplainedObject
 ObjectKey = tuple[str, str]
 """Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
 
@@ -201,7 +201,7 @@ class _Group:
 
     items: list[Item] = field(default_factory=list)
     roles: TemplateRoles = field(default_factory=TemplateRoles)
-    running: dict[int, RunningPods] = field(default_factory=dict)
+    running: dict[int, PodRequests] = field(default_factory=dict)
     """Pods that have not ended, by the position of their template."""
     is_untold: bool = False
     """Whether no label tells the template of one of its pods."""
@@ -214,12 +214,10 @@ class _Group:
         if position is None:
             self.is_untold = True
         else:
-            before = self.running.get(position, _NO_PODS)
-            requested = before.requested + asked_now(document)
-            self.running[position] = RunningPods(before.count + 1, requested)
+            self.running[position] = self.running.get(position, _NO_PODS) + asked_now(document)
 
 
-_NO_PODS: Final = RunningPods(0, GpuAmount())
+_NO_PODS: Final = PodRequests()
 
 
 @dataclass(slots=True)

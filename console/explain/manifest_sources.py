@@ -40,7 +40,7 @@ class Location:
     file: str
     """Path of the file as given, or `standard input`."""
     line: int
-    """Line of the object, or of its pod template, counted from 1."""
+    """Line of the object, counted from 1; of the pod template, if the object has several."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

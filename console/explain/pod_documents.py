@@ -8,14 +8,18 @@ webhooks (seen on Kubernetes 1.36.3). Pure.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from kai import keys
 from kai.key_classes import is_written_by_kai_only
 from kai.pod import MalformedPod, PodView, decode_pod
 from service.documents import DocumentError
+from service.text import counted
 from webhook.policy.checks import readable, whole_gpus
 
 # --- parts of a document -----------------------------------------------------------------------------------
@@ -219,10 +223,10 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
 # --- what pods ask for -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAmount:
-    """An amount of GPUs that pods ask for."""
+class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncounted": "notCounted"}):
+    """What a number of pods ask for."""
 
+    pods: int = 0
     gpus: float = 0.0
     """Whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5."""
     memory_mib: int = 0
@@ -230,54 +234,41 @@ class GpuAmount:
     uncounted: int = 0
     """Pods whose request cannot be counted: MIG devices, claims, or a value that KAI refuses."""
 
-    def __add__(self, other: "GpuAmount") -> "GpuAmount":
-        return GpuAmount(
-            gpus=self.gpus + other.gpus,
-            memory_mib=self.memory_mib + other.memory_mib,
-            uncounted=self.uncounted + other.uncounted,
-        )
+    def __add__(self, other: "PodRequests") -> "PodRequests":
+        return PodRequests(*map(add, astuple(self), astuple(other)))
 
-    def times(self, count: int) -> "GpuAmount":
-        """Return the amount of several equal pods."""
-        memory_mib, uncounted = self.memory_mib * count, self.uncounted * count
-        return GpuAmount(gpus=self.gpus * count, memory_mib=memory_mib, uncounted=uncounted)
+    def times(self, count: int) -> "PodRequests":
+        """Return what several times as many pods ask for."""
+        return PodRequests(*(amount * count for amount in astuple(self)))
 
     def __str__(self) -> str:
-        """Return the amount in words, such as `2.5 GPUs and 4000 MiB`."""
+        """Return the GPUs in words, such as `2.5 GPUs and 4000 MiB of GPU memory`."""
         parts = [f"{round(self.gpus, 2):g} GPU{'' if self.gpus == 1 else 's'}"]
         if self.memory_mib:
             parts.append(f"{self.memory_mib} MiB of GPU memory")
         if self.uncounted:
-            parts.append(f"{self.uncounted} request{'' if self.uncounted == 1 else 's'} not counted")
+            parts.append(f"{counted(self.uncounted, 'request')} not counted")
         return " and ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningPods:
-    """The pods of a workload that have not ended."""
-
-    count: int
-    requested: GpuAmount
-    """The sum of what they ask for now."""
-
-
-def asked_by(pod: PodView) -> GpuAmount:
+def asked_by(pod: PodView) -> PodRequests:
     """Return what a pod asks for; a share in a form that KAI refuses is not counted."""
     share = readable(lambda: pod.share_request)
     whole = readable(lambda: whole_gpus(pod))
     has_others = any(name != keys.GPU_RESOURCE for name in pod.gpu_resources)
     is_unread = any(key in pod.annotations for key in (keys.GPU_FRACTION, keys.GPU_MEMORY)) and share is None
     is_uncounted = is_unread or whole is None or has_others or pod.uses_mig or pod.uses_claims
-    return GpuAmount(
+    return PodRequests(
+        pods=1,
         gpus=(whole or 0) + ((share.counted_gpus or 0.0) if share else 0.0),
         memory_mib=(share.memory_mib or 0) * share.devices if share else 0,
         uncounted=int(is_uncounted),
     )
 
 
-def asked_now(pod: bytes) -> GpuAmount:
+def asked_now(pod: bytes) -> PodRequests:
     """Return what a pod in JSON asks for; one that cannot be read counts as a request that is not counted."""
     try:
         return asked_by(decode_pod(pod))
     except MalformedPod:
-        return GpuAmount(uncounted=1)
+        return PodRequests(pods=1, uncounted=1)

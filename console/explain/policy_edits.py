@@ -49,7 +49,6 @@ class Policies:
         namespaces: Mapping[str, PolicyMetadata],
         edited: Iterable[str],
         edits: NamespaceEdits,
-        *,
         default_mode: Mode = Mode.DEFAULT,
     ) -> "Policies":
         """Parse the policies of namespaces after edits of some of them, which need not exist."""

@@ -5,18 +5,19 @@ stored. An answer tells what was admitted in the fields that kaishare writes, an
 """
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from console.explain.explainer import (
     RBAC,
     AnswerDifference,
-    ExplainedDocument,
     ExplainedPod,
+    Item,
     ServerAnswer,
 )
 from console.explain.pod_documents import SERVER_METADATA, annotations_of, as_json, as_list, as_map
@@ -42,30 +43,17 @@ _LONGEST_REFUSAL: Final = 16384  # characters
 Json = Mapping[str, Any]
 
 
-async def with_answers(client: KubeClient, documents: Sequence[ExplainedDocument]) -> list[ExplainedDocument]:
-    """Return the documents, with the API server's answer about each pod."""
-    answers = iter(await ask_server(client, [pod for document in documents for pod in document.pods]))
-    return [
-        replace(
-            document,
-            items=[
-                replace(item, server=next(answers)) if isinstance(item, ExplainedPod) else item
-                for item in document.items
-            ],
-        )
-        for document in documents
-    ]
-
-
-async def ask_server(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[ServerAnswer]:
-    """Create every pod by dry run with the client's rights; return the answers in the order of the pods."""
+async def ask_server(client: KubeClient, items: Sequence[Item]) -> list[Item]:
+    """Create every pod by dry run with the client's rights; return the items with the answers."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(item: ExplainedPod) -> ServerAnswer:
+    async def ask(item: Item) -> Item:
+        if not isinstance(item, ExplainedPod):
+            return item
         async with gate:
-            return await _ask(client, item)
+            return dataclasses.replace(item, server=await _ask(client, item))
 
-    return await asyncio.gather(*map(ask, pods))
+    return await asyncio.gather(*map(ask, items))
 
 
 async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:

@@ -2,12 +2,11 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
-from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, UnexplainedObject
+from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
 from console.explain.manifest_sources import Location
 from console.explain.policy_edits import Policies
 from kai import keys
@@ -206,80 +205,57 @@ def namespace_lines(
         yield from fold(f"warning: {sentence}", columns, indent="  ")
 
 
-def as_text(documents: Sequence[ExplainedDocument], *, colour: bool, columns: int) -> Iterator[str]:
+def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int) -> Iterator[str]:
     """Yield the lines of the text report; lines of a diff may be longer than `columns`.
 
     The report has for each pod its title, file, action, reason, warnings and diff, then the objects without
     known pods. No sentence about one pod occurs twice.
     """
-    report = _TextReport(colour=colour, columns=columns)
-    others: list[str] = []
-    has_pods = False
-    for document in documents:
-        for location, item in document.located():
-            if isinstance(item, ExplainedPod):
-                has_pods = True
-                yield from report.pod(item, location)
-            else:
-                others += report.other(item, location)
-    if not has_pods:
-        is_live = all(document.document is None for document in documents)
-        yield "There are no workloads." if is_live else "The manifests contain no pods."
-    if others:
-        yield _paint("Other objects:", "@", colour=colour)
-        yield from others
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TextReport:
-    """Writes the lines about pods and other objects."""
-
-    colour: bool
-    columns: int
-
-    def pod(self, item: ExplainedPod, location: Location | None) -> Iterator[str]:
-        """Yield the lines about a pod."""
+    pods = [item for item in items if isinstance(item, ExplainedPod)]
+    for item in pods:
         tail = f" in namespace {shorten_middle(one_line(item.namespace), _LONGEST_NAMESPACE)}"
-        title = shorten_middle(one_line(item.pod.title), self.columns - len(tail)) + tail
-        yield _paint(title, "@", colour=self.colour)
-        for sentence in self._sentences(item, location):
+        title = shorten_middle(one_line(item.pod.title), columns - len(tail)) + tail
+        yield _paint(title, "@", colour=colour)
+        for sentence in _sentences(item, columns):
             sign = "-" if sentence.startswith("denied: ") else ""
-            for line in self._indented(sentence):
-                yield _paint(line, sign, colour=self.colour)
+            for line in fold(sentence, columns, head="  ", indent="    "):
+                yield _paint(line, sign, colour=colour)
         if item.server is None and item.planned:
-            for line in _diff(item.pod.template, item.after, colour=self.colour):
-                yield f"  {line}"
+            yield from (f"  {line}" for line in _diff(item.pod.template, item.after, colour=colour))
         yield ""
+    if not pods:
+        yield "There are no workloads." if is_live else "The manifests contain no pods."
+    if len(items) > len(pods):
+        yield _paint("Other objects:", "@", colour=colour)
+    for other in items:
+        if isinstance(other, UnexplainedObject):
+            place = f" ({_file(other.location, columns)})" if other.location else ""
+            text = f"{other.title} in namespace {one_line(other.namespace)}{place}"
+            text += f": {other.message} ({other.code})"
+            yield from fold(text, columns, head="  ", indent="    ")
 
-    def _sentences(self, item: ExplainedPod, location: Location | None) -> Iterator[str]:
-        decision = item.mutation.decision
-        if location is not None:
-            yield f"file: {self._file(location)}"
-        yield headline(item)
-        written = {decision.finding.sentence}
-        source = source_sentence(item)
-        if source:
-            yield f"decided by: {source}"
-        for denial in item.verdict.denials if item.verdict else ():
-            is_new = denial.sentence not in written or denial.reason is not decision.reason
-            yield f"denied: {with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
-            written.add(denial.sentence)
-        for finding in item.warnings:
-            if finding.sentence not in written:
-                yield f"warning: {with_code(finding)}"
-                written.add(finding.sentence)
-        yield from (f"note: {note}" for note in notes(item))
-        yield from server_sentences(item)
 
-    def other(self, item: UnexplainedObject, location: Location | None) -> list[str]:
-        """Return the lines about an object without known pods."""
-        place = f" ({self._file(location)})" if location else ""
-        text = f"{item.title} in namespace {one_line(item.namespace)}{place}: {item.message} ({item.code})"
-        return self._indented(text)
+def _sentences(item: ExplainedPod, columns: int) -> Iterator[str]:
+    decision = item.mutation.decision
+    if item.location is not None:
+        yield f"file: {_file(item.location, columns)}"
+    yield headline(item)
+    written = {decision.finding.sentence}
+    source = source_sentence(item)
+    if source:
+        yield f"decided by: {source}"
+    for denial in item.verdict.denials if item.verdict else ():
+        is_new = denial.sentence not in written or denial.reason is not decision.reason
+        yield f"denied: {with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
+        written.add(denial.sentence)
+    for finding in item.warnings:
+        if finding.sentence not in written:
+            yield f"warning: {with_code(finding)}"
+            written.add(finding.sentence)
+    yield from (f"note: {note}" for note in notes(item))
+    yield from server_sentences(item)
 
-    def _indented(self, text: str) -> list[str]:
-        return fold(text, self.columns, head="  ", indent="    ")
 
-    def _file(self, location: Location) -> str:
-        tail = f", line {location.line}"
-        return shorten_middle(one_line(location.file), self.columns - len("  file: ") - len(tail)) + tail
+def _file(location: Location, columns: int) -> str:
+    tail = f", line {location.line}"
+    return shorten_middle(one_line(location.file), columns - len("  file: ") - len(tail)) + tail

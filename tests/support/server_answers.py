@@ -48,8 +48,15 @@ def explained(
 
 async def ask(client: KubeClient, document: Mapping[str, Any], **options: Any) -> ServerAnswer:
     """Return the answer about the only pod of a document."""
-    (answer,) = await ask_server(client, [explained(document, **options)])
+    (answer,) = await answers(client, [explained(document, **options)])
     return answer
+
+
+async def answers(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[ServerAnswer]:
+    """Return the answers about pods, in their order."""
+    return [
+        pod.server for pod in await ask_server(client, pods) if isinstance(pod, ExplainedPod) and pod.server
+    ]
 
 
 def workload(kind: str, name: str, *, pod: Json | None = None, **spec: Any) -> Json:

@@ -59,7 +59,7 @@ async def read(
 def lines(read: LiveWorkloads) -> list[str]:
     """Return title, decision and pods of each item."""
     return [
-        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and f'{item.running.count} pods, {item.running.requested}'}"
+        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and f'{item.running.pods} pods, {item.running}'}"
         if isinstance(item, ExplainedPod)
         else f"{item.title}: {item.code}"
         for item in read.items
@@ -277,7 +277,7 @@ async def test_too_many_objects(
     first = result.items[0]
     assert isinstance(first, ExplainedPod)
     assert first.running is not None
-    assert first.running.count == 1
+    assert first.running.pods == 1
 
 
 async def test_a_large_object_with_a_malformed_value(client: KubeClient, server: ApiServer) -> None:
