@@ -690,6 +690,16 @@ class LimitRange(Struct, frozen=True):
     metadata: FullMeta
     spec: _LimitRangeSpec = _LimitRangeSpec()
 
+    def container_defaults(self) -> tuple[dict[str, Quantity], dict[str, Quantity]]:
+        """Return the limits and the requests that a container gets by default."""
+        limits: dict[str, Quantity] = {}
+        requests: dict[str, Quantity] = {}
+        for item in self.spec.limits or ():
+            if item.type == "Container":
+                limits |= item.default or {}
+                requests |= item.default_request or {}
+        return limits, requests
+
 
 class ServicePort(Struct, frozen=True):
     """A port of a Service or of an EndpointSlice."""

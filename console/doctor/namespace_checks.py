@@ -9,9 +9,9 @@ from console.doctor.admission_policies import PolicySelectors
 from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from console.doctor.check_results import CheckResult, ok, problem, warning
 from console.doctor.cluster_state import Cluster, Namespace
-from console.explain.pod_documents import decode_defaults
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE
+from kube.kinds import LIMIT_RANGES
 from kube.metadata import NAME_LABEL
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
@@ -47,10 +47,10 @@ async def limit_range_findings(reader: ApiReader, cluster: Cluster) -> list[Chec
 
 def _with_gpu_default(item: bytes, managed: Collection[str]) -> str | None:
     """Return a LimitRange's name if it has a default for GPUs and its namespace is managed."""
-    defaults = decode_defaults(item)
-    if defaults.namespace not in managed or not defaults.names(keys.GPU_RESOURCE):
-        return None
-    return f"{defaults.namespace}/{defaults.name}"
+    limit_range = LIMIT_RANGES.decode(item)
+    namespace, name = limit_range.metadata.key
+    has_default = any(keys.GPU_RESOURCE in amounts for amounts in limit_range.container_defaults())
+    return f"{namespace}/{name}" if has_default and namespace in managed else None
 
 
 _POLICIES: Final = "policies"

@@ -16,9 +16,9 @@ from console.cluster_reading import (
     may_not_list,
     read_settings,
 )
-from console.explain.pod_documents import ContainerDefaults, decode_defaults
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
+from kube.kinds import LIMIT_RANGES, LimitRange
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.namespaces.file_policies import PoliciesError
@@ -44,7 +44,7 @@ class ClusterFacts:
     rules: DecisionSettings
     namespaces: Mapping[str, PolicyMetadata]
     """Labels and annotations of the namespaces that exist and were read, managed or not."""
-    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
+    defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     """Defaults of LimitRanges by namespace."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why a namespace could not be read, by namespace; empty unless missing rights are accepted."""
@@ -142,13 +142,13 @@ async def _namespaces(
 
 async def _defaults(
     client: KubeClient, names: Collection[str] | None
-) -> tuple[Mapping[str, list[ContainerDefaults]], list[str]]:
+) -> tuple[Mapping[str, list[LimitRange]], list[str]]:
     """Return the defaults of LimitRanges by namespace, and notes about those that could not be read.
 
     All namespaces (None) are read in one request, and many names as in `_namespaces`.
     """
-    by_name = {name: f"/api/v1/namespaces/{name}/limitranges" for name in sorted(names or ())}
-    paths = {"": "/api/v1/limitranges"} if names is None or len(names) > MOST_NAMED else by_name
+    by_name = {name: LIMIT_RANGES.path(name) for name in sorted(names or ())}
+    paths = {"": LIMIT_RANGES.path()} if names is None or len(names) > MOST_NAMED else by_name
     defaults, unread = await _limit_ranges(client, paths)
     if paths is not by_name and by_name and _MAY_NOT_LIST in unread:
         defaults, unread = await _limit_ranges(client, by_name)
@@ -161,19 +161,19 @@ async def _defaults(
 
 async def _limit_ranges(
     client: KubeClient, paths: Mapping[str, str]
-) -> tuple[Mapping[str, list[ContainerDefaults]], Mapping[str, list[str]]]:
+) -> tuple[Mapping[str, list[LimitRange]], Mapping[str, list[str]]]:
     """Return the defaults of LimitRanges by namespace, and the namespaces that were not read by reason."""
-    entries: list[ContainerDefaults] = []
+    entries: list[LimitRange] = []
     unread: defaultdict[str, list[str]] = defaultdict(list)
     for namespace, path in paths.items():
         try:
             async with client.list_objects(path) as limit_ranges:
-                entries += [decode_defaults(item) async for item in limit_ranges]
+                entries += [LIMIT_RANGES.decode(item) async for item in limit_ranges]
         except (*REQUEST_ERRORS, *MALFORMED) as error:
             is_forbidden = isinstance(error, ApiError) and error.is_forbidden
             unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
-    defaults: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)
-    for each in sorted(entries, key=lambda each: each.name):
-        if each.limits or each.requests:
-            defaults[each.namespace].append(each)
+    defaults: defaultdict[str, list[LimitRange]] = defaultdict(list)
+    for each in sorted(entries, key=lambda each: each.metadata.name):
+        if any(each.container_defaults()):
+            defaults[each.metadata.namespace].append(each)
     return defaults, unread

@@ -21,7 +21,6 @@ from console.explain.manifest_pods import (
 )
 from console.explain.manifest_sources import Location, SourceDocument
 from console.explain.pod_documents import (
-    ContainerDefaults,
     PodRequests,
     annotations_of,
     as_json,
@@ -32,7 +31,8 @@ from console.explain.pod_documents import (
 )
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
-from kai.pod import MalformedPod, Owner, PodView, decode_pod
+from kai.pod import MalformedPod, PodView, decode_pod
+from kube.kinds import FullMeta, LimitRange, ObjectOwner
 from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
 from webhook.policy.decide import Changes, Decision, skip_malformed
@@ -87,39 +87,14 @@ class ServerAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """Sentences about how the answer was got, where that was not by the pod as its controller sends it."""
 
 
-class OwnerReference(Owner):
-    """One of `metadata.ownerReferences`, with what identifies the owner."""
-
-    uid: str | None = None
-    controller: bool | None = None
+class OwnedMetadata(FullMeta, frozen=True, rename="camel"):
+    """`metadata` of an object, with its most important owner."""
 
     @property
-    def title(self) -> str:
-        """Kind and name in one line."""
-        return f"{one_line(self.kind or '', _NAME_SHOWN)} {one_line(self.name or '', _NAME_SHOWN)}"
-
-
-class OwnedMetadata(Struct):
-    """`metadata` of an object: what identifies it, its owners, and what tells its template."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    ownerReferences: list[OwnerReference] | None = None  # noqa: N815 - the name in JSON
-    creationTimestamp: str | None = None  # noqa: N815 - the same
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-    @property
-    def owner(self) -> OwnerReference | None:
+    def owner(self) -> ObjectOwner | None:
         """The controller, else the first owner; None without owners."""
-        owners = self.ownerReferences or ()
+        owners = self.owner_references
         return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
-
-    @property
-    def age_key(self) -> tuple[str, str]:
-        """A key that is larger for newer objects, and differs for those of the same second."""
-        return self.creationTimestamp or "", self.name
 
 
 _DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")
@@ -256,7 +231,7 @@ class Explainer:
     policies: Mapping[str, NamespacePolicy]
     """Policies by namespace."""
     rules: DecisionSettings
-    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
+    defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     """Defaults of LimitRanges by namespace."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""

@@ -27,7 +27,6 @@ from console.explain.explainer import (
     Explainer,
     Item,
     OwnedMetadata,
-    OwnerReference,
     UnexplainedObject,
 )
 from console.explain.manifest_pods import WORKLOADS, FoundPod
@@ -36,6 +35,7 @@ from console.explain.pod_documents import PodRequests, as_map, as_maps, as_new, 
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
+from kube.kinds import ObjectOwner
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 
@@ -43,6 +43,7 @@ MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
 _MOST_OWNERS: Final = 200_000
 """Number of objects whose owners are known; about 500 bytes of memory each."""
+_NAME_SHOWN: Final = 63
 _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
@@ -210,7 +211,7 @@ class _Group:
 
     def add_pod(self, metadata: OwnedMetadata, document: bytes) -> None:
         """Count a pod."""
-        position = self.roles.position_of(metadata.labels or {})
+        position = self.roles.position_of(metadata.labels)
         if position is None:
             self.is_untold = True
         else:
@@ -295,7 +296,7 @@ class _Reading:
         async for pod, document in self._list(_PODS):
             metadata, has_ended = pod.metadata, str(pod.read_status().get("phase")) in keys.FINISHED_PHASES
             # A mirror pod's owner is its node, which creates nothing.
-            owner = None if keys.MIRROR_POD in (metadata.annotations or {}) else metadata.owner
+            owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
             if has_ended:
                 self._left_out["pod that has ended"] += owner is None
             elif owner is None:
@@ -357,7 +358,7 @@ class _Reading:
             return False
         if key in self._tops:
             return False
-        self._tops[key] = self._tops.get((metadata.namespace, owner.uid or ""), key) if owner else key
+        self._tops[key] = self._tops.get((metadata.namespace, owner.uid), key) if owner else key
         return self._tops[key] == key
 
     def _group(self, key: ObjectKey) -> _Group | None:
@@ -368,17 +369,18 @@ class _Reading:
         return self._groups.setdefault(key, _Group())
 
     async def _explained(
-        self, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: OwnerReference | None
+        self, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: ObjectOwner | None
     ) -> list[Item]:
         await self._loop_yield.maybe_yield()
-        arguments = self.explainer, kind, metadata, document, owner.title if owner else ""
+        title = f"{one_line(owner.kind, _NAME_SHOWN)} {one_line(owner.name, _NAME_SHOWN)}" if owner else ""
+        arguments = self.explainer, kind, metadata, document, title
         if len(document) > _LONG:
             return await asyncio.to_thread(explain_object, *arguments)
         return explain_object(*arguments)
 
-    def _count(self, metadata: OwnedMetadata, owner: OwnerReference, document: bytes) -> None:
+    def _count(self, metadata: OwnedMetadata, owner: ObjectOwner, document: bytes) -> None:
         """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
-        key = metadata.namespace, owner.uid or ""
+        key = metadata.namespace, owner.uid
         top = self._tops.get(key)
         if top is not None and top not in self._groups:
             return  # the owner is left out
@@ -386,8 +388,14 @@ class _Reading:
         if group is None:
             return
         group.add_pod(metadata, document)
-        if top is None and (group.newest is None or metadata.age_key > group.newest[0].age_key):
+        if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest[0])):
             group.newest = metadata, document
+
+
+def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
+    """Return a key that is larger for newer objects, and differs for those of the same second."""
+    created = metadata.creation_timestamp
+    return created.isoformat() if created else "", metadata.name
 
 
 def _is_finished(workload: _Object) -> bool:

@@ -14,7 +14,6 @@ from service.command import UsageError
 from service.documents import (
     LOADER,
     DocumentError,
-    ParsedDocument,
     Place,
     decode_text,
     document_files,
@@ -128,13 +127,14 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
             raise DocumentError(f"{name}, line {_line(text, text.index('{{'))}: {_HELM} ({error})") from None
         raise
     documents = []
-    lines_before = counted = 0
-    for document in parsed:
-        start = text.rfind("\n", 0, document.start) + 1
-        lines_before += text.count("\n", counted, start)
-        counted = start
-        _refuse_helm(text, name, document)
-        documents.append(SourceDocument(name, document.value, text[start : document.end], lines_before))
+    for each in parsed:
+        document = SourceDocument(name, each.value, text[each.start : each.end], each.line)
+        # ConfigMaps and Secrets may hold a template as data.
+        is_data = isinstance(each.value, dict) and each.value.get("kind") in ("ConfigMap", "Secret")
+        match = None if is_data else _HELM_REFERENCE.search(document.text)
+        if match is not None:
+            raise DocumentError(f"{name}, line {each.line + _line(document.text, match.start())}: {_HELM}")
+        documents.append(document)
     return documents
 
 
@@ -148,15 +148,6 @@ def _character(match: re.Match[str]) -> str:
 
 
 _HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
-
-
-def _refuse_helm(text: str, name: str, document: ParsedDocument) -> None:
-    """Refuse a Helm template that happens to be YAML; ConfigMaps and Secrets may hold one as data."""
-    if isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret"):
-        return
-    match = _HELM_REFERENCE.search(text, document.start, document.end)
-    if match is not None:
-        raise DocumentError(f"{name}, line {_line(text, match.start())}: {_HELM}")
 
 
 def _line(text: str, index: int) -> int:

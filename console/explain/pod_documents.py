@@ -6,8 +6,7 @@ pkg/api/resource/quantity.go (UnmarshalJSON), and plugin/pkg/admission/limitrang
 webhooks (seen on Kubernetes 1.36.3). Pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from operator import add
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from msgspec.structs import astuple
 from kai import keys
 from kai.key_classes import is_written_by_kai_only
 from kai.pod import MalformedPod, PodView, decode_pod
+from kube.kinds import LimitRange
 from service.documents import DocumentError
 from service.text import counted
 from webhook.policy.checks import readable, whole_gpus
@@ -79,34 +79,7 @@ def as_json(document: Any) -> bytes:
 # --- what the API server fills in --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDefaults:
-    """The defaults of one LimitRange for every container of its namespace."""
-
-    namespace: str
-    name: str
-    limits: Mapping[str, str | int]
-    requests: Mapping[str, str | int]
-
-    def names(self, resource: str) -> bool:
-        """Whether there is a default for a resource."""
-        return resource in self.limits or resource in self.requests
-
-
-def decode_defaults(document: bytes) -> ContainerDefaults:
-    """Decode a LimitRange as the API server sends it."""
-    limit_range = as_map(msgspec.json.decode(document))
-    metadata, spec = as_map(limit_range.get("metadata")), as_map(limit_range.get("spec"))
-    limits: dict[str, str | int] = {}
-    requests: dict[str, str | int] = {}
-    for item in as_maps(spec.get("limits")):
-        if item.get("type") == "Container":
-            limits |= as_map(item.get("default"))
-            requests |= as_map(item.get("defaultRequest"))
-    return ContainerDefaults(str(metadata.get("namespace")), str(metadata.get("name")), limits, requests)
-
-
-def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -> dict[str, Any]:
+def filled_in(pod: dict[str, Any], defaults: Sequence[LimitRange] = ()) -> dict[str, Any]:
     """Return the pod with the fields that decisions read and that the API server fills in.
 
     These are the scheduler's name, requests that equal their limits, and the defaults of LimitRanges. A value
@@ -120,7 +93,7 @@ def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -
     return normalized(pod)
 
 
-def _with_amounts(container: dict[str, Any], defaults: Sequence[ContainerDefaults]) -> dict[str, Any]:
+def _with_amounts(container: dict[str, Any], defaults: Sequence[LimitRange]) -> dict[str, Any]:
     """Return a container whose missing requests equal its limits, with the defaults of LimitRanges."""
     resources = container.get("resources") or {}
     if not isinstance(resources, dict):
@@ -129,7 +102,7 @@ def _with_amounts(container: dict[str, Any], defaults: Sequence[ContainerDefault
     if limits and isinstance(limits, dict) and isinstance(requests, dict):
         resources = {**resources, "requests": {**limits, **requests}}
     for added in defaults:
-        for part, amounts in (("limits", added.limits), ("requests", added.requests)):
+        for part, amounts in zip(("limits", "requests"), added.container_defaults(), strict=True):
             given = resources.get(part)
             if amounts and (given is None or isinstance(given, dict)):
                 resources = {**resources, part: {**amounts, **(given or {})}}

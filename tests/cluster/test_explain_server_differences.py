@@ -1,11 +1,12 @@
 """`explain --server` where the cluster decides otherwise than the explanation: the differences and their causes."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from console.explain.explainer import AnswerDifference, ServerAnswer
-from console.explain.pod_documents import ContainerDefaults
+from kube.kinds import LIMIT_RANGES
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,
@@ -106,7 +107,7 @@ async def test_a_limit_range_that_gives_a_gpu(
                 return answer if answer.differences else None
 
             answer = await until(differs, "the LimitRange is known")
-            known = ContainerDefaults("asked", "gives-gpus", {GPU: "2"}, {GPU: "2"})
+            known = LIMIT_RANGES.decode(json.dumps(item))
             expected = await ask(admin.client, bare_pod("p", gpus=0), defaults=[known])
         finally:
             await admin.delete(path)

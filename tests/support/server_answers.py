@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from console.explain.explainer import ExplainedPod, Explainer, ServerAnswer
-from console.explain.pod_documents import ContainerDefaults
 from console.explain.server_dry_runs import ask_server
 from kube.client import KubeClient
+from kube.kinds import LimitRange
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     bare_pod,
@@ -31,7 +31,7 @@ def explained(
     document: Mapping[str, Any],
     *namespaces: Json,
     namespace: str = "asked",
-    defaults: Sequence[ContainerDefaults] = (),
+    defaults: Sequence[LimitRange] = (),
 ) -> ExplainedPod:
     """Return the decision about the only pod of a document, with the policies of namespaces."""
     policies = {}

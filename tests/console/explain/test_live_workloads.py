@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from console.explain.explainer import (
     ExplainedPod,
     Explainer,
     OwnedMetadata,
-    OwnerReference,
     UnexplainedObject,
 )
 from console.explain.live_workloads import LiveWorkloads, live_workloads
 from kube.client import KubeClient
+from kube.kinds import ObjectOwner
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.live_objects import (
     Json,
@@ -314,16 +315,19 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
     ]
 
 
+owner = partial(ObjectOwner, "v1", "Kind", "name")
+
+
 @pytest.mark.parametrize(
     ("references", "uid"),
     [
         ([], None),
-        ([OwnerReference(uid="a")], "a"),
-        ([OwnerReference(uid="a"), OwnerReference(uid="b", controller=True)], "b"),
-        ([OwnerReference(uid="a", controller=False), OwnerReference(uid="b")], "a"),
-        ([OwnerReference(uid=str(number)) for number in range(1000)], "0"),
+        ([owner(uid="a")], "a"),
+        ([owner(uid="a"), owner(uid="b", controller=True)], "b"),
+        ([owner(uid="a", controller=False), owner(uid="b")], "a"),
+        ([owner(uid=str(number)) for number in range(1000)], "0"),
     ],
 )
-def test_owner_of_an_object(references: list[OwnerReference], uid: str | None) -> None:
-    owner = OwnedMetadata(ownerReferences=references).owner
-    assert (owner.uid if owner else None) == uid
+def test_owner_of_an_object(references: list[ObjectOwner], uid: str | None) -> None:
+    found = OwnedMetadata("x", owner_references=references).owner
+    assert (found.uid if found else None) == uid
