@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -55,13 +54,8 @@ class _Object(Struct):
     """The parts of a listed object that tell its owners and its state."""
 
     metadata: OwnedMetadata
+    spec: Raw = Raw(b"null")
     status: Raw = Raw(b"null")
-
-    def read_status(self) -> dict[str, Any]:
-        """Return the status; empty if it cannot be read, as that of a custom resource may."""
-        with suppress(*MALFORMED):
-            return as_map(msgspec.json.decode(self.status))
-        return {}
 
 
 _decode: Final = msgspec.json.Decoder(_Object).decode
@@ -83,23 +77,17 @@ def explain_object(
         item.pop("status", None)
         items = list(explainer.explain(as_new(item) if is_pod else item))
     except (ValueError, TypeError, OverflowError, *MALFORMED) as error:
-        namespace, message = metadata.namespace or explainer.namespace, one_line(str(error))
-        unreadable = partial(UnexplainedObject, code="unreadable", message=message)
-        return [unreadable(kind=kind.kind, name=metadata.name, namespace=namespace)]
+        names = {"name": metadata.name, "namespace": metadata.namespace or explainer.namespace}
+        return [UnexplainedObject(kind=kind.kind, **names, code="unreadable", message=one_line(str(error)))]
     changed: dict[str, Any] = {"owner": owner}
     if is_pod:
         changed |= {"name": metadata.name, "is_sample": bool(owner)}  # a new pod may have no name yet
-    # The decoded pod keeps its JSON alive, a third of the memory of an item.
-    return [
-        replace(
-            each,
-            pod=replace(each.pod, **changed),
-            mutation=msgspec.structs.replace(each.mutation, pod=None),
-        )
-        if isinstance(each, ExplainedPod)
-        else each
-        for each in items
-    ]
+    for position, each in enumerate(items):
+        if isinstance(each, ExplainedPod):
+            # The decoded pod keeps its JSON alive, a third of the memory of an item.
+            mutation = msgspec.structs.replace(each.mutation, pod=None)
+            items[position] = replace(each, pod=replace(each.pod, **changed), mutation=mutation)
+    return items
 
 
 _ROLE_LABELS: Final = (
@@ -145,8 +133,12 @@ def _served(kind: str) -> ServedKind:
 
 _PODS: Final = _served("Pod")
 _JOBS: Final = _served("Job")
-_KINDS: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
-_BUILT_IN: Final = tuple(map(_served, _KINDS.split()))
+_BUILT_IN: Final = tuple(
+    map(
+        _served,
+        ["CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job", "ReplicaSet"],
+    )
+)
 """The built-in kinds that are read; owners come before what they own."""
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
@@ -163,8 +155,7 @@ _LEFT_OUT: Final = {
 """What is left out and counted, in the singular and the plural."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveWorkloads:
+class LiveWorkloads(NamedTuple):
     """What runs in a cluster, with the decisions about new pods of it."""
 
     items: Sequence[Item]
@@ -209,8 +200,7 @@ class _Group:
     newest: tuple[OwnedMetadata, bytes] | None = None
     """The newest pod of an owner that was not listed."""
 
-    def add_pod(self, metadata: OwnedMetadata, document: bytes) -> None:
-        """Count a pod."""
+    def count(self, metadata: OwnedMetadata, document: bytes) -> None:
         position = self.roles.position_of(metadata.labels)
         if position is None:
             self.is_untold = True
@@ -257,14 +247,14 @@ class _Reading:
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        left_out = {word: self._left_out[word] for word in _LEFT_OUT if self._left_out[word]}
+        left_out = [
+            counted(self._left_out[one], one, _LEFT_OUT[one]) for one in _LEFT_OUT if self._left_out[one]
+        ]
         if left_out:
-            counts = (counted(count, word, _LEFT_OUT[word]) for word, count in left_out.items())
-            yield f"left out: {', '.join(counts)}"
+            yield f"left out: {', '.join(left_out)}"
         if self._cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
-        untold = sum(group.is_untold for group in self._groups.values())
-        if untold:
+        if untold := sum(group.is_untold for group in self._groups.values()):
             workloads = counted(untold, "workload")
             yield f"the pods of {workloads} are not counted: no label tells which template they come from"
         yield from self._notes
@@ -283,33 +273,31 @@ class _Reading:
                     continue
                 if (kind == _JOBS or kind not in _BUILT_IN) and _is_finished(workload):
                     self._left_out["job that has finished"] += 1
-                elif kind.kind == "ReplicaSet" and owner and _is_scaled_to_0(document):
+                elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
                     self._left_out["ReplicaSet without replicas"] += 1
                 elif group := self._group((metadata.namespace, metadata.uid)):
                     group.items = await self._explained(kind, metadata, document, owner)
-                    group.roles = TemplateRoles.of(
-                        [item.pod for item in group.items if isinstance(item, ExplainedPod)]
-                    )
+                    pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
+                    group.roles = TemplateRoles.of(pods)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without a workload that was listed."""
         async for pod, document in self._list(_PODS):
-            metadata, has_ended = pod.metadata, str(pod.read_status().get("phase")) in keys.FINISHED_PHASES
+            metadata, has_ended = pod.metadata, str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES
             # A mirror pod's owner is its node, which creates nothing.
             owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
             if has_ended:
                 self._left_out["pod that has ended"] += owner is None
             elif owner is None:
                 if group := self._group((metadata.namespace, metadata.uid)):
-                    group.add_pod(metadata, document)
+                    group.count(metadata, document)
                     group.items = await self._explained(_PODS, metadata, document, None)
             else:
                 self._count(metadata, owner, document)
         for group in self._groups.values():
             if group.newest is not None:
-                metadata, document = group.newest
+                (metadata, document), group.newest = group.newest, None
                 group.items = await self._explained(_PODS, metadata, document, metadata.owner)
-                group.newest = None
 
     async def _operators(self) -> Iterable[ServedKind]:
         """Return the kinds of training operators that are served, each in its preferred version."""
@@ -326,7 +314,6 @@ class _Reading:
         """Yield the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
         managed = self.explainer.policies.keys() - self.explainer.rules.excluded_namespaces
         for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
-            place = f"in namespace {namespace}" if namespace else "in all namespaces"
             path = kind.path_in(namespace) if namespace else kind.path
             try:
                 async with self.client.list_objects(path) as objects:
@@ -344,10 +331,10 @@ class _Reading:
                 if isinstance(error, ApiError) and error.is_not_found:
                     continue  # the API server does not serve the kind
                 self._incomplete.add((kind.resource, namespace))
-                if isinstance(error, ApiError) and error.is_forbidden:
-                    self._notes[f"you may not list {kind.name} {place}"] = None
-                else:
-                    self._notes[f"not all {kind.name} {place} were read: {one_line(str(error))}"] = None
+                what = f"{kind.name} in {f'namespace {namespace}' if namespace else 'all namespaces'}"
+                is_forbidden = isinstance(error, ApiError) and error.is_forbidden
+                note = f"not all {what} were read: {one_line(str(error))}"
+                self._notes[f"you may not list {what}" if is_forbidden else note] = None
 
     def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
@@ -387,7 +374,7 @@ class _Reading:
         group = self._group(top or key)
         if group is None:
             return
-        group.add_pod(metadata, document)
+        group.count(metadata, document)
         if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest[0])):
             group.newest = metadata, document
 
@@ -399,11 +386,12 @@ def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
 
 
 def _is_finished(workload: _Object) -> bool:
-    conditions = as_maps(workload.read_status().get("conditions"))
+    conditions = as_maps(_map(workload.status).get("conditions"))
     return any(each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions)
 
 
-def _is_scaled_to_0(document: bytes) -> bool:
+def _map(part: Raw) -> dict[str, Any]:
+    """Return a map; empty for a part that cannot be read, as the status of a custom resource may be."""
     with suppress(*MALFORMED):
-        return bool(as_map(_decode_document(document).get("spec")).get("replicas") == 0)
-    return False
+        return as_map(msgspec.json.decode(part))
+    return {}
