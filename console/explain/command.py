@@ -9,16 +9,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
-from console.explain.formats import as_json_text, as_patch, as_table, sums
 from console.explain.manifest_pods import makes_no_pods
 from console.explain.manifest_sources import SourceDocument, read_manifests
 from console.explain.pod_documents import as_map, texts
 from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
-from console.explain.text import as_text, namespace_lines, unadmitted_sentence
+from console.explain.text import (
+    as_json_text,
+    as_patch,
+    as_table,
+    as_text,
+    namespace_lines,
+    sums,
+    unadmitted_sentence,
+)
 from kai import keys
 from service.command import (
     UNUSABLE,
@@ -168,7 +175,8 @@ def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
     live, server, policies = arguments.live, arguments.server, arguments.policies
     needs_cluster = server or live
     names_cluster = arguments.kubeconfig is not None or arguments.context is not None
-    is_default = policies is None and (names_cluster or (not edits and _has_kubeconfig()))
+    has_kubeconfig = "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
+    is_default = policies is None and (names_cluster or (not edits and has_kubeconfig))
     has_files = policies not in (None, CLUSTER)
     no_patch = f"{'--live' if live else '--server'} has no output patch; allowed: table, text, json"
     for is_wrong, problem in (
@@ -192,10 +200,6 @@ def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
         if is_wrong:
             raise UsageError(problem)
     return needs_cluster or is_default or policies == CLUSTER
-
-
-def _has_kubeconfig() -> bool:
-    return "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,17 +262,17 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         namespace = arguments.namespace or access.namespace
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
-    is_named = arguments.namespace is not None
-    is_everywhere = arguments.all_namespaces
+    is_named, is_everywhere = arguments.namespace is not None, arguments.all_namespaces
     files = arguments.filename
     manifests = read_manifests(files, recursive=arguments.recursive) if files else []
+    used, created = _namespaces_of(manifests, namespace)
+    if is_named or edits or arguments.live:
+        used.add(namespace)
     async with KubeClient(access) as client:
-        created = _created_namespaces(manifests)
-        used = {namespace} if is_named or edits or arguments.live else set()
         facts = await read_facts(
             client,
             parse_decision_options(arguments),
-            names=None if is_everywhere else used | _used_namespaces(manifests, namespace),
+            names=None if is_everywhere else used,
             created=created,
             settings_namespace=arguments.settings_namespace,
             accepts_unread=arguments.server,
@@ -283,14 +287,11 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         if arguments.live:
             gc.disable()  # with many workloads in memory, a collection takes most of a second
             try:
-                live = await live_workloads(
-                    client, explainer, namespaces=None if is_everywhere else [namespace]
-                )
+                items, more = await live_workloads(client, explainer, None if is_everywhere else [namespace])
             finally:
                 gc.freeze()  # what was read stays until the end, so no collection needs to look at it
                 gc.enable()
-            items = live.items
-            notes += live.notes
+            notes += more
         else:
             items = list(explain(manifests, explainer))
             if arguments.server:
@@ -299,31 +300,24 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
     return Answer(items=items, policies=policies, named=named, notes=notes)
 
 
-def _objects(documents: Iterable[SourceDocument]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield each object of the manifests that has metadata, and its metadata."""
+def _namespaces_of(
+    documents: Iterable[SourceDocument], namespace: str
+) -> tuple[set[str], dict[str, PolicyMetadata]]:
+    """Return the namespaces of objects that may have pods, and those that the manifests create, by name.
+
+    `namespace` is that of objects that name none.
+    """
+    used, created = set(), {}
     for value in flatten_lists(document.value for document in documents):
-        if isinstance(as_map(value).get("metadata"), dict):
-            yield value, value["metadata"]
-
-
-def _used_namespaces(documents: Iterable[SourceDocument], namespace: str) -> set[str]:
-    """Return the namespaces of the objects that may have pods, `namespace` for those that name none."""
-    return {
-        str(metadata.get("namespace") or namespace)
-        for value, metadata in _objects(documents)
-        if not makes_no_pods(str(value.get("apiVersion") or ""), str(value.get("kind") or ""))
-    }
-
-
-def _created_namespaces(documents: Iterable[SourceDocument]) -> dict[str, PolicyMetadata]:
-    """Return the labels and annotations of the namespaces that the manifests create, by name."""
-    return {
-        str(metadata.get("name")): PolicyMetadata.select(
-            texts(metadata.get("labels")), texts(metadata.get("annotations"))
-        )
-        for value, metadata in _objects(documents)
-        if value.get("kind") == "Namespace"
-    }
+        metadata = as_map(value).get("metadata")
+        if not isinstance(metadata, dict):
+            continue
+        if not makes_no_pods(str(value.get("apiVersion") or ""), str(value.get("kind") or "")):
+            used.add(str(metadata.get("namespace") or namespace))
+        if value.get("kind") == "Namespace":
+            labels, annotations = texts(metadata.get("labels")), texts(metadata.get("annotations"))
+            created[str(metadata.get("name"))] = PolicyMetadata.select(labels, annotations)
+    return used, created
 
 
 def _print(arguments: argparse.Namespace, answer: Answer) -> None:

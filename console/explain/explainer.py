@@ -35,7 +35,7 @@ from kai.pod import MalformedPod, PodView, decode_pod
 from kube.kinds import FullMeta, LimitRange, ObjectOwner
 from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
-from webhook.policy.decide import Changes, Decision, skip_malformed
+from webhook.policy.decide import Decision, skip_malformed
 from webhook.policy.decide_share import GpuKey, has_policy_share
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
@@ -43,6 +43,7 @@ from webhook.policy.patch import Mutation, Operation, apply_to_document, mutate,
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.verify import Requester, Verification, verify
 
+_DAEMON_SET_CONTROLLER: Final = "system:serviceaccount:kube-system:daemon-set-controller"
 _NAME_SHOWN: Final = 63
 _UNKNOWN: Final = "pods-not-predictable"
 RBAC: Final = "RBAC"
@@ -97,10 +98,6 @@ class OwnedMetadata(FullMeta, frozen=True, rename="camel"):
         return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
 
 
-_DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")
-_USER: Final = Requester("")
-
-
 class EarlierChange(Struct, frozen=True, rename="camel"):
     """The change that the webhook made to a live pod at its creation, as the pod's annotations tell it."""
 
@@ -146,8 +143,16 @@ class ExplainedPod:
         """The patch of the pod or template as written; mode observe does not send it."""
         if not self.mutation.planned:
             return ()
-        pod = _decoded(self.pod.template)
-        return tuple(operations(_without_filled_in(self.mutation.decision.changes, pod), pod))
+        changes, pod = self.mutation.decision.changes, _decoded(self.pod.template)
+
+        def is_written(key: GpuKey) -> bool:
+            """Whether the key is the template's; the API server fills in others, which cannot be removed."""
+            containers = pod.containers if key.containers == "containers" else pod.init_containers
+            container = containers[key.index]
+            return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
+
+        written = tuple(filter(is_written, changes.removed_gpu_keys))
+        return tuple(operations(structs.replace(changes, removed_gpu_keys=written), pod))
 
     @property
     def sent(self) -> Sequence[Operation]:
@@ -178,7 +183,7 @@ class ExplainedPod:
         return self.mutation.decision.reason is not Reason.POLICY_UNKNOWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UnexplainedObject:
     """An object of a manifest about whose pods nothing can be said, or only a part."""
 
@@ -296,15 +301,19 @@ class Explainer:
             mutation = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
         else:
             mutation = mutate(policy, as_json(received), self.rules)
-        problem = _problem_of_template(pod)
-        if mutation.planned and problem is not None:
-            mutation = Mutation(decision=skip_malformed(problem))
+        problem: MalformedPod | None = None
+        try:
+            _decoded(pod.template)
+        except MalformedPod as error:
+            # The API server cannot read the pod or template as written. The pod as created may be readable
+            # all the same: a controller replaces fields such as the namespace.
+            problem = error
+            mutation = Mutation(decision=skip_malformed(error)) if mutation.planned else mutation
         after = apply_to_document(mutation.sent, received)
         # LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
-        again = filled_in(dict(after), defaults) if defaults else after
-        if again != after:
+        if defaults and (again := filled_in(dict(after), defaults)) != after:
             after = apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
-        requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
+        requester = Requester(_DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else "")
         try:
             if problem is not None:
                 raise problem
@@ -341,31 +350,8 @@ def _earlier_change(
     return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
 
 
-def _without_filled_in(changes: Changes, pod: PodView) -> Changes:
-    """Return the changes without GPU keys that the API server filled in, so that they apply to a template."""
-
-    def is_written(key: GpuKey) -> bool:
-        containers = pod.containers if key.containers == "containers" else pod.init_containers
-        container = containers[key.index]
-        return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
-
-    return structs.replace(changes, removed_gpu_keys=tuple(filter(is_written, changes.removed_gpu_keys)))
-
-
 def _decoded(pod: Mapping[str, object]) -> PodView:
     return decode_pod(as_json(normalized(dict(pod))))
-
-
-def _problem_of_template(pod: FoundPod) -> MalformedPod | None:
-    """Return why the API server cannot read the pod or template as written; None if it can.
-
-    The pod as created may be readable all the same: a controller replaces fields such as the namespace.
-    """
-    try:
-        _decoded(pod.template)
-    except MalformedPod as error:
-        return error
-    return None
 
 
 def _owner_warnings(
@@ -375,12 +361,8 @@ def _owner_warnings(
 
     KAI's pod grouper prefers it to the pod's (default_grouper.go, all releases).
     """
-    if policy is None or not pod.path:
-        return
-    owner_queue = pod.outer_labels.get(keys.QUEUE_LABEL)
-    if owner_queue is None:
-        return
+    owner_queue = pod.outer_labels.get(keys.QUEUE_LABEL) if policy and pod.path else None
     queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)
-    if owner_queue != queue:
+    if owner_queue not in (None, queue):
         details = {"owner": pod.kind, "queue": quoted(owner_queue), "pods": quoted(queue)}
         yield Finding(Reason.OWNER_QUEUE, details)

@@ -77,8 +77,8 @@ def explain_object(
         item.pop("status", None)
         items = list(explainer.explain(as_new(item) if is_pod else item))
     except (ValueError, TypeError, OverflowError, *MALFORMED) as error:
-        names = {"name": metadata.name, "namespace": metadata.namespace or explainer.namespace}
-        return [UnexplainedObject(kind=kind.kind, **names, code="unreadable", message=one_line(str(error)))]
+        namespace, message = metadata.namespace or explainer.namespace, one_line(str(error))
+        return [UnexplainedObject(kind.kind, metadata.name, namespace, "unreadable", message)]
     changed: dict[str, Any] = {"owner": owner}
     if is_pod:
         changed |= {"name": metadata.name, "is_sample": bool(owner)}  # a new pod may have no name yet
@@ -165,7 +165,7 @@ class LiveWorkloads(NamedTuple):
 
 
 async def live_workloads(
-    client: KubeClient, explainer: Explainer, *, namespaces: Collection[str] | None
+    client: KubeClient, explainer: Explainer, namespaces: Collection[str] | None
 ) -> LiveWorkloads:
     """Explain the workloads and pods that exist in a cluster, with the caller's rights.
 

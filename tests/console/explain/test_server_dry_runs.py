@@ -19,10 +19,9 @@ from console.explain.explainer import (
     Explainer,
     ServerAnswer,
 )
-from console.explain.formats import as_table, sums
 from console.explain.policy_edits import NamespaceEdits, Policies
 from console.explain.server_dry_runs import pod_to_create, read_refusal
-from console.explain.text import as_text
+from console.explain.text import as_table, as_text, sums
 from kube.client import KubeClient
 from tests.console.explain.test_table import named
 from tests.support.api_server import ApiServer, refuses, says
