@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ from webhook.policy.verify import Requester, Verification, verify
 
 _DAEMON_SET_CONTROLLER: Final = "system:serviceaccount:kube-system:daemon-set-controller"
 _NAME_SHOWN: Final = 63
+_MOST_PATHS: Final = 5
 _UNKNOWN: Final = "pods-not-predictable"
 RBAC: Final = "RBAC"
 """The author of a refusal because the right to create pods is missing."""
@@ -281,7 +283,7 @@ class Explainer:
             message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
             yield unexplained(code="kustomize-file", message=message)
         elif workload_kind(api_version, kind) is None:
-            paths = gpu_requests(document, pods, place)
+            paths = list(islice(gpu_requests(document, {pod.place for pod in pods}, place), _MOST_PATHS))
             message = "its controller may create pods, which cannot be predicted from the manifest"
             if paths:
                 listed = "; ".join(one_line(path, 120) for path in paths)

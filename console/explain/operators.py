@@ -57,22 +57,6 @@ def job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     return labels
 
 
-def added_labels(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels that the controller of a built-in kind adds to a pod of a workload's `spec`."""
-    match kind:
-        case "Deployment":
-            return {"pod-template-hash": HASH}
-        case "DaemonSet":
-            return {"controller-revision-hash": HASH, "pod-template-generation": "1"}
-        case "StatefulSet":
-            return stateful_set_labels(name, spec)
-        case "Job":
-            return job_labels(name, spec)
-        case "CronJob":  # the number of its Job is a stand-in
-            return job_labels(f"{name}-0", as_map(as_map(spec.get("jobTemplate")).get("spec")))
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
     """What a controller adds to a pod of a template."""

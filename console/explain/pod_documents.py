@@ -22,8 +22,6 @@ from service.documents import DocumentError
 from service.text import counted
 from webhook.policy.checks import readable, whole_gpus
 
-# --- parts of a document -----------------------------------------------------------------------------------
-
 
 def as_map(value: Any) -> dict[str, Any]:
     """Return a map as it is; empty for another value."""
@@ -118,35 +116,26 @@ def normalized(pod: dict[str, Any]) -> dict[str, Any]:
     written = dict(pod)
     metadata = pod.get("metadata")
     if isinstance(metadata, dict):
-        parts = ("labels", "annotations")
-        written["metadata"] = metadata | {part: _sorted(metadata[part]) for part in parts if part in metadata}
+        written["metadata"] = metadata | _sorted_parts(metadata, ("labels", "annotations"))
     if "spec" in pod:
         written["spec"] = with_containers(pod["spec"], _normalized_container)
     return written
 
 
-def _sorted(entries: Any) -> Any:
-    """Return a map in the order in which Go writes it: by the bytes of its keys, which is by code points."""
-    return (
-        dict(sorted(entries.items(), key=lambda each: str(each[0]))) if isinstance(entries, dict) else entries
-    )
+def _sorted_parts(parent: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    """Return maps in the order in which Go writes them: by the bytes of the keys, which is by code points."""
+    maps = {part: parent[part] for part in parts if isinstance(parent.get(part), dict)}
+    return {part: dict(sorted(each.items(), key=lambda entry: str(entry[0]))) for part, each in maps.items()}
 
 
 def _normalized_container(container: dict[str, Any]) -> dict[str, Any]:
     written = container | ({"name": ""} if container.get("name", "") is None else {})
     resources = as_map(written.get("resources"))
-    amounts = {
-        kind: _sorted({name: _amount(amount) for name, amount in resources[kind].items()})
-        for kind in ("limits", "requests")
-        if isinstance(resources.get(kind), dict)
-    }
+    amounts = _sorted_parts(resources, ("limits", "requests"))
+    for part in amounts.values():
+        for name, amount in part.items():
+            part[name] = "0" if amount is None else amount.strip() if isinstance(amount, str) else amount
     return {**written, "resources": resources | amounts} if amounts else written
-
-
-def _amount(amount: Any) -> Any:
-    if amount is None:
-        return "0"
-    return amount.strip() if isinstance(amount, str) else amount
 
 
 # --- a live pod as a new one -------------------------------------------------------------------------------
@@ -176,13 +165,11 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     created: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
     for part in ("labels", "annotations"):
-        if isinstance(created.get(part), dict):
-            entries = created[part].items()
-            created[part] = {
-                key: text for key, text in entries if key != _APPLIED and not is_written_by_kai_only(key)
-            }
-    prefix, name = created.get("generateName"), created.get("name")
-    if prefix and isinstance(prefix, str) and str(name).startswith(prefix):
+        if isinstance(entries := created.get(part), dict):
+            own = (key for key in entries if key != _APPLIED and not is_written_by_kai_only(key))
+            created[part] = {key: entries[key] for key in own}
+    prefix = created.get("generateName")
+    if prefix and isinstance(prefix, str) and str(created.get("name")).startswith(prefix):
         del created["name"]
     new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED}
     if "nodeName" in spec and any(

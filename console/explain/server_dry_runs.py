@@ -58,7 +58,8 @@ async def ask_server(client: KubeClient, items: Sequence[Item]) -> list[Item]:
 
 async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
     if not is_dns_label(item.namespace):
-        return _no_answer(f"{quoted(item.namespace)} is not a name of a namespace")
+        problem = f"{quoted(item.namespace)} is not a name of a namespace"
+        return ServerAnswer(is_admitted=None, problem=problem)
     sent, notes = pod_to_create(item), []
     try:
         response = await _create(client, item.namespace, sent)
@@ -72,7 +73,7 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
         answer = _refused(item, response) if response.status >= 300 else _admitted(item, sent, response)
         return replace(answer, warnings=response.warnings, notes=notes)
     except (Unreachable, AccessError, *MALFORMED) as error:
-        return _no_answer(one_line(str(error)))
+        return ServerAnswer(is_admitted=None, problem=one_line(str(error)))
 
 
 def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
@@ -88,10 +89,6 @@ def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
 async def _create(client: KubeClient, namespace: str, pod: Json) -> AnyResponse:
     path, body = f"/api/v1/namespaces/{namespace}/pods", msgspec.json.encode(pod)
     return await client.create_by_dry_run(path, body, field_manager=_FIELD_MANAGER, seconds=_SECONDS)
-
-
-def _no_answer(problem: str) -> ServerAnswer:
-    return ServerAnswer(is_admitted=None, problem=problem)
 
 
 def _admitted(item: ExplainedPod, sent: Json, response: AnyResponse) -> ServerAnswer:
@@ -132,13 +129,13 @@ def written_fields(pod: Json) -> dict[str, str]:
     """Return the values of a pod that kaishare decides, by a name for people."""
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     labels, annotations = as_map(metadata.get("labels")), as_map(metadata.get("annotations"))
-    fields = {"spec.schedulerName": _text(spec.get("schedulerName") or keys.DEFAULT_SCHEDULER)}
-    fields |= {f"label {key}": _text(labels[key]) for key in _LABELS if key in labels}
-    fields |= {
-        f"annotation {one_line(key)}": _text(value)
-        for key, value in annotations.items()
-        if key in _ANNOTATIONS or key.startswith(PREFIX)
-    }
+    written: dict[str, Any] = {"spec.schedulerName": spec.get("schedulerName") or keys.DEFAULT_SCHEDULER}
+    written |= {f"label {key}": labels[key] for key in _LABELS if key in labels}
+    for key, value in annotations.items():
+        if key in _ANNOTATIONS or key.startswith(PREFIX):
+            written[f"annotation {one_line(key)}"] = value
+    # The API server stores the null of a label or annotation as an empty text.
+    fields = {field: "" if value is None else one_line(str(value)) for field, value in written.items()}
     for group, kind in (("initContainers", "init container"), ("containers", "container")):
         for number, each in enumerate(as_list(spec.get(group)), 1):
             container = as_map(each)
@@ -151,11 +148,6 @@ def written_fields(pod: Json) -> dict[str, str]:
     if TOLERATION in as_list(spec.get("tolerations")):
         fields[f"toleration {keys.GPU_TAINT}"] = "Exists"
     return fields
-
-
-def _text(value: Any) -> str:
-    """Return the value of a label or annotation; the API server stores null as an empty text."""
-    return "" if value is None else one_line(str(value))
 
 
 def _amount(text: str | None) -> object:

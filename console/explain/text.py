@@ -128,30 +128,23 @@ def hints(item: ExplainedPod) -> list[Finding]:
 
 def source_sentence(item: ExplainedPod) -> str:
     """Describe what decided the share; empty if the pod gets none."""
-    decision = item.mutation.decision
-    size = decision.size
-    match decision.source:
-        case Source.OWN_SHARE if not _earlier_reason(item):
-            return "the pod's own share"
-        case Source.SIZE_LABEL if size is not None:
-            return f"the pod's label kaishare.dev/size: {size.name}"
-        case Source.SIZE_SELECTOR if size is not None and size.selector is not None:
-            return f"the selector of size {size.name}: {printable(size.selector.text)}"
-        case Source.DEFAULT_SHARE:
-            return "the namespace's default share"
-    return ""
+    source, size = item.mutation.decision.source, item.mutation.decision.size
+    if source is Source.SIZE_LABEL and size:
+        return f"the pod's label kaishare.dev/size: {size.name}"
+    if source is Source.SIZE_SELECTOR and size and size.selector:
+        return f"the selector of size {size.name}: {printable(size.selector.text)}"
+    if source is Source.DEFAULT_SHARE:
+        return "the namespace's default share"
+    return "the pod's own share" if source is Source.OWN_SHARE and not _earlier_reason(item) else ""
 
 
 def server_word(item: ExplainedPod) -> str:
     """Return what the API server answered, in one or two words; empty if it was not asked."""
-    answer = item.server
-    if answer is None:
+    if item.server is None:
         return ""
-    if answer.is_admitted is None:
-        return "no answer"
-    if not answer.is_admitted:
-        return "refused"
-    return "different" if answer.differences and item.is_decided else "admitted"
+    is_different = item.server.is_admitted and item.server.differences and item.is_decided
+    word = {None: "no answer", True: "admitted", False: "refused"}[item.server.is_admitted]
+    return "different" if is_different else word
 
 
 def server_sentences(item: ExplainedPod) -> Iterator[str]:
@@ -186,7 +179,12 @@ def notes(item: ExplainedPod) -> Iterator[str]:
             f"changed at its creation ({one_line(earlier.reason, 40)});"
             " a new pod may get something else, because the policy or the pod has changed since"
         )
-    if not item.pod.has_known_labels and item.policy is not None and item.policy.sizes.selecting:
+    if (
+        item.pod.path
+        and item.pod.additions is None
+        and item.policy is not None
+        and item.policy.sizes.selecting
+    ):
         yield (
             f"the controller of this {one_line(item.pod.kind)} may add labels, which the selectors of sizes"
             " see and explain does not"
@@ -394,8 +392,8 @@ def _pod_fields(item: ExplainedPod, invalid: LabelProblems | None) -> dict[str, 
         "size": decision.size.name if decision.size else None,
         "sizeSelector": selector.text if selector and decision.source is Source.SIZE_SELECTOR else None,
         "atCreation": earlier and to_builtins(earlier),
-        "denials": [_finding(denial) for denial in item.verdict.denials] if item.verdict else [],
-        "warnings": [_finding(warning) for warning in item.warnings],
+        "denials": list(map(_finding, item.verdict.denials if item.verdict else ())),
+        "warnings": list(map(_finding, item.warnings)),
         "policyProblems": [
             {"label": problem.label, "value": problem.value, "message": str(problem)}
             for problem in (invalid.first if invalid else ())
