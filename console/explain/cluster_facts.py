@@ -4,7 +4,7 @@ Namespaces are read by name, so that a caller who may see a single namespace get
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,7 +45,6 @@ class ClusterFacts:
     namespaces: Mapping[str, PolicyMetadata]
     """Labels and annotations of the namespaces that exist and were read, managed or not."""
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    """Defaults of LimitRanges by namespace."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why a namespace could not be read, by namespace; empty unless missing rights are accepted."""
     notes: Sequence[str] = ()
@@ -147,11 +146,10 @@ async def _defaults(
 
     All namespaces (None) are read in one request, and many names as in `_namespaces`.
     """
-    by_name = {name: LIMIT_RANGES.path(name) for name in sorted(names or ())}
-    paths = {"": LIMIT_RANGES.path()} if names is None or len(names) > MOST_NAMED else by_name
-    defaults, unread = await _limit_ranges(client, paths)
-    if paths is not by_name and by_name and _MAY_NOT_LIST in unread:
-        defaults, unread = await _limit_ranges(client, by_name)
+    in_all = names is None or len(names) > MOST_NAMED
+    defaults, unread = await _limit_ranges(client, [""] if in_all else sorted(names or ()))
+    if in_all and names and _MAY_NOT_LIST in unread:
+        defaults, unread = await _limit_ranges(client, sorted(names))
     notes = []
     for reason, places in unread.items():
         of = "" if places == [""] else f" of namespace{'s' if len(places) > 1 else ''} {listed(places)}"
@@ -160,14 +158,14 @@ async def _defaults(
 
 
 async def _limit_ranges(
-    client: KubeClient, paths: Mapping[str, str]
+    client: KubeClient, namespaces: Iterable[str]
 ) -> tuple[Mapping[str, list[LimitRange]], Mapping[str, list[str]]]:
     """Return the defaults of LimitRanges by namespace, and the namespaces that were not read by reason."""
     entries: list[LimitRange] = []
     unread: defaultdict[str, list[str]] = defaultdict(list)
-    for namespace, path in paths.items():
+    for namespace in namespaces:
         try:
-            async with client.list_objects(path) as limit_ranges:
+            async with client.list_objects(LIMIT_RANGES.path(namespace)) as limit_ranges:
                 entries += [LIMIT_RANGES.decode(item) async for item in limit_ranges]
         except (*REQUEST_ERRORS, *MALFORMED) as error:
             is_forbidden = isinstance(error, ApiError) and error.is_forbidden

@@ -73,17 +73,14 @@ class ServerAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     is_admitted: bool | None
     """None if there is no answer; then `problem` has the reason."""
     problem: str = ""
-    """Why there is no answer; empty if there is one."""
     refused_by: str = ""
     """What refused the pod, such as `quota gpu-quota`; empty if it is admitted, or if this is not known."""
     refusal: str = ""
     """The API server's whole message; empty if the pod is admitted."""
     warnings: Sequence[str] = ()
-    """The warnings to the pod's author, word for word."""
     fields: Mapping[str, str] = {}
     """What was admitted in the fields that kaishare writes, such as `annotation gpu-fraction`."""
     differences: Sequence[AnswerDifference] = ()
-    """What kaishare decides and the cluster answered differently."""
     causes: Sequence[str] = ()
     """Sentences: the causes of the differences and of a refusal, as far as they are known."""
     notes: Sequence[str] = ()
@@ -196,7 +193,6 @@ class UnexplainedObject:
     """`no-pods`, `pods-not-predictable`, `kustomize-file`, or `unreadable` for an object of a cluster."""
     message: str
     place: Place = ()
-    """Place of the object in its document."""
     location: Location | None = None
     """None for an object of a cluster."""
     gpu_requests: Sequence[str] = field(default_factory=list)
@@ -236,10 +232,8 @@ class Explainer:
     namespace: str
     """The namespace of objects that name none."""
     policies: Mapping[str, NamespacePolicy]
-    """Policies by namespace."""
     rules: DecisionSettings
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    """Defaults of LimitRanges by namespace."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
 

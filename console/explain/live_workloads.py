@@ -105,9 +105,8 @@ class TemplateRoles:
 
     label: str = ""
     positions: Mapping[str, int] = field(default_factory=dict)
-    """Position of the template by the label's value."""
     otherwise: int | None = 0
-    """Position of the template for other values; None if there is none."""
+    """Position of the template for other values of the label; None if there is none."""
 
     @classmethod
     def of(cls, templates: Sequence[FoundPod]) -> "TemplateRoles":
@@ -161,7 +160,6 @@ class LiveWorkloads(NamedTuple):
     items: Sequence[Item]
     """By namespace and title. `running` is None for a template whose pods could not all be counted."""
     notes: Sequence[str] = ()
-    """What was not read or is left out, one line each."""
 
 
 async def live_workloads(
@@ -225,7 +223,6 @@ class _Reading:
     _left_out: Counter[str] = field(default_factory=Counter)
     _notes: dict[str, None] = field(default_factory=dict)
     _unreadable: Counter[str] = field(default_factory=Counter)
-    """Number of objects that cannot be decoded, by kind."""
     _unmanaged: set[str] = field(default_factory=set)
     """Namespaces with objects that are not kept."""
     _incomplete: set[tuple[str, str]] = field(default_factory=set)

@@ -142,10 +142,9 @@ class FoundPod:
     """A pod or pod template of a manifest."""
 
     kind: str
-    """Kind of the innermost object that contains the template."""
     api_version: str
-    """apiVersion of the same object."""
     name: str
+    """Of the innermost object that contains the template."""
     namespace: str
     """Namespace of the outermost object; empty if there is none."""
     outer_labels: Mapping[str, str]

@@ -77,19 +77,15 @@ class _Workload:
 
     name: str
     namespace: str
-    version: str
-    """apiVersion."""
+    api_version: str
     spec: Mapping[str, Any]
     path: Place
-    """Place of the template in the workload."""
 
 
 def additions_of(holder: Mapping[str, Any], path: Place) -> Additions | None:
     """Return what the controller of a workload adds to the pods of a template; None if it is not known."""
-    api_version, kind = holder.get("apiVersion"), holder.get("kind")
-    if not isinstance(api_version, str) or not isinstance(kind, str):
-        return None
-    additions = OPERATORS.get((group_of(api_version), kind))
+    api_version = str(holder.get("apiVersion"))
+    additions = OPERATORS.get((group_of(api_version), str(holder.get("kind"))))
     if additions is None:
         return None
     metadata = as_map(holder.get("metadata"))
@@ -147,7 +143,6 @@ class _Replicas:
     kind: str
     """Type of the template, such as `Worker`."""
     counts: Mapping[str, int]
-    """Replicas by type."""
 
     @property
     def total(self) -> int:
@@ -195,23 +190,17 @@ def _training_job(
 
 def _py_torch_job(replicas: _Replicas) -> Additions:
     spec = replicas.job.spec
-    variables = {}
-    has_master = "Master" in replicas.counts
-    if has_master:
-        processes = str(spec.get("nprocPerNode") or "")
-        is_number = processes.isascii() and processes.isdigit() and len(processes) < 10
-        variables = replicas.world(int(processes) if is_number else 1)
-    elastic = spec.get("elasticPolicy")
-    variables["PET_NNODES"] = str(replicas.total)
-    if isinstance(elastic, dict):
+    has_master, nodes = "Master" in replicas.counts, str(replicas.total)
+    processes = str(spec.get("nprocPerNode") or "")
+    is_number = processes.isascii() and processes.isdigit() and len(processes) < 10
+    variables = replicas.world(int(processes) if is_number else 1) if has_master else {}
+    if isinstance(elastic := spec.get("elasticPolicy"), dict):
         workers = replicas.counts.get("Worker", 1)
         fewest, most = elastic.get("minReplicas"), elastic.get("maxReplicas")
-        span = _count(fewest, _count(most, workers)), _count(most, _count(fewest, workers))
-        variables["PET_NNODES"] = "{}:{}".format(*span)
+        nodes = f"{_count(fewest, _count(most, workers))}:{_count(most, _count(fewest, workers))}"
     is_master = replicas.kind == ("Master" if has_master else "Worker")
-    return Additions(
-        labels=replicas.labels("pytorchjob-controller", is_master=is_master), variables=variables
-    )
+    labels = replicas.labels("pytorchjob-controller", is_master=is_master)
+    return Additions(labels=labels, variables={**variables, "PET_NNODES": nodes})
 
 
 def _tf_job(replicas: _Replicas) -> Additions:
@@ -250,7 +239,7 @@ def _paddle_job(replicas: _Replicas) -> Additions:
 
 def _mpi_job(replicas: _Replicas) -> Additions:
     job, is_launcher = replicas.job, replicas.kind == "Launcher"
-    if not job.version.endswith("/v2beta1"):
+    if not job.api_version.endswith("/v2beta1"):
         labels = replicas.labels("mpijob-controller", is_master=is_launcher)
         if is_launcher:
             del labels[f"{_TRAINING}/replica-index"]

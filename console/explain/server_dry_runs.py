@@ -37,8 +37,6 @@ from webhook.registration.configurations import VALIDATE_PODS
 _AT_ONCE: Final = 8
 _SECONDS: Final = 30.0
 """Longest time for one pod. A webhook may take 30 s, and the API server calls several."""
-_FIELD_MANAGER: Final = "kaishare-explain"
-_LONGEST_REFUSAL: Final = 16384  # characters
 
 Json = Mapping[str, Any]
 
@@ -88,7 +86,7 @@ def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
 
 async def _create(client: KubeClient, namespace: str, pod: Json) -> AnyResponse:
     path, body = f"/api/v1/namespaces/{namespace}/pods", msgspec.json.encode(pod)
-    return await client.create_by_dry_run(path, body, field_manager=_FIELD_MANAGER, seconds=_SECONDS)
+    return await client.create_by_dry_run(path, body, field_manager="kaishare-explain", seconds=_SECONDS)
 
 
 def _admitted(item: ExplainedPod, sent: Json, response: AnyResponse) -> ServerAnswer:
@@ -170,7 +168,7 @@ def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[An
 
 
 def _predicted_verdict(item: ExplainedPod) -> str:
-    if item.verdict is not None and not item.verdict.is_allowed:
+    if item.verdict is not None and item.is_denied:
         return f"denied: {item.verdict.message}"
     if item.verdict is None and item.mutation.decision.reason is Reason.MALFORMED_POD:
         return f"refused: {item.mutation.decision.finding.sentence}"
@@ -225,15 +223,10 @@ def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
 
 # --- refusals ----------------------------------------------------------------------------------------------
 
-_NAME_TAKEN: Final = "AlreadyExists"
 _INTERNAL: Final = "Internal error occurred: "
-_NO_RIGHT: Final = 'pods is forbidden: User "'
-_NO_CALL: Final = "failed calling webhook "
 _FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
 _MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
-_RATIO: Final = "max limit to request ratio per "
-_SERVER: Final = "the API server"
 _VALIDATING: Final = f"webhook {VALIDATE_PODS}"
 """The author of kaishare's own denials."""
 _NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
@@ -273,10 +266,9 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
 
     A webhook chooses the status of its denials. Reason and message are those of the Status object.
     """
-    if message.startswith(_NO_RIGHT):
+    if message.startswith('pods is forbidden: User "'):
         return RBAC, f"you may not create pods in namespace {namespace}"
-    match = _NO_DRY_RUN.match(message)
-    if match:
+    if match := _NO_DRY_RUN.match(message):
         author = f"webhook {match[1]}"
         return author, f"{author} does not support dry runs, so no pod can be tried"
     text = message.removeprefix(_INTERNAL)
@@ -285,18 +277,20 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
     for form, author in _AUTHORS.items():
         if match := re.match(form, text):
             return author.format(*match.groups()), ""
-    if text.partition(" ")[2].startswith(_RATIO):  # after the resource's name (limitranger/admission.go)
+    if text.partition(" ")[2].startswith(
+        "max limit to request ratio per "
+    ):  # after the resource's name (limitranger/admission.go)
         return "a LimitRange", ""
     if _MISSING.match(message):
         return "", f"namespace {namespace} does not exist in this cluster"
     if status in _NOT_OF_THE_POD or status < 400:
         return "", f"the API server answered {status} {reason}: {message}"
-    return _SERVER if status in (400, 422) else "", ""
+    return "the API server" if status in (400, 422) else "", ""
 
 
 def _error(response: AnyResponse) -> ApiError:
     status, reason = response.status, response.reason
-    return status_error(response.body, "", http_status=status, http_reason=reason, longest=_LONGEST_REFUSAL)
+    return status_error(response.body, "", http_status=status, http_reason=reason, longest=16384)
 
 
 def _is_name_taken(response: AnyResponse) -> bool:
@@ -304,7 +298,7 @@ def _is_name_taken(response: AnyResponse) -> bool:
     if response.status != 409:
         return False
     error = _error(response)
-    return error.reason == _NAME_TAKEN and not read_refusal(409, error.reason, error.message, "")[0]
+    return error.reason == "AlreadyExists" and not read_refusal(409, error.reason, error.message, "")[0]
 
 
 def _refused(item: ExplainedPod, response: AnyResponse) -> ServerAnswer:
@@ -314,7 +308,7 @@ def _refused(item: ExplainedPod, response: AnyResponse) -> ServerAnswer:
     answer = ServerAnswer(is_admitted=False, refused_by=one_line(author), refusal=refusal)
     if problem:
         return replace(answer, is_admitted=None, problem=one_line(problem), refusal=error.message)
-    if error.message.removeprefix(_INTERNAL).startswith(_NO_CALL):
+    if error.message.removeprefix(_INTERNAL).startswith("failed calling webhook "):
         return replace(answer, causes=[f"{author} did not answer, and its failurePolicy is Fail"])
     if author != _VALIDATING or _predicted_verdict(item) != _ADMITTED:
         return answer
