@@ -62,13 +62,9 @@ async def read_facts(
 ) -> ClusterFacts:
     """Read what decides about pods, with the caller's rights.
 
-    Args:
-        client: for the API server.
-        options: settings of the command line, which take precedence.
-        names: the namespaces to read; None for all.
-        created: names of namespaces that the manifests create, which need not exist.
-        settings_namespace: the namespace of the ConfigMap with the webhook's settings.
-        accepts_unread: whether an answer is useful without namespaces that the caller may not get.
+    The settings of the command line take precedence. `names` are the namespaces to read, None for all; those
+    that the manifests create need not exist. With `accepts_unread`, namespaces that the caller may not get
+    are no error.
 
     Raises:
         PoliciesError: a namespace cannot be read, or does not exist.

@@ -12,7 +12,7 @@ to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no 
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -99,30 +99,21 @@ _ROLE_LABELS: Final = (
 """Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateRoles:
-    """Tells which template of a workload a pod comes from, by a label."""
+TemplatePosition = Callable[[Mapping[str, str]], int | None]
+"""Returns the position of a pod's template by the pod's labels; None if they do not tell it."""
 
-    label: str = ""
-    positions: Mapping[str, int] = field(default_factory=dict)
-    otherwise: int | None = 0
-    """Position of the template for other values of the label; None if there is none."""
 
-    @classmethod
-    def of(cls, templates: Sequence[FoundPod]) -> "TemplateRoles":
-        """Return the roles of a workload's templates."""
-        if len(templates) <= 1:
-            return cls()
-        for label in _ROLE_LABELS:
-            values = [each.additions.labels.get(label) if each.additions else None for each in templates]
-            positions = {value: place for place, value in enumerate(values) if value is not None}
-            if positions and values.count(None) <= 1:
-                return cls(label, positions, values.index(None) if None in values else None)
-        return cls(otherwise=None)
-
-    def position_of(self, labels: Mapping[str, str]) -> int | None:
-        """Return the position of a pod's template; None if the pod's label does not tell."""
-        return self.positions.get(labels.get(self.label, ""), self.otherwise)
+def template_position(templates: Sequence[FoundPod]) -> TemplatePosition:
+    """Return what tells which of a workload's templates a pod comes from, by a label."""
+    if len(templates) <= 1:
+        return lambda _labels: 0
+    for label in _ROLE_LABELS:
+        values = [each.additions.labels.get(label) if each.additions else None for each in templates]
+        positions = {value: place for place, value in enumerate(values) if value is not None}
+        if positions and values.count(None) <= 1:
+            otherwise = values.index(None) if None in values else None
+            return lambda labels: positions.get(labels.get(label, ""), otherwise)
+    return lambda _labels: None
 
 
 def _served(kind: str) -> ServedKind:
@@ -190,7 +181,7 @@ class _Group:
     """A workload, or the pods of an owner that was not listed, with what it runs."""
 
     items: list[Item] = field(default_factory=list)
-    roles: TemplateRoles = field(default_factory=TemplateRoles)
+    position_of: TemplatePosition = lambda _labels: 0
     running: dict[int, PodRequests] = field(default_factory=dict)
     """Pods that have not ended, by the position of their template."""
     is_untold: bool = False
@@ -199,7 +190,7 @@ class _Group:
     """The newest pod of an owner that was not listed."""
 
     def count(self, metadata: OwnedMetadata, document: bytes) -> None:
-        position = self.roles.position_of(metadata.labels)
+        position = self.position_of(metadata.labels)
         if position is None:
             self.is_untold = True
         else:
@@ -275,7 +266,7 @@ class _Reading:
                 elif group := self._group((metadata.namespace, metadata.uid)):
                     group.items = await self._explained(kind, metadata, document, owner)
                     pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
-                    group.roles = TemplateRoles.of(pods)
+                    group.position_of = template_position(pods)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without a workload that was listed."""

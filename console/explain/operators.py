@@ -130,8 +130,6 @@ def _count(value: Any, default: int = 1) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
 
-# --- jobs of Kubeflow's operators --------------------------------------------------------------------------
-
 _TYPES: Final = ("Master", "Worker", "Launcher", "PS", "Chief", "Evaluator")
 
 
@@ -255,9 +253,6 @@ def _mpi_job(replicas: _Replicas) -> Additions:
     if not is_launcher:
         return Additions(labels=labels)
     return Additions(labels=labels | job_labels(f"{job.name}-launcher", {}), owner=_JOB)
-
-
-# --- other operators ---------------------------------------------------------------------------------------
 
 
 def _job_set(workload: _Workload) -> Additions | None:

@@ -74,9 +74,6 @@ def as_json(document: Any) -> bytes:
         raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
 
 
-# --- what the API server fills in --------------------------------------------------------------------------
-
-
 def filled_in(pod: dict[str, Any], defaults: Sequence[LimitRange] = ()) -> dict[str, Any]:
     """Return the pod with the fields that decisions read and that the API server fills in.
 
@@ -138,8 +135,6 @@ def _normalized_container(container: dict[str, Any]) -> dict[str, Any]:
     return {**written, "resources": resources | amounts} if amounts else written
 
 
-# --- a live pod as a new one -------------------------------------------------------------------------------
-
 SERVER_METADATA: Final = frozenset({
     "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds", "managedFields", "selfLink",
@@ -178,9 +173,6 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     ):
         new_spec["nodeName"] = spec["nodeName"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": created, "spec": new_spec}
-
-
-# --- what pods ask for -------------------------------------------------------------------------------------
 
 
 class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncounted": "notCounted"}):

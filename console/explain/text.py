@@ -23,7 +23,6 @@ from webhook.policy.sizes import Source
 
 _COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 _RESET: Final = "\033[0m"
-_CONTEXT: Final = 2  # lines
 _LONGEST_NAMESPACE: Final = 40
 """Largest width of a namespace in a title; the object's name is shortened further."""
 _WORDS: Final = {
@@ -47,7 +46,7 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
     """Yield the lines of a diff of two pods as YAML, keys in the order they were written."""
-    lines = difflib.unified_diff(_yaml(before), _yaml(after), lineterm="", n=_CONTEXT)
+    lines = difflib.unified_diff(_yaml(before), _yaml(after), lineterm="", n=2)
     for line in list(lines)[2:]:  # without the two file names
         yield _paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
 
@@ -88,8 +87,7 @@ def _earlier_reason(item: ExplainedPod) -> str:
 def headline(item: ExplainedPod) -> str:
     """Return one sentence about what happens to the pod, with the code of the reason."""
     decision = item.mutation.decision
-    earlier = _earlier_reason(item)
-    if earlier:
+    if earlier := _earlier_reason(item):
         return f"{action_word(item)}: changed at its creation ({earlier}); its share is the policy's"
     sentence, changes = with_code(decision.finding), decision.changes
     is_observed = decision.action is Action.OBSERVED
@@ -245,8 +243,7 @@ def _sentences(item: ExplainedPod, columns: int) -> Iterator[str]:
         yield f"file: {_file(item.location, columns)}"
     yield headline(item)
     written = {decision.finding.sentence}
-    source = source_sentence(item)
-    if source:
+    if source := source_sentence(item):
         yield f"decided by: {source}"
     for denial in item.verdict.denials if item.verdict else ():
         is_new = denial.sentence not in written or denial.reason is not decision.reason
@@ -264,8 +261,6 @@ def _file(location: Location, columns: int) -> str:
     tail = f", line {location.line}"
     return shorten_middle(one_line(location.file), columns - len("  file: ") - len(tail)) + tail
 
-
-# --- table and sums ----------------------------------------------------------------------------------------
 
 _NONE: Final = "-"
 _WIDE: Final = 110
@@ -341,12 +336,13 @@ def sums(items: Sequence[Item], *, columns: int) -> list[str]:
     answers = Counter(filter(None, map(server_word, pods))).most_common()
     text = f"{head}: {_listed(actions)}" if actions else head
     text += f"; the API server: {_listed(answers)}" if answers else ""
-    for count, what in (
-        (sum(bool(hints(item)) for item in pods), "with warnings"),
-        (sum(map(is_rank, pods)), "of distributed jobs"),
-    ):
-        text += f"; {count} {what}" if count else ""
-    others = len(items) - len(pods)
+    hinted, ranks, others = (
+        sum(1 for item in pods if hints(item)),
+        sum(map(is_rank, pods)),
+        len(items) - len(pods),
+    )
+    text += f"; {hinted} with warnings" if hinted else ""
+    text += f"; {ranks} of distributed jobs" if ranks else ""
     text += f"; {counted(others, 'other object')}" if others else ""
     if live:
         # In mode observe, what a new pod would ask for.
