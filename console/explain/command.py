@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
@@ -73,33 +73,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Shows what the webhook would do to pods; changes nothing in a cluster."
     parser.epilog = _EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        default=[],
-        metavar="FILE|DIR|-",
-        help="manifests; - reads standard input; may be repeated",
-    )
-    parser.add_argument(
-        "-R",
-        "--recursive",
-        action="store_true",
-        help="also read the directories below (default: only the .yaml, .yml and .json files in it)",
-    )
-    parser.add_argument(
-        "--live",
-        action="store_true",
-        help="read the workloads of a cluster instead of manifests: what would a new pod of each get?",
-    )
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    flag = partial(parser.add_argument, action="store_true")
+    manifests = "manifests; - reads standard input; may be repeated"
+    parser.add_argument("-f", "--filename", **repeated, metavar="FILE|DIR|-", help=manifests)
+    below = "also read the directories below (default: only the .yaml, .yml and .json files in it)"
+    flag("-R", "--recursive", help=below)
+    live = "read the workloads of a cluster instead of manifests: what would a new pod of each get?"
+    flag("--live", help=live)
     add_namespace(
         parser,
         "namespace of manifests that name none, of --label and --annotation, and of --live"
         " (default: the context's namespace with a cluster, else default)",
     )
-    parser.add_argument(
-        "-A", "--all-namespaces", action="store_true", help="with --live: the workloads of all namespaces"
-    )
+    flag("-A", "--all-namespaces", help="with --live: the workloads of all namespaces")
     parser.add_argument(
         "--policies",
         metavar="cluster|FILE|DIR",
@@ -110,19 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--label", read_label_edit, "a label of the namespace"),
         ("--annotation", read_annotation_edit, "an annotation of the namespace, the selector of a size"),
     ):
-        parser.add_argument(
-            option,
-            action="append",
-            default=[],
-            type=read_by(read),
-            metavar="KEY=VALUE",
-            help=f"preview {what}; KEY- removes one; may be repeated (default: none)",
-        )
-    parser.add_argument(
-        "--server",
-        action="store_true",
-        help="also create each pod by dry run, and show what the API server and every webhook make of it",
-    )
+        tried = f"preview {what}; KEY- removes one; may be repeated (default: none)"
+        parser.add_argument(option, **repeated, type=read_by(read), metavar="KEY=VALUE", help=tried)
+    server = "also create each pod by dry run, and show what the API server and every webhook make of it"
+    flag("--server", help=server)
     add_cluster_options(parser)
     parser.add_argument(
         "--settings-namespace",
@@ -165,12 +143,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
-    """Whether the policies are those of a cluster; refuses combinations of options without a meaning.
+    """Whether the policies are those of a cluster; a UsageError for options without a meaning together.
 
     The cluster of the kubeconfig is the default where the command line names no policies and tries none.
-
-    Raises:
-        UsageError: the combination is not allowed.
     """
     live, server, policies = arguments.live, arguments.server, arguments.policies
     needs_cluster = server or live

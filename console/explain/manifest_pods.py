@@ -6,6 +6,7 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,8 +106,8 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
     workload = WORKLOADS.get(kind)
     if workload is not None:
-        is_of_group = group_of(api_version) in workload.groups
-        return None if is_of_group else f'{problem}; its API group is "{workload.group}"'
+        is_known = group_of(api_version) in workload.groups
+        return None if is_known else f'{problem}; its API group is "{workload.group}"'
     near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
 
@@ -123,9 +124,8 @@ def is_kustomization(api_version: str, kind: str) -> bool:
 def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
     """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
     workload = WORKLOADS.get(kind)
-    if workload is None or (api_version and group_of(api_version) not in workload.groups):
-        return None
-    return workload
+    is_known = workload and (not api_version or group_of(api_version) in workload.groups)
+    return workload if is_known else None
 
 
 class TemplateError(ValueError):
@@ -238,8 +238,7 @@ def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
     Raises:
         TemplateError: the object is of a built-in kind, and its pod template cannot be read.
     """
-    workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
-    if workload is not None:
+    if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
         return [_built_in(document, workload, place, document)]
     return list(_walk(document, document, (), place, document))
 
@@ -268,11 +267,7 @@ def _name(document: dict[str, Any]) -> str:
 
 
 def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: Place) -> dict[str, Any]:
-    """Return a workload's pod template with at least one container.
-
-    Raises:
-        TemplateError: a part of the path is missing or has another type.
-    """
+    """Return a workload's pod template with at least one container; `TemplateError` if it has none."""
     title = f"{_text(document, 'kind')} {one_line(_name(document), _NAME_SHOWN) or '(no name)'}"
     path = (*workload.template, "spec", "containers")
     node: Any = document
@@ -357,14 +352,9 @@ def _walk(
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
         holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
-        workload = workload_kind(_text(node, "apiVersion"), _text(node, "kind"))
-        if workload is not None:
-            try:
-                pod = _built_in(node, workload, place, outermost)
-            except TemplateError:
-                pass  # a reference to an object, or a part of one
-            else:
-                yield pod
+        if workload := workload_kind(_text(node, "apiVersion"), _text(node, "kind")):
+            with suppress(TemplateError):  # a reference to an object, or a part of one
+                yield _built_in(node, workload, place, outermost)
                 return
     template, is_bare = _template(node, is_root=path in ((), ("",)))
     if template is not None:

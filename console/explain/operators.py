@@ -130,7 +130,7 @@ def _count(value: Any, default: int = 1) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
 
-_TYPES: Final = ("Master", "Worker", "Launcher", "PS", "Chief", "Evaluator")
+_TYPES: Final = {kind.lower(): kind for kind in ("Master", "Worker", "Launcher", "PS", "Chief", "Evaluator")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,22 +166,23 @@ class _Replicas:
         }
 
 
+def _kind_of(name: Any) -> str:
+    """Return a replica type, which the operator accepts in any case."""
+    return _TYPES.get(str(name).lower(), str(name))
+
+
 def _training_job(
-    key: str, additions: Callable[[_Replicas], Additions], *, worker_default: int = 1
+    key: str, additions: Callable[[_Replicas], Additions]
 ) -> Callable[[_Workload], Additions | None]:
     """Return what adds to the templates of a job with replica types below a key of its spec."""
-    names = {name.lower(): name for name in _TYPES}  # the operator accepts any case
 
     def added(job: _Workload) -> Additions | None:
         if len(job.path) != 4 or (*job.path[:2], job.path[3]) != ("spec", key, "template"):
             return None
         counts = {}
         for name, replica_spec in as_map(job.spec.get(key)).items():
-            kind = names.get(str(name).lower(), str(name))
-            default = worker_default if kind == "Worker" else 1
-            counts[kind] = _count(as_map(replica_spec).get("replicas"), default)
-        written = str(job.path[2])
-        return additions(_Replicas(job, names.get(written.lower(), written), counts))
+            counts[_kind_of(name)] = _count(as_map(replica_spec).get("replicas"))
+        return additions(_Replicas(job, _kind_of(job.path[2]), counts))
 
     return added
 
@@ -317,7 +318,7 @@ OPERATORS: Final[Mapping[tuple[str, str], Callable[[_Workload], Additions | None
     ("kubeflow.org", "JAXJob"): _training_job("jaxReplicaSpecs", _jax_job),
     ("kubeflow.org", "PaddleJob"): _training_job("paddleReplicaSpecs", _paddle_job),
     # the same, mpi; mpi-operator v0.8.0 pkg/controller/mpi_job_controller.go
-    ("kubeflow.org", "MPIJob"): _training_job("mpiReplicaSpecs", _mpi_job, worker_default=0),
+    ("kubeflow.org", "MPIJob"): _training_job("mpiReplicaSpecs", _mpi_job),
     # JobSet v0.12.0 pkg/controllers/jobset_controller.go
     ("jobset.x-k8s.io", "JobSet"): _job_set,
     # LeaderWorkerSet v0.10.0 pkg/controllers/leaderworkerset_controller.go, pod_controller.go

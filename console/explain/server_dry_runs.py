@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -65,8 +66,8 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
         if name and _is_name_taken(response):
             taken = f"a pod named {one_line(str(name))} exists"
             notes = [f"{taken}, so the answer is for a pod with a generated name"]
-            metadata = {key: value for key, value in sent["metadata"].items() if key != "name"}
-            sent = {**sent, "metadata": {**metadata, "generateName": f"{name}-"}}
+            del sent["metadata"]["name"]
+            sent["metadata"]["generateName"] = f"{name}-"
             response = await _create(client, item.namespace, sent)
         answer = _refused(item, response) if response.status >= 300 else _admitted(item, sent, response)
         return replace(answer, warnings=response.warnings, notes=notes)
@@ -90,12 +91,7 @@ async def _create(client: KubeClient, namespace: str, pod: Json) -> AnyResponse:
 
 
 def _admitted(item: ExplainedPod, sent: Json, response: AnyResponse) -> ServerAnswer:
-    """Return the answer with a pod.
-
-    Raises:
-        Unreachable: the answer is not an API server's.
-        msgspec.DecodeError, RecursionError: the answer is no pod.
-    """
+    """Return the answer with a pod; raises `Unreachable` or one of `MALFORMED` if it is none."""
     path = f"POST pods in namespace {item.namespace}"
     expect_kind(response.body, "Pod", path)
     stored = msgspec.json.decode(response.body)
@@ -148,14 +144,6 @@ def written_fields(pod: Json) -> dict[str, str]:
     return fields
 
 
-def _amount(text: str | None) -> object:
-    """Return the number of a quantity, and another text as it is."""
-    try:
-        return None if text is None else parse_quantity(text)
-    except ValueError:
-        return text
-
-
 def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[AnswerDifference]:
     """Yield what kaishare decides about a pod and differs in the fields of the pod that came back."""
     if _predicted_verdict(item) != _ADMITTED:
@@ -163,7 +151,10 @@ def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[An
     predicted = written_fields(item.final)
     for field in dict.fromkeys((*predicted, *answered)):
         ours, theirs = predicted.get(field), answered.get(field)
-        if ours != theirs and _amount(ours) != _amount(theirs):
+        with suppress(ValueError):
+            if ours and theirs and parse_quantity(ours) == parse_quantity(theirs):
+                continue
+        if ours != theirs:
             yield AnswerDifference(field, ours, theirs)
 
 
