@@ -259,7 +259,11 @@ class _Reading:
                 metadata, owner = workload.metadata, workload.metadata.owner
                 if not self._add(kind, metadata):
                     continue
-                if (kind == _JOBS or kind not in _BUILT_IN) and _is_finished(workload):
+                conditions = as_maps(_map(workload.status).get("conditions"))
+                ended = any(
+                    each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions
+                )
+                if ended and (kind == _JOBS or kind not in _BUILT_IN):
                     self._left_out["job that has finished"] += 1
                 elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
                     self._left_out["ReplicaSet without replicas"] += 1
@@ -371,11 +375,6 @@ def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
     """Return a key that is larger for newer objects, and differs for those of the same second."""
     created = metadata.creation_timestamp
     return created.isoformat() if created else "", metadata.name
-
-
-def _is_finished(workload: _Object) -> bool:
-    conditions = as_maps(_map(workload.status).get("conditions"))
-    return any(each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions)
 
 
 def _map(part: Raw) -> dict[str, Any]:

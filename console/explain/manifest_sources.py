@@ -26,7 +26,9 @@ STANDARD_INPUT: Final = "-"
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
 
-_SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATES: Final = re.compile(
+    r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
 """A character beyond U+FFFF as JSON escapes it. YAML has another escape for it, and refuses this one."""
 
 _LEVELS: Final = 100
@@ -119,7 +121,8 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
         DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.
     """
     if text.lstrip().startswith("{"):
-        text = _SURROGATES.sub(_character, text)
+        # An even number of backslashes before it are escaped ones.
+        text = _SURROGATES.sub(lambda match: match[1] + json.loads(f'"{match[2]}"'), text)
     try:
         parsed = parse_documents(text, name, unique_keys=True)
     except DocumentError as error:
@@ -136,15 +139,6 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
             raise DocumentError(f"{name}, line {each.line + _line(document.text, match.start())}: {_HELM}")
         documents.append(document)
     return documents
-
-
-def _character(match: re.Match[str]) -> str:
-    """Return the character of two escapes in a JSON string; `\\\\ud83d` is an escaped backslash instead."""
-    index = match.start()
-    while index and match.string[index - 1] == "\\":
-        index -= 1
-    is_escaped = (match.start() - index) % 2 == 1
-    return match[0] if is_escaped else str(json.loads(f'"{match[0]}"'))
 
 
 _HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"

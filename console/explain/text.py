@@ -46,14 +46,14 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
     """Yield the lines of a diff of two pods as YAML, keys in the order they were written."""
-    lines = difflib.unified_diff(_yaml(before), _yaml(after), lineterm="", n=2)
+    texts = []
+    for pod in (before, after):
+        written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
+        text = yaml.dump(written, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+        texts.append(text.splitlines())
+    lines = difflib.unified_diff(texts[0], texts[1], lineterm="", n=2)
     for line in list(lines)[2:]:  # without the two file names
         yield _paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
-
-
-def _yaml(pod: Mapping[str, Any]) -> list[str]:
-    written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
-    return yaml.dump(written, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000).splitlines()
 
 
 def _paint(text: str, sign: str, *, colour: bool) -> str:
@@ -357,12 +357,7 @@ def _listed(counts: Iterable[tuple[str, int]]) -> str:
 
 def as_json_text(items: Iterable[Item], problems: Mapping[str, LabelProblems]) -> str:
     """Return a JSON list with an object for each pod, and for each object without known pods."""
-    fields = [
-        _pod_fields(item, problems.get(item.namespace))
-        if isinstance(item, ExplainedPod)
-        else _object_fields(item)
-        for item in items
-    ]
+    fields = [_fields(item, problems.get(item.namespace)) for item in items]
     return f"{json.dumps(fields, indent=2, ensure_ascii=False)}\n"
 
 
@@ -371,15 +366,31 @@ def as_patch(pods: Iterable[ExplainedPod]) -> str:
     return "".join(f"{json.dumps(list(item.sent), ensure_ascii=False)}\n" for item in pods)
 
 
-def _pod_fields(item: ExplainedPod, invalid: LabelProblems | None) -> dict[str, Any]:
+def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
+    pod = item.pod if isinstance(item, ExplainedPod) else item
+    names = {
+        "kind": pod.kind,
+        "name": pod.name,
+        "namespace": item.namespace,
+        "path": item.pod.path if isinstance(item, ExplainedPod) else "",
+        "file": item.location.file if item.location else None,
+        "line": item.location.line if item.location else None,
+    }
+    if isinstance(item, UnexplainedObject):
+        return {
+            **names,
+            "action": None,
+            "reason": item.code,
+            "message": item.message,
+            "gpuRequests": list(item.gpu_requests),
+            "atCreation": None,
+            **{key: [] for key in ("denials", "warnings", "policyProblems", "patch")},
+            "pod": None,
+        }
     decision, earlier = item.mutation.decision, item.earlier
     selector = decision.size.selector if decision.size else None
     fields = {
-        "kind": item.pod.kind,
-        "name": item.pod.name,
-        "namespace": item.namespace,
-        "path": item.pod.path,
-        **_place(item),
+        **names,
         "owner": item.pod.owner or None,
         "isSample": item.pod.is_sample,
         "action": decision.action.value,
@@ -404,27 +415,6 @@ def _pod_fields(item: ExplainedPod, invalid: LabelProblems | None) -> dict[str, 
     if item.running is not None:
         fields["running"] = to_builtins(item.running)
     return fields
-
-
-def _object_fields(item: UnexplainedObject) -> dict[str, Any]:
-    return {
-        "kind": item.kind,
-        "name": item.name,
-        "namespace": item.namespace,
-        "path": "",
-        **_place(item),
-        "action": None,
-        "reason": item.code,
-        "message": item.message,
-        "gpuRequests": list(item.gpu_requests),
-        "atCreation": None,
-        **{key: [] for key in ("denials", "warnings", "policyProblems", "patch")},
-        "pod": None,
-    }
-
-
-def _place(item: Item) -> dict[str, Any]:
-    return {key: getattr(item.location, key, None) for key in ("file", "line")}
 
 
 def _finding(finding: Finding) -> dict[str, str]:
