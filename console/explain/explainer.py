@@ -1,6 +1,7 @@
 """Computes what the webhooks would do to each pod of a manifest, with the same code as the server."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -171,10 +172,8 @@ class ExplainedPod:
     @property
     def is_refused(self) -> bool:
         """Whether the pod cannot be created as written, or its decision failed its own check."""
-        decision = self.mutation.decision
-        is_malformed = decision.reason is Reason.MALFORMED_POD
-        has_failed = decision.action is Action.ERROR and self.is_decided
-        return self.is_denied or is_malformed or has_failed
+        has_failed = self.mutation.decision.action is Action.ERROR and self.is_decided
+        return self.is_denied or has_failed or self.mutation.decision.reason is Reason.MALFORMED_POD
 
     @property
     def is_decided(self) -> bool:
@@ -310,12 +309,10 @@ class Explainer:
         if defaults and (again := filled_in(dict(after), defaults)) != after:
             after = apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
         requester = Requester(_DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else "")
-        try:
-            if problem is not None:
-                raise problem
-            verdict = verify(policy, _decoded(after), self.rules, requester)
-        except MalformedPod:
-            verdict = None  # the API server refuses the pod; `mutation` has the reason
+        verdict = None  # if the API server refuses the pod; `mutation` has the reason
+        with suppress(MalformedPod):
+            if problem is None:
+                verdict = verify(policy, _decoded(after), self.rules, requester)
         is_observed = mutation.decision.action is Action.OBSERVED
         return ExplainedPod(
             pod=pod,
@@ -336,13 +333,11 @@ def _earlier_change(
     pod: FoundPod, policy: NamespacePolicy | None, rules: DecisionSettings
 ) -> EarlierChange | None:
     """Return what the annotations of a pod tell about a change at its creation."""
-    annotations = texts(annotations_of(pod.template))
+    annotations, is_current = texts(annotations_of(pod.template)), False
     if pod.path or REASON not in annotations:
         return None
-    try:
+    with suppress(MalformedPod):
         is_current = policy is not None and has_policy_share(policy, _decoded(pod.template), rules)
-    except MalformedPod:
-        is_current = False
     return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
 
 

@@ -375,11 +375,11 @@ def _walk(
 def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | None, bool]:
     """Return metadata and spec of a pod, a pod template or a bare pod spec, and whether it is a bare one."""
     spec = node.get("spec")
-    if _is_pod_spec(spec):
-        if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
-            return {key: node[key] for key in ("metadata", "spec") if key in node}, False
-        return {"spec": spec}, True  # the root's metadata belongs to the workload
-    return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
+    if not _is_pod_spec(spec):
+        return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
+    if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
+        return {key: node[key] for key in ("metadata", "spec") if key in node}, False
+    return {"spec": spec}, True  # the root's metadata belongs to the workload
 
 
 def _is_pod_spec(node: Any) -> bool:

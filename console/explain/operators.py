@@ -46,12 +46,8 @@ def stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
 
 def job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels that the Job controller adds to the first pod."""
-    labels = {
-        "batch.kubernetes.io/controller-uid": UID,
-        "batch.kubernetes.io/job-name": name,
-        "controller-uid": UID,
-        "job-name": name,
-    }
+    labels = {"controller-uid": UID, "job-name": name}
+    labels |= {f"batch.kubernetes.io/{key}": value for key, value in labels.items()}
     if spec.get("completionMode") == "Indexed":
         labels["batch.kubernetes.io/job-completion-index"] = "0"
     return labels

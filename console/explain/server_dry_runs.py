@@ -63,7 +63,10 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
     try:
         response = await _create(client, item.namespace, sent)
         name = sent["metadata"].get("name")
-        if name and _is_name_taken(response):
+        error = _error(response) if name and response.status == 409 else None
+        is_taken = error and error.reason == "AlreadyExists"
+        # A webhook's denial may have the same status and reason.
+        if error and is_taken and not read_refusal(409, error.reason, error.message, "")[0]:
             taken = f"a pod named {one_line(str(name))} exists"
             notes = [f"{taken}, so the answer is for a pod with a generated name"]
             del sent["metadata"]["name"]
@@ -282,14 +285,6 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
 def _error(response: AnyResponse) -> ApiError:
     status, reason = response.status, response.reason
     return status_error(response.body, "", http_status=status, http_reason=reason, longest=16384)
-
-
-def _is_name_taken(response: AnyResponse) -> bool:
-    """Whether a pod of the name exists; a webhook's denial may have the same status."""
-    if response.status != 409:
-        return False
-    error = _error(response)
-    return error.reason == "AlreadyExists" and not read_refusal(409, error.reason, error.message, "")[0]
 
 
 def _refused(item: ExplainedPod, response: AnyResponse) -> ServerAnswer:
