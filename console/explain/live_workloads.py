@@ -236,7 +236,9 @@ class _Reading:
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
         left_out = [
-            counted(self._left_out[one], one, _LEFT_OUT[one]) for one in _LEFT_OUT if self._left_out[one]
+            counted(self._left_out[word], word, words)
+            for word, words in _LEFT_OUT.items()
+            if self._left_out[word]
         ]
         if left_out:
             yield f"left out: {', '.join(left_out)}"

@@ -26,10 +26,9 @@ STANDARD_INPUT: Final = "-"
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
 
-_SURROGATES: Final = re.compile(
-    r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-)
-"""A character beyond U+FFFF as JSON escapes it. YAML has another escape for it, and refuses this one."""
+_ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)")
+"""An escape of JSON. The long form is a character beyond U+FFFF; YAML has another escape for it, and refuses
+this one."""
 
 _LEVELS: Final = 100
 
@@ -121,8 +120,7 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
         DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.
     """
     if text.lstrip().startswith("{"):
-        # An even number of backslashes before it are escaped ones.
-        text = _SURROGATES.sub(lambda match: match[1] + json.loads(f'"{match[2]}"'), text)
+        text = _ESCAPE.sub(lambda each: json.loads(f'"{each[0]}"') if len(each[0]) > 2 else each[0], text)
     try:
         parsed = parse_documents(text, name, unique_keys=True)
     except DocumentError as error:

@@ -225,29 +225,31 @@ _VALIDATING: Final = f"webhook {VALIDATE_PODS}"
 """The author of kaishare's own denials."""
 _NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
 
-_DENIED: Final = " (?:with binding '[^']{1,300}' )?denied request: "
-_AUTHORS: Final = {
+_AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
     # Kubernetes 1.36 apiserver/pkg/admission/plugin: webhook/errors, webhook/validating/dispatcher.go
-    r'admission webhook "([^"]{1,300})" denied the request': "webhook {}",
-    r'failed calling webhook "([^"]{1,300})": ': "webhook {}",
+    (re.compile(r'admission webhook "([^"]{1,300})" denied the request'), "webhook {}"),
+    (re.compile(r'failed calling webhook "([^"]{1,300})": '), "webhook {}"),
     # policy/validating/dispatcher.go, policy/mutating/dispatcher.go, resourcequota/controller.go
-    rf"ValidatingAdmissionPolicy '([^']{{1,300}})'{_DENIED}": "ValidatingAdmissionPolicy {}",
-    rf"policy '([^']{{1,300}})'{_DENIED}": "MutatingAdmissionPolicy {}",
-    r"(?:exceeded|failed|status unknown for) quota: ([-.a-z0-9]{1,253})": "quota {}",
-    r"insufficient quota to (?:consume|match these scopes)": "a quota",
+    (re.compile(
+        r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
+     ), "ValidatingAdmissionPolicy {}"),
+    (re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
+     "MutatingAdmissionPolicy {}"),
+    (re.compile(r"(?:exceeded|failed|status unknown for) quota: ([-.a-z0-9]{1,253})"), "quota {}"),
+    (re.compile(r"insufficient quota to (?:consume|match these scopes)"), "a quota"),
     # pod-security-admission/admission/admission.go, plugin/pkg/admission/limitranger/admission.go
-    r'violates PodSecurity "([a-z]{1,30}):': "Pod Security {}",
-    r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is ": "a LimitRange",
+    (re.compile(r'violates PodSecurity "([a-z]{1,30}):'), "Pod Security {}"),
+    (re.compile(r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is "), "a LimitRange"),
     # plugin/pkg/admission: priority, runtimeclass, serviceaccount, podnodeselector, gc/gc_admission.go
-    r"no PriorityClass with name |the integer value of priority ": "admission plugin Priority",
-    r"pod rejected: RuntimeClass ": "admission plugin RuntimeClass",
-    r"error looking up service account ": "admission plugin ServiceAccount",
-    r"pod node label selector conflicts with its ": "admission plugin PodNodeSelector",
-    r"cannot set blockOwnerDeletion ": "admission plugin OwnerReferencesPermissionEnforcement",
+    (re.compile(r"no PriorityClass with name |the integer value of priority "), "admission plugin Priority"),
+    (re.compile(r"pod rejected: RuntimeClass "), "admission plugin RuntimeClass"),
+    (re.compile(r"error looking up service account "), "admission plugin ServiceAccount"),
+    (re.compile(r"pod node label selector conflicts with its "), "admission plugin PodNodeSelector"),
+    (re.compile(r"cannot set blockOwnerDeletion "), "admission plugin OwnerReferencesPermissionEnforcement"),
     # apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go
-    r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being term":
-        "namespace {}, which is being deleted",
-}  # fmt: skip
+    (re.compile(r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being term"),
+     "namespace {}, which is being deleted"),
+)  # fmt: skip
 """Beginnings of messages, each with the author; braces stand for the groups of the form.
 
 The messages are those of Kubernetes 1.30.14 and 1.36.3. The text of a webhook or policy follows these words,
@@ -268,8 +270,8 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
     text = message.removeprefix(_INTERNAL)
     prefix = _FORBIDDEN.match(text)
     text = text[prefix.end() :] if prefix else text
-    for form, author in _AUTHORS.items():
-        if match := re.match(form, text):
+    for form, author in _AUTHORS:
+        if match := form.match(text):
             return author.format(*match.groups()), ""
     if text.partition(" ")[2].startswith(
         "max limit to request ratio per "

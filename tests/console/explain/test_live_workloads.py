@@ -329,5 +329,5 @@ owner = partial(ObjectOwner, "v1", "Kind", "name")
     ],
 )
 def test_owner_of_an_object(references: list[ObjectOwner], uid: str | None) -> None:
-    found = OwnedMetadata("x", owner_references=references).owner
-    assert (found.uid if found else None) == uid
+    first = OwnedMetadata("x", owner_references=references).owner
+    assert (first.uid if first else None) == uid
