@@ -135,7 +135,7 @@ async def measure(account: Path, environment: dict[str, str]) -> int:
     with contextlib.suppress(asyncio.CancelledError):
         await probe
     pods = [item for item in result.items if isinstance(item, ExplainedPod)]
-    running = sum(item.running.count for item in pods if item.running)
+    running = sum(item.running.pods for item in pods if item.running)
     mib = peak_resident_mib(pid()) - before
     print(f"{len(pods)} workloads, {running} pods: {seconds:.1f} s, {mib:.0f} MiB beyond the start,")
     print(f"event loop blocked for {1000 * max(pauses):.0f} ms at most; notes: {list(result.notes)}")

@@ -601,6 +601,16 @@ class _LimitRangeSpec(Struct, frozen=True):
 class LimitRange(PartialObject, frozen=True):
     spec: _LimitRangeSpec = _LimitRangeSpec()
 
+    def container_defaults(self) -> tuple[dict[str, Quantity], dict[str, Quantity]]:
+        """Return the limits and the requests that a container gets by default."""
+        limits: dict[str, Quantity] = {}
+        requests: dict[str, Quantity] = {}
+        for item in self.spec.limits or ():
+            if item.type == "Container":
+                limits |= item.default or {}
+                requests |= item.default_request or {}
+        return limits, requests
+
 
 class ServicePort(Struct, frozen=True):
     name: str = ""

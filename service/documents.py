@@ -113,8 +113,10 @@ class ParsedDocument:
     """One document of a text."""
 
     value: Any
+    line: int
+    """Number of line breaks in the text before the document, after its `---` line."""
     start: int
-    """Index in the text of the document's first character after its `---` line."""
+    """Index in the text of the first character of the document's first line."""
     end: int
     """Index after its last character; comments can be before it."""
 
@@ -168,7 +170,8 @@ def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocu
             _check_nodes(node, source, unique_keys=unique_keys)
             value = loader.construct_document(node)
             if value is not None:
-                yield ParsedDocument(value, node.start_mark.index, node.end_mark.index)
+                start = node.start_mark
+                yield ParsedDocument(value, start.line, start.index - start.column, node.end_mark.index)
     finally:
         loader.dispose()
 

@@ -2,6 +2,5 @@
 
 `manifest_pods` finds the pods in objects, and `operators` knows what controllers add to them. `policy_edits`
 and `cluster_facts` read what decides about them. `explainer` says what happens to each pod, `live_workloads`
-gives it what runs in a cluster, `server_dry_runs` asks an API server, and `text` and `formats` print the
-answer.
+gives it what runs in a cluster, `server_dry_runs` asks an API server, and `text` prints the answer.
 """

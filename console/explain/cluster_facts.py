@@ -4,7 +4,7 @@ Namespaces are read by name, so that a caller who may see a single namespace get
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,9 +16,9 @@ from console.cluster.webhook import (
     may_not_list,
     read_settings,
 )
-from console.explain.pod_documents import ContainerDefaults, decode_defaults
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
+from kube.kinds import LIMIT_RANGES, LimitRange
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.namespaces.file_policies import PoliciesError
@@ -44,8 +44,7 @@ class ClusterFacts:
     rules: DecisionSettings
     namespaces: Mapping[str, PolicyMetadata]
     """Labels and annotations of the namespaces that exist and were read, managed or not."""
-    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
-    """Defaults of LimitRanges by namespace."""
+    defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why a namespace could not be read, by namespace; empty unless missing rights are accepted."""
     notes: Sequence[str] = ()
@@ -63,13 +62,9 @@ async def read_facts(
 ) -> ClusterFacts:
     """Read what decides about pods, with the caller's rights.
 
-    Args:
-        client: for the API server.
-        options: settings of the command line, which take precedence.
-        names: the namespaces to read; None for all.
-        created: names of namespaces that the manifests create, which need not exist.
-        settings_namespace: the namespace of the ConfigMap with the webhook's settings.
-        accepts_unread: whether an answer is useful without namespaces that the caller may not get.
+    The settings of the command line take precedence. `names` are the namespaces to read, None for all; those
+    that the manifests create need not exist. With `accepts_unread`, namespaces that the caller may not get
+    are no error.
 
     Raises:
         PoliciesError: a namespace cannot be read, or does not exist.
@@ -142,16 +137,15 @@ async def _namespaces(
 
 async def _defaults(
     client: KubeClient, names: Collection[str] | None
-) -> tuple[Mapping[str, list[ContainerDefaults]], list[str]]:
+) -> tuple[Mapping[str, list[LimitRange]], list[str]]:
     """Return the defaults of LimitRanges by namespace, and notes about those that could not be read.
 
     All namespaces (None) are read in one request, and many names as in `_namespaces`.
     """
-    by_name = {name: f"/api/v1/namespaces/{name}/limitranges" for name in sorted(names or ())}
-    paths = {"": "/api/v1/limitranges"} if names is None or len(names) > MOST_NAMED else by_name
-    defaults, unread = await _limit_ranges(client, paths)
-    if paths is not by_name and by_name and _MAY_NOT_LIST in unread:
-        defaults, unread = await _limit_ranges(client, by_name)
+    in_all = names is None or len(names) > MOST_NAMED
+    defaults, unread = await _limit_ranges(client, [""] if in_all else sorted(names or ()))
+    if in_all and names and _MAY_NOT_LIST in unread:
+        defaults, unread = await _limit_ranges(client, sorted(names))
     notes = []
     for reason, places in unread.items():
         of = "" if places == [""] else f" of namespace{'s' if len(places) > 1 else ''} {listed(places)}"
@@ -160,20 +154,20 @@ async def _defaults(
 
 
 async def _limit_ranges(
-    client: KubeClient, paths: Mapping[str, str]
-) -> tuple[Mapping[str, list[ContainerDefaults]], Mapping[str, list[str]]]:
+    client: KubeClient, namespaces: Iterable[str]
+) -> tuple[Mapping[str, list[LimitRange]], Mapping[str, list[str]]]:
     """Return the defaults of LimitRanges by namespace, and the namespaces that were not read by reason."""
-    entries: list[ContainerDefaults] = []
+    entries: list[LimitRange] = []
     unread: defaultdict[str, list[str]] = defaultdict(list)
-    for namespace, path in paths.items():
+    for namespace in namespaces:
         try:
-            async with client.list_objects(path) as limit_ranges:
-                entries += [decode_defaults(item) async for item in limit_ranges]
+            async with client.list_objects(LIMIT_RANGES.path(namespace)) as limit_ranges:
+                entries += [LIMIT_RANGES.decode(item) async for item in limit_ranges]
         except (*REQUEST_ERRORS, *MALFORMED) as error:
             is_forbidden = isinstance(error, ApiError) and error.is_forbidden
             unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
-    defaults: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)
-    for each in sorted(entries, key=lambda each: each.name):
-        if each.limits or each.requests:
-            defaults[each.namespace].append(each)
+    defaults: defaultdict[str, list[LimitRange]] = defaultdict(list)
+    for each in sorted(entries, key=lambda each: each.metadata.name):
+        if any(each.container_defaults()):
+            defaults[each.metadata.namespace].append(each)
     return defaults, unread

@@ -7,18 +7,25 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from console.caller import add_cluster_options, default_kubeconfig
-from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
-from console.explain.formats import as_json_text, as_patch, as_table, sums
+from console.explain.explainer import ExplainedPod, Explainer, Item, explain
 from console.explain.manifest_pods import makes_no_pods
 from console.explain.manifest_sources import SourceDocument, read_manifests
 from console.explain.pod_documents import as_map, texts
 from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
-from console.explain.text import as_text, namespace_lines, unadmitted_sentence
+from console.explain.text import (
+    as_json_text,
+    as_patch,
+    as_table,
+    as_text,
+    namespace_lines,
+    sums,
+    unadmitted_sentence,
+)
 from kai import keys
 from service.command import (
     UNUSABLE,
@@ -33,7 +40,7 @@ from service.command import (
     write_note,
     write_warning,
 )
-from service.documents import DocumentError, list_items
+from service.documents import DocumentError, flatten_lists
 from service.text import fold, one_line
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
@@ -66,33 +73,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Shows what the webhook would do to pods; changes nothing in a cluster."
     parser.epilog = _EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        default=[],
-        metavar="FILE|DIR|-",
-        help="manifests; - reads standard input; may be repeated",
-    )
-    parser.add_argument(
-        "-R",
-        "--recursive",
-        action="store_true",
-        help="also read the directories below (default: only the .yaml, .yml and .json files in it)",
-    )
-    parser.add_argument(
-        "--live",
-        action="store_true",
-        help="read the workloads of a cluster instead of manifests: what would a new pod of each get?",
-    )
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    flag = partial(parser.add_argument, action="store_true")
+    manifests = "manifests; - reads standard input; may be repeated"
+    parser.add_argument("-f", "--filename", **repeated, metavar="FILE|DIR|-", help=manifests)
+    below = "also read the directories below (default: only the .yaml, .yml and .json files in it)"
+    flag("-R", "--recursive", help=below)
+    live = "read the workloads of a cluster instead of manifests: what would a new pod of each get?"
+    flag("--live", help=live)
     add_namespace(
         parser,
         "namespace of manifests that name none, of --label and --annotation, and of --live"
         " (default: the context's namespace with a cluster, else default)",
     )
-    parser.add_argument(
-        "-A", "--all-namespaces", action="store_true", help="with --live: the workloads of all namespaces"
-    )
+    flag("-A", "--all-namespaces", help="with --live: the workloads of all namespaces")
     parser.add_argument(
         "--policies",
         metavar="cluster|FILE|DIR",
@@ -103,19 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--label", read_label_edit, "a label of the namespace"),
         ("--annotation", read_annotation_edit, "an annotation of the namespace, the selector of a size"),
     ):
-        parser.add_argument(
-            option,
-            action="append",
-            default=[],
-            type=read_by(read),
-            metavar="KEY=VALUE",
-            help=f"preview {what}; KEY- removes one; may be repeated (default: none)",
-        )
-    parser.add_argument(
-        "--server",
-        action="store_true",
-        help="also create each pod by dry run, and show what the API server and every webhook make of it",
-    )
+        tried = f"preview {what}; KEY- removes one; may be repeated (default: none)"
+        parser.add_argument(option, **repeated, type=read_by(read), metavar="KEY=VALUE", help=tried)
+    server = "also create each pod by dry run, and show what the API server and every webhook make of it"
+    flag("--server", help=server)
     add_cluster_options(parser)
     parser.add_argument(
         "--settings-namespace",
@@ -154,110 +139,94 @@ def run(arguments: argparse.Namespace) -> int:
         _print(arguments, answer)
     except RecursionError:
         raise DocumentError("a manifest is nested too deep for YAML") from None
-    return UNUSABLE if answer.has_problem else int(answer.is_refused)
+    return answer.exit_status
 
 
 def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
-    """Whether the policies are those of a cluster; refuses combinations of options without a meaning.
+    """Whether the policies are those of a cluster; a UsageError for options without a meaning together.
 
     The cluster of the kubeconfig is the default where the command line names no policies and tries none.
-
-    Raises:
-        UsageError: the combination is not allowed.
     """
-    needs_cluster = arguments.server or arguments.live
+    live, server, policies = arguments.live, arguments.server, arguments.policies
+    needs_cluster = server or live
     names_cluster = arguments.kubeconfig is not None or arguments.context is not None
-    is_default = arguments.policies is None and (names_cluster or (not edits and _has_kubeconfig()))
-    if needs_cluster and arguments.policies not in (None, CLUSTER):
-        raise UsageError("--server and --live use the cluster's policies: leave out --policies")
-    if arguments.live and arguments.filename:
-        raise UsageError("--live reads the cluster's workloads: leave out -f")
-    if arguments.live and arguments.server:
-        raise UsageError("--server needs manifests: leave out --live")
-    if arguments.server and edits:
-        raise UsageError("--server asks the cluster as it is: leave out --label and --annotation")
-    if not arguments.live and not arguments.filename:
-        raise UsageError("give -f, or --live for the workloads of a cluster")
-    if arguments.all_namespaces and not arguments.live:
-        raise UsageError("--all-namespaces needs --live")
-    if arguments.all_namespaces and arguments.namespace is not None:
-        raise UsageError("give -n or --all-namespaces, not both")
-    if needs_cluster and arguments.output == "patch":
-        option = "--live" if arguments.live else "--server"
-        raise UsageError(f"{option} has no output patch; allowed: table, text, json")
-    if arguments.policies is None and not (edits or needs_cluster or is_default):
-        raise UsageError("there is no kubeconfig here: give --policies, --label or --annotation")
-    if arguments.context is not None and arguments.policies not in (None, CLUSTER):
-        raise UsageError("--context needs --policies cluster, --server or --live")
-    return needs_cluster or is_default or arguments.policies == CLUSTER
+    has_kubeconfig = "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
+    is_default = policies is None and (names_cluster or (not edits and has_kubeconfig))
+    has_files = policies not in (None, CLUSTER)
+    no_patch = f"{'--live' if live else '--server'} has no output patch; allowed: table, text, json"
+    for is_wrong, problem in (
+        (needs_cluster and has_files, "--server and --live use the cluster's policies: leave out --policies"),
+        (live and arguments.filename, "--live reads the cluster's workloads: leave out -f"),
+        (live and server, "--server needs manifests: leave out --live"),
+        (server and edits, "--server asks the cluster as it is: leave out --label and --annotation"),
+        (not live and not arguments.filename, "give -f, or --live for the workloads of a cluster"),
+        (arguments.all_namespaces and not live, "--all-namespaces needs --live"),
+        (arguments.all_namespaces and arguments.namespace, "give -n or --all-namespaces, not both"),
+        (needs_cluster and arguments.output == "patch", no_patch),
+        (
+            policies is None and not (edits or needs_cluster or is_default),
+            "there is no kubeconfig here: give --policies, --label or --annotation",
+        ),
+        (
+            arguments.context is not None and has_files,
+            "--context needs --policies cluster, --server or --live",
+        ),
+    ):
+        if is_wrong:
+            raise UsageError(problem)
+    return needs_cluster or is_default or policies == CLUSTER
 
 
-def _has_kubeconfig() -> bool:
-    return "KUBECONFIG" in os.environ or Path(default_kubeconfig()).expanduser().exists()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """The decisions about all pods, and what they rest on."""
 
-    documents: Sequence[ExplainedDocument]
+    items: Sequence[Item]
     policies: Policies
-    problems: Mapping[str, LabelProblems]
-    """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
+    named: Iterable[str]
+    """Namespaces whose labels are judged even without pods."""
     notes: Sequence[str] = ()
     """Sentences about what is not known, and about namespaces that are not managed."""
 
-    @classmethod
-    def of(
-        cls,
-        documents: Sequence[ExplainedDocument],
-        policies: Policies,
-        named: Iterable[str],
-        notes: Sequence[str] = (),
-    ) -> "Answer":
-        """Collect the answer; the labels of `named` namespaces are judged even without pods."""
-        used = dict.fromkeys([*named, *(pod.namespace for document in documents for pod in document.pods)])
-        problems = {name: policies.problems(name) for name in used}
-        return cls(documents=documents, policies=policies, problems=problems, notes=notes)
+    @cached_property
+    def pods(self) -> Sequence[ExplainedPod]:
+        """The explained pods."""
+        return [item for item in self.items if isinstance(item, ExplainedPod)]
+
+    @cached_property
+    def problems(self) -> Mapping[str, LabelProblems]:
+        """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
+        namespaces = dict.fromkeys([*self.named, *(pod.namespace for pod in self.pods)])
+        return {name: self.policies.problems(name) for name in namespaces}
 
     @property
-    def pods(self) -> Iterator[ExplainedPod]:
-        """The pods of all documents."""
-        return (pod for document in self.documents for pod in document.pods)
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a pod or a label would be refused."""
-        return any(invalid.is_refused for invalid in self.problems.values()) or any(
-            pod.is_refused or (pod.server is not None and pod.server.is_admitted is False)
-            for pod in self.pods
+    def exit_status(self) -> int:
+        """2 without a usable answer of the API server, 1 if a pod or a label would be refused, else 0."""
+        answers = [pod.server for pod in self.pods if pod.server is not None]
+        if any(answer.problem for answer in answers):
+            return UNUSABLE
+        return int(
+            any(invalid.is_refused for invalid in self.problems.values())
+            or any(pod.is_refused for pod in self.pods)
+            or any(answer.is_admitted is False for answer in answers)
         )
-
-    @property
-    def has_problem(self) -> bool:
-        """Whether the API server gave no usable answer about a pod."""
-        return any(pod.server is not None and bool(pod.server.problem) for pod in self.pods)
 
 
 def _answer_from_files(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
     namespace = arguments.namespace or _DEFAULT_NAMESPACE
     rules = parse_decision_options(arguments).rules
-    policies = Policies.collect(
-        read_namespaces(Path(arguments.policies)) if arguments.policies else {},
-        [namespace],
-        edits,
-        default_mode=rules.default_mode,
-    )
+    read = read_namespaces(Path(arguments.policies)) if arguments.policies else {}
+    policies = Policies.collect(read, [namespace], edits, rules.default_mode)
     manifests = read_manifests(arguments.filename, recursive=arguments.recursive)
-    documents = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
-    return Answer.of(documents, policies, [namespace] if edits else ())
+    items = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
+    return Answer(items=items, policies=policies, named=[namespace] if edits else ())
 
 
 async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
     # Imported here, because a preview from files needs no HTTP client.
     from console.explain.cluster_facts import read_facts  # noqa: PLC0415
     from console.explain.live_workloads import live_workloads  # noqa: PLC0415
-    from console.explain.server_dry_runs import with_answers  # noqa: PLC0415
+    from console.explain.server_dry_runs import ask_server  # noqa: PLC0415
     from kube.access import AccessError, find_access  # noqa: PLC0415
     from kube.client import KubeClient  # noqa: PLC0415
     from service.log_writer import discard_library_logs  # noqa: PLC0415
@@ -268,24 +237,24 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         namespace = arguments.namespace or access.namespace
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
-    is_named = arguments.namespace is not None
-    is_everywhere = arguments.all_namespaces
+    is_named, is_everywhere = arguments.namespace is not None, arguments.all_namespaces
     files = arguments.filename
     manifests = read_manifests(files, recursive=arguments.recursive) if files else []
+    used, created = _namespaces_of(manifests, namespace)
+    if is_named or edits or arguments.live:
+        used.add(namespace)
     async with KubeClient(access) as client:
-        created = _created_namespaces(manifests)
-        used = {namespace} if is_named or edits or arguments.live else set()
         facts = await read_facts(
             client,
             parse_decision_options(arguments),
-            names=None if is_everywhere else used | _used_namespaces(manifests, namespace),
+            names=None if is_everywhere else used,
             created=created,
             settings_namespace=arguments.settings_namespace,
             accepts_unread=arguments.server,
         )
         known = {**created, **facts.namespaces}
         edited = {*known, namespace} if is_everywhere else [namespace]
-        policies = Policies.collect(known, edited, edits, default_mode=facts.rules.default_mode)
+        policies = Policies.collect(known, edited, edits, facts.rules.default_mode)
         explainer = Explainer(namespace, policies.by_namespace, facts.rules, facts.defaults, facts.unread)
         notes = list(facts.notes)
         if is_named and namespace not in policies.by_namespace:
@@ -293,82 +262,68 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         if arguments.live:
             gc.disable()  # with many workloads in memory, a collection takes most of a second
             try:
-                live = await live_workloads(
-                    client, explainer, namespaces=None if is_everywhere else [namespace]
-                )
+                items, more = await live_workloads(client, explainer, None if is_everywhere else [namespace])
             finally:
                 gc.freeze()  # what was read stays until the end, so no collection needs to look at it
                 gc.enable()
-            documents = [ExplainedDocument(None, live.items)]
-            notes += live.notes
+            notes += more
         else:
-            documents = list(explain(manifests, explainer))
+            items = list(explain(manifests, explainer))
             if arguments.server:
-                documents = await with_answers(client, documents)
-    return Answer.of(documents, policies, [namespace] if is_named or edits else (), notes)
+                items = await ask_server(client, items)
+    named = [namespace] if is_named or edits else ()
+    return Answer(items=items, policies=policies, named=named, notes=notes)
 
 
-def _objects(
-    documents: Iterable[SourceDocument],
-) -> Iterator[tuple[dict[str, object], dict[str, object]]]:
-    """Yield each object of the manifests that has metadata, and its metadata."""
-    for document in documents:
-        for value, _ in list_items(document.value):
-            if isinstance(as_map(value).get("metadata"), dict):
-                yield value, value["metadata"]
+def _namespaces_of(
+    documents: Iterable[SourceDocument], namespace: str
+) -> tuple[set[str], dict[str, PolicyMetadata]]:
+    """Return the namespaces of objects that may have pods, and those that the manifests create, by name.
 
-
-def _used_namespaces(documents: Iterable[SourceDocument], namespace: str) -> set[str]:
-    """Return the namespaces of the objects that may have pods, `namespace` for those that name none."""
-    return {
-        str(metadata.get("namespace") or namespace)
-        for value, metadata in _objects(documents)
-        if not makes_no_pods(str(value.get("apiVersion") or ""), str(value.get("kind") or ""))
-    }
-
-
-def _created_namespaces(documents: Iterable[SourceDocument]) -> dict[str, PolicyMetadata]:
-    """Return the labels and annotations of the namespaces that the manifests create, by name."""
-    return {
-        str(metadata.get("name")): PolicyMetadata.select(
-            texts(metadata.get("labels")), texts(metadata.get("annotations"))
-        )
-        for value, metadata in _objects(documents)
-        if value.get("kind") == "Namespace"
-    }
+    `namespace` is that of objects that name none.
+    """
+    used, created = set(), {}
+    for value in flatten_lists(document.value for document in documents):
+        metadata = as_map(value).get("metadata")
+        if not isinstance(metadata, dict):
+            continue
+        if not makes_no_pods(str(value.get("apiVersion") or ""), str(value.get("kind") or "")):
+            used.add(str(metadata.get("namespace") or namespace))
+        if value.get("kind") == "Namespace":
+            labels, annotations = texts(metadata.get("labels")), texts(metadata.get("annotations"))
+            created[str(metadata.get("name"))] = PolicyMetadata.select(labels, annotations)
+    return used, created
 
 
 def _print(arguments: argparse.Namespace, answer: Answer) -> None:
     program = arguments.program
-    few = next(islice(answer.pods, _MOST_AS_TEXT, None), None) is None
-    output = arguments.output or ("text" if few else "table")
+    output = arguments.output or ("text" if len(answer.pods) <= _MOST_AS_TEXT else "table")
     if output in ("text", "table"):
-        write_lines(_text(answer, output))
+        write_lines(_text(answer, output, is_live=arguments.live))
         return
     for sentence in answer.policies.without_effect:
         write_warning(f"{program}: warning: {sentence}")
     for note in answer.notes:
         write_warning(f"{program}: {note}")
-    documents = answer.documents
-    write_document(as_json_text(documents, answer.problems) if output == "json" else as_patch(documents))
+    is_json = output == "json"
+    write_document(as_json_text(answer.items, answer.problems) if is_json else as_patch(answer.pods))
     for refusal in _refusals(answer):
         write_note(f"{program}: {refusal}")  # one line each, so that scripts can search them
 
 
-def _text(answer: Answer, output: str) -> Iterator[str]:
+def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
     """Yield the lines of the text or the table, with the sums last."""
     columns, colour = columns_of(sys.stdout), output_has_colour()
-    documents, problems = answer.documents, answer.problems
-    yield from namespace_lines(problems, answer.policies, colour=colour, columns=columns)
+    yield from namespace_lines(answer.problems, answer.policies, colour=colour, columns=columns)
     if output == "table":
-        yield from as_table(documents, columns=columns if sys.stdout.isatty() else None)
+        yield from as_table(answer.items, columns=columns if sys.stdout.isatty() else None)
         for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
             yield from fold(sentence, columns, indent="  ")
     else:
-        yield from as_text(documents, colour=colour, columns=columns)
+        yield from as_text(answer.items, is_live=is_live, colour=colour, columns=columns)
     for note in answer.notes:
         yield from fold(f"note: {note}", columns, indent="  ")
-    yield from sums(documents, columns=columns)
+    yield from sums(answer.items, columns=columns)
 
 
 def _refusals(answer: Answer) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """Computes what the webhooks would do to each pod of a manifest, with the same code as the server."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
 from console.explain.manifest_pods import (
     KUSTOMIZE_FILES,
@@ -22,8 +23,7 @@ from console.explain.manifest_pods import (
 )
 from console.explain.manifest_sources import Location, SourceDocument
 from console.explain.pod_documents import (
-    ContainerDefaults,
-    RunningPods,
+    PodRequests,
     annotations_of,
     as_json,
     as_map,
@@ -33,10 +33,11 @@ from console.explain.pod_documents import (
 )
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
-from kai.pod import MalformedPod, Owner, PodView, decode_pod
+from kai.pod import MalformedPod, PodView, decode_pod
+from kube.kinds import FullMeta, LimitRange, ObjectOwner
 from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
-from webhook.policy.decide import Changes, Decision, skip_malformed
+from webhook.policy.decide import Decision, skip_malformed
 from webhook.policy.decide_share import GpuKey, has_policy_share
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
@@ -44,14 +45,15 @@ from webhook.policy.patch import Mutation, Operation, apply_to_document, mutate,
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.verify import Requester, Verification, verify
 
+_DAEMON_SET_CONTROLLER: Final = "system:serviceaccount:kube-system:daemon-set-controller"
 _NAME_SHOWN: Final = 63
+_MOST_PATHS: Final = 5
 _UNKNOWN: Final = "pods-not-predictable"
 RBAC: Final = "RBAC"
 """The author of a refusal because the right to create pods is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDifference:
+class AnswerDifference(Struct, frozen=True):
     """A field that kaishare decides, and that the API server answers differently than predicted."""
 
     field: str
@@ -66,71 +68,37 @@ class AnswerDifference:
         return f"{self.field}: {self.answered or 'none'} in the cluster, {self.predicted or 'none'} here"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAnswer:
+class ServerAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The API server's answer to a pod that is created by dry run. Every text is one printable line."""
 
     is_admitted: bool | None
     """None if there is no answer; then `problem` has the reason."""
     problem: str = ""
-    """Why there is no answer; empty if there is one."""
     refused_by: str = ""
     """What refused the pod, such as `quota gpu-quota`; empty if it is admitted, or if this is not known."""
     refusal: str = ""
     """The API server's whole message; empty if the pod is admitted."""
     warnings: Sequence[str] = ()
-    """The warnings to the pod's author, word for word."""
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = {}
     """What was admitted in the fields that kaishare writes, such as `annotation gpu-fraction`."""
     differences: Sequence[AnswerDifference] = ()
-    """What kaishare decides and the cluster answered differently."""
     causes: Sequence[str] = ()
     """Sentences: the causes of the differences and of a refusal, as far as they are known."""
     notes: Sequence[str] = ()
     """Sentences about how the answer was got, where that was not by the pod as its controller sends it."""
 
 
-class OwnerReference(Owner):
-    """One of `metadata.ownerReferences`, with what identifies the owner."""
-
-    uid: str | None = None
-    controller: bool | None = None
+class OwnedMetadata(FullMeta, frozen=True, rename="camel"):
+    """`metadata` of an object, with its most important owner."""
 
     @property
-    def title(self) -> str:
-        """Kind and name in one line."""
-        return f"{one_line(self.kind or '', _NAME_SHOWN)} {one_line(self.name or '', _NAME_SHOWN)}"
-
-
-class OwnedMetadata(Struct):
-    """`metadata` of an object: what identifies it, its owners, and what tells its template."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    ownerReferences: list[OwnerReference] | None = None  # noqa: N815 - the name in JSON
-    creationTimestamp: str | None = None  # noqa: N815 - the same
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-    @property
-    def owner(self) -> OwnerReference | None:
+    def owner(self) -> ObjectOwner | None:
         """The controller, else the first owner; None without owners."""
-        owners = self.ownerReferences or ()
+        owners = self.owner_references
         return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
 
-    @property
-    def age_key(self) -> tuple[str, str]:
-        """A key that is larger for newer objects, and differs for those of the same second."""
-        return self.creationTimestamp or "", self.name
 
-
-_DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")
-_USER: Final = Requester("")
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierChange:
+class EarlierChange(Struct, frozen=True, rename="camel"):
     """The change that the webhook made to a live pod at its creation, as the pod's annotations tell it."""
 
     reason: str
@@ -146,8 +114,10 @@ class ExplainedPod:
     """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
-    object_place: Place
+    place: Place
     """Place in the document that a report names: the object's; the template's, if the object has several."""
+    location: Location | None = None
+    """None for an object of a cluster."""
     namespace: str
     policy: NamespacePolicy | None
     created: dict[str, Any]
@@ -162,7 +132,7 @@ class ExplainedPod:
     """The change at the creation of a live pod; None for a template, and for a pod without one."""
     server: ServerAnswer | None = None
     """The API server's answer to a creation by dry run; None if it was not asked."""
-    running: RunningPods | None = None
+    running: PodRequests | None = None
     """The workload's pods in the cluster; None if they were not counted."""
     verdict: Verification | None
     """The verdict of the validating webhook about the patched pod; None if the pod cannot be read."""
@@ -173,8 +143,16 @@ class ExplainedPod:
         """The patch of the pod or template as written; mode observe does not send it."""
         if not self.mutation.planned:
             return ()
-        pod = _decoded(self.pod.template)
-        return tuple(operations(_without_filled_in(self.mutation.decision.changes, pod), pod))
+        changes, pod = self.mutation.decision.changes, _decoded(self.pod.template)
+
+        def is_written(key: GpuKey) -> bool:
+            """Whether the key is the template's; the API server fills in others, which cannot be removed."""
+            containers = pod.containers if key.containers == "containers" else pod.init_containers
+            container = containers[key.index]
+            return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
+
+        written = tuple(filter(is_written, changes.removed_gpu_keys))
+        return tuple(operations(structs.replace(changes, removed_gpu_keys=written), pod))
 
     @property
     def sent(self) -> Sequence[Operation]:
@@ -194,10 +172,8 @@ class ExplainedPod:
     @property
     def is_refused(self) -> bool:
         """Whether the pod cannot be created as written, or its decision failed its own check."""
-        decision = self.mutation.decision
-        is_malformed = decision.reason is Reason.MALFORMED_POD
-        has_failed = decision.action is Action.ERROR and self.is_decided
-        return self.is_denied or is_malformed or has_failed
+        has_failed = self.mutation.decision.action is Action.ERROR and self.is_decided
+        return self.is_denied or has_failed or self.mutation.decision.reason is Reason.MALFORMED_POD
 
     @property
     def is_decided(self) -> bool:
@@ -205,7 +181,7 @@ class ExplainedPod:
         return self.mutation.decision.reason is not Reason.POLICY_UNKNOWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UnexplainedObject:
     """An object of a manifest about whose pods nothing can be said, or only a part."""
 
@@ -216,7 +192,8 @@ class UnexplainedObject:
     """`no-pods`, `pods-not-predictable`, `kustomize-file`, or `unreadable` for an object of a cluster."""
     message: str
     place: Place = ()
-    """Place of the object in its document."""
+    location: Location | None = None
+    """None for an object of a cluster."""
     gpu_requests: Sequence[str] = field(default_factory=list)
     """Paths outside of pod templates that name a GPU resource."""
 
@@ -226,47 +203,25 @@ class UnexplainedObject:
         return f"{one_line(self.kind, _NAME_SHOWN)} {one_line(self.name, _NAME_SHOWN) or '(no name)'}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedDocument:
-    """One document of an input, or objects of a cluster, with their pods in order."""
-
-    document: SourceDocument | None
-    """None for objects of a cluster."""
-    items: Sequence[ExplainedPod | UnexplainedObject]
-
-    @property
-    def pods(self) -> Iterator[ExplainedPod]:
-        """The explained pods."""
-        return (item for item in self.items if isinstance(item, ExplainedPod))
-
-    def located(self) -> Iterator[tuple[Location | None, ExplainedPod | UnexplainedObject]]:
-        """Return each item with its location; None for an object of a cluster.
-
-        The only template of an object has the object's line, the first of several its own.
-        """
-        if self.document is None:
-            return ((None, item) for item in self.items)
-        places = [item.object_place if isinstance(item, ExplainedPod) else item.place for item in self.items]
-        return zip(self.document.locations(places), self.items, strict=True)
+Item = ExplainedPod | UnexplainedObject
 
 
-def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[ExplainedDocument]:
+def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[Item]:
     """Decide about every pod of the documents as the server would.
 
     Raises:
         DocumentError: a document is no Kubernetes object, or has no readable pod template.
     """
     for document in documents:
+        name = Path(document.file).name
         try:
-            items = [
-                item
-                for value, place in list_items(document.value)
-                for item in explainer.explain(value, place, Path(document.file).name)
-            ]
+            objects = list_items(document.value)
+            items = [item for value, place in objects for item in explainer.explain(value, place, name)]
         except TemplateError as error:
             (location,) = document.locations([error.place])
             raise DocumentError(f"{location.file}, line {location.line}: {error}") from None
-        yield ExplainedDocument(document, items)
+        for item, location in zip(items, document.locations([each.place for each in items]), strict=True):
+            yield replace(item, location=location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,16 +231,12 @@ class Explainer:
     namespace: str
     """The namespace of objects that name none."""
     policies: Mapping[str, NamespacePolicy]
-    """Policies by namespace."""
     rules: DecisionSettings
-    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
-    """Defaults of LimitRanges by namespace."""
+    defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
 
-    def explain(
-        self, document: Any, place: Place = (), file_name: str = ""
-    ) -> Iterator[ExplainedPod | UnexplainedObject]:
+    def explain(self, document: Any, place: Place = (), file_name: str = "") -> Iterator[Item]:
         """Yield the pods of one object, and the object itself if it may make others.
 
         `place` is the object's in a document that contains it. `file_name` is the last part of the path of
@@ -325,7 +276,7 @@ class Explainer:
             message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
             yield unexplained(code="kustomize-file", message=message)
         elif workload_kind(api_version, kind) is None:
-            paths = gpu_requests(document, pods, place)
+            paths = list(islice(gpu_requests(document, {pod.place for pod in pods}, place), _MOST_PATHS))
             message = "its controller may create pods, which cannot be predicted from the manifest"
             if paths:
                 listed = "; ".join(one_line(path, 120) for path in paths)
@@ -345,25 +296,27 @@ class Explainer:
             mutation = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
         else:
             mutation = mutate(policy, as_json(received), self.rules)
-        problem = _problem_of_template(pod)
-        if mutation.planned and problem is not None:
-            mutation = Mutation(decision=skip_malformed(problem))
+        problem: MalformedPod | None = None
+        try:
+            _decoded(pod.template)
+        except MalformedPod as error:
+            # The API server cannot read the pod or template as written. The pod as created may be readable
+            # all the same: a controller replaces fields such as the namespace.
+            problem = error
+            mutation = Mutation(decision=skip_malformed(error)) if mutation.planned else mutation
         after = apply_to_document(mutation.sent, received)
         # LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
-        again = filled_in(dict(after), defaults) if defaults else after
-        if again != after:
+        if defaults and (again := filled_in(dict(after), defaults)) != after:
             after = apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
-        requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
-        try:
-            if problem is not None:
-                raise problem
-            verdict = verify(policy, _decoded(after), self.rules, requester)
-        except MalformedPod:
-            verdict = None  # the API server refuses the pod; `mutation` has the reason
+        requester = Requester(_DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else "")
+        verdict = None  # if the API server refuses the pod; `mutation` has the reason
+        with suppress(MalformedPod):
+            if problem is None:
+                verdict = verify(policy, _decoded(after), self.rules, requester)
         is_observed = mutation.decision.action is Action.OBSERVED
         return ExplainedPod(
             pod=pod,
-            object_place=place,
+            place=place,
             namespace=namespace,
             policy=policy,
             created=created,
@@ -380,41 +333,16 @@ def _earlier_change(
     pod: FoundPod, policy: NamespacePolicy | None, rules: DecisionSettings
 ) -> EarlierChange | None:
     """Return what the annotations of a pod tell about a change at its creation."""
-    annotations = texts(annotations_of(pod.template))
+    annotations, is_current = texts(annotations_of(pod.template)), False
     if pod.path or REASON not in annotations:
         return None
-    try:
+    with suppress(MalformedPod):
         is_current = policy is not None and has_policy_share(policy, _decoded(pod.template), rules)
-    except MalformedPod:
-        is_current = False
     return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
-
-
-def _without_filled_in(changes: Changes, pod: PodView) -> Changes:
-    """Return the changes without GPU keys that the API server filled in, so that they apply to a template."""
-
-    def is_written(key: GpuKey) -> bool:
-        containers = pod.containers if key.containers == "containers" else pod.init_containers
-        container = containers[key.index]
-        return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
-
-    return replace(changes, removed_gpu_keys=tuple(filter(is_written, changes.removed_gpu_keys)))
 
 
 def _decoded(pod: Mapping[str, object]) -> PodView:
     return decode_pod(as_json(normalized(dict(pod))))
-
-
-def _problem_of_template(pod: FoundPod) -> MalformedPod | None:
-    """Return why the API server cannot read the pod or template as written; None if it can.
-
-    The pod as created may be readable all the same: a controller replaces fields such as the namespace.
-    """
-    try:
-        _decoded(pod.template)
-    except MalformedPod as error:
-        return error
-    return None
 
 
 def _owner_warnings(
@@ -424,12 +352,8 @@ def _owner_warnings(
 
     KAI's pod grouper prefers it to the pod's (default_grouper.go, all releases).
     """
-    if policy is None or not pod.path:
-        return
-    owner_queue = pod.outer_labels.get(keys.QUEUE_LABEL)
-    if owner_queue is None:
-        return
+    owner_queue = pod.outer_labels.get(keys.QUEUE_LABEL) if policy and pod.path else None
     queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)
-    if owner_queue != queue:
+    if owner_queue not in (None, queue):
         details = {"owner": pod.kind, "queue": quoted(owner_queue), "pods": quoted(queue)}
         yield Finding(Reason.OWNER_QUEUE, details)

@@ -12,11 +12,10 @@ to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no 
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -25,16 +24,17 @@ from console.cluster.served_kinds import ServedKind, discover_groups
 from console.explain.explainer import (
     ExplainedPod,
     Explainer,
+    Item,
     OwnedMetadata,
-    OwnerReference,
     UnexplainedObject,
 )
 from console.explain.manifest_pods import WORKLOADS, FoundPod
 from console.explain.operators import OPERATORS
-from console.explain.pod_documents import GpuAmount, RunningPods, as_map, as_maps, as_new, asked_now
+from console.explain.pod_documents import PodRequests, as_map, as_maps, as_new, asked_now
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
+from kube.kinds import ObjectOwner
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 
@@ -42,10 +42,10 @@ MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
 _MOST_OWNERS: Final = 200_000
 """Number of objects whose owners are known; about 500 bytes of memory each."""
+_NAME_SHOWN: Final = 63
 _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
-Item = ExplainedPod | UnexplainedObject
 ObjectKey = tuple[str, str]
 """Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
 
@@ -54,13 +54,8 @@ class _Object(Struct):
     """The parts of a listed object that tell its owners and its state."""
 
     metadata: OwnedMetadata
+    spec: Raw = Raw(b"null")
     status: Raw = Raw(b"null")
-
-    def read_status(self) -> dict[str, Any]:
-        """Return the status; empty if it cannot be read, as that of a custom resource may."""
-        with suppress(*MALFORMED):
-            return as_map(msgspec.json.decode(self.status))
-        return {}
 
 
 _decode: Final = msgspec.json.Decoder(_Object).decode
@@ -83,22 +78,16 @@ def explain_object(
         items = list(explainer.explain(as_new(item) if is_pod else item))
     except (ValueError, TypeError, OverflowError, *MALFORMED) as error:
         namespace, message = metadata.namespace or explainer.namespace, one_line(str(error))
-        unreadable = partial(UnexplainedObject, code="unreadable", message=message)
-        return [unreadable(kind=kind.kind, name=metadata.name, namespace=namespace)]
+        return [UnexplainedObject(kind.kind, metadata.name, namespace, "unreadable", message)]
     changed: dict[str, Any] = {"owner": owner}
     if is_pod:
         changed |= {"name": metadata.name, "is_sample": bool(owner)}  # a new pod may have no name yet
-    # The decoded pod keeps its JSON alive, a third of the memory of an item.
-    return [
-        replace(
-            each,
-            pod=replace(each.pod, **changed),
-            mutation=msgspec.structs.replace(each.mutation, pod=None),
-        )
-        if isinstance(each, ExplainedPod)
-        else each
-        for each in items
-    ]
+    for position, each in enumerate(items):
+        if isinstance(each, ExplainedPod):
+            # The decoded pod keeps its JSON alive, a third of the memory of an item.
+            mutation = msgspec.structs.replace(each.mutation, pod=None)
+            items[position] = replace(each, pod=replace(each.pod, **changed), mutation=mutation)
+    return items
 
 
 _ROLE_LABELS: Final = (
@@ -110,31 +99,21 @@ _ROLE_LABELS: Final = (
 """Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateRoles:
-    """Tells which template of a workload a pod comes from, by a label."""
+TemplatePosition = Callable[[Mapping[str, str]], int | None]
+"""Returns the position of a pod's template by the pod's labels; None if they do not tell it."""
 
-    label: str = ""
-    positions: Mapping[str, int] = field(default_factory=dict)
-    """Position of the template by the label's value."""
-    otherwise: int | None = 0
-    """Position of the template for other values; None if there is none."""
 
-    @classmethod
-    def of(cls, templates: Sequence[FoundPod]) -> "TemplateRoles":
-        """Return the roles of a workload's templates."""
-        if len(templates) <= 1:
-            return cls()
-        for label in _ROLE_LABELS:
-            values = [each.additions.labels.get(label) if each.additions else None for each in templates]
-            positions = {value: place for place, value in enumerate(values) if value is not None}
-            if positions and values.count(None) <= 1:
-                return cls(label, positions, values.index(None) if None in values else None)
-        return cls(otherwise=None)
-
-    def position_of(self, labels: Mapping[str, str]) -> int | None:
-        """Return the position of a pod's template; None if the pod's label does not tell."""
-        return self.positions.get(labels.get(self.label, ""), self.otherwise)
+def template_position(templates: Sequence[FoundPod]) -> TemplatePosition:
+    """Return what tells which of a workload's templates a pod comes from, by a label."""
+    if len(templates) <= 1:
+        return lambda _labels: 0
+    for label in _ROLE_LABELS:
+        values = [each.additions.labels.get(label) if each.additions else None for each in templates]
+        positions = {value: place for place, value in enumerate(values) if value is not None}
+        if positions and values.count(None) <= 1:
+            otherwise = values.index(None) if None in values else None
+            return lambda labels: positions.get(labels.get(label, ""), otherwise)
+    return lambda _labels: None
 
 
 def _served(kind: str) -> ServedKind:
@@ -144,8 +123,12 @@ def _served(kind: str) -> ServedKind:
 
 _PODS: Final = _served("Pod")
 _JOBS: Final = _served("Job")
-_KINDS: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
-_BUILT_IN: Final = tuple(map(_served, _KINDS.split()))
+_BUILT_IN: Final = tuple(
+    map(
+        _served,
+        ["CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job", "ReplicaSet"],
+    )
+)
 """The built-in kinds that are read; owners come before what they own."""
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
@@ -162,18 +145,16 @@ _LEFT_OUT: Final = {
 """What is left out and counted, in the singular and the plural."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveWorkloads:
+class LiveWorkloads(NamedTuple):
     """What runs in a cluster, with the decisions about new pods of it."""
 
     items: Sequence[Item]
     """By namespace and title. `running` is None for a template whose pods could not all be counted."""
     notes: Sequence[str] = ()
-    """What was not read or is left out, one line each."""
 
 
 async def live_workloads(
-    client: KubeClient, explainer: Explainer, *, namespaces: Collection[str] | None
+    client: KubeClient, explainer: Explainer, namespaces: Collection[str] | None
 ) -> LiveWorkloads:
     """Explain the workloads and pods that exist in a cluster, with the caller's rights.
 
@@ -200,26 +181,23 @@ class _Group:
     """A workload, or the pods of an owner that was not listed, with what it runs."""
 
     items: list[Item] = field(default_factory=list)
-    roles: TemplateRoles = field(default_factory=TemplateRoles)
-    running: dict[int, RunningPods] = field(default_factory=dict)
+    position_of: TemplatePosition = lambda _labels: 0
+    running: dict[int, PodRequests] = field(default_factory=dict)
     """Pods that have not ended, by the position of their template."""
     is_untold: bool = False
     """Whether no label tells the template of one of its pods."""
     newest: tuple[OwnedMetadata, bytes] | None = None
     """The newest pod of an owner that was not listed."""
 
-    def add_pod(self, metadata: OwnedMetadata, document: bytes) -> None:
-        """Count a pod."""
-        position = self.roles.position_of(metadata.labels or {})
+    def count(self, metadata: OwnedMetadata, document: bytes) -> None:
+        position = self.position_of(metadata.labels)
         if position is None:
             self.is_untold = True
         else:
-            before = self.running.get(position, _NO_PODS)
-            requested = before.requested + asked_now(document)
-            self.running[position] = RunningPods(before.count + 1, requested)
+            self.running[position] = self.running.get(position, _NO_PODS) + asked_now(document)
 
 
-_NO_PODS: Final = RunningPods(0, GpuAmount())
+_NO_PODS: Final = PodRequests()
 
 
 @dataclass(slots=True)
@@ -236,7 +214,6 @@ class _Reading:
     _left_out: Counter[str] = field(default_factory=Counter)
     _notes: dict[str, None] = field(default_factory=dict)
     _unreadable: Counter[str] = field(default_factory=Counter)
-    """Number of objects that cannot be decoded, by kind."""
     _unmanaged: set[str] = field(default_factory=set)
     """Namespaces with objects that are not kept."""
     _incomplete: set[tuple[str, str]] = field(default_factory=set)
@@ -258,14 +235,16 @@ class _Reading:
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        left_out = {word: self._left_out[word] for word in _LEFT_OUT if self._left_out[word]}
+        left_out = [
+            counted(self._left_out[word], word, words)
+            for word, words in _LEFT_OUT.items()
+            if self._left_out[word]
+        ]
         if left_out:
-            counts = (counted(count, word, _LEFT_OUT[word]) for word, count in left_out.items())
-            yield f"left out: {', '.join(counts)}"
+            yield f"left out: {', '.join(left_out)}"
         if self._cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
-        untold = sum(group.is_untold for group in self._groups.values())
-        if untold:
+        if untold := sum(group.is_untold for group in self._groups.values()):
             workloads = counted(untold, "workload")
             yield f"the pods of {workloads} are not counted: no label tells which template they come from"
         yield from self._notes
@@ -282,35 +261,37 @@ class _Reading:
                 metadata, owner = workload.metadata, workload.metadata.owner
                 if not self._add(kind, metadata):
                     continue
-                if (kind == _JOBS or kind not in _BUILT_IN) and _is_finished(workload):
+                conditions = as_maps(_map(workload.status).get("conditions"))
+                ended = any(
+                    each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions
+                )
+                if ended and (kind == _JOBS or kind not in _BUILT_IN):
                     self._left_out["job that has finished"] += 1
-                elif kind.kind == "ReplicaSet" and owner and _is_scaled_to_0(document):
+                elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
                     self._left_out["ReplicaSet without replicas"] += 1
                 elif group := self._group((metadata.namespace, metadata.uid)):
                     group.items = await self._explained(kind, metadata, document, owner)
-                    group.roles = TemplateRoles.of(
-                        [item.pod for item in group.items if isinstance(item, ExplainedPod)]
-                    )
+                    pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
+                    group.position_of = template_position(pods)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without a workload that was listed."""
         async for pod, document in self._list(_PODS):
-            metadata, has_ended = pod.metadata, str(pod.read_status().get("phase")) in keys.FINISHED_PHASES
+            metadata, has_ended = pod.metadata, str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES
             # A mirror pod's owner is its node, which creates nothing.
-            owner = None if keys.MIRROR_POD in (metadata.annotations or {}) else metadata.owner
+            owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
             if has_ended:
                 self._left_out["pod that has ended"] += owner is None
             elif owner is None:
                 if group := self._group((metadata.namespace, metadata.uid)):
-                    group.add_pod(metadata, document)
+                    group.count(metadata, document)
                     group.items = await self._explained(_PODS, metadata, document, None)
             else:
                 self._count(metadata, owner, document)
         for group in self._groups.values():
             if group.newest is not None:
-                metadata, document = group.newest
+                (metadata, document), group.newest = group.newest, None
                 group.items = await self._explained(_PODS, metadata, document, metadata.owner)
-                group.newest = None
 
     async def _operators(self) -> Iterable[ServedKind]:
         """Return the kinds of training operators that are served, each in its preferred version."""
@@ -327,7 +308,6 @@ class _Reading:
         """Yield the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
         managed = self.explainer.policies.keys() - self.explainer.rules.excluded_namespaces
         for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
-            place = f"in namespace {namespace}" if namespace else "in all namespaces"
             path = kind.path_in(namespace) if namespace else kind.path
             try:
                 async with self.client.list_objects(path) as objects:
@@ -345,10 +325,10 @@ class _Reading:
                 if isinstance(error, ApiError) and error.is_not_found:
                     continue  # the API server does not serve the kind
                 self._incomplete.add((kind.resource, namespace))
-                if isinstance(error, ApiError) and error.is_forbidden:
-                    self._notes[f"you may not list {kind.name} {place}"] = None
-                else:
-                    self._notes[f"not all {kind.name} {place} were read: {one_line(str(error))}"] = None
+                what = f"{kind.name} in {f'namespace {namespace}' if namespace else 'all namespaces'}"
+                is_forbidden = isinstance(error, ApiError) and error.is_forbidden
+                note = f"not all {what} were read: {one_line(str(error))}"
+                self._notes[f"you may not list {what}" if is_forbidden else note] = None
 
     def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
@@ -359,7 +339,7 @@ class _Reading:
             return False
         if key in self._tops:
             return False
-        self._tops[key] = self._tops.get((metadata.namespace, owner.uid or ""), key) if owner else key
+        self._tops[key] = self._tops.get((metadata.namespace, owner.uid), key) if owner else key
         return self._tops[key] == key
 
     def _group(self, key: ObjectKey) -> _Group | None:
@@ -370,34 +350,37 @@ class _Reading:
         return self._groups.setdefault(key, _Group())
 
     async def _explained(
-        self, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: OwnerReference | None
+        self, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: ObjectOwner | None
     ) -> list[Item]:
         await self._loop_yield.maybe_yield()
-        arguments = self.explainer, kind, metadata, document, owner.title if owner else ""
+        title = f"{one_line(owner.kind, _NAME_SHOWN)} {one_line(owner.name, _NAME_SHOWN)}" if owner else ""
+        arguments = self.explainer, kind, metadata, document, title
         if len(document) > _LONG:
             return await asyncio.to_thread(explain_object, *arguments)
         return explain_object(*arguments)
 
-    def _count(self, metadata: OwnedMetadata, owner: OwnerReference, document: bytes) -> None:
+    def _count(self, metadata: OwnedMetadata, owner: ObjectOwner, document: bytes) -> None:
         """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
-        key = metadata.namespace, owner.uid or ""
+        key = metadata.namespace, owner.uid
         top = self._tops.get(key)
         if top is not None and top not in self._groups:
             return  # the owner is left out
         group = self._group(top or key)
         if group is None:
             return
-        group.add_pod(metadata, document)
-        if top is None and (group.newest is None or metadata.age_key > group.newest[0].age_key):
+        group.count(metadata, document)
+        if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest[0])):
             group.newest = metadata, document
 
 
-def _is_finished(workload: _Object) -> bool:
-    conditions = as_maps(workload.read_status().get("conditions"))
-    return any(each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions)
+def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
+    """Return a key that is larger for newer objects, and differs for those of the same second."""
+    created = metadata.creation_timestamp
+    return created.isoformat() if created else "", metadata.name
 
 
-def _is_scaled_to_0(document: bytes) -> bool:
+def _map(part: Raw) -> dict[str, Any]:
+    """Return a map; empty for a part that cannot be read, as the status of a custom resource may be."""
     with suppress(*MALFORMED):
-        return bool(as_map(_decode_document(document).get("spec")).get("replicas") == 0)
-    return False
+        return as_map(msgspec.json.decode(part))
+    return {}

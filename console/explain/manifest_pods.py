@@ -5,9 +5,9 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 """
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
 from console.explain.operators import (
@@ -15,9 +15,10 @@ from console.explain.operators import (
     STATEFUL_SET_POD,
     UID,
     Additions,
-    added_labels,
     additions_of,
     group_of,
+    job_labels,
+    stateful_set_labels,
     with_names,
     with_variables,
 )
@@ -28,8 +29,6 @@ from service.text import LONGEST_VALUE, one_line, quoted
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
-
-_MOST_PATHS: Final = 5
 _LONGEST_KEY: Final = 40
 _NAME_SHOWN: Final = 63
 
@@ -44,6 +43,8 @@ class WorkloadKind:
     """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
     between: str = ""
     """Kind of the objects between the workload and its pods; empty if there are none."""
+    labels: Callable[[str, Mapping[str, Any]], Mapping[str, str]] = lambda _name, _spec: {}
+    """The labels that the controller adds to a pod, by the workload's name and spec."""
 
     @property
     def group(self) -> str:
@@ -51,21 +52,25 @@ class WorkloadKind:
         return min(self.groups)
 
 
-_CORE: Final = frozenset({""})
-_APPS: Final = frozenset({"apps", "extensions"})
-_BATCH: Final = frozenset({"batch"})
+def _cron_job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    return job_labels(f"{name}-0", as_map(as_map(spec.get("jobTemplate")).get("spec")))
+
+
+_CORE, _APPS, _BATCH = frozenset({""}), frozenset({"apps", "extensions"}), frozenset({"batch"})
 _TEMPLATE: Final = ("spec", "template")
+_OF_DEPLOYMENT: Final = {"pod-template-hash": HASH}
+_OF_DAEMON_SET: Final = {"controller-revision-hash": HASH, "pod-template-generation": "1"}
 
 WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
     "Pod": WorkloadKind(_CORE, ()),
     "PodTemplate": WorkloadKind(_CORE, ("template",)),
     "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
-    "Deployment": WorkloadKind(_APPS, _TEMPLATE, between="ReplicaSet"),
+    "Deployment": WorkloadKind(_APPS, _TEMPLATE, "ReplicaSet", lambda _name, _spec: _OF_DEPLOYMENT),
     "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
-    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE),
-    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE),
-    "Job": WorkloadKind(_BATCH, _TEMPLATE),
-    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), between="Job"),
+    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, "", stateful_set_labels),
+    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE, "", lambda _name, _spec: _OF_DAEMON_SET),
+    "Job": WorkloadKind(_BATCH, _TEMPLATE, "", job_labels),
+    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), "Job", _cron_job_labels),
 }
 """The built-in kinds that make pods, by kind."""
 
@@ -101,8 +106,8 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
     workload = WORKLOADS.get(kind)
     if workload is not None:
-        is_of_group = group_of(api_version) in workload.groups
-        return None if is_of_group else f'{problem}; its API group is "{workload.group}"'
+        is_known = group_of(api_version) in workload.groups
+        return None if is_known else f'{problem}; its API group is "{workload.group}"'
     near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
 
@@ -119,9 +124,8 @@ def is_kustomization(api_version: str, kind: str) -> bool:
 def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
     """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
     workload = WORKLOADS.get(kind)
-    if workload is None or (api_version and group_of(api_version) not in workload.groups):
-        return None
-    return workload
+    is_known = workload and (not api_version or group_of(api_version) in workload.groups)
+    return workload if is_known else None
 
 
 class TemplateError(ValueError):
@@ -138,10 +142,9 @@ class FoundPod:
     """A pod or pod template of a manifest."""
 
     kind: str
-    """Kind of the innermost object that contains the template."""
     api_version: str
-    """apiVersion of the same object."""
     name: str
+    """Of the innermost object that contains the template."""
     namespace: str
     """Namespace of the outermost object; empty if there is none."""
     outer_labels: Mapping[str, str]
@@ -168,15 +171,8 @@ class FoundPod:
         """The title in reports: kind, name, owner in a cluster, and path of the template."""
         if self.is_sample:
             return f"{self.owner}, by its newest pod {self.name}"
-        name = f"{self.kind} {self.name or '(no name)'}"
-        if self.owner:
-            name = f"{name} of {self.owner}"
-        return f"{name}, {self.path}" if self.path else name
-
-    @property
-    def has_known_labels(self) -> bool:
-        """Whether the labels that the pod's controller adds are known."""
-        return not self.path or self.additions is not None
+        owner = f" of {self.owner}" if self.owner else ""
+        return f"{self.kind} {self.name or '(no name)'}{owner}{', ' if self.path else ''}{self.path}"
 
     @property
     def has_unknown_names(self) -> bool:
@@ -242,20 +238,13 @@ def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
     Raises:
         TemplateError: the object is of a built-in kind, and its pod template cannot be read.
     """
-    if not isinstance(document, dict):
-        return []
-    workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
-    if workload is not None:
+    if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
         return [_built_in(document, workload, place, document)]
     return list(_walk(document, document, (), place, document))
 
 
-def gpu_requests(document: Any, pods: Sequence[FoundPod], place: Place = ()) -> list[str]:
-    """Return the paths outside of the templates of `pods` at which an object names a GPU resource."""
-    return list(islice(_gpu_paths(document, {pod.place for pod in pods}, place, ()), _MOST_PATHS))
-
-
-def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> Iterator[str]:
+def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Place = ()) -> Iterator[str]:
+    """Yield the paths outside of the templates of pods at which an object names a GPU resource."""
     if len(path) > _DEEPEST or place in templates:
         return
     children: Iterator[tuple[str | int, Any]] = enumerate(as_list(node))
@@ -265,7 +254,7 @@ def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> I
         is_amount = isinstance(child, int | float | str) and str(child) != "0"
         if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
             yield f"{'.'.join(map(str, path))}: {key}"
-        yield from _gpu_paths(child, templates, (*place, key), (*path, key))
+        yield from gpu_requests(child, templates, (*place, key), (*path, key))
 
 
 def _text(document: dict[str, Any], key: str) -> str:
@@ -278,37 +267,35 @@ def _name(document: dict[str, Any]) -> str:
 
 
 def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: Place) -> dict[str, Any]:
-    """Return a workload's pod template with at least one container.
-
-    Raises:
-        TemplateError: a part of the path is missing or has another type.
-    """
+    """Return a workload's pod template with at least one container; `TemplateError` if it has none."""
     title = f"{_text(document, 'kind')} {one_line(_name(document), _NAME_SHOWN) or '(no name)'}"
-    node: Any = document
     path = (*workload.template, "spec", "containers")
+    node: Any = document
+    template = document
+
+    def wrong(problem: str, *at: str | int) -> TemplateError:
+        return TemplateError(f"{title}: {problem}", (*place, *at))
+
     for index, key in enumerate(path):
-        dotted, above = ".".join(path[: index + 1]), ".".join(path[:index]) or "the object"
+        above = path[:index]
+        template = node if above == workload.template else template
         if not isinstance(node, dict):
-            raise TemplateError(f"{title}: {above} must be a map", (*place, *path[:index]))
+            raise wrong(f"{'.'.join(above) or 'the object'} must be a map", *above)
         if node.get(key) is None:
+            missing = f"{'.'.join((*above, key))} is missing"
             near = difflib.get_close_matches(key, [str(other)[:_LONGEST_KEY] for other in node], n=1)
             if near and near[0] in node and near[0] != key:
-                hint = f"{title}: {dotted} is missing; {quoted(near[0])} is probably a misspelling of it"
-                raise TemplateError(hint, (*place, *path[:index], near[0]))
-            raise TemplateError(f"{title}: {dotted} is missing", (*place, *path[:index]))
+                raise wrong(f"{missing}; {quoted(near[0])} is probably a misspelling of it", *above, near[0])
+            raise wrong(missing, *above)
         node = node[key]
-    dotted = ".".join(path)
     if not isinstance(node, list) or not node:
-        raise TemplateError(f"{title}: {dotted} must be a list with at least one container", (*place, *path))
+        raise wrong(f"{'.'.join(path)} must be a list with at least one container", *path)
     for index, container in enumerate(node):
         if not isinstance(container, dict):
-            raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*place, *path, index))
-    template = document
-    for key in workload.template:
-        template = template[key]
+            raise wrong(f"{'.'.join(path)}[{index}] must be a map", *path, index)
     if not _is_map_or_absent(template.get("metadata")):
         metadata = (*workload.template, "metadata")
-        raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", (*place, *metadata))
+        raise wrong(f"{'.'.join(metadata)} must be a map", *metadata)
     return template
 
 
@@ -329,7 +316,7 @@ def _built_in(
         path=".".join(workload.template),
         place=(*place, *workload.template),
         is_built_in=True,
-        additions=Additions(labels=added_labels(_text(holder, "kind"), _name(holder), spec)),
+        additions=Additions(labels=workload.labels(_name(holder), spec)),
         claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
     )
 
@@ -365,14 +352,9 @@ def _walk(
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
         holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
-        workload = workload_kind(_text(node, "apiVersion"), _text(node, "kind"))
-        if workload is not None:
-            try:
-                pod = _built_in(node, workload, place, outermost)
-            except TemplateError:
-                pass  # a reference to an object, or a part of one
-            else:
-                yield pod
+        if workload := workload_kind(_text(node, "apiVersion"), _text(node, "kind")):
+            with suppress(TemplateError):  # a reference to an object, or a part of one
+                yield _built_in(node, workload, place, outermost)
                 return
     template, is_bare = _template(node, is_root=path in ((), ("",)))
     if template is not None:
@@ -393,11 +375,11 @@ def _walk(
 def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | None, bool]:
     """Return metadata and spec of a pod, a pod template or a bare pod spec, and whether it is a bare one."""
     spec = node.get("spec")
-    if _is_pod_spec(spec):
-        if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
-            return {key: node[key] for key in ("metadata", "spec") if key in node}, False
-        return {"spec": spec}, True  # the root's metadata belongs to the workload
-    return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
+    if not _is_pod_spec(spec):
+        return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
+    if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
+        return {key: node[key] for key in ("metadata", "spec") if key in node}, False
+    return {"spec": spec}, True  # the root's metadata belongs to the workload
 
 
 def _is_pod_spec(node: Any) -> bool:

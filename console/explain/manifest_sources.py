@@ -14,7 +14,6 @@ from service.command import UsageError
 from service.documents import (
     LOADER,
     DocumentError,
-    ParsedDocument,
     Place,
     decode_text,
     document_files,
@@ -27,8 +26,9 @@ STANDARD_INPUT: Final = "-"
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
 
-_SURROGATES: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-"""A character beyond U+FFFF as JSON escapes it. YAML has another escape for it, and refuses this one."""
+_ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)")
+"""An escape of JSON. The long form is a character beyond U+FFFF; YAML has another escape for it, and refuses
+this one."""
 
 _LEVELS: Final = 100
 
@@ -40,7 +40,7 @@ class Location:
     file: str
     """Path of the file as given, or `standard input`."""
     line: int
-    """Line of the object, or of its pod template, counted from 1."""
+    """Line of the object, counted from 1; of the pod template, if the object has several."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -120,7 +120,7 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
         DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.
     """
     if text.lstrip().startswith("{"):
-        text = _SURROGATES.sub(_character, text)
+        text = _ESCAPE.sub(lambda each: json.loads(f'"{each[0]}"') if len(each[0]) > 2 else each[0], text)
     try:
         parsed = parse_documents(text, name, unique_keys=True)
     except DocumentError as error:
@@ -128,35 +128,18 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
             raise DocumentError(f"{name}, line {_line(text, text.index('{{'))}: {_HELM} ({error})") from None
         raise
     documents = []
-    lines_before = counted = 0
-    for document in parsed:
-        start = text.rfind("\n", 0, document.start) + 1
-        lines_before += text.count("\n", counted, start)
-        counted = start
-        _refuse_helm(text, name, document)
-        documents.append(SourceDocument(name, document.value, text[start : document.end], lines_before))
+    for each in parsed:
+        document = SourceDocument(name, each.value, text[each.start : each.end], each.line)
+        # ConfigMaps and Secrets may hold a template as data.
+        is_data = isinstance(each.value, dict) and each.value.get("kind") in ("ConfigMap", "Secret")
+        match = None if is_data else _HELM_REFERENCE.search(document.text)
+        if match is not None:
+            raise DocumentError(f"{name}, line {each.line + _line(document.text, match.start())}: {_HELM}")
+        documents.append(document)
     return documents
 
 
-def _character(match: re.Match[str]) -> str:
-    """Return the character of two escapes in a JSON string; `\\\\ud83d` is an escaped backslash instead."""
-    index = match.start()
-    while index and match.string[index - 1] == "\\":
-        index -= 1
-    is_escaped = (match.start() - index) % 2 == 1
-    return match[0] if is_escaped else str(json.loads(f'"{match[0]}"'))
-
-
 _HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
-
-
-def _refuse_helm(text: str, name: str, document: ParsedDocument) -> None:
-    """Refuse a Helm template that happens to be YAML; ConfigMaps and Secrets may hold one as data."""
-    if isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret"):
-        return
-    match = _HELM_REFERENCE.search(text, document.start, document.end)
-    if match is not None:
-        raise DocumentError(f"{name}, line {_line(text, match.start())}: {_HELM}")
 
 
 def _line(text: str, index: int) -> int:

@@ -46,31 +46,11 @@ def stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
 
 def job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels that the Job controller adds to the first pod."""
-    labels = {
-        "batch.kubernetes.io/controller-uid": UID,
-        "batch.kubernetes.io/job-name": name,
-        "controller-uid": UID,
-        "job-name": name,
-    }
+    labels = {"controller-uid": UID, "job-name": name}
+    labels |= {f"batch.kubernetes.io/{key}": value for key, value in labels.items()}
     if spec.get("completionMode") == "Indexed":
         labels["batch.kubernetes.io/job-completion-index"] = "0"
     return labels
-
-
-def added_labels(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels that the controller of a built-in kind adds to a pod of a workload's `spec`."""
-    match kind:
-        case "Deployment":
-            return {"pod-template-hash": HASH}
-        case "DaemonSet":
-            return {"controller-revision-hash": HASH, "pod-template-generation": "1"}
-        case "StatefulSet":
-            return stateful_set_labels(name, spec)
-        case "Job":
-            return job_labels(name, spec)
-        case "CronJob":  # the number of its Job is a stand-in
-            return job_labels(f"{name}-0", as_map(as_map(spec.get("jobTemplate")).get("spec")))
-    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +73,15 @@ class _Workload:
 
     name: str
     namespace: str
-    version: str
-    """apiVersion."""
+    api_version: str
     spec: Mapping[str, Any]
     path: Place
-    """Place of the template in the workload."""
 
 
 def additions_of(holder: Mapping[str, Any], path: Place) -> Additions | None:
     """Return what the controller of a workload adds to the pods of a template; None if it is not known."""
-    api_version, kind = holder.get("apiVersion"), holder.get("kind")
-    if not isinstance(api_version, str) or not isinstance(kind, str):
-        return None
-    additions = OPERATORS.get((group_of(api_version), kind))
+    api_version = str(holder.get("apiVersion"))
+    additions = OPERATORS.get((group_of(api_version), str(holder.get("kind"))))
     if additions is None:
         return None
     metadata = as_map(holder.get("metadata"))
@@ -150,9 +126,7 @@ def _count(value: Any, default: int = 1) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
 
-# --- jobs of Kubeflow's operators --------------------------------------------------------------------------
-
-_TYPES: Final = ("Master", "Worker", "Launcher", "PS", "Chief", "Evaluator")
+_TYPES: Final = {kind.lower(): kind for kind in ("Master", "Worker", "Launcher", "PS", "Chief", "Evaluator")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +137,6 @@ class _Replicas:
     kind: str
     """Type of the template, such as `Worker`."""
     counts: Mapping[str, int]
-    """Replicas by type."""
 
     @property
     def total(self) -> int:
@@ -189,45 +162,40 @@ class _Replicas:
         }
 
 
+def _kind_of(name: Any) -> str:
+    """Return a replica type, which the operator accepts in any case."""
+    return _TYPES.get(str(name).lower(), str(name))
+
+
 def _training_job(
-    key: str, additions: Callable[[_Replicas], Additions], *, worker_default: int = 1
+    key: str, additions: Callable[[_Replicas], Additions]
 ) -> Callable[[_Workload], Additions | None]:
     """Return what adds to the templates of a job with replica types below a key of its spec."""
-    names = {name.lower(): name for name in _TYPES}  # the operator accepts any case
 
     def added(job: _Workload) -> Additions | None:
         if len(job.path) != 4 or (*job.path[:2], job.path[3]) != ("spec", key, "template"):
             return None
         counts = {}
         for name, replica_spec in as_map(job.spec.get(key)).items():
-            kind = names.get(str(name).lower(), str(name))
-            default = worker_default if kind == "Worker" else 1
-            counts[kind] = _count(as_map(replica_spec).get("replicas"), default)
-        written = str(job.path[2])
-        return additions(_Replicas(job, names.get(written.lower(), written), counts))
+            counts[_kind_of(name)] = _count(as_map(replica_spec).get("replicas"))
+        return additions(_Replicas(job, _kind_of(job.path[2]), counts))
 
     return added
 
 
 def _py_torch_job(replicas: _Replicas) -> Additions:
     spec = replicas.job.spec
-    variables = {}
-    has_master = "Master" in replicas.counts
-    if has_master:
-        processes = str(spec.get("nprocPerNode") or "")
-        is_number = processes.isascii() and processes.isdigit() and len(processes) < 10
-        variables = replicas.world(int(processes) if is_number else 1)
-    elastic = spec.get("elasticPolicy")
-    variables["PET_NNODES"] = str(replicas.total)
-    if isinstance(elastic, dict):
+    has_master, nodes = "Master" in replicas.counts, str(replicas.total)
+    processes = str(spec.get("nprocPerNode") or "")
+    is_number = processes.isascii() and processes.isdigit() and len(processes) < 10
+    variables = replicas.world(int(processes) if is_number else 1) if has_master else {}
+    if isinstance(elastic := spec.get("elasticPolicy"), dict):
         workers = replicas.counts.get("Worker", 1)
         fewest, most = elastic.get("minReplicas"), elastic.get("maxReplicas")
-        span = _count(fewest, _count(most, workers)), _count(most, _count(fewest, workers))
-        variables["PET_NNODES"] = "{}:{}".format(*span)
+        nodes = f"{_count(fewest, _count(most, workers))}:{_count(most, _count(fewest, workers))}"
     is_master = replicas.kind == ("Master" if has_master else "Worker")
-    return Additions(
-        labels=replicas.labels("pytorchjob-controller", is_master=is_master), variables=variables
-    )
+    labels = replicas.labels("pytorchjob-controller", is_master=is_master)
+    return Additions(labels=labels, variables={**variables, "PET_NNODES": nodes})
 
 
 def _tf_job(replicas: _Replicas) -> Additions:
@@ -266,7 +234,7 @@ def _paddle_job(replicas: _Replicas) -> Additions:
 
 def _mpi_job(replicas: _Replicas) -> Additions:
     job, is_launcher = replicas.job, replicas.kind == "Launcher"
-    if not job.version.endswith("/v2beta1"):
+    if not job.api_version.endswith("/v2beta1"):
         labels = replicas.labels("mpijob-controller", is_master=is_launcher)
         if is_launcher:
             del labels[f"{_TRAINING}/replica-index"]
@@ -282,9 +250,6 @@ def _mpi_job(replicas: _Replicas) -> Additions:
     if not is_launcher:
         return Additions(labels=labels)
     return Additions(labels=labels | job_labels(f"{job.name}-launcher", {}), owner=_JOB)
-
-
-# --- other operators ---------------------------------------------------------------------------------------
 
 
 def _job_set(workload: _Workload) -> Additions | None:
@@ -349,7 +314,7 @@ OPERATORS: Final[Mapping[tuple[str, str], Callable[[_Workload], Additions | None
     ("kubeflow.org", "JAXJob"): _training_job("jaxReplicaSpecs", _jax_job),
     ("kubeflow.org", "PaddleJob"): _training_job("paddleReplicaSpecs", _paddle_job),
     # the same, mpi; mpi-operator v0.8.0 pkg/controller/mpi_job_controller.go
-    ("kubeflow.org", "MPIJob"): _training_job("mpiReplicaSpecs", _mpi_job, worker_default=0),
+    ("kubeflow.org", "MPIJob"): _training_job("mpiReplicaSpecs", _mpi_job),
     # JobSet v0.12.0 pkg/controllers/jobset_controller.go
     ("jobset.x-k8s.io", "JobSet"): _job_set,
     # LeaderWorkerSet v0.10.0 pkg/controllers/leaderworkerset_controller.go, pod_controller.go

@@ -6,19 +6,21 @@ pkg/api/resource/quantity.go (UnmarshalJSON), and plugin/pkg/admission/limitrang
 webhooks (seen on Kubernetes 1.36.3). Pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from operator import add
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from kai import keys
 from kai.key_classes import is_written_by_kai_only
 from kai.pod import MalformedPod, PodView, decode_pod
+from kube.kinds import LimitRange
 from service.documents import DocumentError
+from service.text import counted
 from webhook.policy.checks import readable, whole_gpus
-
-# --- parts of a document -----------------------------------------------------------------------------------
 
 
 def as_map(value: Any) -> dict[str, Any]:
@@ -72,37 +74,7 @@ def as_json(document: Any) -> bytes:
         raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
 
 
-# --- what the API server fills in --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerDefaults:
-    """The defaults of one LimitRange for every container of its namespace."""
-
-    namespace: str
-    name: str
-    limits: Mapping[str, str | int]
-    requests: Mapping[str, str | int]
-
-    def names(self, resource: str) -> bool:
-        """Whether there is a default for a resource."""
-        return resource in self.limits or resource in self.requests
-
-
-def decode_defaults(document: bytes) -> ContainerDefaults:
-    """Decode a LimitRange as the API server sends it."""
-    limit_range = as_map(msgspec.json.decode(document))
-    metadata, spec = as_map(limit_range.get("metadata")), as_map(limit_range.get("spec"))
-    limits: dict[str, str | int] = {}
-    requests: dict[str, str | int] = {}
-    for item in as_maps(spec.get("limits")):
-        if item.get("type") == "Container":
-            limits |= as_map(item.get("default"))
-            requests |= as_map(item.get("defaultRequest"))
-    return ContainerDefaults(str(metadata.get("namespace")), str(metadata.get("name")), limits, requests)
-
-
-def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -> dict[str, Any]:
+def filled_in(pod: dict[str, Any], defaults: Sequence[LimitRange] = ()) -> dict[str, Any]:
     """Return the pod with the fields that decisions read and that the API server fills in.
 
     These are the scheduler's name, requests that equal their limits, and the defaults of LimitRanges. A value
@@ -116,7 +88,7 @@ def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -
     return normalized(pod)
 
 
-def _with_amounts(container: dict[str, Any], defaults: Sequence[ContainerDefaults]) -> dict[str, Any]:
+def _with_amounts(container: dict[str, Any], defaults: Sequence[LimitRange]) -> dict[str, Any]:
     """Return a container whose missing requests equal its limits, with the defaults of LimitRanges."""
     resources = container.get("resources") or {}
     if not isinstance(resources, dict):
@@ -125,7 +97,7 @@ def _with_amounts(container: dict[str, Any], defaults: Sequence[ContainerDefault
     if limits and isinstance(limits, dict) and isinstance(requests, dict):
         resources = {**resources, "requests": {**limits, **requests}}
     for added in defaults:
-        for part, amounts in (("limits", added.limits), ("requests", added.requests)):
+        for part, amounts in zip(("limits", "requests"), added.container_defaults(), strict=True):
             given = resources.get(part)
             if amounts and (given is None or isinstance(given, dict)):
                 resources = {**resources, part: {**amounts, **(given or {})}}
@@ -141,38 +113,27 @@ def normalized(pod: dict[str, Any]) -> dict[str, Any]:
     written = dict(pod)
     metadata = pod.get("metadata")
     if isinstance(metadata, dict):
-        parts = ("labels", "annotations")
-        written["metadata"] = metadata | {part: _sorted(metadata[part]) for part in parts if part in metadata}
+        written["metadata"] = metadata | _sorted_parts(metadata, ("labels", "annotations"))
     if "spec" in pod:
         written["spec"] = with_containers(pod["spec"], _normalized_container)
     return written
 
 
-def _sorted(entries: Any) -> Any:
-    """Return a map in the order in which Go writes it: by the bytes of its keys, which is by code points."""
-    return (
-        dict(sorted(entries.items(), key=lambda each: str(each[0]))) if isinstance(entries, dict) else entries
-    )
+def _sorted_parts(parent: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    """Return maps in the order in which Go writes them: by the bytes of the keys, which is by code points."""
+    maps = {part: parent[part] for part in parts if isinstance(parent.get(part), dict)}
+    return {part: dict(sorted(each.items(), key=lambda entry: str(entry[0]))) for part, each in maps.items()}
 
 
 def _normalized_container(container: dict[str, Any]) -> dict[str, Any]:
     written = container | ({"name": ""} if container.get("name", "") is None else {})
     resources = as_map(written.get("resources"))
-    amounts = {
-        kind: _sorted({name: _amount(amount) for name, amount in resources[kind].items()})
-        for kind in ("limits", "requests")
-        if isinstance(resources.get(kind), dict)
-    }
+    amounts = _sorted_parts(resources, ("limits", "requests"))
+    for part in amounts.values():
+        for name, amount in part.items():
+            part[name] = "0" if amount is None else amount.strip() if isinstance(amount, str) else amount
     return {**written, "resources": resources | amounts} if amounts else written
 
-
-def _amount(amount: Any) -> Any:
-    if amount is None:
-        return "0"
-    return amount.strip() if isinstance(amount, str) else amount
-
-
-# --- a live pod as a new one -------------------------------------------------------------------------------
 
 SERVER_METADATA: Final = frozenset({
     "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
@@ -199,13 +160,11 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     created: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
     for part in ("labels", "annotations"):
-        if isinstance(created.get(part), dict):
-            entries = created[part].items()
-            created[part] = {
-                key: text for key, text in entries if key != _APPLIED and not is_written_by_kai_only(key)
-            }
-    prefix, name = created.get("generateName"), created.get("name")
-    if prefix and isinstance(prefix, str) and str(name).startswith(prefix):
+        if isinstance(entries := created.get(part), dict):
+            own = (key for key in entries if key != _APPLIED and not is_written_by_kai_only(key))
+            created[part] = {key: entries[key] for key in own}
+    prefix = created.get("generateName")
+    if prefix and isinstance(prefix, str) and str(created.get("name")).startswith(prefix):
         del created["name"]
     new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED}
     if "nodeName" in spec and any(
@@ -216,13 +175,10 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": created, "spec": new_spec}
 
 
-# --- what pods ask for -------------------------------------------------------------------------------------
+class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncounted": "notCounted"}):
+    """What a number of pods ask for."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAmount:
-    """An amount of GPUs that pods ask for."""
-
+    pods: int = 0
     gpus: float = 0.0
     """Whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5."""
     memory_mib: int = 0
@@ -230,54 +186,41 @@ class GpuAmount:
     uncounted: int = 0
     """Pods whose request cannot be counted: MIG devices, claims, or a value that KAI refuses."""
 
-    def __add__(self, other: "GpuAmount") -> "GpuAmount":
-        return GpuAmount(
-            gpus=self.gpus + other.gpus,
-            memory_mib=self.memory_mib + other.memory_mib,
-            uncounted=self.uncounted + other.uncounted,
-        )
+    def __add__(self, other: "PodRequests") -> "PodRequests":
+        return PodRequests(*map(add, astuple(self), astuple(other)))
 
-    def times(self, count: int) -> "GpuAmount":
-        """Return the amount of several equal pods."""
-        memory_mib, uncounted = self.memory_mib * count, self.uncounted * count
-        return GpuAmount(gpus=self.gpus * count, memory_mib=memory_mib, uncounted=uncounted)
+    def times(self, count: int) -> "PodRequests":
+        """Return what several times as many pods ask for."""
+        return PodRequests(*(amount * count for amount in astuple(self)))
 
     def __str__(self) -> str:
-        """Return the amount in words, such as `2.5 GPUs and 4000 MiB`."""
+        """Return the GPUs in words, such as `2.5 GPUs and 4000 MiB of GPU memory`."""
         parts = [f"{round(self.gpus, 2):g} GPU{'' if self.gpus == 1 else 's'}"]
         if self.memory_mib:
             parts.append(f"{self.memory_mib} MiB of GPU memory")
         if self.uncounted:
-            parts.append(f"{self.uncounted} request{'' if self.uncounted == 1 else 's'} not counted")
+            parts.append(f"{counted(self.uncounted, 'request')} not counted")
         return " and ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningPods:
-    """The pods of a workload that have not ended."""
-
-    count: int
-    requested: GpuAmount
-    """The sum of what they ask for now."""
-
-
-def asked_by(pod: PodView) -> GpuAmount:
+def asked_by(pod: PodView) -> PodRequests:
     """Return what a pod asks for; a share in a form that KAI refuses is not counted."""
     share = readable(lambda: pod.share_request)
     whole = readable(lambda: whole_gpus(pod))
     has_others = any(name != keys.GPU_RESOURCE for name in pod.gpu_resources)
     is_unread = any(key in pod.annotations for key in (keys.GPU_FRACTION, keys.GPU_MEMORY)) and share is None
     is_uncounted = is_unread or whole is None or has_others or pod.uses_mig or pod.uses_claims
-    return GpuAmount(
+    return PodRequests(
+        pods=1,
         gpus=(whole or 0) + ((share.counted_gpus or 0.0) if share else 0.0),
         memory_mib=(share.memory_mib or 0) * share.devices if share else 0,
         uncounted=int(is_uncounted),
     )
 
 
-def asked_now(pod: bytes) -> GpuAmount:
+def asked_now(pod: bytes) -> PodRequests:
     """Return what a pod in JSON asks for; one that cannot be read counts as a request that is not counted."""
     try:
         return asked_by(decode_pod(pod))
     except MalformedPod:
-        return GpuAmount(uncounted=1)
+        return PodRequests(pods=1, uncounted=1)

@@ -49,7 +49,6 @@ class Policies:
         namespaces: Mapping[str, PolicyMetadata],
         edited: Iterable[str],
         edits: NamespaceEdits,
-        *,
         default_mode: Mode = Mode.DEFAULT,
     ) -> "Policies":
         """Parse the policies of namespaces after edits of some of them, which need not exist."""
@@ -90,12 +89,9 @@ def read_annotation_edit(text: str) -> Edit:
 
 
 def _edited(texts: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
-    edited = dict(texts)
-    for key, value in edits:
-        edited.pop(key, None)
-        if value is not None:
-            edited[key] = value
-    return edited
+    changes = dict(edits)
+    kept = {key: value for key, value in texts.items() if key not in changes}
+    return kept | {key: value for key, value in changes.items() if value is not None}
 
 
 def _without_effect(edits: NamespaceEdits) -> Iterator[str]:

@@ -5,18 +5,20 @@ stored. An answer tells what was admitted in the fields that kaishare writes, an
 """
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from console.explain.explainer import (
     RBAC,
     AnswerDifference,
-    ExplainedDocument,
     ExplainedPod,
+    Item,
     ServerAnswer,
 )
 from console.explain.pod_documents import SERVER_METADATA, annotations_of, as_json, as_list, as_map
@@ -36,55 +38,44 @@ from webhook.registration.configurations import VALIDATE_PODS
 _AT_ONCE: Final = 8
 _SECONDS: Final = 30.0
 """Longest time for one pod. A webhook may take 30 s, and the API server calls several."""
-_FIELD_MANAGER: Final = "kaishare-explain"
-_LONGEST_REFUSAL: Final = 16384  # characters
 
 Json = Mapping[str, Any]
 
 
-async def with_answers(client: KubeClient, documents: Sequence[ExplainedDocument]) -> list[ExplainedDocument]:
-    """Return the documents, with the API server's answer about each pod."""
-    answers = iter(await ask_server(client, [pod for document in documents for pod in document.pods]))
-    return [
-        replace(
-            document,
-            items=[
-                replace(item, server=next(answers)) if isinstance(item, ExplainedPod) else item
-                for item in document.items
-            ],
-        )
-        for document in documents
-    ]
-
-
-async def ask_server(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[ServerAnswer]:
-    """Create every pod by dry run with the client's rights; return the answers in the order of the pods."""
+async def ask_server(client: KubeClient, items: Sequence[Item]) -> list[Item]:
+    """Create every pod by dry run with the client's rights; return the items with the answers."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(item: ExplainedPod) -> ServerAnswer:
+    async def ask(item: Item) -> Item:
+        if not isinstance(item, ExplainedPod):
+            return item
         async with gate:
-            return await _ask(client, item)
+            return dataclasses.replace(item, server=await _ask(client, item))
 
-    return await asyncio.gather(*map(ask, pods))
+    return await asyncio.gather(*map(ask, items))
 
 
 async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
     if not is_dns_label(item.namespace):
-        return _no_answer(f"{quoted(item.namespace)} is not a name of a namespace")
+        problem = f"{quoted(item.namespace)} is not a name of a namespace"
+        return ServerAnswer(is_admitted=None, problem=problem)
     sent, notes = pod_to_create(item), []
     try:
         response = await _create(client, item.namespace, sent)
         name = sent["metadata"].get("name")
-        if name and _is_name_taken(response):
+        error = _error(response) if name and response.status == 409 else None
+        is_taken = error and error.reason == "AlreadyExists"
+        # A webhook's denial may have the same status and reason.
+        if error and is_taken and not read_refusal(409, error.reason, error.message, "")[0]:
             taken = f"a pod named {one_line(str(name))} exists"
             notes = [f"{taken}, so the answer is for a pod with a generated name"]
-            metadata = {key: value for key, value in sent["metadata"].items() if key != "name"}
-            sent = {**sent, "metadata": {**metadata, "generateName": f"{name}-"}}
+            del sent["metadata"]["name"]
+            sent["metadata"]["generateName"] = f"{name}-"
             response = await _create(client, item.namespace, sent)
         answer = _refused(item, response) if response.status >= 300 else _admitted(item, sent, response)
         return replace(answer, warnings=response.warnings, notes=notes)
     except (Unreachable, AccessError, *MALFORMED) as error:
-        return _no_answer(one_line(str(error)))
+        return ServerAnswer(is_admitted=None, problem=one_line(str(error)))
 
 
 def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
@@ -99,20 +90,11 @@ def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
 
 async def _create(client: KubeClient, namespace: str, pod: Json) -> AnyResponse:
     path, body = f"/api/v1/namespaces/{namespace}/pods", msgspec.json.encode(pod)
-    return await client.create_by_dry_run(path, body, field_manager=_FIELD_MANAGER, seconds=_SECONDS)
-
-
-def _no_answer(problem: str) -> ServerAnswer:
-    return ServerAnswer(is_admitted=None, problem=problem)
+    return await client.create_by_dry_run(path, body, field_manager="kaishare-explain", seconds=_SECONDS)
 
 
 def _admitted(item: ExplainedPod, sent: Json, response: AnyResponse) -> ServerAnswer:
-    """Return the answer with a pod.
-
-    Raises:
-        Unreachable: the answer is not an API server's.
-        msgspec.DecodeError, RecursionError: the answer is no pod.
-    """
+    """Return the answer with a pod; raises `Unreachable` or one of `MALFORMED` if it is none."""
     path = f"POST pods in namespace {item.namespace}"
     expect_kind(response.body, "Pod", path)
     stored = msgspec.json.decode(response.body)
@@ -144,41 +126,25 @@ def written_fields(pod: Json) -> dict[str, str]:
     """Return the values of a pod that kaishare decides, by a name for people."""
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     labels, annotations = as_map(metadata.get("labels")), as_map(metadata.get("annotations"))
-    fields = {"spec.schedulerName": _text(spec.get("schedulerName") or keys.DEFAULT_SCHEDULER)}
-    fields |= {f"label {key}": _text(labels[key]) for key in _LABELS if key in labels}
-    fields |= {
-        f"annotation {one_line(key)}": _text(value)
-        for key, value in annotations.items()
-        if key in _ANNOTATIONS or key.startswith(PREFIX)
-    }
+    written: dict[str, Any] = {"spec.schedulerName": spec.get("schedulerName") or keys.DEFAULT_SCHEDULER}
+    written |= {f"label {key}": labels[key] for key in _LABELS if key in labels}
+    for key, value in annotations.items():
+        if key in _ANNOTATIONS or key.startswith(PREFIX):
+            written[f"annotation {one_line(key)}"] = value
+    # The API server stores the null of a label or annotation as an empty text.
+    fields = {field: "" if value is None else one_line(str(value)) for field, value in written.items()}
     for group, kind in (("initContainers", "init container"), ("containers", "container")):
         for number, each in enumerate(as_list(spec.get(group)), 1):
             container = as_map(each)
             name = f"{kind} {one_line(str(container.get('name') or f'number {number}'))}"
-            fields.update(_gpu_amounts(name, as_map(container.get("resources"))))
+            for part in ("limits", "requests"):
+                for resource, amount in as_map(as_map(container.get("resources")).get(part)).items():
+                    if isinstance(resource, str) and "/" in resource and names_gpu(resource):
+                        field = f"{name}: {part.removesuffix('s')} {one_line(resource)}"
+                        fields[field] = one_line(str(amount))
     if TOLERATION in as_list(spec.get("tolerations")):
         fields[f"toleration {keys.GPU_TAINT}"] = "Exists"
     return fields
-
-
-def _text(value: Any) -> str:
-    """Return the value of a label or annotation; the API server stores null as an empty text."""
-    return "" if value is None else one_line(str(value))
-
-
-def _gpu_amounts(name: str, resources: Json) -> Iterator[tuple[str, str]]:
-    for part in ("limits", "requests"):
-        for resource, amount in as_map(resources.get(part)).items():
-            if isinstance(resource, str) and "/" in resource and names_gpu(resource):
-                yield f"{name}: {part.removesuffix('s')} {one_line(resource)}", one_line(str(amount))
-
-
-def _amount(text: str | None) -> object:
-    """Return the number of a quantity, and another text as it is."""
-    try:
-        return None if text is None else parse_quantity(text)
-    except ValueError:
-        return text
 
 
 def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[AnswerDifference]:
@@ -188,12 +154,15 @@ def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[An
     predicted = written_fields(item.final)
     for field in dict.fromkeys((*predicted, *answered)):
         ours, theirs = predicted.get(field), answered.get(field)
-        if ours != theirs and _amount(ours) != _amount(theirs):
+        with suppress(ValueError):
+            if ours and theirs and parse_quantity(ours) == parse_quantity(theirs):
+                continue
+        if ours != theirs:
             yield AnswerDifference(field, ours, theirs)
 
 
 def _predicted_verdict(item: ExplainedPod) -> str:
-    if item.verdict is not None and not item.verdict.is_allowed:
+    if item.verdict is not None and item.is_denied:
         return f"denied: {item.verdict.message}"
     if item.verdict is None and item.mutation.decision.reason is Reason.MALFORMED_POD:
         return f"refused: {item.mutation.decision.finding.sentence}"
@@ -248,15 +217,10 @@ def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
 
 # --- refusals ----------------------------------------------------------------------------------------------
 
-_NAME_TAKEN: Final = "AlreadyExists"
 _INTERNAL: Final = "Internal error occurred: "
-_NO_RIGHT: Final = 'pods is forbidden: User "'
-_NO_CALL: Final = "failed calling webhook "
 _FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
 _MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
-_RATIO: Final = "max limit to request ratio per "
-_SERVER: Final = "the API server"
 _VALIDATING: Final = f"webhook {VALIDATE_PODS}"
 """The author of kaishare's own denials."""
 _NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
@@ -266,16 +230,11 @@ _AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
     (re.compile(r'admission webhook "([^"]{1,300})" denied the request'), "webhook {}"),
     (re.compile(r'failed calling webhook "([^"]{1,300})": '), "webhook {}"),
     # policy/validating/dispatcher.go, policy/mutating/dispatcher.go, resourcequota/controller.go
-    (
-        re.compile(
-            r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
-        ),
-        "ValidatingAdmissionPolicy {}",
-    ),
-    (
-        re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
-        "MutatingAdmissionPolicy {}",
-    ),
+    (re.compile(
+        r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
+     ), "ValidatingAdmissionPolicy {}"),
+    (re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
+     "MutatingAdmissionPolicy {}"),
     (re.compile(r"(?:exceeded|failed|status unknown for) quota: ([-.a-z0-9]{1,253})"), "quota {}"),
     (re.compile(r"insufficient quota to (?:consume|match these scopes)"), "a quota"),
     # pod-security-admission/admission/admission.go, plugin/pkg/admission/limitranger/admission.go
@@ -288,11 +247,9 @@ _AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
     (re.compile(r"pod node label selector conflicts with its "), "admission plugin PodNodeSelector"),
     (re.compile(r"cannot set blockOwnerDeletion "), "admission plugin OwnerReferencesPermissionEnforcement"),
     # apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go
-    (
-        re.compile(r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being term"),
-        "namespace {}, which is being deleted",
-    ),
-)
+    (re.compile(r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being term"),
+     "namespace {}, which is being deleted"),
+)  # fmt: skip
 """Beginnings of messages, each with the author; braces stand for the groups of the form.
 
 The messages are those of Kubernetes 1.30.14 and 1.36.3. The text of a webhook or policy follows these words,
@@ -305,39 +262,31 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
 
     A webhook chooses the status of its denials. Reason and message are those of the Status object.
     """
-    if message.startswith(_NO_RIGHT):
+    if message.startswith('pods is forbidden: User "'):
         return RBAC, f"you may not create pods in namespace {namespace}"
-    match = _NO_DRY_RUN.match(message)
-    if match:
+    if match := _NO_DRY_RUN.match(message):
         author = f"webhook {match[1]}"
         return author, f"{author} does not support dry runs, so no pod can be tried"
     text = message.removeprefix(_INTERNAL)
     prefix = _FORBIDDEN.match(text)
     text = text[prefix.end() :] if prefix else text
     for form, author in _AUTHORS:
-        match = form.match(text)
-        if match:
+        if match := form.match(text):
             return author.format(*match.groups()), ""
-    if text.partition(" ")[2].startswith(_RATIO):  # after the resource's name (limitranger/admission.go)
+    if text.partition(" ")[2].startswith(
+        "max limit to request ratio per "
+    ):  # after the resource's name (limitranger/admission.go)
         return "a LimitRange", ""
     if _MISSING.match(message):
         return "", f"namespace {namespace} does not exist in this cluster"
     if status in _NOT_OF_THE_POD or status < 400:
         return "", f"the API server answered {status} {reason}: {message}"
-    return _SERVER if status in (400, 422) else "", ""
+    return "the API server" if status in (400, 422) else "", ""
 
 
 def _error(response: AnyResponse) -> ApiError:
     status, reason = response.status, response.reason
-    return status_error(response.body, "", http_status=status, http_reason=reason, longest=_LONGEST_REFUSAL)
-
-
-def _is_name_taken(response: AnyResponse) -> bool:
-    """Whether a pod of the name exists; a webhook's denial may have the same status."""
-    if response.status != 409:
-        return False
-    error = _error(response)
-    return error.reason == _NAME_TAKEN and not read_refusal(409, error.reason, error.message, "")[0]
+    return status_error(response.body, "", http_status=status, http_reason=reason, longest=16384)
 
 
 def _refused(item: ExplainedPod, response: AnyResponse) -> ServerAnswer:
@@ -347,7 +296,7 @@ def _refused(item: ExplainedPod, response: AnyResponse) -> ServerAnswer:
     answer = ServerAnswer(is_admitted=False, refused_by=one_line(author), refusal=refusal)
     if problem:
         return replace(answer, is_admitted=None, problem=one_line(problem), refusal=error.message)
-    if error.message.removeprefix(_INTERNAL).startswith(_NO_CALL):
+    if error.message.removeprefix(_INTERNAL).startswith("failed calling webhook "):
         return replace(answer, causes=[f"{author} did not answer, and its failurePolicy is Fail"])
     if author != _VALIDATING or _predicted_verdict(item) != _ADMITTED:
         return answer

@@ -1,24 +1,28 @@
-"""The results of `explain` for people: sentences about a pod, and the text report with differences. Pure."""
+"""The results of `explain`: sentences about a pod, the text report, the table, the sums, JSON and patches."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
+from msgspec import to_builtins
 
-from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, UnexplainedObject
+from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
 from console.explain.manifest_sources import Location
+from console.explain.pod_documents import PodRequests, as_json, asked_by, asked_now
 from console.explain.policy_edits import Policies
+from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
-from service.text import fold, one_line, printable, shorten_middle
+from kai.pod import MalformedPod, decode_pod
+from service.text import counted, fold, one_line, printable, shorten_middle
 from webhook.policy.labels import LabelProblems
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source
 
 _COLOURS: Final = {"+": "\033[32m", "-": "\033[31m", "@": "\033[36m"}
 _RESET: Final = "\033[0m"
-_CONTEXT: Final = 2  # lines
 _LONGEST_NAMESPACE: Final = 40
 """Largest width of a namespace in a title; the object's name is shortened further."""
 _WORDS: Final = {
@@ -42,14 +46,14 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
     """Yield the lines of a diff of two pods as YAML, keys in the order they were written."""
-    lines = difflib.unified_diff(_yaml(before), _yaml(after), lineterm="", n=_CONTEXT)
+    texts = []
+    for pod in (before, after):
+        written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
+        text = yaml.dump(written, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+        texts.append(text.splitlines())
+    lines = difflib.unified_diff(texts[0], texts[1], lineterm="", n=2)
     for line in list(lines)[2:]:  # without the two file names
         yield _paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
-
-
-def _yaml(pod: Mapping[str, Any]) -> list[str]:
-    written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
-    return yaml.dump(written, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000).splitlines()
 
 
 def _paint(text: str, sign: str, *, colour: bool) -> str:
@@ -83,8 +87,7 @@ def _earlier_reason(item: ExplainedPod) -> str:
 def headline(item: ExplainedPod) -> str:
     """Return one sentence about what happens to the pod, with the code of the reason."""
     decision = item.mutation.decision
-    earlier = _earlier_reason(item)
-    if earlier:
+    if earlier := _earlier_reason(item):
         return f"{action_word(item)}: changed at its creation ({earlier}); its share is the policy's"
     sentence, changes = with_code(decision.finding), decision.changes
     is_observed = decision.action is Action.OBSERVED
@@ -123,30 +126,23 @@ def hints(item: ExplainedPod) -> list[Finding]:
 
 def source_sentence(item: ExplainedPod) -> str:
     """Describe what decided the share; empty if the pod gets none."""
-    decision = item.mutation.decision
-    size = decision.size
-    match decision.source:
-        case Source.OWN_SHARE if not _earlier_reason(item):
-            return "the pod's own share"
-        case Source.SIZE_LABEL if size is not None:
-            return f"the pod's label kaishare.dev/size: {size.name}"
-        case Source.SIZE_SELECTOR if size is not None and size.selector is not None:
-            return f"the selector of size {size.name}: {printable(size.selector.text)}"
-        case Source.DEFAULT_SHARE:
-            return "the namespace's default share"
-    return ""
+    source, size = item.mutation.decision.source, item.mutation.decision.size
+    if source is Source.SIZE_LABEL and size:
+        return f"the pod's label kaishare.dev/size: {size.name}"
+    if source is Source.SIZE_SELECTOR and size and size.selector:
+        return f"the selector of size {size.name}: {printable(size.selector.text)}"
+    if source is Source.DEFAULT_SHARE:
+        return "the namespace's default share"
+    return "the pod's own share" if source is Source.OWN_SHARE and not _earlier_reason(item) else ""
 
 
 def server_word(item: ExplainedPod) -> str:
     """Return what the API server answered, in one or two words; empty if it was not asked."""
-    answer = item.server
-    if answer is None:
+    if item.server is None:
         return ""
-    if answer.is_admitted is None:
-        return "no answer"
-    if not answer.is_admitted:
-        return "refused"
-    return "different" if answer.differences and item.is_decided else "admitted"
+    is_different = item.server.is_admitted and item.server.differences and item.is_decided
+    word = {None: "no answer", True: "admitted", False: "refused"}[item.server.is_admitted]
+    return "different" if is_different else word
 
 
 def server_sentences(item: ExplainedPod) -> Iterator[str]:
@@ -181,7 +177,12 @@ def notes(item: ExplainedPod) -> Iterator[str]:
             f"changed at its creation ({one_line(earlier.reason, 40)});"
             " a new pod may get something else, because the policy or the pod has changed since"
         )
-    if not item.pod.has_known_labels and item.policy is not None and item.policy.sizes.selecting:
+    if (
+        item.pod.path
+        and item.pod.additions is None
+        and item.policy is not None
+        and item.policy.sizes.selecting
+    ):
         yield (
             f"the controller of this {one_line(item.pod.kind)} may add labels, which the selectors of sizes"
             " see and explain does not"
@@ -206,80 +207,215 @@ def namespace_lines(
         yield from fold(f"warning: {sentence}", columns, indent="  ")
 
 
-def as_text(documents: Sequence[ExplainedDocument], *, colour: bool, columns: int) -> Iterator[str]:
+def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int) -> Iterator[str]:
     """Yield the lines of the text report; lines of a diff may be longer than `columns`.
 
     The report has for each pod its title, file, action, reason, warnings and diff, then the objects without
     known pods. No sentence about one pod occurs twice.
     """
-    report = _TextReport(colour=colour, columns=columns)
-    others: list[str] = []
-    has_pods = False
-    for document in documents:
-        for location, item in document.located():
-            if isinstance(item, ExplainedPod):
-                has_pods = True
-                yield from report.pod(item, location)
-            else:
-                others += report.other(item, location)
-    if not has_pods:
-        is_live = all(document.document is None for document in documents)
-        yield "There are no workloads." if is_live else "The manifests contain no pods."
-    if others:
-        yield _paint("Other objects:", "@", colour=colour)
-        yield from others
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TextReport:
-    """Writes the lines about pods and other objects."""
-
-    colour: bool
-    columns: int
-
-    def pod(self, item: ExplainedPod, location: Location | None) -> Iterator[str]:
-        """Yield the lines about a pod."""
+    pods = [item for item in items if isinstance(item, ExplainedPod)]
+    for item in pods:
         tail = f" in namespace {shorten_middle(one_line(item.namespace), _LONGEST_NAMESPACE)}"
-        title = shorten_middle(one_line(item.pod.title), self.columns - len(tail)) + tail
-        yield _paint(title, "@", colour=self.colour)
-        for sentence in self._sentences(item, location):
+        title = shorten_middle(one_line(item.pod.title), columns - len(tail)) + tail
+        yield _paint(title, "@", colour=colour)
+        for sentence in _sentences(item, columns):
             sign = "-" if sentence.startswith("denied: ") else ""
-            for line in self._indented(sentence):
-                yield _paint(line, sign, colour=self.colour)
+            for line in fold(sentence, columns, head="  ", indent="    "):
+                yield _paint(line, sign, colour=colour)
         if item.server is None and item.planned:
-            for line in _diff(item.pod.template, item.after, colour=self.colour):
-                yield f"  {line}"
+            yield from (f"  {line}" for line in _diff(item.pod.template, item.after, colour=colour))
         yield ""
+    if not pods:
+        yield "There are no workloads." if is_live else "The manifests contain no pods."
+    if len(items) > len(pods):
+        yield _paint("Other objects:", "@", colour=colour)
+    for other in items:
+        if isinstance(other, UnexplainedObject):
+            place = f" ({_file(other.location, columns)})" if other.location else ""
+            text = f"{other.title} in namespace {one_line(other.namespace)}{place}"
+            text += f": {other.message} ({other.code})"
+            yield from fold(text, columns, head="  ", indent="    ")
 
-    def _sentences(self, item: ExplainedPod, location: Location | None) -> Iterator[str]:
-        decision = item.mutation.decision
-        if location is not None:
-            yield f"file: {self._file(location)}"
-        yield headline(item)
-        written = {decision.finding.sentence}
-        source = source_sentence(item)
-        if source:
-            yield f"decided by: {source}"
-        for denial in item.verdict.denials if item.verdict else ():
-            is_new = denial.sentence not in written or denial.reason is not decision.reason
-            yield f"denied: {with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
-            written.add(denial.sentence)
-        for finding in item.warnings:
-            if finding.sentence not in written:
-                yield f"warning: {with_code(finding)}"
-                written.add(finding.sentence)
-        yield from (f"note: {note}" for note in notes(item))
-        yield from server_sentences(item)
 
-    def other(self, item: UnexplainedObject, location: Location | None) -> list[str]:
-        """Return the lines about an object without known pods."""
-        place = f" ({self._file(location)})" if location else ""
-        text = f"{item.title} in namespace {one_line(item.namespace)}{place}: {item.message} ({item.code})"
-        return self._indented(text)
+def _sentences(item: ExplainedPod, columns: int) -> Iterator[str]:
+    decision = item.mutation.decision
+    if item.location is not None:
+        yield f"file: {_file(item.location, columns)}"
+    yield headline(item)
+    written = {decision.finding.sentence}
+    if source := source_sentence(item):
+        yield f"decided by: {source}"
+    for denial in item.verdict.denials if item.verdict else ():
+        is_new = denial.sentence not in written or denial.reason is not decision.reason
+        yield f"denied: {with_code(denial) if is_new else f'for the reason above ({denial.reason.code})'}"
+        written.add(denial.sentence)
+    for finding in item.warnings:
+        if finding.sentence not in written:
+            yield f"warning: {with_code(finding)}"
+            written.add(finding.sentence)
+    yield from (f"note: {note}" for note in notes(item))
+    yield from server_sentences(item)
 
-    def _indented(self, text: str) -> list[str]:
-        return fold(text, self.columns, head="  ", indent="    ")
 
-    def _file(self, location: Location) -> str:
-        tail = f", line {location.line}"
-        return shorten_middle(one_line(location.file), self.columns - len("  file: ") - len(tail)) + tail
+def _file(location: Location, columns: int) -> str:
+    tail = f", line {location.line}"
+    return shorten_middle(one_line(location.file), columns - len("  file: ") - len(tail)) + tail
+
+
+_NONE: Final = "-"
+_WIDE: Final = 110
+"""Width from which a terminal has room for the files of objects, too."""
+_NAMES: Final = ("OBJECT", "FILE", "NAMESPACE")
+_COLUMNS: Final = (*_NAMES, "PODS", "SERVER", "ACTION", "SHARE", "REASON", "WARN")
+_LEAST: Final = 10
+"""Smallest width of a column of names, which is shortened."""
+
+
+def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
+    """Yield the lines of the table. Objects that have nothing to do with pods are left out.
+
+    Names are shortened in their middle to fit the columns of a terminal; None for a file or pipe.
+    """
+    cells = [_cells(item) for item in items if isinstance(item, ExplainedPod) or item.code != "no-pods"]
+    titles = [title for title in _COLUMNS if any(row.get(title) for row in cells)]
+    if columns is not None and columns < _WIDE and "FILE" in titles:
+        titles.remove("FILE")
+    rows = [titles, *([row.get(title) or _NONE for title in titles] for row in cells)]
+    widths, least = natural_widths(rows), [_LEAST * (title in _NAMES) for title in titles]
+    if columns is not None:
+        smallest = [min(room, fewest or room) for room, fewest in zip(widths, least, strict=True)]
+        widths = column_widths(rows, columns, least) or smallest
+    if cells:
+        yield from table_lines(rows, widths)
+
+
+def _cells(item: Item) -> dict[str, str]:
+    """Return the cells of a row by the columns' titles; a column of empty cells is left out."""
+    pod = item.pod if isinstance(item, ExplainedPod) else item
+    name = f"{pod.kind}/{pod.name or '(no name)'}"
+    if isinstance(item, ExplainedPod) and item.pod.path and item.place == item.pod.place:
+        name += f":{item.pod.path}"  # one of several of the object
+    names = {"OBJECT": one_line(name), "FILE": one_line(str(item.location or ""))}
+    names["NAMESPACE"] = one_line(item.namespace)
+    if isinstance(item, UnexplainedObject):
+        return {**names, "ACTION": "not known", "SHARE": "?", "REASON": item.code, "WARN": _NONE}
+    return {
+        **names,
+        "PODS": str(item.running.pods) if item.running else "",
+        "SERVER": server_word(item),
+        "ACTION": action_word(item),
+        "SHARE": share_text(item),
+        "REASON": reason_code(item),
+        "WARN": str(len(hints(item)) or _NONE),
+    }
+
+
+def share_text(item: ExplainedPod) -> str:
+    """Return what the pod ends with, in a few characters: `0.25`, `2000 MiB`, `1 GPU`; `-` for nothing."""
+    try:
+        pod = decode_pod(as_json(item.outcome))
+    except MalformedPod:
+        return "?"
+    for key, unit in ((keys.GPU_FRACTION, ""), (keys.GPU_MEMORY, " MiB")):
+        if key in pod.annotations:
+            return one_line(pod.annotations[key], 12) + unit
+    amount = asked_by(pod)
+    if amount.uncounted:
+        return "other GPU"
+    return f"{amount.gpus:g} GPU{'' if amount.gpus == 1 else 's'}" if amount.gpus else _NONE
+
+
+def sums(items: Sequence[Item], *, columns: int) -> list[str]:
+    """Return one sentence with the sums of all pods, in lines of at most a width."""
+    pods = [item for item in items if isinstance(item, ExplainedPod)]
+    live = [(item, item.running) for item in pods if item.running is not None]
+    today = sum((running for _, running in live), PodRequests())
+    head = counted(len(pods), "workload" if live else "pod")
+    head += f" with {counted(today.pods, 'pod')}" if live else ""
+    actions = Counter(map(action_word, pods)).most_common()
+    answers = Counter(filter(None, map(server_word, pods))).most_common()
+    text = f"{head}: {_listed(actions)}" if actions else head
+    text += f"; the API server: {_listed(answers)}" if answers else ""
+    hinted, ranks, others = (
+        sum(1 for item in pods if hints(item)),
+        sum(map(is_rank, pods)),
+        len(items) - len(pods),
+    )
+    text += f"; {hinted} with warnings" if hinted else ""
+    text += f"; {ranks} of distributed jobs" if ranks else ""
+    text += f"; {counted(others, 'other object')}" if others else ""
+    if live:
+        # In mode observe, what a new pod would ask for.
+        new = (asked_now(as_json(item.outcome)).times(running.pods) for item, running in live)
+        text += f"; asked for today: {today}; by new pods: {sum(new, PodRequests())}"
+    return fold(f"{text}.", columns)
+
+
+def _listed(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counts)
+
+
+def as_json_text(items: Iterable[Item], problems: Mapping[str, LabelProblems]) -> str:
+    """Return a JSON list with an object for each pod, and for each object without known pods."""
+    fields = [_fields(item, problems.get(item.namespace)) for item in items]
+    return f"{json.dumps(fields, indent=2, ensure_ascii=False)}\n"
+
+
+def as_patch(pods: Iterable[ExplainedPod]) -> str:
+    """Return one line for each pod, in order: its JSON Patch (RFC 6902), `[]` where nothing is sent."""
+    return "".join(f"{json.dumps(list(item.sent), ensure_ascii=False)}\n" for item in pods)
+
+
+def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
+    pod = item.pod if isinstance(item, ExplainedPod) else item
+    names = {
+        "kind": pod.kind,
+        "name": pod.name,
+        "namespace": item.namespace,
+        "path": item.pod.path if isinstance(item, ExplainedPod) else "",
+        "file": item.location.file if item.location else None,
+        "line": item.location.line if item.location else None,
+    }
+    if isinstance(item, UnexplainedObject):
+        return {
+            **names,
+            "action": None,
+            "reason": item.code,
+            "message": item.message,
+            "gpuRequests": list(item.gpu_requests),
+            "atCreation": None,
+            **{key: [] for key in ("denials", "warnings", "policyProblems", "patch")},
+            "pod": None,
+        }
+    decision, earlier = item.mutation.decision, item.earlier
+    selector = decision.size.selector if decision.size else None
+    fields = {
+        **names,
+        "owner": item.pod.owner or None,
+        "isSample": item.pod.is_sample,
+        "action": decision.action.value,
+        **_finding(decision.finding),
+        "shareSource": decision.source.value if decision.source else None,
+        "size": decision.size.name if decision.size else None,
+        "sizeSelector": selector.text if selector and decision.source is Source.SIZE_SELECTOR else None,
+        "atCreation": earlier and to_builtins(earlier),
+        "denials": list(map(_finding, item.verdict.denials if item.verdict else ())),
+        "warnings": list(map(_finding, item.warnings)),
+        "policyProblems": [
+            {"label": problem.label, "value": problem.value, "message": str(problem)}
+            for problem in (invalid.first if invalid else ())
+        ],
+        "patch": [dict(operation) for operation in item.sent],
+        "pod": {"metadata": item.after.get("metadata") or {}, "spec": item.after.get("spec")},
+    }
+    if item.server is not None:
+        fields["server"] = {
+            key: None if value == "" else value for key, value in to_builtins(item.server).items()
+        }
+    if item.running is not None:
+        fields["running"] = to_builtins(item.running)
+    return fields
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    return {"reason": finding.reason.code, "message": finding.sentence}

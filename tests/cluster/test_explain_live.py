@@ -185,7 +185,7 @@ def explainer(**labels: str) -> Explainer:
 def lines(result: LiveWorkloads) -> list[str]:
     """Return title, reason and number of pods of each item."""
     return [
-        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and item.running.count}"
+        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and item.running.pods}"
         for item in result.items
         if isinstance(item, ExplainedPod)
     ]
@@ -196,7 +196,7 @@ async def test_workloads_and_pods_of_one_and_of_all_namespaces(team: None, admin
     assert lines(result) == sorted([*IN_TEAM, *PY_TORCH])
     assert result.notes == ["left out: 1 pod that has ended"]
     ranks = [item for item in result.items if isinstance(item, ExplainedPod) and is_rank(item)]
-    assert [item.running and item.running.count for item in ranks] == [1, 2]
+    assert [item.running and item.running.pods for item in ranks] == [1, 2]
     by_name = {item.pod.name: item for item in result.items if isinstance(item, ExplainedPod)}
     for name in ("converted", "bound", "step"):
         earlier = by_name[name].earlier
@@ -204,7 +204,7 @@ async def test_workloads_and_pods_of_one_and_of_all_namespaces(team: None, admin
         assert (earlier.reason, earlier.is_current) == ("whole-gpu-converted", True), name
     web = by_name["web"].running
     assert web is not None
-    assert str(web.requested) == "1 GPU"  # two pods, which the webhook gave half a GPU each
+    assert str(web) == "1 GPU"  # two pods, which the webhook gave half a GPU each
 
     tried = await live_workloads(
         admin.client, explainer(**{"kaishare.dev/gpu-fraction": "0.25"}), namespaces=[TEAM]

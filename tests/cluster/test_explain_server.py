@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from console.explain.explainer import ExplainedPod
 from console.explain.manifest_pods import TemplateError
-from console.explain.server_dry_runs import ask_server, pod_to_create, written_fields
+from console.explain.server_dry_runs import pod_to_create, written_fields
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     bare_pod,
@@ -32,6 +32,7 @@ from tests.support.server_answers import (
     NAMESPACES,
     PLAIN,
     Json,
+    answers,
     ask,
     explained,
     workload,
@@ -106,8 +107,7 @@ async def test_the_answer_is_the_api_servers_own_about_any_pod(
     assert len(items) > PODS / 2
     seen = Counter[str]()
     async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED), Asker(plane) as asker:
-        answers = await ask_server(admin.client, items)
-        for item, answer in zip(items, answers, strict=True):
+        for item, answer in zip(items, await answers(admin.client, items), strict=True):
             ours = await plain_dry_run(asker, item.namespace, item.created)
             assert answer.is_admitted == (ours.status == 201), (item.created, answer, ours.message)
             assert words(answer.refusal) == words(ours.message), item.created
@@ -166,8 +166,8 @@ async def test_pods_have_the_names_and_owners_of_their_controllers(
         workload("Job", "named-job", pod=once),
     ]  # fmt: skip
     items = [explained(item, namespace=name) for item in workloads]
-    answers = await ask_server(admin.client, items)
-    assert [(answer.is_admitted, answer.refusal) for answer in answers] == [(True, "")] * 3
+    admitted = await answers(admin.client, items)
+    assert [(answer.is_admitted, answer.refusal) for answer in admitted] == [(True, "")] * 3
     paths = [("deployments", "apps"), ("statefulsets", "apps"), ("jobs", "batch")]
     for document, (resource, group) in zip(workloads, paths, strict=True):
         await admin.post(f"/apis/{group}/v1/namespaces/{name}/{resource}", document)

@@ -1,12 +1,12 @@
 """`explain --server` where the cluster decides otherwise than the explanation: the differences and their causes."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from console.explain.explainer import AnswerDifference, ServerAnswer
-from console.explain.pod_documents import ContainerDefaults
-from console.explain.server_dry_runs import ask_server
+from kube.kinds import LIMIT_RANGES
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,
@@ -24,6 +24,7 @@ from tests.support.server_answers import (
     NAMESPACE,
     NAMESPACES,
     Json,
+    answers,
     ask,
     created,
     explained,
@@ -48,7 +49,7 @@ async def test_a_denial_that_was_not_predicted_is_a_difference(
         bare_pod("p", labels={"kaishare.dev/inject": "false"}), lenient, namespace="asked-enforced"
     )
     async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED):
-        (answer,) = await ask_server(admin.client, [pod])
+        (answer,) = await answers(admin.client, [pod])
     assert answer.differences == [AnswerDifference("verdict", "admitted", "denied")]
     assert "the policy or the settings of the cluster's webhook differ" in answer.causes[0]
 
@@ -106,7 +107,7 @@ async def test_a_limit_range_that_gives_a_gpu(
                 return answer if answer.differences else None
 
             answer = await until(differs, "the LimitRange is known")
-            known = ContainerDefaults("asked", "gives-gpus", {GPU: "2"}, {GPU: "2"})
+            known = LIMIT_RANGES.decode(json.dumps(item))
             expected = await ask(admin.client, bare_pod("p", gpus=0), defaults=[known])
         finally:
             await admin.delete(path)
@@ -163,7 +164,7 @@ async def test_the_clusters_policy_differs_from_the_one_that_was_used(
     edited = managed_namespace("asked", gpu_fraction="0.25", mode="observe")
     items = [explained(bare_pod("p"), edited), explained(bare_pod("p"), {"metadata": {"name": "none"}})]
     async with installed(plane, admin.client, tmp_path, NAMESPACE):
-        observed, unmanaged = await ask_server(admin.client, items)
+        observed, unmanaged = await answers(admin.client, items)
     for answer, words in ((observed, "mode is observe"), (unmanaged, "the pod is left alone")):
         assert AnswerDifference("annotation gpu-fraction", None, "0.5") in answer.differences
         (cause,) = answer.causes
@@ -176,7 +177,7 @@ async def test_mode_observe_is_no_difference(
 ) -> None:
     observed = managed_namespace("asked-observed", gpu_fraction="0.5", mode="observe")
     async with installed(plane, admin.client, tmp_path, NAMESPACE, observed):
-        (answer,) = await ask_server(
+        (answer,) = await answers(
             admin.client, [explained(bare_pod("p"), observed, namespace="asked-observed")]
         )
     assert (answer.is_admitted, answer.differences, answer.causes) == (True, [], [])
@@ -193,7 +194,7 @@ async def test_a_daemon_set_of_an_enforced_namespace(
     item = explained(workload("DaemonSet", "agent", pod=pod), namespace="asked-enforced")
     assert not item.is_denied
     async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED):
-        (answer,) = await ask_server(admin.client, [item])
+        (answer,) = await answers(admin.client, [item])
     assert (answer.is_admitted, answer.refused_by) == (False, "webhook pods.validate.kaishare.dev")
     (cause,) = answer.causes
     assert "from the DaemonSet controller only" in cause

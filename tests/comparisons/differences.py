@@ -245,7 +245,7 @@ def _predictable(pod: Mapping[str, Any], compared: ComparedPod) -> dict[str, Any
     template = explained.pod.template.get("metadata") or {}
     labels = {key: value or "" for key, value in (metadata.get("labels") or {}).items()}
     of_controller = _added(compared.created["metadata"], template, "labels")
-    if not explained.pod.has_known_labels:
+    if explained.pod.path and explained.pod.additions is None:
         labels = {key: value for key, value in labels.items() if key not in of_controller}
     for key in of_controller & labels.keys():
         if any(part in key for part in _STAND_INS) or (explained.pod.kind == "CronJob" and "job-name" in key):

@@ -408,8 +408,7 @@ class _Comparison:
         assert not facts.notes, facts.notes
         policies = _policies(facts, self.cluster)
         explainer = Explainer(names[-1], policies.by_namespace, facts.rules, facts.defaults)
-        documents = explain([each.source for each in placed], explainer)
-        return [list(document.items) for document in documents], facts
+        return [list(explain([each.source], explainer)) for each in placed], facts
 
     def _printed(self, placed: Sequence[_Placed]) -> list[Json]:
         """Return the output of the command `explain -o json`."""

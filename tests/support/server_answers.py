@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from console.explain.explainer import ExplainedPod, Explainer, ServerAnswer
-from console.explain.pod_documents import ContainerDefaults
 from console.explain.server_dry_runs import ask_server
 from kube.client import KubeClient
+from kube.kinds import LimitRange
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     bare_pod,
@@ -31,7 +31,7 @@ def explained(
     document: Mapping[str, Any],
     *namespaces: Json,
     namespace: str = "asked",
-    defaults: Sequence[ContainerDefaults] = (),
+    defaults: Sequence[LimitRange] = (),
 ) -> ExplainedPod:
     """Return the decision about the only pod of a document, with the policies of namespaces."""
     policies = {}
@@ -48,8 +48,15 @@ def explained(
 
 async def ask(client: KubeClient, document: Mapping[str, Any], **options: Any) -> ServerAnswer:
     """Return the answer about the only pod of a document."""
-    (answer,) = await ask_server(client, [explained(document, **options)])
+    (answer,) = await answers(client, [explained(document, **options)])
     return answer
+
+
+async def answers(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[ServerAnswer]:
+    """Return the answers about pods, in their order."""
+    return [
+        pod.server for pod in await ask_server(client, pods) if isinstance(pod, ExplainedPod) and pod.server
+    ]
 
 
 def workload(kind: str, name: str, *, pod: Json | None = None, **spec: Any) -> Json:

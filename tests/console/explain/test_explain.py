@@ -225,6 +225,8 @@ def test_a_manifest_without_pods_names_its_objects(run: Run) -> None:
     service = "  Service s in namespace default (standard input, line 1): nothing to do with pods (no-pods)\n"
     assert (result.status, result.out.splitlines()[0]) == (0, "The manifests contain no pods.")
     assert service in result.out
+    empty = {"kind": "List", "apiVersion": "v1", "items": []}
+    assert explain(run, empty, options=(QUEUE,)).out == "The manifests contain no pods.\n0 pods.\n"
 
 
 def test_observe_shows_the_result_and_an_empty_patch(run: Run) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from console.cluster.served_kinds import ServedKind
 from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
-from console.explain.live_workloads import TemplateRoles, explain_object
+from console.explain.live_workloads import explain_object, template_position
 from console.explain.manifest_pods import find_pods
 from console.explain.pod_documents import as_new, asked_now
 from tests.support.live_objects import live_pod
@@ -124,16 +124,16 @@ def test_what_a_pod_asks_for() -> None:
 )
 def test_the_template_of_every_pod_of_an_operator(job: OperatorJob) -> None:
     templates = find_pods(job.manifest)
-    roles = TemplateRoles.of(templates)
+    position_of = template_position(templates)
     for path, pod in job.pods:
-        position = roles.position_of(pod["metadata"].get("labels", {}))
+        position = position_of(pod["metadata"].get("labels", {}))
         assert position is not None
         assert templates[position].path == path
 
 
 def test_templates_that_no_label_tells_apart() -> None:
     (template,) = find_pods({"kind": "Deployment", "spec": {"template": TEMPLATE}})
-    assert TemplateRoles.of([template, template]).position_of({"app": "web"}) is None
+    assert template_position([template, template])({"app": "web"}) is None
 
 
 def recorded_pods() -> list[tuple[str, dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from console.explain.explainer import (
     ExplainedPod,
     Explainer,
     OwnedMetadata,
-    OwnerReference,
     UnexplainedObject,
 )
 from console.explain.live_workloads import LiveWorkloads, live_workloads
 from kube.client import KubeClient
+from kube.kinds import ObjectOwner
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.live_objects import (
     Json,
@@ -59,7 +60,7 @@ async def read(
 def lines(read: LiveWorkloads) -> list[str]:
     """Return title, decision and pods of each item."""
     return [
-        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and f'{item.running.count} pods, {item.running.requested}'}"
+        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and f'{item.running.pods} pods, {item.running}'}"
         if isinstance(item, ExplainedPod)
         else f"{item.title}: {item.code}"
         for item in read.items
@@ -277,7 +278,7 @@ async def test_too_many_objects(
     first = result.items[0]
     assert isinstance(first, ExplainedPod)
     assert first.running is not None
-    assert first.running.count == 1
+    assert first.running.pods == 1
 
 
 async def test_a_large_object_with_a_malformed_value(client: KubeClient, server: ApiServer) -> None:
@@ -314,16 +315,19 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
     ]
 
 
+owner = partial(ObjectOwner, "v1", "Kind", "name")
+
+
 @pytest.mark.parametrize(
     ("references", "uid"),
     [
         ([], None),
-        ([OwnerReference(uid="a")], "a"),
-        ([OwnerReference(uid="a"), OwnerReference(uid="b", controller=True)], "b"),
-        ([OwnerReference(uid="a", controller=False), OwnerReference(uid="b")], "a"),
-        ([OwnerReference(uid=str(number)) for number in range(1000)], "0"),
+        ([owner(uid="a")], "a"),
+        ([owner(uid="a"), owner(uid="b", controller=True)], "b"),
+        ([owner(uid="a", controller=False), owner(uid="b")], "a"),
+        ([owner(uid=str(number)) for number in range(1000)], "0"),
     ],
 )
-def test_owner_of_an_object(references: list[OwnerReference], uid: str | None) -> None:
-    owner = OwnedMetadata(ownerReferences=references).owner
-    assert (owner.uid if owner else None) == uid
+def test_owner_of_an_object(references: list[ObjectOwner], uid: str | None) -> None:
+    first = OwnedMetadata("x", owner_references=references).owner
+    assert (first.uid if first else None) == uid

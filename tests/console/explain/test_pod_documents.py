@@ -8,7 +8,8 @@ import pytest
 
 from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.manifest_pods import find_pods
-from console.explain.pod_documents import ContainerDefaults, decode_defaults, filled_in, normalized
+from console.explain.pod_documents import filled_in, normalized
+from kube.kinds import LIMIT_RANGES, LimitRange
 from tests.support.operator_jobs import leader_worker_set
 from tests.support.pods import GPU, container, gpu_container, pod
 from webhook.policy.decision_settings import DecisionSettings
@@ -32,9 +33,9 @@ def deployment(*containers: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {"template": template}}  # fmt: skip
 
 
-def limit_range(*items: dict[str, Any]) -> ContainerDefaults:
+def limit_range(*items: dict[str, Any]) -> LimitRange:
     document = {"metadata": {"name": "l", "namespace": "n"}, "spec": {"limits": list(items)}}
-    return decode_defaults(json.dumps(document).encode())
+    return LIMIT_RANGES.decode(json.dumps(document))
 
 
 GPU_DEFAULT = limit_range({"type": "Container", "default": {GPU: "1"}, "defaultRequest": {GPU: "1"}})
@@ -70,9 +71,7 @@ def test_a_scheduler_is_filled_in_where_there_is_none() -> None:
         ({"name": "odd", "resources": {"limits": "x"}}, (GPU_DEFAULT,), {"limits": "x", "requests": {GPU: "1"}}),
     ],
 )  # fmt: skip
-def test_amounts_are_filled_in(
-    given: dict[str, Any], defaults: Sequence[ContainerDefaults], resources: Any
-) -> None:
+def test_amounts_are_filled_in(given: dict[str, Any], defaults: Sequence[LimitRange], resources: Any) -> None:
     before = json.dumps(given)
     made = filled_in({"spec": {"containers": [given], "initContainers": [given]}}, defaults)["spec"]
     assert made["containers"][0].get("resources") == resources

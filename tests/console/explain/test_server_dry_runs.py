@@ -15,20 +15,19 @@ from aiohttp import web
 
 from console.explain.explainer import (
     AnswerDifference,
-    ExplainedDocument,
     ExplainedPod,
     Explainer,
     ServerAnswer,
 )
-from console.explain.formats import as_table, sums
 from console.explain.policy_edits import NamespaceEdits, Policies
-from console.explain.server_dry_runs import ask_server, pod_to_create, read_refusal
-from console.explain.text import as_text
+from console.explain.server_dry_runs import pod_to_create, read_refusal
+from console.explain.text import as_table, as_text, sums
 from kube.client import KubeClient
 from tests.console.explain.test_table import named
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.cluster_webhook import bare_pod
 from tests.support.pods import gpu_container
+from tests.support.server_answers import answers
 from webhook.policy.decision_settings import DecisionSettings
 
 Json = dict[str, Any]
@@ -41,7 +40,7 @@ def explained(document: Json, namespace: str = "team") -> ExplainedPod:
 
 
 async def ask(client: KubeClient, document: Json | None = None) -> ServerAnswer:
-    (answer,) = await ask_server(client, [explained(document or bare_pod("p"))])
+    (answer,) = await answers(client, [explained(document or bare_pod("p"))])
     return answer
 
 
@@ -49,8 +48,8 @@ async def test_every_request_is_a_dry_run(server: ApiServer, client: KubeClient)
     server.always = says(json.dumps(bare_pod("p")), status=201)
     kinds = ("Deployment", "StatefulSet", "CronJob")
     documents = [bare_pod("p"), *(workload(kind) for kind in kinds)]
-    answers = await ask_server(client, [explained(document) for document in documents * 10])
-    assert [answer.is_admitted for answer in answers] == [True] * 40
+    admitted = await answers(client, [explained(document) for document in documents * 10])
+    assert [answer.is_admitted for answer in admitted] == [True] * 40
     assert len(server.requests) == 40
     for request in server.requests:
         assert (request.method, request.path) == ("POST", "/api/v1/namespaces/team/pods")
@@ -69,7 +68,7 @@ async def test_at_most_eight_pods_are_sent_at_once(server: ApiServer, client: Ku
         return web.json_response(bare_pod("p"), status=201)
 
     server.always = answer
-    await ask_server(client, [explained(bare_pod("p"))] * 50)
+    await answers(client, [explained(bare_pod("p"))] * 50)
     assert most == 8
 
 
@@ -322,15 +321,15 @@ REFUSED = ServerAnswer(
 NO_ANSWER = ServerAnswer(is_admitted=None, problem="you may not create pods in namespace default")
 
 
-def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedDocument]:
+def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedPod]:
     explainer = Explainer("default", POLICIES.by_namespace, DecisionSettings(), unread=unread)
     (item,) = explainer.explain(named("a", gpu_container()))
     assert isinstance(item, ExplainedPod)
-    return [ExplainedDocument(None, [replace(item, server=answer)])]
+    return [replace(item, server=answer)]
 
 
-def text(documents: list[ExplainedDocument]) -> list[str]:
-    return [line.strip() for line in as_text(documents, colour=False, columns=200)]
+def text(pods: list[ExplainedPod]) -> list[str]:
+    return [line.strip() for line in as_text(pods, is_live=False, colour=False, columns=200)]
 
 
 @pytest.mark.parametrize(
@@ -349,17 +348,17 @@ def text(documents: list[ExplainedDocument]) -> list[str]:
     ],
 )  # fmt: skip
 def test_text_table_and_sums_tell_the_answer(answer: ServerAnswer, word: str, lines: list[str]) -> None:
-    documents = answered(answer)
-    assert text(documents)[3:-1] == lines
-    head, row = as_table(documents, columns=120)
+    pods = answered(answer)
+    assert text(pods)[3:-1] == lines
+    head, row = as_table(pods, columns=120)
     assert row[head.index("SERVER") :].startswith(word)
-    assert f"; the API server: 1 {word}" in " ".join(sums(documents, columns=200))
+    assert f"; the API server: 1 {word}" in " ".join(sums(pods, columns=200))
 
 
 def test_without_the_policy_there_is_no_decision_and_no_difference() -> None:
-    documents = answered(DIFFERENT, default="you may not get namespace default")
-    lines = text(documents)
+    pods = answered(DIFFERENT, default="you may not get namespace default")
+    lines = text(pods)
     assert lines[1].startswith("not known: the namespace's policy cannot be read now: you may not get")
     assert not any(line.startswith(("differs:", "because:")) for line in lines)
-    assert list(as_table(documents, columns=120))[1].split()[:4] == ["Pod/a", "default", "admitted", "not"]
-    assert not documents[0].items[0].is_refused  # type: ignore[union-attr]
+    assert list(as_table(pods, columns=120))[1].split()[:4] == ["Pod/a", "default", "admitted", "not"]
+    assert not pods[0].is_refused

@@ -81,27 +81,23 @@ def test_no_two_rows_are_equal(run: Run) -> None:
     ]
 
 
-def test_a_denial_is_the_reason_of_its_row(run: Run) -> None:
-    enforced = (*POLICY, "--label=kaishare.dev/mode=enforce", "-o", "table")
-    result = run(manifest(FIVE[3]), *enforced)
-    assert result.status == 1
-    assert re.search(r"denied +1 GPU +opt-out-denied +-\n1 pod: 1 denied\.\n", result.out)
+VLLM = named("vllm", gpu_container(command=["vllm", "serve", "M"]))
+RANK = named("rank", gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]))
 
 
-def test_observe_shows_what_a_pod_would_get(run: Run) -> None:
-    observed = (*POLICY, "--label=kaishare.dev/mode=observe", "-o", "table")
-    assert re.search(r"observed +0\.25 +whole-gpu-converted", run(manifest(FIVE[0]), *observed).out)
-
-
-def test_a_warning_that_repeats_the_decision_is_not_counted(run: Run) -> None:
-    vllm = named("vllm", gpu_container(command=["vllm", "serve", "M"]))
-    assert re.search(r"whole-gpu-converted +1\n1 pod: 1 changed; 1 with warnings\.", run(
-        manifest(vllm), *POLICY, "-o", "table").out)  # fmt: skip
-
-
-def test_ranks_are_counted(run: Run) -> None:
-    rank = named("rank", gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]))
-    assert "; 1 of distributed jobs." in run(manifest(rank), *POLICY, "-o", "table").out
+@pytest.mark.parametrize(
+    ("document", "mode", "row"),
+    [
+        (FIVE[3], "enforce", r"denied +1 GPU +opt-out-denied +-\n1 pod: 1 denied\.\n"),
+        (FIVE[0], "observe", r"observed +0\.25 +whole-gpu-converted"),
+        (VLLM, "default", r"whole-gpu-converted +1\n1 pod: 1 changed; 1 with warnings\."),
+        (RANK, "default", r"; 1 of distributed jobs\."),
+    ],
+)
+def test_what_a_row_and_the_sums_tell(run: Run, document: object, mode: str, row: str) -> None:
+    result = run(manifest(document), *POLICY, f"--label=kaishare.dev/mode={mode}", "-o", "table")
+    assert result.status == (mode == "enforce")
+    assert re.search(row, result.out)
 
 
 @pytest.mark.parametrize("output", ["text", "table"])

@@ -49,18 +49,9 @@ def test_the_headline_names_what_changes(
 
 
 def converted(fraction: str = "0.25", reason: str = "whole-gpu-converted") -> dict[str, object]:
-    annotations = {
-        "gpu-fraction": fraction,
-        "gpu-fraction-container-name": "main",
-        "kaishare.dev/reason": reason,
-    }
-    return pod(
-        container(),
-        metadata={"name": "a", "namespace": "default"},
-        annotations=annotations,
-        labels={"kai.scheduler/queue": "q"},
-        schedulerName="kai-scheduler",
-    )
+    written = {"gpu-fraction": fraction, "gpu-fraction-container-name": "main", "kaishare.dev/reason": reason}
+    names, labels = {"name": "a", "namespace": "default"}, {"kai.scheduler/queue": "q"}
+    return pod(container(), metadata=names, annotations=written, labels=labels, schedulerName="kai-scheduler")
 
 
 def test_a_pod_that_was_changed_at_its_creation_is_recognised(run: Run) -> None:
@@ -113,8 +104,8 @@ def test_knative_names_its_containers(run: Run) -> None:
     (item,) = json.loads(run(manifest(knative(with_gpu)), *POLICY, "-o", "json").out)
     assert item["reason"] == "whole-gpu-converted"
     assert item["pod"]["metadata"]["annotations"]["gpu-fraction-container-name"] == "user-container"
-    two = (knative(with_gpu, {"image": "side"}), *POLICY, "-o", "json")
-    (item,) = json.loads(run(manifest(two[0]), *two[1:]).out)
+    two = manifest(knative(with_gpu, {"image": "side"}))
+    (item,) = json.loads(run(two, *POLICY, "-o", "json").out)
     assert item["pod"]["metadata"]["annotations"]["gpu-fraction-container-name"] == "user-container-0"
 
 
