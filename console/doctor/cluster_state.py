@@ -54,7 +54,7 @@ _UNLABELLED: Final = Card(100, MIB)
 _NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", PartialObject)
 _PROGRAMS: Final = Kind("", "v1", "pods", "Pod", ProgramPod)
 _SYNCED: Final = Kind("", "v1", "pods", "Pod", PartialObject)
-_AGENTS: Final = AgentOptions()
+_PENDING: Final = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 _NO_POLICIES: Final = AdmissionObjects(mutating=Fact(()))
 
 
@@ -134,15 +134,10 @@ class ClusterNode:
         return self.labels.get(PRESENT_LABEL) == "true"
 
     @property
-    def has_memory_label(self) -> bool:
-        """Whether the node has the label from which KAI computes the bytes of a share."""
-        return keys.NODE_GPU_MEMORY in self.labels
-
-    @property
-    def memory_label_error(self) -> str:
-        """Why the value of that label is invalid; empty if it is valid, or without the label."""
-        if not self.has_memory_label:
-            return ""
+    def memory_label_error(self) -> str | None:
+        """Why the label with the memory of a GPU is invalid; empty if it is valid, None without the label."""
+        if keys.NODE_GPU_MEMORY not in self.labels:
+            return None
         try:
             Card.from_label(self.labels[keys.NODE_GPU_MEMORY])
         except ValueError as error:
@@ -183,7 +178,7 @@ class DoctorOptions:
     """The only namespace to read; empty for all."""
     is_inside: bool = False
     """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
-    agents: AgentOptions = _AGENTS
+    agents: AgentOptions = field(default_factory=AgentOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,11 +235,6 @@ class ClusterFacts:
         return self.installation.versions if self.installation else ()
 
     @property
-    def default_mode(self) -> Mode:
-        """The mode of namespaces that name none."""
-        return self.running.rules.default_mode
-
-    @property
     def our_mutating(self) -> WebhookConfiguration | None:
         """kaishare's mutating configuration, under any name."""
         return _ours(self.mutating, self.options.name, MUTATE)
@@ -254,23 +244,18 @@ class ClusterFacts:
         """kaishare's validating configuration, under any name."""
         return _ours(self.validating, self.options.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
-    @property
-    def mutate(self) -> Webhook | None:
-        """The webhook that changes pods."""
-        return _hook(self.our_mutating, MUTATE)
-
-    @property
-    def validate_pods(self) -> Webhook | None:
-        """The webhook that validates pods."""
-        return _hook(self.our_validating, VALIDATE_PODS)
+    def hook(self, name: str) -> Webhook | None:
+        """Return one of kaishare's webhooks, which changes or validates pods."""
+        ours = filter(None, (self.our_mutating, self.our_validating))
+        return next((hook for each in ours for hook in each.hooks if hook.name == name), None)
 
     @property
     def excluded(self) -> frozenset[str]:
         """Namespaces that kaishare's webhook configuration or the running webhook excludes by name."""
-        by_webhook = self.running.knows("excluded_namespaces")
+        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.hook(MUTATE)
         excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
-        if self.mutate is not None:
-            return excluded | self.mutate.namespace_selector.excluded_namespaces
+        if mutate is not None:
+            return excluded | mutate.namespace_selector.excluded_namespaces
         return excluded if by_webhook else EXCLUDED_NAMESPACES
 
     @cached_property
@@ -331,14 +316,8 @@ class ClusterFacts:
 
 
 def _ours(listed: Listing[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:
-    named = (each for each in items(listed) if each.name == name)
-    like_ours = (each for each in items(listed) if any(hook.name in hooks for hook in each.hooks))
-    return next(named, None) or next(like_ours, None)
-
-
-def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | None:
-    hooks = configuration.hooks if configuration else ()
-    return next((hook for hook in hooks if hook.name == name), None)
+    ours = [each for each in items(listed) if any(hook.name in hooks for hook in each.hooks)]
+    return next((each for each in items(listed) if each.name == name), ours[0] if ours else None)
 
 
 async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFacts:
@@ -353,6 +332,7 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     own = _ours(mutating, options.name, MUTATE)
     queues = await reader.list(kinds.QUEUES)
     served = (await reader.served()).value or () if queues.why is Why.UNSERVED else ()
+    versions = (kind.version for kind in served if kind.name == kinds.QUEUES.full_resource)
     running, webhook_pods = RunningSettings(default_mode=default_mode), NOT_READ
     if own is not None or mutating.value is None:
         home = webhook_namespace(own)
@@ -369,9 +349,7 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
         validating=validating,
         namespaces=await _read_namespaces(reader, namespace, running.rules.default_mode),
         queues=queues,
-        other_queue_versions=frozenset(
-            kind.version for kind in served if kind.name == kinds.QUEUES.full_resource
-        ),
+        other_queue_versions=frozenset(versions),
         priorities=await reader.list(kinds.PRIORITY_CLASSES),
         running=running,
         admission=admission,
@@ -391,15 +369,10 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
             cluster,
             pod_groups=await reader.list(kinds.POD_GROUPS, namespace),
             limit_ranges=await reader.list(kinds.LIMIT_RANGES, namespace) if cluster.acting else NOT_READ,
-            waiting=await reader.list(
-                kinds.PODS,
-                namespace,
-                query={"fieldSelector": "spec.nodeName=,status.phase=Pending"},
-                decode=_waiting,
-            ),
+            waiting=await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting),
         )
     if scope is not Scope.NAMESPACE:
-        cluster = replace(cluster, nodes=await read_nodes(reader, cluster.kai_version))
+        cluster = replace(cluster, nodes=await _read_nodes(reader, cluster.kai_version))
     if scope is Scope.CLUSTER:
         query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
         synced = await reader.list(_SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters")
@@ -413,17 +386,16 @@ async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
         cluster,
         queues=await reader.list(kinds.QUEUES),
         pod_groups=await reader.list(kinds.POD_GROUPS),
-        nodes=await read_nodes(reader, cluster.kai_version),
+        nodes=await _read_nodes(reader, cluster.kai_version),
         now=reader.client.server_time(),
     )
 
 
-async def read_nodes(reader: FactReader, version: Version | None) -> Listing[ClusterNode]:
-    """List the nodes as the installed release of KAI reads them."""
-    nodes = await reader.list(kinds.NODES)
-    if nodes.value is None:
-        return Fact(why=nodes.why, line=nodes.line)
-    return Fact(tuple(ClusterNode.of(node, version) for node in nodes.value), nodes.why, nodes.line)
+async def _read_nodes(reader: FactReader, version: Version | None) -> Listing[ClusterNode]:
+    kind: Kind[Any] = kinds.NODES
+    return await reader.list(
+        kind, decode=lambda document: ClusterNode.of(kinds.NODES.decode(document), version)
+    )
 
 
 async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:

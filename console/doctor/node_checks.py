@@ -42,7 +42,7 @@ def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     memory = keys.NODE_GPU_MEMORY
     unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
-    without_memory = [node.name for node in gpu_nodes if not node.has_memory_label]
+    without_memory = [node.name for node in gpu_nodes if node.memory_label_error is None]
     invalid = [f"{node.name} ({node.memory_label_error})" for node in gpu_nodes if node.memory_label_error]
     if unlabelled:
         what = f"{_nodes(unlabelled, 'lacks', 'lack')} the label {PRESENT_LABEL}=true: {listed(unlabelled)};"
