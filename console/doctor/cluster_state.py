@@ -149,9 +149,8 @@ class ClusterNode:
 
         None if they depend on the memory of the node's GPUs, and that is unknown.
         """
-        if share.fraction is not None:
-            return share.fraction
-        return share.memory_mib / self.memory if share.memory_mib is not None and self.memory else None
+        of_memory = share.memory_mib / self.memory if share.memory_mib is not None and self.memory else None
+        return of_memory if share.fraction is None else share.fraction
 
     def in_queue(self, share: Share) -> float | None:
         """Return the GPUs of a share that KAI's scheduler charges to its queue; None as in `in_status`."""
@@ -294,14 +293,14 @@ class ClusterFacts:
         return QueueTree(items(self.queues), is_whole=self.queues.is_known)
 
     @property
-    def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
+    def kai_mutating(self) -> list[WebhookConfiguration]:
         """KAI's mutating configurations, under any name."""
-        return tuple(each for each in items(self.mutating) if is_of_kai(each, self.kai_schedulers))
+        return [each for each in items(self.mutating) if is_of_kai(each, self.kai_schedulers)]
 
     @property
-    def kai_validating(self) -> tuple[WebhookConfiguration, ...]:
+    def kai_validating(self) -> list[WebhookConfiguration]:
         """KAI's validating configurations, under any name."""
-        return tuple(each for each in items(self.validating) if is_of_kai(each, self.kai_schedulers))
+        return [each for each in items(self.validating) if is_of_kai(each, self.kai_schedulers)]
 
     @cached_property
     def kai_schedulers(self) -> frozenset[str]:
@@ -359,25 +358,21 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     of_kai = sorted(cluster.kai_mutating, key=lambda item: not item.is_served_by_kai)
     home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
     programs = await reader.list(_PROGRAMS, home)
-    cluster = replace(
-        cluster,
-        kai_namespace=home,
-        installation=None if programs.value is None else Installation.seen_in(programs.value),
-    )
+    installation = None if programs.value is None else Installation.seen_in(programs.value)
+    more: dict[str, Any] = {"kai_namespace": home, "installation": installation}
     if scope is not Scope.PRE:
-        cluster = replace(
-            cluster,
-            pod_groups=await reader.list(kinds.POD_GROUPS, namespace),
-            limit_ranges=await reader.list(kinds.LIMIT_RANGES, namespace) if cluster.acting else NOT_READ,
-            waiting=await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting),
-        )
+        more["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
+        if cluster.acting:
+            more["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
+        more["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
     if scope is not Scope.NAMESPACE:
-        cluster = replace(cluster, nodes=await _read_nodes(reader, cluster.kai_version))
+        more["nodes"] = await _read_nodes(reader, installation)
     if scope is Scope.CLUSTER:
         query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
-        synced = await reader.list(_SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters")
-        cluster = replace(cluster, synced=synced)
-    return replace(cluster, now=reader.client.server_time())
+        more["synced"] = await reader.list(
+            _SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters"
+        )
+    return replace(cluster, **more, now=reader.client.server_time())
 
 
 async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
@@ -386,16 +381,15 @@ async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
         cluster,
         queues=await reader.list(kinds.QUEUES),
         pod_groups=await reader.list(kinds.POD_GROUPS),
-        nodes=await _read_nodes(reader, cluster.kai_version),
+        nodes=await _read_nodes(reader, cluster.installation),
         now=reader.client.server_time(),
     )
 
 
-async def _read_nodes(reader: FactReader, version: Version | None) -> Listing[ClusterNode]:
+async def _read_nodes(reader: FactReader, installed: Installation | None) -> Listing[ClusterNode]:
     kind: Kind[Any] = kinds.NODES
-    return await reader.list(
-        kind, decode=lambda document: ClusterNode.of(kinds.NODES.decode(document), version)
-    )
+    version = installed.version if installed else None
+    return await reader.list(kind, decode=lambda document: ClusterNode.of(kind.decode(document), version))
 
 
 async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:
@@ -423,9 +417,8 @@ def _own_binding(document: bytes) -> kinds.AdmissionBinding | None:
 
 def _waiting(document: bytes) -> kinds.Pod | None:
     pod = kinds.PODS.decode(document)
-    if pod.is_bound or pod.metadata.deletion_timestamp:
-        return None
-    return msgspec.structs.replace(pod, document=document)
+    is_gone = pod.is_bound or pod.metadata.deletion_timestamp
+    return None if is_gone else msgspec.structs.replace(pod, document=document)
 
 
 async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) -> Listing[Namespace]:
@@ -440,9 +433,7 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
     fact = await reader.get(kind, only, decode=lambda document: _namespace(default_mode, document) or ())
     if fact.is_missing:
         raise UsageError(f"namespace {only} does not exist")
-    if fact.value is None:
-        return fact
-    return Fact((fact.value,) if fact.value else ())
+    return fact if fact.value is None else Fact((fact.value,) if fact.value else ())
 
 
 def _namespace(default_mode: Mode, document: bytes) -> Namespace | None:

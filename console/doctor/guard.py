@@ -82,8 +82,7 @@ def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
 
 
 def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    own = cluster.kai_namespace
-    values = _values(guard, _KAI_NAMESPACES).items()
+    own, values = cluster.kai_namespace, _values(guard, _KAI_NAMESPACES).items()
     lacking = [policy for policy, names in values if names is not None and own not in names]
     if lacking and cluster.kai_mutating:
         yield _result(guard, lacking)(
@@ -93,9 +92,11 @@ def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult
         )
     tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
     for name, policies in _by_value(guard, _KAI_NAMESPACES).items():
+        is_tenant = name in tenants
         if name != own:
-            make = _result(guard, policies) if name in tenants else warning
-            whose = "tenant's namespace" if name in tenants else "namespace"
+            make, whose = (
+                (_result(guard, policies), "tenant's namespace") if is_tenant else (warning, "namespace")
+            )
             yield make(
                 f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {whose}"
                 f" {one_line(name)} may write KAI's keys",
@@ -178,8 +179,7 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
     if any(each.value is None and each.why is not Why.UNSERVED for each in lists):
         return
     guard = Guard.of(cluster.admission)
-    replaced = sorted(guard.policies.keys() & REPLACED)
-    if replaced:
+    if replaced := guard.policies.keys() & REPLACED:
         what = f"the guard is of an earlier form, which judges what tenants write: {listed(replaced)}"
         yield problem(what, f"{_APPLY}; it replaces these policies")
         return

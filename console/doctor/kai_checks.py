@@ -60,10 +60,8 @@ def release_fits(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def _without_release(installed: Installation, namespace: str, option: str) -> CheckResult:
     if not installed.programs:
-        return unknown(
-            f"no KAI pods found in namespace {one_line(namespace)}",
-            "install KAI; inside a vCluster, KAI may run on the host",
-        )
+        what = f"no KAI pods found in namespace {one_line(namespace)}"
+        return unknown(what, "install KAI; inside a vCluster, KAI may run on the host")
     if not installed.versions:
         return unknown(
             f"version not found in image tags: {listed(installed.images)}; {option}",
