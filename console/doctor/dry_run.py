@@ -115,13 +115,11 @@ def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
     policies = [
         policy
         for name, policy in cluster.acting.items()
-        if policy.queue
-        and policy.scheduler != keys.DEFAULT_SCHEDULER
-        and (hook is None or hook.namespace_selector.matches(cluster.labels[name]))
+        if policy.queue and policy.scheduler != keys.DEFAULT_SCHEDULER
+        if hook is None or hook.namespace_selector.matches(cluster.labels[name])
     ]
-    return sorted(
-        policies, key=lambda each: (each.mode is Mode.ENFORCE, _policy_share(each) is None, each.namespace)
-    )
+    policies.sort(key=lambda each: (each.mode is Mode.ENFORCE, _policy_share(each) is None, each.namespace))
+    return policies
 
 
 def _policy_share(policy: NamespacePolicy) -> tuple[PolicyShare, str] | None:

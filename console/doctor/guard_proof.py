@@ -82,12 +82,8 @@ async def prove(
 ) -> list[Trial]:
     """Try each request until the guard refuses or admits it; an admitted one again.
 
-    Args:
-        client: for the API server, with the caller's rights.
-        groups: the PodGroups of the cluster.
-        exempt: namespaces whose service accounts the guard exempts.
-        guarded: the reason why the namespaces are guarded.
-        refusing: the namespaces in which a policy should refuse, by policy.
+    The guard exempts the service accounts of the namespaces `exempt`. A policy should refuse in the
+    namespaces that `refusing` has for it.
     """
     trials = []
     for breach in Breach:

@@ -133,9 +133,8 @@ async def _addresses_of(
 
 
 def _place(client: ClientConfig) -> str:
-    service = client.service
-    if service is not None:
-        return f"{service.name}.{service.namespace}.svc"
+    if client.service is not None:
+        return f"{client.service.name}.{client.service.namespace}.svc"
     with contextlib.suppress(ValueError):
         return urlsplit(client.url or "").netloc
     return client.url or ""
@@ -230,11 +229,10 @@ def _as_der(bundle: bytes) -> bytes:
 
 async def _handshake(address: ProbeAddress, context: ssl.SSLContext) -> bytes | BaseException:
     """Return the certificate (DER), or the error."""
+    host, port, name = address
     try:
         async with asyncio.timeout(_DIAL_SECONDS):
-            _, writer = await asyncio.open_connection(
-                address.host, address.port, ssl=context, server_hostname=address.name
-            )
+            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     except (OSError, ValueError, TimeoutError) as error:  # `ssl.SSLError` is an OSError
         return error
     try:
