@@ -243,15 +243,24 @@ class ClusterFacts:
         """kaishare's validating configuration, under any name."""
         return _ours(self.validating, self.options.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
-    def hook(self, name: str) -> Webhook | None:
-        """Return one of kaishare's webhooks, which changes or validates pods."""
+    @property
+    def mutate(self) -> Webhook | None:
+        """The webhook that changes pods."""
+        return self._hook(MUTATE)
+
+    @property
+    def validate_pods(self) -> Webhook | None:
+        """The webhook that validates pods."""
+        return self._hook(VALIDATE_PODS)
+
+    def _hook(self, name: str) -> Webhook | None:
         ours = filter(None, (self.our_mutating, self.our_validating))
         return next((hook for each in ours for hook in each.hooks if hook.name == name), None)
 
     @property
     def excluded(self) -> frozenset[str]:
         """Namespaces that kaishare's webhook configuration or the running webhook excludes by name."""
-        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.hook(MUTATE)
+        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.mutate
         excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
         if mutate is not None:
             return excluded | mutate.namespace_selector.excluded_namespaces

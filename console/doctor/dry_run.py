@@ -111,7 +111,7 @@ def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
 
     Those with mode default and a share come first, those with mode enforce last.
     """
-    hook = cluster.hook(MUTATE)
+    hook = cluster.mutate
     policies = [
         policy
         for name, policy in cluster.acting.items()

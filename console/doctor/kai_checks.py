@@ -258,12 +258,11 @@ def _is_inner_reservation(pod: Pod) -> bool:
 
     KAI creates them with a node and the default scheduler (v0.9.8, v0.13.4 and v0.17.0).
     """
-    annotations = pod.metadata.annotations
-    return (
-        pod.is_bound
-        and pod.spec.scheduler_name == keys.DEFAULT_SCHEDULER
-        and pod.status.phase == "Running"
-        and annotations.get(keys.VCLUSTER_OBJECT_NAMESPACE) == RESERVATION_NAMESPACE
-        and annotations.get(keys.VCLUSTER_HOST_NAME) == pod.name
-        and annotations.get(keys.VCLUSTER_HOST_NAMESPACE) == pod.metadata.namespace
-    )
+    expected = {
+        keys.VCLUSTER_OBJECT_NAMESPACE: RESERVATION_NAMESPACE,
+        keys.VCLUSTER_HOST_NAME: pod.name,
+        keys.VCLUSTER_HOST_NAMESPACE: pod.metadata.namespace,
+    }
+    is_running = pod.is_bound and pod.status.phase == "Running"
+    is_default = pod.spec.scheduler_name == keys.DEFAULT_SCHEDULER
+    return is_running and is_default and pod.metadata.annotations.items() >= expected.items()

@@ -16,7 +16,6 @@ from service.text import MOST_LINES, counted, joined, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
 from webhook.registration.configuration_objects import Webhook
-from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 from webhook.settings.decision_options import OPTIONS
 from webhook.settings.published_settings import NAME, PublishedSettings
 
@@ -103,7 +102,7 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f"{listed(off)}: switched off by {MODE}=off",
             "remove the label if the namespace is to be managed again",
         )
-    mode, hook = cluster.running.rules.default_mode, cluster.hook(MUTATE)
+    mode, hook = cluster.running.rules.default_mode, cluster.mutate
     if by_default and mode is not Mode.DEFAULT:
         make = warning if mode is Mode.OFF else ok
         yield make(f"{listed(by_default)}: mode {mode}, by --default-mode of the webhook")
@@ -118,7 +117,7 @@ def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
     enforced, policies = cluster.enforced, cluster.admission
     if cluster.validating.value is None or not enforced:
         return
-    hook: Webhook | PolicySelectors | None = cluster.hook(VALIDATE_PODS)
+    hook: Webhook | PolicySelectors | None = cluster.validate_pods
     if hook is None and (policies.deciding is not None or not policies.is_known):
         hook = policies.validate_pods
         if hook is None:

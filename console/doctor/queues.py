@@ -111,17 +111,15 @@ def groups_are_in_their_queue(cluster: ClusterFacts) -> Iterator[CheckResult]:
     )
     for is_enforced, groups in sorted(misplaced.items(), reverse=True):
         title = f"{counted(len(groups), 'PodGroup')} in another queue than the namespace's"
-        keeps = "a PodGroup keeps its queue, also for new pods"
+        make, mode, act = (
+            warning,
+            "",
+            "these PodGroups, or their owners, before kaishare.dev/mode=enforce is set",
+        )
         if is_enforced:
-            yield problem(
-                f"{title}, under mode enforce: {listed(groups)}",
-                f"delete the objects that own them, with their pods: {keeps}",
-            )
-        else:
-            yield warning(
-                f"{title}: {listed(groups)}",
-                f"delete these PodGroups, or their owners, before kaishare.dev/mode=enforce is set: {keeps}",
-            )
+            make, mode, act = problem, ", under mode enforce", "the objects that own them, with their pods"
+        keeps = "a PodGroup keeps its queue, also for new pods"
+        yield make(f"{title}{mode}: {listed(groups)}", f"delete {act}: {keeps}")
     if not misplaced and cluster.pod_groups.is_known:
         yield ok("all PodGroups of managed namespaces are in their namespace's queue")
 
