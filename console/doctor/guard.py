@@ -77,8 +77,8 @@ def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
 
 def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
     """Return the policies that have a value in a parameter, by value."""
-    values = _values(guard, name).items()
-    return grouped((value, policy) for policy, values_of_it in values for value in values_of_it or ())
+    by_policy = _values(guard, name).items()
+    return grouped((value, policy) for policy, values in by_policy for value in values or ())
 
 
 def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
