@@ -36,13 +36,7 @@ class QueueTree:
     """
 
     def __init__(self, queues: Iterable[Queue], *, missing: Iterable[str] = (), is_whole: bool = False):
-        """Set the queues.
-
-        Args:
-            queues: the queues that were read.
-            missing: names of queues of which it is known that they do not exist.
-            is_whole: whether these are all queues of the cluster.
-        """
+        """Set the queues that were read, whether these are all, and the names that are known not to exist."""
         self._by_name = {queue.name: queue for queue in queues}
         self._missing = frozenset(missing)
         self._is_whole = is_whole
@@ -78,12 +72,7 @@ class QueueTree:
         )
 
     def fault(self, name: str, versions: Sequence[Version] = ()) -> Fault | None:
-        """Return why KAI cannot use a queue for pods; None if it can, or if that is not known.
-
-        Args:
-            name: the queue's name.
-            versions: the installed releases of KAI; empty if unknown.
-        """
+        """Return why the installed releases of KAI cannot use a queue; None if they can, or if unknown."""
         title = f"the queue {one_line(name)}"
         if self.is_missing(name):
             return Fault(
@@ -141,17 +130,10 @@ def root_queue_effect(versions: Sequence[Version]) -> str:
 
 
 def sharing_off(installed: Installation | None = None) -> Fault:
-    """Return the fault of a KAI that refuses every pod with a share.
-
-    Args:
-        installed: the installation; None if it could not be read.
-    """
+    """Return the fault of a KAI that refuses every pod with a share."""
+    sentence = "GPU sharing is off in KAI, which refuses every pod with a share"
     values = (installed or Installation({})).sharing_values
-    return Fault(
-        "gpu-sharing-off",
-        "GPU sharing is off in KAI, which refuses every pod with a share",
-        f"install KAI with {values}",
-    )
+    return Fault("gpu-sharing-off", sentence, f"install KAI with {values}")
 
 
 _REFUSER: Final = re.compile(
@@ -177,10 +159,9 @@ class Refuser:
 def refuser_of(message: str) -> Refuser | None:
     """Return who refuses, by the API server's message; None if it names neither webhook nor policy."""
     match = _REFUSER.search(message)
-    if match is None:
-        return None
-    is_silent = match["act"] == "failed calling"
-    return Refuser(match["webhook"] or match["policy"], match.end(), is_silent)
+    return match and Refuser(
+        match["webhook"] or match["policy"], match.end(), match["act"] == "failed calling"
+    )
 
 
 def unreachable_webhook(message: str) -> Fault | None:
@@ -274,9 +255,7 @@ def assumed_of(configured: Version | None) -> dict[str, bool]:
 def release_effects(assumed: Mapping[str, bool | None], installed: Version) -> str:
     """Describe how kaishare's answers do not fit the installed release of KAI; empty if they fit.
 
-    Args:
-        assumed: the assumed properties by name; None is a value that cannot be read.
-        installed: KAI's release.
+    An assumed property is None if its value cannot be read.
     """
     return joined(
         (each.only_kai if has else each.only_assumed).format(kai=installed)

@@ -20,12 +20,12 @@ from console.doctor.accounting_reading import (
     read_books,
     titles,
 )
-from console.doctor.check_results import CheckResult, limited, named, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, reread
 from kai import keys
 from kai.queue import Queue
 from kube.kinds import PodGroup, gpu_amount
-from service.text import MOST_LINES, counted, joined, listed, one_line, quoted
+from service.text import MOST_LINES, counted, listed, one_line, quoted
 from webhook.policy.labels import Distributed
 
 TOLERANCE: Final = 0.001
@@ -42,22 +42,16 @@ _PAUSE_SECONDS: Final = 4.0
 _DIGITS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Two figures that should be equal, or a sum above its limit."""
-
-    finding: CheckResult
-    evidence: Collection[object]
-    """What the difference consists of. It lasts if a part of it is in both readings."""
-
-
 @dataclass(slots=True)
 class Comparison:
     """What one reading shows."""
 
     reading: Reading
-    differences: dict[tuple[str, ...], Difference] = field(default_factory=dict)
-    """Differences by the figure: its kind, and the name of the queue, node or GPU group."""
+    differences: dict[tuple[str, ...], tuple[CheckResult, Collection[object]]] = field(default_factory=dict)
+    """Figures that should be equal, and sums above their limit, by kind and name of queue, node or GPU group.
+
+    The evidence is what a difference consists of. It lasts if a part of it is in both readings.
+    """
     compared: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Numbers of the queues and nodes whose figures could be compared."""
     unknown: defaultdict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(dict))
@@ -67,7 +61,7 @@ class Comparison:
         self, *key: str, what: str, remedy: str = REMEDY, evidence: Collection[object] = (None,)
     ) -> None:
         """Add a difference."""
-        self.differences[key] = Difference(problem(what, remedy), evidence)
+        self.differences[key] = (problem(what, remedy), evidence)
 
 
 async def requests_add_up(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
@@ -98,10 +92,9 @@ async def requests_add_up(cluster: ClusterFacts, reader: FactReader) -> AsyncIte
 def persistent_findings(first: Comparison, last: Comparison) -> Iterator[CheckResult]:
     """Yield the findings that both readings have in common; they may be the same reading."""
     findings = [
-        difference.finding
-        for key, difference in last.differences.items()
-        if key in first.differences
-        and not set(difference.evidence).isdisjoint(first.differences[key].evidence)
+        finding
+        for key, (finding, evidence) in last.differences.items()
+        if key in first.differences and not set(evidence).isdisjoint(first.differences[key][1])
     ]
     yield from limited(findings, "more difference")
     deleted = list(_deleted_pods(last.reading))
@@ -131,28 +124,25 @@ def persistent_findings(first: Comparison, last: Comparison) -> Iterator[CheckRe
         yield ok(f"the requests of {pods} add up to KAI's figures in {queues} and fit on {nodes}")
 
 
-def _age(age: timedelta) -> str:
-    return "more than a day ago" if age > timedelta(days=1) else f"{age // timedelta(minutes=1)} min ago"
-
-
 def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
     """Yield a warning about deleted pods that still hold GPUs minutes later.
 
     KAI's scheduler no longer counts them in their queue (`pod_status.go`: Releasing is not allocated), and
     counts them on their node.
     """
-    now = reading.cluster.now
+    now, day, minute = reading.cluster.now, timedelta(days=1), timedelta(minutes=1)
     deleted = [
         (pod.name, pod.deleted_at)
         for pod in items(reading.pods)
         if pod.deleted_at is not None and reading.queue_of(pod) is not None
     ]
-    if now is None:
-        if deleted:
-            yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
-        return
-    old = {f"{name} ({_age(now - at)})" for name, at in deleted if now - at > _LONG}
-    if old:
+    if now is None and deleted:
+        yield unknown("the API server's time is unknown: deleted pods that still run were not checked")
+    ages = {name: now - at for name, at in deleted if now - at > _LONG} if now else {}
+    if old := [
+        f"{name} ({'more than a day' if age > day else f'{age // minute} min'} ago)"
+        for name, age in ages.items()
+    ]:
         yield warning(
             f"{counted(len(old), 'deleted pod')} with GPUs, which KAI no longer counts in a queue:"
             f" {listed(old)}",
@@ -167,13 +157,13 @@ def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[Che
     Namespaces are those whose ranks are to keep their whole GPUs.
     """
     ranks = [pod for pod in items(reading.pods) if pod.evidence and pod.namespace in namespaces]
-    by_gpu: dict[tuple[str, str, str], list[GpuRequest]] = {}
-    for pod in ranks:
-        for gpu in pod.gpu_groups if pod.pod_group else ():
-            by_gpu.setdefault((pod.namespace, pod.pod_group, gpu), []).append(pod)
-    together = {
-        f"{pod.name} ({pod.evidence})": None for pods in by_gpu.values() if len(pods) > 1 for pod in pods
-    }
+    by_gpu = grouped(
+        ((pod.namespace, pod.pod_group, gpu), f"{pod.name} ({pod.evidence})")
+        for pod in ranks
+        if pod.pod_group
+        for gpu in pod.gpu_groups
+    )
+    together = {pod for pods in by_gpu.values() if len(pods) > 1 for pod in pods}
     if together:
         yield warning(
             f"{counted(len(together), 'rank')} on a GPU with another rank of the job: {listed(together)}",
@@ -239,10 +229,9 @@ def _compare_nodes(result: Comparison) -> None:
     reading = result.reading
     sums: defaultdict[str, float] = defaultdict(float)
     shared: defaultdict[tuple[str, str], dict[GpuRequest, float]] = defaultdict(dict)
-    pods: defaultdict[str, list[GpuRequest]] = defaultdict(list)
+    pods = grouped((pod.node, pod) for pod in items(reading.pods))
     unknown: defaultdict[str, list[str]] = defaultdict(list)
     for pod in items(reading.pods):
-        pods[pod.node].append(pod)
         sums[pod.node] += pod.whole
         part = reading.node_of(pod).on_gpu(pod.share) if pod.share else 0.0
         if part is None or pod.obstacle not in ("", CLAIMS):
@@ -285,21 +274,19 @@ def _compare_limits(result: Comparison) -> None:
     MIG devices and claims, which KAI counts, are left out; the sum is then a lower bound.
     """
     reading = result.reading
-    direct: defaultdict[str, float] = defaultdict(float)
-    pods: defaultdict[str, list[GpuRequest]] = defaultdict(list)
-    for pod in items(reading.pods):
+    pods = grouped(
+        (queue, pod)
+        for pod in items(reading.pods)
         # The PodGroup of a pod may be among those that were not read.
-        is_certain = reading.cluster.pod_groups.is_known or reading.group_of(pod) is not None
-        place = reading.queue_of(pod) if is_certain else None
-        if place is not None and pod.deleted_at is None:
-            direct[place] += _requested(reading, pod)
-            pods[place].append(pod)
+        if reading.cluster.pod_groups.is_known or reading.group_of(pod) is not None
+        if (queue := reading.queue_of(pod)) is not None and pod.deleted_at is None
+    )
     by_name = {queue.name: queue for queue in items(reading.cluster.queues)}
     totals: defaultdict[str, float] = defaultdict(float)
     parts: defaultdict[str, list[str]] = defaultdict(list)
     """The queues with pods that make up a total."""
-    for queue, amount in direct.items():
-        above, seen = queue, set[str]()
+    for queue, members in pods.items():
+        amount, above, seen = sum(_requested(reading, pod) for pod in members), queue, set[str]()
         while above in by_name and above not in seen:  # parents may form a circle
             seen.add(above)
             totals[above] += amount
@@ -347,21 +334,17 @@ class _Part:
     group: PodGroup | None
     spec_queue: str
     label_queue: str
+    counted_by_kai: float | None = 0.0
+    """The figure in the PodGroup's status; KAI counts no pod without a PodGroup in its namespace."""
     pods: list[GpuRequest] = field(default_factory=list)
     own: float = 0.0
     """The pods' own requests, as far as they can be counted."""
     unknown: list[str] = field(default_factory=list)
 
     @property
-    def counted_by_kai(self) -> float | None:
-        """The figure in the PodGroup's status; KAI counts no pod without a PodGroup in its namespace."""
-        return self.group.allocated_gpus if self.group else 0.0
-
-    @property
     def difference(self) -> float:
         """Own requests minus KAI's figure; 0 if one of them is unknown."""
-        counted = self.counted_by_kai
-        return 0.0 if self.unknown or counted is None else self.own - counted
+        return 0.0 if self.unknown or self.counted_by_kai is None else self.own - self.counted_by_kai
 
 
 def _compare_status(result: Comparison) -> None:
@@ -372,21 +355,19 @@ def _compare_status(result: Comparison) -> None:
     queue a PodGroup counts in depends on the release; of an unknown one, either may be right.
     """
     cluster, version = result.reading.cluster, result.reading.cluster.kai_version
-    by_spec, by_label = defaultdict[str, list[_Part]](list), defaultdict[str, list[_Part]](list)
-    for part in _parts(result.reading):
-        by_spec[part.spec_queue].append(part)
-        by_label[part.label_queue].append(part)
+    parts = _parts(result.reading)
+    by_spec = grouped((part.spec_queue, part) for part in parts)
+    by_label = grouped((part.label_queue, part) for part in parts)
     if version is not None:
         by_spec = by_label = by_label if version.sums_queues_by_label else by_spec
-    children: defaultdict[str, list[Queue]] = defaultdict(list)
+    children = grouped((queue.parent, queue) for queue in items(cluster.queues))
     for queue in items(cluster.queues):
-        children[queue.parent].append(queue)
-    for queue in items(cluster.queues):
-        name, below = queue.name, children[queue.name]
+        name, below = queue.name, children.get(queue.name, [])
         counted = _counted_by_kai(queue, below)
-        own, other = (sum(part.own for part in parts[name]) for parts in (by_spec, by_label))
-        unclear = [pod for part in by_spec[name] for pod in part.unknown]
-        differing = [part for part in by_spec[name] if abs(part.difference) > TOLERANCE]
+        own, other = (sum(part.own for part in sums.get(name, ())) for sums in (by_spec, by_label))
+        members = by_spec.get(name, ())
+        unclear = [pod for part in members for pod in part.unknown]
+        differing = [part for part in members if abs(part.difference) > TOLERANCE]
         if unclear or counted is None:
             result.unknown["queue"][name] = unclear or ["KAI's figure cannot be read"]
             own = sum(part.own for part in differing)
@@ -399,9 +380,12 @@ def _compare_status(result: Comparison) -> None:
             _add_queue(result, title, name, own, counted, differing)
 
 
-def _parts(reading: Reading) -> Iterable[_Part]:
+def _parts(reading: Reading) -> list[_Part]:
     """Return the pods of each PodGroup, PodGroups without pods, and each pod of KAI without a PodGroup."""
-    groups = {key: _Part(group, group.spec.queue, group.queue_label) for key, group in reading.groups.items()}
+    groups = {
+        key: _Part(group, group.spec.queue, group.queue_label, group.allocated_gpus)
+        for key, group in reading.groups.items()
+    }
     single: list[_Part] = []
     for pod in items(reading.pods):
         group = reading.group_of(pod)
@@ -425,9 +409,7 @@ def _parts(reading: Reading) -> Iterable[_Part]:
 def _counted_by_kai(queue: Queue, children: Iterable[Queue]) -> float | None:
     """Return KAI's figure of a queue without its child queues, which KAI adds (`resource_updater.go`)."""
     own, *below = (gpu_amount(each.allocated) for each in (queue, *children))
-    if own is None or None in below:
-        return None
-    return own - sum(each or 0.0 for each in below)
+    return None if own is None or None in below else own - sum(filter(None, below))
 
 
 def _add_queue(
@@ -435,7 +417,7 @@ def _add_queue(
 ) -> None:
     """Add the difference between the requests of a queue's pods and KAI's figure, with its parts."""
     pods = [pod for part in differing for pod in part.pods]
-    empty = [part.group for part in differing if part.group and not part.pods]
+    empty = ["/".join(part.group.metadata.key) for part in differing if part.group and not part.pods]
     evidence: set[object] = {
         (part.group.metadata.key if part.group else part.pods[0].name, round(part.difference, _DIGITS))
         for part in differing
@@ -446,14 +428,11 @@ def _add_queue(
         evidence.add((round(own, _DIGITS), round(counted, _DIGITS)))
         what = f"{what}, although the figures of its PodGroups agree with the pods"
         remedy = "read the log of KAI's queue-controller, which adds up the PodGroups"
-    parts = [f"{what}: {titles(pods)}" if pods else what]
-    unreadable = [pod.name for pod in pods if not pod.is_readable_by_status]
-    if unreadable:
-        parts.append(
-            f"KAI's status cannot read {keys.GPU_FRACTION} of {listed(unreadable)}, and leaves out their"
-            " PodGroups"
-        )
+    if pods:
+        what = f"{what}: {titles(pods)}"
+    if unreadable := [pod.name for pod in pods if not pod.is_readable_by_status]:
+        what += f"; KAI's status cannot read {keys.GPU_FRACTION} of {listed(unreadable)}"
+        what += ", and leaves out their PodGroups"
     if empty:
-        names = listed([f"{group.metadata.namespace}/{group.metadata.name}" for group in empty])
-        parts.append(f"KAI counts PodGroups without bound pods: {names}")
-    result.differ("queue", name, what=joined(parts), remedy=remedy, evidence=evidence)
+        what = f"{what}; KAI counts PodGroups without bound pods: {listed(empty)}"
+    result.differ("queue", name, what=what, remedy=remedy, evidence=evidence)

@@ -1,7 +1,7 @@
 """The books of KAI as one reading has them: queues, PodGroups, nodes, and the GPU requests of bound pods."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -34,7 +34,6 @@ _CONTROLLERS: Final = frozenset({"podgroupcontroller", "queuecontroller"})
 """KAI's programs that write the status of PodGroups and queues; KAI's values can switch them off."""
 _BOUND: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 _PODS: Final[Kind[Any]] = PODS
-_UNKNOWN_NODE: Final = ClusterNode(name="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +74,6 @@ class GpuRequest:
         """The name, with the reason why the GPUs of the pod are unknown."""
         return f"{self.name} ({self.obstacle or 'unknown memory of its node'})"
 
-    @property
-    def title(self) -> str:
-        """The name, with the label or annotation that hides the pod's GPUs from KAI."""
-        return f"{self.name} ({self.hiding_key})" if self.hiding_key else self.name
-
 
 class _Metadata(Metadata):
     deletionTimestamp: str | None = None  # noqa: N815 - as the fields of PodDocument
@@ -104,13 +98,9 @@ def read_request(
 ) -> GpuRequest | None:
     """Read a pod; None if it is not bound, has ended, requests no GPU, or is a reservation pod of KAI.
 
-    A reservation pod stands for the shares of its GPU group, which are counted instead.
-
-    Args:
-        item: the pod's JSON.
-        schedulers: names of KAI's schedulers.
-        reservation_namespace: namespace of KAI's reservation pods, in which tenants have no rights.
-        reads_container_memory: whether KAI reads requests of GPU memory for single containers.
+    A reservation pod stands for the shares of its GPU group, which are counted instead. Tenants have no
+    rights in the reservation namespace. The schedulers are KAI's, one release of which reads requests of GPU
+    memory for single containers.
     """
     document = _document(item)
     metadata, status = document.metadata or _Metadata(), document.status or _Status()
@@ -118,9 +108,7 @@ def read_request(
     if not pod.node_name or status.phase in keys.FINISHED_PHASES or pod.namespace == reservation_namespace:
         return None
     is_of_kai = pod.scheduler_name in schedulers
-    whole = regular = 0
-    share = None
-    obstacle = ""
+    whole, regular, share, obstacle = 0, 0, None, ""
     try:
         whole, regular = whole_gpus(pod), gpus_of_regular_containers(pod)
         share = _share(pod) if is_of_kai else None
@@ -167,12 +155,11 @@ def _share(pod: PodView) -> Share | None:
 
 
 def _evidence(pod: PodView, *, has_share: bool) -> str:
+    holders = (container for container in pod.containers if container.asks(keys.GPU_RESOURCE))
     if has_share:
         evidence = evidence_of_share(pod)
     else:
-        holders = (container for container in pod.containers if container.asks(keys.GPU_RESOURCE))
-        container = next(holders, None)
-        evidence = None if container is None else evidence_of(pod, container)
+        evidence = next((evidence_of(pod, container) for container in holders), None)
     return "" if evidence is None else str(evidence)
 
 
@@ -209,9 +196,8 @@ class Reading:
     @property
     def is_whole(self) -> bool:
         """Whether every object was read, so that a sum has no gap."""
-        cluster = self.cluster
-        lists: tuple[Listing[Any], ...] = (cluster.queues, cluster.pod_groups, cluster.nodes, self.pods)
-        return all(each.is_known for each in lists)
+        lists = (self.cluster.queues, self.cluster.pod_groups, self.cluster.nodes, self.pods)
+        return all(each.why is None for each in lists)
 
     @property
     def has_figures(self) -> bool:
@@ -238,7 +224,7 @@ class Reading:
 
     def node_of(self, pod: GpuRequest) -> ClusterNode:
         """Return the node of a pod."""
-        return self._nodes.get(pod.node, _UNKNOWN_NODE)
+        return self._nodes.get(pod.node) or ClusterNode(name=pod.node)
 
     def group_of(self, pod: GpuRequest) -> PodGroup | None:
         """Return the PodGroup of a pod; None if its own namespace has no PodGroup of the annotated name.
@@ -279,11 +265,10 @@ def gpus(amount: float) -> str:
     return f"{text} GPU{'' if text == '1' else 's'}"
 
 
-def titles(pods: Iterable[GpuRequest]) -> str:
+def titles(pods: Collection[GpuRequest]) -> str:
     """List pods; those with a key that hides their GPUs come first."""
-    hides = {pod.title: bool(pod.hiding_key) for pod in pods}
-    hiding = [title for title, is_hiding in hides.items() if is_hiding]
-    others = len(hides) - len(hiding)
+    hiding = {f"{pod.name} ({pod.hiding_key})" for pod in pods if pod.hiding_key}
+    others = {pod.name for pod in pods if not pod.hiding_key}
     if not hiding:
-        return listed(hides)
-    return listed(hiding) + (f", beside {counted(others, 'other pod')}" if others else "")
+        return listed(others)
+    return listed(hiding) + (f", beside {counted(len(others), 'other pod')}" if others else "")

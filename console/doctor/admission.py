@@ -280,3 +280,8 @@ class Guard:
     def refuses(self, policy: str) -> bool:
         """Whether a binding of the policy denies."""
         return any(map(refuses, self.bindings_of(policy)))
+
+    def excludes(self, policy: str, namespace: str) -> bool:
+        """Whether a binding of the policy leaves out a namespace by its name."""
+        selectors = (each.spec.match_resources.namespace_selector for each in self.bindings_of(policy))
+        return any(namespace in selector.excluded_namespaces for selector in selectors)

@@ -2,22 +2,23 @@
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from service.command import DEFAULT_COLUMNS, columns_of, output_has_colour, write_output
 from service.text import MOST_LINES, counted, fold, printable, shorten_middle, width
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _LEAST: Final = 40
 """Smallest width of the column with the observations; in less room they are below the checks."""
-
 _STACKED: Final = "  "
 """Indentation of an observation below its check."""
-
 _LONGEST: Final = 4000
 """Longest observation and longest advice, in characters."""
 
@@ -33,12 +34,7 @@ class State(StrEnum):
     """The check could not run; that alone is not a problem."""
 
 
-_COLOURS: Final = {
-    State.OK: "",
-    State.WARNING: "\033[33m",
-    State.PROBLEM: "\033[31m",
-    State.UNKNOWN: "\033[2m",
-}
+_COLOURS: Final = {State.WARNING: "\033[33m", State.PROBLEM: "\033[31m", State.UNKNOWN: "\033[2m"}
 _RESET: Final = "\033[0m"
 
 
@@ -76,18 +72,21 @@ def limited(results: Sequence[CheckResult], singular: str, plural: str = "") -> 
         yield problem(f"and {counted(rest, singular, plural)}")
 
 
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Group the values of pairs by their keys."""
+    groups: defaultdict[K, list[V]] = defaultdict(list)
+    for key, value in pairs:
+        groups[key].append(value)
+    return dict(groups)
+
+
 def exit_status(findings: Sequence[CheckResult]) -> int:
     """Return 1 if a check found a problem, else 0."""
     return int(any(finding.state is State.PROBLEM for finding in findings))
 
 
 def write_report(findings: Sequence[CheckResult], *, output: str, about: Mapping[str, Any]) -> int:
-    """Write all results to standard output; return the exit status.
-
-    Args:
-        findings: results in the order of the report.
-        output: `text`, wrapped to the width of the terminal or to 80 columns, or `json`.
-        about: see `as_json`.
+    """Write all results to standard output, as `json` or as wrapped text; return the exit status.
 
     Raises:
         UsageError: standard output cannot be written.
@@ -102,10 +101,7 @@ def write_report(findings: Sequence[CheckResult], *, output: str, about: Mapping
 def as_text(findings: Sequence[CheckResult], *, columns: int = DEFAULT_COLUMNS, colour: bool = False) -> str:
     """Format a line for each result with its advice and docs below it, and a summary as the last line.
 
-    Args:
-        findings: results in the order of the report.
-        columns: largest width of a line, at least 40; see `service.text.fold` for longer words.
-        colour: whether to colour the states.
+    A line is at most `columns` wide, which is at least 40; see `service.text.fold` for longer words.
     """
     states = max((len(finding.state) for finding in findings), default=0)
     checks = max((width(printable(finding.check)) for finding in findings), default=0)
@@ -114,7 +110,7 @@ def as_text(findings: Sequence[CheckResult], *, columns: int = DEFAULT_COLUMNS, 
     lines: list[str] = []
     for finding in findings:
         first, *block = _observation(finding, states, checks, indent, columns)
-        shade = _COLOURS[finding.state] if colour else ""
+        shade = _COLOURS.get(finding.state, "") if colour else ""
         lines.append(f"{shade}{finding.state}{_RESET}{first[len(finding.state) :]}" if shade else first)
         lines += block
         for word, text in (("-> ", finding.advice), ("see ", finding.docs)):
@@ -141,22 +137,21 @@ def _observation(finding: CheckResult, states: int, checks: int, indent: str, co
 def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
     """Format all results as a JSON object in ASCII; `about` are its first keys, such as the version."""
     counts = Counter(finding.state for finding in findings)
-    entries = [
-        {
-            "check": finding.check,
-            "state": finding.state.value,
-            "what": finding.what,
-            "advice": finding.advice or None,
-            **({"docs": finding.docs} if finding.docs else {}),
-        }
-        for finding in findings
-    ]
     report = {
         **about,
         "problems": counts[State.PROBLEM],
         "warnings": counts[State.WARNING],
         "unknown": counts[State.UNKNOWN],
-        "findings": entries,
+        "findings": [
+            {
+                "check": finding.check,
+                "state": finding.state.value,
+                "what": finding.what,
+                "advice": finding.advice or None,
+                **({"docs": finding.docs} if finding.docs else {}),
+            }
+            for finding in findings
+        ],
     }
     return json.dumps(report, indent=2) + "\n"
 

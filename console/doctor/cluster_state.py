@@ -54,7 +54,7 @@ _UNLABELLED: Final = Card(100, MIB)
 _NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", PartialObject)
 _PROGRAMS: Final = Kind("", "v1", "pods", "Pod", ProgramPod)
 _SYNCED: Final = Kind("", "v1", "pods", "Pod", PartialObject)
-_AGENTS: Final = AgentOptions()
+_PENDING: Final = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 _NO_POLICIES: Final = AdmissionObjects(mutating=Fact(()))
 
 
@@ -134,15 +134,10 @@ class ClusterNode:
         return self.labels.get(PRESENT_LABEL) == "true"
 
     @property
-    def has_memory_label(self) -> bool:
-        """Whether the node has the label from which KAI computes the bytes of a share."""
-        return keys.NODE_GPU_MEMORY in self.labels
-
-    @property
-    def memory_label_error(self) -> str:
-        """Why the value of that label is invalid; empty if it is valid, or without the label."""
-        if not self.has_memory_label:
-            return ""
+    def memory_label_error(self) -> str | None:
+        """Why the label with the memory of a GPU is invalid; empty if it is valid, None without the label."""
+        if keys.NODE_GPU_MEMORY not in self.labels:
+            return None
         try:
             Card.from_label(self.labels[keys.NODE_GPU_MEMORY])
         except ValueError as error:
@@ -154,9 +149,8 @@ class ClusterNode:
 
         None if they depend on the memory of the node's GPUs, and that is unknown.
         """
-        if share.fraction is not None:
-            return share.fraction
-        return share.memory_mib / self.memory if share.memory_mib is not None and self.memory else None
+        of_memory = share.memory_mib / self.memory if share.memory_mib is not None and self.memory else None
+        return of_memory if share.fraction is None else share.fraction
 
     def in_queue(self, share: Share) -> float | None:
         """Return the GPUs of a share that KAI's scheduler charges to its queue; None as in `in_status`."""
@@ -183,7 +177,7 @@ class DoctorOptions:
     """The only namespace to read; empty for all."""
     is_inside: bool = False
     """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
-    agents: AgentOptions = _AGENTS
+    agents: AgentOptions = field(default_factory=AgentOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,11 +234,6 @@ class ClusterFacts:
         return self.installation.versions if self.installation else ()
 
     @property
-    def default_mode(self) -> Mode:
-        """The mode of namespaces that name none."""
-        return self.running.rules.default_mode
-
-    @property
     def our_mutating(self) -> WebhookConfiguration | None:
         """kaishare's mutating configuration, under any name."""
         return _ours(self.mutating, self.options.name, MUTATE)
@@ -257,20 +246,24 @@ class ClusterFacts:
     @property
     def mutate(self) -> Webhook | None:
         """The webhook that changes pods."""
-        return _hook(self.our_mutating, MUTATE)
+        return self._hook(MUTATE)
 
     @property
     def validate_pods(self) -> Webhook | None:
         """The webhook that validates pods."""
-        return _hook(self.our_validating, VALIDATE_PODS)
+        return self._hook(VALIDATE_PODS)
+
+    def _hook(self, name: str) -> Webhook | None:
+        ours = filter(None, (self.our_mutating, self.our_validating))
+        return next((hook for each in ours for hook in each.hooks if hook.name == name), None)
 
     @property
     def excluded(self) -> frozenset[str]:
         """Namespaces that kaishare's webhook configuration or the running webhook excludes by name."""
-        by_webhook = self.running.knows("excluded_namespaces")
+        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.mutate
         excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
-        if self.mutate is not None:
-            return excluded | self.mutate.namespace_selector.excluded_namespaces
+        if mutate is not None:
+            return excluded | mutate.namespace_selector.excluded_namespaces
         return excluded if by_webhook else EXCLUDED_NAMESPACES
 
     @cached_property
@@ -309,14 +302,14 @@ class ClusterFacts:
         return QueueTree(items(self.queues), is_whole=self.queues.is_known)
 
     @property
-    def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
+    def kai_mutating(self) -> list[WebhookConfiguration]:
         """KAI's mutating configurations, under any name."""
-        return tuple(each for each in items(self.mutating) if is_of_kai(each, self.kai_schedulers))
+        return [each for each in items(self.mutating) if is_of_kai(each, self.kai_schedulers)]
 
     @property
-    def kai_validating(self) -> tuple[WebhookConfiguration, ...]:
+    def kai_validating(self) -> list[WebhookConfiguration]:
         """KAI's validating configurations, under any name."""
-        return tuple(each for each in items(self.validating) if is_of_kai(each, self.kai_schedulers))
+        return [each for each in items(self.validating) if is_of_kai(each, self.kai_schedulers)]
 
     @cached_property
     def kai_schedulers(self) -> frozenset[str]:
@@ -331,14 +324,8 @@ class ClusterFacts:
 
 
 def _ours(listed: Listing[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:
-    named = (each for each in items(listed) if each.name == name)
-    like_ours = (each for each in items(listed) if any(hook.name in hooks for hook in each.hooks))
-    return next(named, None) or next(like_ours, None)
-
-
-def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | None:
-    hooks = configuration.hooks if configuration else ()
-    return next((hook for hook in hooks if hook.name == name), None)
+    ours = [each for each in items(listed) if any(hook.name in hooks for hook in each.hooks)]
+    return next((each for each in items(listed) if each.name == name), ours[0] if ours else None)
 
 
 async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFacts:
@@ -353,6 +340,7 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     own = _ours(mutating, options.name, MUTATE)
     queues = await reader.list(kinds.QUEUES)
     served = (await reader.served()).value or () if queues.why is Why.UNSERVED else ()
+    versions = (kind.version for kind in served if kind.name == kinds.QUEUES.full_resource)
     running, webhook_pods = RunningSettings(default_mode=default_mode), NOT_READ
     if own is not None or mutating.value is None:
         home = webhook_namespace(own)
@@ -369,9 +357,7 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
         validating=validating,
         namespaces=await _read_namespaces(reader, namespace, running.rules.default_mode),
         queues=queues,
-        other_queue_versions=frozenset(
-            kind.version for kind in served if kind.name == kinds.QUEUES.full_resource
-        ),
+        other_queue_versions=frozenset(versions),
         priorities=await reader.list(kinds.PRIORITY_CLASSES),
         running=running,
         admission=admission,
@@ -381,30 +367,21 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     of_kai = sorted(cluster.kai_mutating, key=lambda item: not item.is_served_by_kai)
     home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
     programs = await reader.list(_PROGRAMS, home)
-    cluster = replace(
-        cluster,
-        kai_namespace=home,
-        installation=None if programs.value is None else Installation.seen_in(programs.value),
-    )
+    installation = None if programs.value is None else Installation.seen_in(programs.value)
+    more: dict[str, Any] = {"kai_namespace": home, "installation": installation}
     if scope is not Scope.PRE:
-        cluster = replace(
-            cluster,
-            pod_groups=await reader.list(kinds.POD_GROUPS, namespace),
-            limit_ranges=await reader.list(kinds.LIMIT_RANGES, namespace) if cluster.acting else NOT_READ,
-            waiting=await reader.list(
-                kinds.PODS,
-                namespace,
-                query={"fieldSelector": "spec.nodeName=,status.phase=Pending"},
-                decode=_waiting,
-            ),
-        )
+        more["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
+        if cluster.acting:
+            more["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
+        more["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
     if scope is not Scope.NAMESPACE:
-        cluster = replace(cluster, nodes=await read_nodes(reader, cluster.kai_version))
+        more["nodes"] = await _read_nodes(reader, installation)
     if scope is Scope.CLUSTER:
         query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
-        synced = await reader.list(_SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters")
-        cluster = replace(cluster, synced=synced)
-    return replace(cluster, now=reader.client.server_time())
+        more["synced"] = await reader.list(
+            _SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters"
+        )
+    return replace(cluster, **more, now=reader.client.server_time())
 
 
 async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
@@ -413,17 +390,15 @@ async def reread(reader: FactReader, cluster: ClusterFacts) -> ClusterFacts:
         cluster,
         queues=await reader.list(kinds.QUEUES),
         pod_groups=await reader.list(kinds.POD_GROUPS),
-        nodes=await read_nodes(reader, cluster.kai_version),
+        nodes=await _read_nodes(reader, cluster.installation),
         now=reader.client.server_time(),
     )
 
 
-async def read_nodes(reader: FactReader, version: Version | None) -> Listing[ClusterNode]:
-    """List the nodes as the installed release of KAI reads them."""
-    nodes = await reader.list(kinds.NODES)
-    if nodes.value is None:
-        return Fact(why=nodes.why, line=nodes.line)
-    return Fact(tuple(ClusterNode.of(node, version) for node in nodes.value), nodes.why, nodes.line)
+async def _read_nodes(reader: FactReader, installed: Installation | None) -> Listing[ClusterNode]:
+    kind: Kind[Any] = kinds.NODES
+    version = installed.version if installed else None
+    return await reader.list(kind, decode=lambda document: ClusterNode.of(kind.decode(document), version))
 
 
 async def _read_admission(reader: FactReader, scope: Scope) -> AdmissionObjects:
@@ -451,9 +426,8 @@ def _own_binding(document: bytes) -> kinds.AdmissionBinding | None:
 
 def _waiting(document: bytes) -> kinds.Pod | None:
     pod = kinds.PODS.decode(document)
-    if pod.is_bound or pod.metadata.deletion_timestamp:
-        return None
-    return msgspec.structs.replace(pod, document=document)
+    is_gone = pod.is_bound or pod.metadata.deletion_timestamp
+    return None if is_gone else msgspec.structs.replace(pod, document=document)
 
 
 async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) -> Listing[Namespace]:
@@ -468,9 +442,7 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
     fact = await reader.get(kind, only, decode=lambda document: _namespace(default_mode, document) or ())
     if fact.is_missing:
         raise UsageError(f"namespace {only} does not exist")
-    if fact.value is None:
-        return fact
-    return Fact((fact.value,) if fact.value else ())
+    return fact if fact.value is None else Fact((fact.value,) if fact.value else ())
 
 
 def _namespace(default_mode: Mode, document: bytes) -> Namespace | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -262,8 +263,11 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
     Credentials that it does not accept are a problem, too, since no other request is answered; and so is an
     answer of another kind, such as the log-in page of a proxy. The release is None if it is not known.
     """
+    release = None
     try:
-        answer = await client.get("/version")
+        version = msgspec.json.decode(await client.get("/version"), type=_Version)
+        with contextlib.suppress(ValueError):
+            release = (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
     except ApiError as error:
         if error.is_unauthorized:
             refused = f"{client.server} does not accept your credentials: {error}"
@@ -274,15 +278,9 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
         return ok(f"{client.server} answers (no version: {error})"), None
     except (Unreachable, AccessError) as error:
         return problem(f"{client.server}: {error}", _NOTHING_ELSE), None
-    reached = ok(f"{client.server} answers")
-    try:
-        version = msgspec.json.decode(answer, type=_Version)
     except MALFORMED as error:
         return _of_another_kind(client, f"GET /version: {one_line(str(error))}"), None
-    try:
-        return reached, (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
-    except ValueError:
-        return reached, None
+    return ok(f"{client.server} answers"), release
 
 
 def _of_another_kind(client: KubeClient, answer: object) -> CheckResult:

@@ -2,8 +2,8 @@
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -28,26 +28,14 @@ _NO_RIGHT: Final = re.compile(r'cannot (create|delete) resource "(pods|configmap
 _DRY: Final = {"dryRun": "All"}
 
 
-async def dry_run(client: KubeClient, path: str, body: Mapping[str, Any]) -> bytes:
-    """Create an object by dry run; return it as it would be stored.
-
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
-    """
-    return await client.request("POST", path, params=_DRY, body=msgspec.json.encode(body))
+_DELETION: Final = {"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]}
+"""The API server ignores the parameters of a deletion that has a body (k8s.io/apiserver delete.go)."""
 
 
-async def dry_run_deletion(client: KubeClient, path: str) -> None:
-    """Delete an object by dry run.
-
-    The API server ignores the parameters of a deletion that has a body (k8s.io/apiserver delete.go), so that
-    both say it.
-
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
-    """
-    options = {"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]}
-    await client.request("DELETE", path, params=_DRY, body=msgspec.json.encode(options))
+async def dry_run(client: KubeClient, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+    """Create an object by dry run, as `KubeClient.request`; without a body, delete the object of the path."""
+    method = "DELETE" if body is None else "POST"
+    return await client.request(method, path, params=_DRY, body=msgspec.json.encode(body or _DELETION))
 
 
 def missing_right(error: ApiError) -> str:
@@ -96,17 +84,6 @@ _MOST_TRIED: Final = 3
 _SHARE: Final = "0.02"
 
 
-@dataclass(frozen=True, slots=True)
-class _ShareTest:
-    """A pod that must get a share."""
-
-    policy: NamespacePolicy
-    share: PolicyShare
-    title: str
-    """The share and its source, for a message."""
-    pod: Mapping[str, Any]
-
-
 async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Create pods by dry run in namespaces whose policy would change them. No pod is stored."""
     client = reader.client
@@ -123,14 +100,10 @@ async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIt
             break
     yield finding
     modes = cluster.installation.sharing_modes if cluster.installation else frozenset[SharingMode]()
-    test = _share_test(policies, is_injecting=cluster.running.rules.inject_shares)
-    if (
-        finding.state is State.OK
-        and (cluster.kai_mutating or cluster.mutating.value is None)
-        and test is not None
-        and SharingMode.DISABLED not in modes
-    ):
-        yield replace(await _with_share(client, cluster, test, modes), check="dry run of a share")
+    for_share = next((each for each in policies if each.mode is Mode.DEFAULT), None)
+    is_seen_by_kai = cluster.kai_mutating or cluster.mutating.value is None
+    if finding.state is State.OK and is_seen_by_kai and for_share and SharingMode.DISABLED not in modes:
+        yield replace(await _with_share(client, cluster, for_share, modes), check="dry run of a share")
 
 
 def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
@@ -142,13 +115,11 @@ def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
     policies = [
         policy
         for name, policy in cluster.acting.items()
-        if policy.queue
-        and policy.scheduler != keys.DEFAULT_SCHEDULER
-        and (hook is None or hook.namespace_selector.matches(cluster.labels[name]))
+        if policy.queue and policy.scheduler != keys.DEFAULT_SCHEDULER
+        if hook is None or hook.namespace_selector.matches(cluster.labels[name])
     ]
-    return sorted(
-        policies, key=lambda each: (each.mode is Mode.ENFORCE, _policy_share(each) is None, each.namespace)
-    )
+    policies.sort(key=lambda each: (each.mode is Mode.ENFORCE, _policy_share(each) is None, each.namespace))
+    return policies
 
 
 def _policy_share(policy: NamespacePolicy) -> tuple[PolicyShare, str] | None:
@@ -159,23 +130,19 @@ def _policy_share(policy: NamespacePolicy) -> tuple[PolicyShare, str] | None:
     return next(((size.share, name) for name, size in sizes if size.share is not None), None)
 
 
-def _share_test(policies: Sequence[NamespacePolicy], *, is_injecting: bool) -> _ShareTest | None:
-    """Return the pod to try, in the first of the namespaces that has the mode default."""
-    policy = next((policy for policy in policies if policy.mode is Mode.DEFAULT), None)
-    if policy is None:
-        return None
+def _share_test(policy: NamespacePolicy, *, is_injecting: bool) -> tuple[PolicyShare, str, dict[str, Any]]:
+    """Return a share, the pod that must get it in a namespace, and its title for a message."""
     given = _policy_share(policy) if is_injecting else None
     if given is None:
         own = PolicyShare(keys.GPU_FRACTION, _SHARE)
         why = "no policy in mode default has a share" if is_injecting else "the webhook gives no shares"
         title = f"a pod with a share of its own, {own}; {why}"
-        pod = minimal_pod(annotations={own.annotation: own.value})
-        return _ShareTest(policy, own, title, pod)
+        return own, title, minimal_pod(annotations={own.annotation: own.value})
     share, size = given
     title = f"a pod with the {f'size {size}' if size else 'default share'}, {share}"
     pod = minimal_pod(labels={SIZE: size}) if size else minimal_pod()
     pod["spec"]["containers"][0]["resources"]["limits"][keys.GPU_RESOURCE] = "1"
-    return _ShareTest(policy, share, title, pod)
+    return share, title, pod
 
 
 async def _plain(client: KubeClient, cluster: ClusterFacts, policy: NamespacePolicy) -> CheckResult:
@@ -194,26 +161,25 @@ async def _plain(client: KubeClient, cluster: ClusterFacts, policy: NamespacePol
 
 
 async def _with_share(
-    client: KubeClient, cluster: ClusterFacts, test: _ShareTest, modes: Collection[SharingMode]
+    client: KubeClient, cluster: ClusterFacts, policy: NamespacePolicy, modes: Collection[SharingMode]
 ) -> CheckResult:
     """Check that the webhook gives a share, and that KAI's webhook sees the pod and names its ConfigMap."""
-    answer = await _try(client, cluster, test.policy.namespace, test.pod)
+    share, title, pod = _share_test(policy, is_injecting=cluster.running.rules.inject_shares)
+    answer = await _try(client, cluster, policy.namespace, pod)
     if isinstance(answer, CheckResult):
         return answer
-    annotations = answer.metadata.annotations
-    where = f"in {one_line(test.policy.namespace)}"
-    if annotations.get(test.share.annotation) != test.share.value:
-        reason = annotations.get(REASON, "none")
+    annotations, where = answer.metadata.annotations, f"in {one_line(policy.namespace)}"
+    if annotations.get(share.annotation) != share.value:
         return problem(
-            f"{where} {test.title}, gets no share; {REASON}: {one_line(reason)}",
+            f"{where} {title}, gets no share; {REASON}: {one_line(annotations.get(REASON, 'none'))}",
             "docs/policy.md lists the reasons; the log of the webhook has the pod",
         )
     if keys.SHARED_GPU_CONFIGMAP in annotations:
-        return ok(f"{where} KAI's webhook saw {test.title}")
+        return ok(f"{where} KAI's webhook saw {title}")
     if SharingMode.NV_FRACTIONS in modes:
-        return unknown(f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod")
+        return unknown(f"{where} {title}, has it; in mode NvFractions KAI leaves no mark on the pod")
     return problem(
-        f"{where} KAI's webhook did not see {test.title}: it would be scheduled and never start",
+        f"{where} KAI's webhook did not see {title}: it would be scheduled and never start",
         "see the findings about the order of webhooks and about KAI's webhook",
     )
 

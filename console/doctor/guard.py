@@ -1,9 +1,8 @@
 """Checks of the guard: its parameters, its difference from this release's, and whether it refuses."""
 
 import re
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from console.cluster.agents import VERSION_LABEL
@@ -19,12 +18,11 @@ from console.doctor.admission import (
     refuses,
     variable,
 )
-from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, exit_status, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
-from console.doctor.guard_proof import Prover, Trial
+from console.doctor.guard_proof import Trial, prove
 from console.doctor.policy_checks import hosts
 from kai import keys
-from kube.kinds import AdmissionBinding
 from kube.metadata import NAME_LABEL
 from service.text import counted, joined, listed, one_line, quoted
 from service.version import version
@@ -54,11 +52,9 @@ def parameter_findings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckRes
 
 def parameters_text(guard: Guard, policies: Collection[str]) -> str:
     """Return the parameters of some policies with their values, such as `kaiNamespaces: kai-scheduler`."""
-    texts = []
-    for name in _LISTS:
-        values = [value for value, by in _by_value(guard, name).items() if not set(by).isdisjoint(policies)]
-        texts += [f"{name}: {listed(values)}"] if values else []
-    return "; ".join(texts)
+    of = {name: _by_value(guard, name).items() for name in _LISTS}
+    values = {name: [value for value, by in of[name] if not set(by).isdisjoint(policies)] for name in of}
+    return joined(f"{name}: {listed(names)}" for name, names in values.items() if names)
 
 
 def values_of(expression: str) -> tuple[str, ...] | None:
@@ -81,16 +77,12 @@ def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
 
 def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
     """Return the policies that have a value in a parameter, by value."""
-    policies: defaultdict[str, list[str]] = defaultdict(list)
-    for policy, values in _values(guard, name).items():
-        for value in values or ():
-            policies[value].append(policy)
-    return policies
+    by_policy = _values(guard, name).items()
+    return grouped((value, policy) for policy, values in by_policy for value in values or ())
 
 
 def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    own = cluster.kai_namespace
-    values = _values(guard, _KAI_NAMESPACES).items()
+    own, values = cluster.kai_namespace, _values(guard, _KAI_NAMESPACES).items()
     lacking = [policy for policy, names in values if names is not None and own not in names]
     if lacking and cluster.kai_mutating:
         yield _result(guard, lacking)(
@@ -100,9 +92,11 @@ def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult
         )
     tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
     for name, policies in _by_value(guard, _KAI_NAMESPACES).items():
+        is_tenant = name in tenants
         if name != own:
-            make = _result(guard, policies) if name in tenants else warning
-            whose = "tenant's namespace" if name in tenants else "namespace"
+            make, whose = (
+                (_result(guard, policies), "tenant's namespace") if is_tenant else (warning, "namespace")
+            )
             yield make(
                 f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {whose}"
                 f" {one_line(name)} may write KAI's keys",
@@ -127,10 +121,8 @@ def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckR
     if not named or not cluster.priorities.is_known:
         return
     values = {each.metadata.name: each.value for each in items(cluster.priorities)}
-    wrong = sorted(name for name in named if values.get(name, 0) >= _PREEMPTIBLE_BELOW)
-    missing = sorted(
-        name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in named
-    )
+    wrong = [name for name in named if values.get(name, 0) >= _PREEMPTIBLE_BELOW]
+    missing = [name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in named]
     if wrong:
         yield _result(guard, _values(guard, _CLASSES))(
             f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
@@ -160,16 +152,21 @@ _ASSIGNER: Final = "kai-pod-group-mutation"
 """Webhook configuration of kai-resource-management (v0.18.8), which writes queues on PodGroups."""
 
 
-@dataclass(slots=True)
+_ABSENT: Final = "the guard lacks"
+_UNSELECTED: Final = "no binding selects their objects for"
+_REPORTING: Final = "the guard only reports violations of"
+
+
+@dataclass(frozen=True, slots=True)
 class _Section:
     """What the guard does in the namespaces that need it for one reason."""
 
     guarded: Guarded
     namespaces: Collection[str]
-    refusing: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    refusing: Mapping[str, Sequence[str]]
     """The namespaces where a policy refuses, by policy."""
-    findings: list[CheckResult] = field(default_factory=list)
-    excluded: set[str] = field(default_factory=set)
+    findings: Sequence[CheckResult]
+    excluded: Collection[str]
     """Namespaces that the administrator excluded by name."""
 
 
@@ -182,8 +179,7 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
     if any(each.value is None and each.why is not Why.UNSERVED for each in lists):
         return
     guard = Guard.of(cluster.admission)
-    replaced = sorted(guard.policies.keys() & REPLACED)
-    if replaced:
+    if replaced := guard.policies.keys() & REPLACED:
         what = f"the guard is of an earlier form, which judges what tenants write: {listed(replaced)}"
         yield problem(what, f"{_APPLY}; it replaces these policies")
         return
@@ -191,8 +187,11 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
         _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
         _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts(cluster)}),
     ]
-    prover = Prover(reader, cluster, _by_value(guard, _KAI_NAMESPACES).keys())
-    trials = [await prover.prove(section.guarded, section.refusing) for section in sections]
+    exempt = _by_value(guard, _KAI_NAMESPACES).keys()
+    trials = [
+        await prove(reader.client, cluster.pod_groups, exempt, section.guarded, section.refusing)
+        for section in sections
+    ]
     findings = [
         *_changes(guard),
         *(finding for section in sections for finding in section.findings),
@@ -210,69 +209,59 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
 
 def _changes(guard: Guard) -> Iterator[CheckResult]:
     """Yield findings about policies that are not as this release has them."""
-    older: defaultdict[str, list[str]] = defaultdict(list)
     for name, policy in sorted(guard.policies.items()):
-        release = policy.metadata.labels.get(VERSION_LABEL, "")
-        if release != version():
-            older[release].append(name)
         if is_changed(policy):
             make = problem if guard.refuses(name) or policy.spec.mutations else warning
             what = f"{one_line(name)} is not as its release made it: it may admit forbidden requests"
             yield make(what, _APPLY)
-    for release, names in sorted(older.items()):
-        of = one_line(release) if release else "an unknown release"
-        yield warning(f"{listed(names)}: of {of}; this is {version()}", _APPLY)
+    releases = grouped(
+        (policy.metadata.labels.get(VERSION_LABEL, ""), name) for name, policy in guard.policies.items()
+    )
+    for release, names in sorted(releases.items()):
+        if release != version():
+            of = one_line(release) if release else "an unknown release"
+            yield warning(f"{listed(names)}: of {of}; this is {version()}", _APPLY)
 
 
 def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> _Section:
     """Check the bindings in the namespaces that need them, by their labels."""
-    section = _Section(guarded, namespaces)
-    gaps: defaultdict[tuple[str, bool], list[str]] = defaultdict(list)
+    gaps: list[tuple[tuple[str, bool], str]] = []
+    refusing, excluded = [], []
     needed = (*guarded.policies, *(name for name in OPTIONAL if name in guard.policies))
     for name, labels in namespaces.items():
-        absent, unselected, reporting = [], [], []
-        for policy in needed:
-            bindings = guard.bindings_of(policy)
-            covering = [
-                binding
-                for binding in bindings
-                if covers_objects(binding, guarded)
-                and binding.spec.match_resources.namespace_selector.matches({NAME_LABEL: name, **labels})
-            ]
-            if any(map(refuses, covering)):
-                section.refusing[policy].append(name)
-            elif covering:
-                reporting.append(policy)
-            elif bindings:
-                unselected.append(policy)
-            else:
-                absent.append(policy)
-        if unselected and all(
-            any(name in _excluded(binding) for binding in guard.bindings_of(policy)) for policy in unselected
-        ):
-            section.excluded.add(name)
+        by_state = grouped((_state(guard, guarded, policy, name, labels), policy) for policy in needed)
+        refusing += [(policy, name) for policy in by_state.get("", ())]
+        unselected = by_state.get(_UNSELECTED, ())
+        if unselected and all(guard.excludes(policy, name) for policy in unselected):
+            excluded.append(name)
             continue
         gap = joined(
-            f"{words} {', '.join(policies)}"
-            for words, policies in (
-                ("the guard lacks", absent),
-                ("no binding selects their objects for", unselected),
-                ("the guard only reports violations of", reporting),
-            )
-            if policies
+            f"{state} {', '.join(by_state[state])}"
+            for state in (_ABSENT, _UNSELECTED, _REPORTING)
+            if state in by_state
         )
-        if len(absent) == len(needed):
+        if len(by_state.get(_ABSENT, ())) == len(needed):
             gap = "the guard is not installed"
         if gap:  # a guard that denies elsewhere looks complete
-            gaps[gap, any(map(guard.refuses, unselected))].append(name)
-    for (gap, is_problem), names in gaps.items():
-        make = problem if is_problem else warning
-        section.findings.append(make(f"{listed(names)}: {guarded}, but {gap}", _INSTALL))
-    return section
+            gaps.append(((gap, any(map(guard.refuses, unselected))), name))
+    findings = [
+        (problem if is_problem else warning)(f"{listed(names)}: {guarded}, but {gap}", _INSTALL)
+        for (gap, is_problem), names in grouped(gaps).items()
+    ]
+    return _Section(guarded, namespaces, grouped(refusing), findings, excluded)
 
 
-def _excluded(binding: AdmissionBinding) -> Collection[str]:
-    return binding.spec.match_resources.namespace_selector.excluded_namespaces
+def _state(guard: Guard, guarded: Guarded, policy: str, name: str, labels: Mapping[str, str]) -> str:
+    """Return what keeps a policy from refusing in a namespace; empty if it refuses."""
+    bindings = guard.bindings_of(policy)
+    if not bindings:
+        return _ABSENT
+    labels = {NAME_LABEL: name, **labels}
+    selecting = [each for each in bindings if each.spec.match_resources.namespace_selector.matches(labels)]
+    covering = [binding for binding in selecting if covers_objects(binding, guarded)]
+    if any(map(refuses, covering)):
+        return ""
+    return _REPORTING if covering else _UNSELECTED
 
 
 def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -294,22 +283,16 @@ def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
-    admitted: defaultdict[str, list[str]] = defaultdict(list)
-    unproved: defaultdict[str, list[str]] = defaultdict(list)
-    for trial in trials:
-        subject = f"{trial.breach.title} ({trial.breach.policy})"
-        if trial.is_admitted:
-            admitted[trial.namespace].append(subject)
-        elif trial.why:
-            unproved[trial.why].append(subject)
-    for namespace, subjects in admitted.items():
+    subjects = [(trial, f"{trial.breach.title} ({trial.breach.policy})") for trial in trials]
+    admitted = grouped((trial.namespace, subject) for trial, subject in subjects if trial.is_admitted)
+    for namespace, names in admitted.items():
         yield problem(
             f"a dry run of a forbidden request was admitted in namespace {one_line(namespace)}:"
-            f" the guard does not act: {', '.join(subjects)}",
+            f" the guard does not act: {', '.join(names)}",
             _APPLY,
         )
-    for why, subjects in unproved.items():
-        yield unknown(f"not proved: {', '.join(subjects)}: {why}")
+    for why, names in grouped((trial.why, subject) for trial, subject in subjects if trial.why).items():
+        yield unknown(f"not proved: {', '.join(names)}: {why}")
 
 
 def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckResult:
@@ -317,13 +300,10 @@ def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckRe
     count = len(section.namespaces) - len(section.excluded)
     is_host = section.guarded is Guarded.VCLUSTERS
     places = ("host namespace of vClusters", "host namespaces of vClusters") if is_host else ("namespace",)
-    proof = "not proved"
-    if refused:
-        where = listed({trial.namespace for trial in refused})
-        proof = f"proved by dry runs in {where}: {', '.join(trial.breach.title for trial in refused)}"
+    where, titles = listed({trial.namespace for trial in refused}), [trial.breach.title for trial in refused]
     parts = (
         f"refuses in {counted(count, *places)}, as this release's",
-        proof,
+        f"proved by dry runs in {where}: {', '.join(titles)}" if refused else "not proved",
         parameters_text(guard, section.guarded.policies),
         f"not guarded: {listed(section.excluded)}" if section.excluded else "",
     )

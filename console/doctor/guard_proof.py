@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from console.cluster.facts import FactReader, items
+from console.cluster.facts import Listing, items
 from console.doctor.admission import MEMBERS, OBJECTS, PODGROUPS, PODS, Guarded
-from console.doctor.cluster_state import ClusterFacts
-from console.doctor.dry_run import dry_run, dry_run_deletion, minimal_pod, missing_right, unlikely_name
+from console.doctor.dry_run import dry_run, minimal_pod, missing_right, unlikely_name
 from kai import keys
 from kube import kinds
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
+from kube.client import KubeClient
 from service.text import ELLIPSIS, MALFORMED, one_line
 
 _MOST_TRIED: Final = 3
@@ -73,108 +73,87 @@ class Trial:
         return not self.is_refused and not self.why
 
 
-@dataclass(frozen=True, slots=True)
-class Prover:
-    """Sends the forbidden requests of one cluster."""
+async def prove(
+    client: KubeClient,
+    groups: Listing[kinds.PodGroup],
+    exempt: Collection[str],
+    guarded: Guarded,
+    refusing: Mapping[str, Sequence[str]],
+) -> list[Trial]:
+    """Try each request until the guard refuses or admits it; an admitted one again.
 
-    reader: FactReader
-    cluster: ClusterFacts
-    exempt: Collection[str]
-    """Namespaces whose service accounts the guard exempts."""
-
-    async def prove(self, guarded: Guarded, refusing: Mapping[str, Sequence[str]]) -> list[Trial]:
-        """Try each request until the guard refuses or admits it; an admitted one again.
-
-        Args:
-            guarded: the reason why the namespaces are guarded.
-            refusing: the namespaces in which a policy should refuse, by policy.
-        """
-        trials = [
-            await self._in_turn(
-                Trial(breach),
-                (self._try(guarded, breach, name) for name in sorted(refusing[breach.policy])[:_MOST_TRIED]),
-            )
-            for breach in Breach
-            if refusing.get(breach.policy)
-        ]
-        if not any(trial.is_admitted for trial in trials):
-            return trials
-        is_exempt = await self._is_exempt()
-        await asyncio.sleep(_TAKES_EFFECT_SECONDS)
-        for index, trial in enumerate(trials):
-            # The rules about PodGroups hold for accounts of KAI, too.
-            if trial.is_admitted and is_exempt and trial.breach.policy != PODGROUPS:
-                trials[index] = replace(trial, why="the caller's service account is exempt as one of KAI's")
-            elif trial.is_admitted:
-                trials[index] = await self._try(guarded, trial.breach, trial.namespace)
-        return trials
-
-    async def _in_turn(self, trial: Trial, attempts: Iterable[Awaitable[Trial]]) -> Trial:
-        """Return the first result that proves something; else the last one."""
-        for attempt in attempts:
-            trial = await attempt
+    The guard exempts the service accounts of the namespaces `exempt`. A policy should refuse in the
+    namespaces that `refusing` has for it.
+    """
+    trials = []
+    for breach in Breach:
+        trial = Trial(breach)
+        for namespace in sorted(refusing.get(breach.policy, ()))[:_MOST_TRIED]:
+            trial = await _try(client, groups, guarded, breach, namespace)
             if not trial.why:
                 break
-        return trial
+        trials += [trial] if refusing.get(breach.policy) else []
+    if not any(trial.is_admitted for trial in trials):
+        return trials
+    is_exempt = await _is_exempt(client, exempt)
+    await asyncio.sleep(_TAKES_EFFECT_SECONDS)
+    for index, trial in enumerate(trials):
+        # The rules about PodGroups hold for accounts of KAI, too.
+        if trial.is_admitted and is_exempt and trial.breach.policy != PODGROUPS:
+            trials[index] = replace(trial, why="the caller's service account is exempt as one of KAI's")
+        elif trial.is_admitted:
+            trials[index] = await _try(client, groups, guarded, trial.breach, trial.namespace)
+    return trials
 
-    async def _try(self, guarded: Guarded, breach: Breach, namespace: str) -> Trial:
-        client = self.reader.client
-        if breach is Breach.HELD_GROUP:
-            return await self._try_deletion(namespace)
+
+async def _try(
+    client: KubeClient, groups: Listing[kinds.PodGroup], guarded: Guarded, breach: Breach, namespace: str
+) -> Trial:
+    if breach is not Breach.HELD_GROUP:
         labels = {keys.VCLUSTER_MANAGED_BY: "kaishare-doctor"} if guarded is Guarded.VCLUSTERS else {}
-        path, body = _creation(breach, namespace, labels)
-
-        async def create() -> str:
-            stored = msgspec.json.decode(await dry_run(client, path, body))
-            return "" if _keeps(stored, body) else "a webhook removes what is forbidden"
-
-        return await _judged(breach, namespace, create)
-
-    async def _try_deletion(self, namespace: str) -> Trial:
-        """Delete a PodGroup with pods by dry run; it may lose its pods meanwhile."""
-        client, groups = self.reader.client, self.cluster.pod_groups
-
-        async def delete(group: kinds.PodGroup) -> str:
-            path = kinds.POD_GROUPS.path(namespace, group.metadata.name)
-            await dry_run_deletion(client, path)
-            group = kinds.POD_GROUPS.decode(await client.get(path))
-            return "" if group.has_pods else "the PodGroup has no pods any more"
-
-        own = [each for each in items(groups) if each.metadata.namespace == namespace and each.has_pods]
-        own.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
-        why = "PodGroups could not be listed" if groups.value is None else "no PodGroup with pods"
-        return await self._in_turn(
-            Trial(Breach.HELD_GROUP, namespace=namespace, why=f"{one_line(namespace)}: {why}"),
-            (
-                _judged(Breach.HELD_GROUP, namespace, lambda group=group: delete(group))  # type: ignore[misc]
-                for group in own[:_MOST_TRIED]
-            ),
-        )
-
-    async def _is_exempt(self) -> bool:
-        """Whether the caller is a service account that the guard exempts."""
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        try:
-            answer = await self.reader.client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
-            name = kinds.text_at(msgspec.json.decode(answer), "status", "userInfo", "username")
-        except (*REQUEST_ERRORS, *MALFORMED):
-            return False
-        return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in self.exempt))
+        return await _judged(breach, namespace, _create(client, *_creation(breach, namespace, labels)))
+    own = [each for each in items(groups) if each.metadata.namespace == namespace and each.has_pods]
+    own.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
+    why = "PodGroups could not be listed" if groups.value is None else "no PodGroup with pods"
+    trial = Trial(breach, namespace, f"{one_line(namespace)}: {why}")
+    for group in own[:_MOST_TRIED]:
+        path = kinds.POD_GROUPS.path(namespace, group.metadata.name)
+        trial = await _judged(breach, namespace, _delete(client, path))
+        if not trial.why:
+            break
+    return trial
 
 
-async def _judged(breach: Breach, namespace: str, send: Callable[[], Awaitable[str]]) -> Trial:
-    """Send a request and judge the answer.
+async def _create(client: KubeClient, path: str, body: Mapping[str, Any]) -> str:
+    stored = msgspec.json.decode(await dry_run(client, path, body))
+    return "" if _keeps(stored, body) else "a webhook removes what is forbidden"
+
+
+async def _delete(client: KubeClient, path: str) -> str:
+    await dry_run(client, path)
+    group = kinds.POD_GROUPS.decode(await client.get(path))  # it may have lost its pods meanwhile
+    return "" if group.has_pods else "the PodGroup has no pods any more"
+
+
+async def _is_exempt(client: KubeClient, exempt: Collection[str]) -> bool:
+    """Whether the caller is a service account that the guard exempts."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
+        name = kinds.text_at(msgspec.json.decode(answer), "status", "userInfo", "username")
+    except (*REQUEST_ERRORS, *MALFORMED):
+        return False
+    return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in exempt))
+
+
+async def _judged(breach: Breach, namespace: str, request: Awaitable[str]) -> Trial:
+    """Send a request and judge the answer; it returns why an admission says nothing, or an empty text.
 
     Only a refusal with the words of the rule is a proof: RBAC, a quota or another policy may refuse, too.
-
-    Args:
-        breach: the request.
-        namespace: its namespace.
-        send: sends it; returns why an admission says nothing, or an empty text.
     """
     place = one_line(namespace)
     try:
-        obstacle = await send()
+        obstacle = await request
         why = f"{place}: {obstacle}" if obstacle else ""
     except ApiError as error:
         if _is_refusal_of(breach, error.message):

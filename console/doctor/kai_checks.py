@@ -1,13 +1,12 @@
 """Checks of KAI: release, GPU sharing, queue label, webhooks, RuntimeClass, and a KAI inside vClusters."""
 
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Final
 
 from console.cluster.facts import FactReader, items
 from console.cluster.rules import assumed_of, is_missed_by_kai, missed_by_kai, release_effects, sharing_off
 from console.doctor.admission import RELEASE_PROPERTIES
-from console.doctor.check_results import CheckResult, State, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, State, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.policy_checks import labelled_hosts
 from kai import keys
@@ -61,10 +60,8 @@ def release_fits(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def _without_release(installed: Installation, namespace: str, option: str) -> CheckResult:
     if not installed.programs:
-        return unknown(
-            f"no KAI pods found in namespace {one_line(namespace)}",
-            "install KAI; inside a vCluster, KAI may run on the host",
-        )
+        what = f"no KAI pods found in namespace {one_line(namespace)}"
+        return unknown(what, "install KAI; inside a vCluster, KAI may run on the host")
     if not installed.versions:
         return unknown(
             f"version not found in image tags: {listed(installed.images)}; {option}",
@@ -94,30 +91,25 @@ def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if installed is None:
         return
     modes = installed.sharing_modes
-    if not modes:
-        yield unknown(f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}")
-        return
-    if len(modes) > 1:
+    if len(modes) != 1:
         what = f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}"
-        yield unknown(what, "run doctor again when the rollout of KAI has ended")
+        none = f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}"
+        yield unknown(what, "run doctor again when the rollout of KAI has ended") if modes else unknown(none)
         return
     (mode,) = modes
     gives_none = cluster.running.knows("inject_shares") and not cluster.running.rules.inject_shares
-    if mode is not SharingMode.DISABLED:
-        if gives_none:
-            yield warning(
-                f"{_MODES[mode]}, but the webhook gives no shares: it runs with --inject-shares=false",
-                "install kaishare with webhook.injectShares=true",
-            )
-        else:
-            yield ok(_MODES[mode])
-        return
-    if gives_none:
-        yield ok("off, and the webhook gives no shares (--inject-shares=false)")
-        return
     fault = sharing_off(installed)
     sharing = [name for name, policy in cluster.managed.items() if policy.share or policy.sizes]
-    if sharing:
+    if mode is not SharingMode.DISABLED and gives_none:
+        yield warning(
+            f"{_MODES[mode]}, but the webhook gives no shares: it runs with --inject-shares=false",
+            "install kaishare with webhook.injectShares=true",
+        )
+    elif mode is not SharingMode.DISABLED:
+        yield ok(_MODES[mode])
+    elif gives_none:
+        yield ok("off, and the webhook gives no shares (--inject-shares=false)")
+    elif sharing:
         yield problem(
             f"{fault.sentence}; policies give shares to pods of {listed(sharing)}",
             f"{fault.remedy}, or kaishare with webhook.injectShares=false",
@@ -168,9 +160,7 @@ def kai_sees_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
                 "label the pods, or remove global.podLabelSelector from KAI's values",
             )
     known = cluster.matched_schedulers
-    by_scheduler: defaultdict[str, list[str]] = defaultdict(list)
-    for namespace, policy in cluster.managed.items():
-        by_scheduler[policy.scheduler].append(namespace)
+    by_scheduler = grouped((policy.scheduler, namespace) for namespace, policy in cluster.managed.items())
     for scheduler in sorted(by_scheduler.keys() - known) if known else ():
         yield problem(
             f"matches only pods of {listed(known)}, but the policies of"
@@ -192,7 +182,7 @@ def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if installed is not None and SharingMode.NV_FRACTIONS in installed.sharing_modes:
         return  # in that mode KAI leaves no mark on a pod
     missed = [
-        f"{pod.metadata.namespace}/{pod.name}"
+        "/".join(pod.metadata.key)
         for pod in items(cluster.waiting)
         if pod.spec.scheduler_name in cluster.kai_schedulers and is_missed_by_kai(pod)
     ]
@@ -203,17 +193,15 @@ def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def runtime_classes(installed: Installation | None) -> dict[str, str]:
     """Return the RuntimeClasses that KAI sets, each with a description of its pods."""
-    users: dict[str, str] = {}
     if installed is None:
-        return users
-    if installed.runtime_class:
-        version = installed.version
-        whole = " or a whole GPU" if version and version.sets_runtime_class_for_whole_gpus else ""
-        users[installed.runtime_class] = f"pods with a share{whole}"
-    reservation = installed.reservation_runtime_class
-    if reservation and reservation not in users:
-        users[reservation] = "the reservation pods of shares"
-    return users
+        return {}
+    version = installed.version
+    whole = " or a whole GPU" if version and version.sets_runtime_class_for_whole_gpus else ""
+    users = {
+        installed.reservation_runtime_class: "the reservation pods of shares",
+        installed.runtime_class: f"pods with a share{whole}",
+    }
+    return {name: pods for name, pods in reversed(users.items()) if name}
 
 
 async def runtime_classes_exist(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
@@ -270,12 +258,11 @@ def _is_inner_reservation(pod: Pod) -> bool:
 
     KAI creates them with a node and the default scheduler (v0.9.8, v0.13.4 and v0.17.0).
     """
-    annotations = pod.metadata.annotations
-    return (
-        pod.is_bound
-        and pod.spec.scheduler_name == keys.DEFAULT_SCHEDULER
-        and pod.status.phase == "Running"
-        and annotations.get(keys.VCLUSTER_OBJECT_NAMESPACE) == RESERVATION_NAMESPACE
-        and annotations.get(keys.VCLUSTER_HOST_NAME) == pod.name
-        and annotations.get(keys.VCLUSTER_HOST_NAMESPACE) == pod.metadata.namespace
-    )
+    expected = {
+        keys.VCLUSTER_OBJECT_NAMESPACE: RESERVATION_NAMESPACE,
+        keys.VCLUSTER_HOST_NAME: pod.name,
+        keys.VCLUSTER_HOST_NAMESPACE: pod.metadata.namespace,
+    }
+    is_running = pod.is_bound and pod.status.phase == "Running"
+    is_default = pod.spec.scheduler_name == keys.DEFAULT_SCHEDULER
+    return is_running and is_default and pod.metadata.annotations.items() >= expected.items()

@@ -14,7 +14,7 @@ from typing import Final
 
 from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness, AgentReading, Agents
 from console.cluster.facts import FactReader, items
-from console.doctor.check_results import CheckResult, limited, named, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING
@@ -42,7 +42,7 @@ def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
         return
     memory = keys.NODE_GPU_MEMORY
     unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
-    without_memory = [node.name for node in gpu_nodes if not node.has_memory_label]
+    without_memory = [node.name for node in gpu_nodes if node.memory_label_error is None]
     invalid = [f"{node.name} ({node.memory_label_error})" for node in gpu_nodes if node.memory_label_error]
     if unlabelled:
         what = f"{_nodes(unlabelled, 'lacks', 'lack')} the label {PRESENT_LABEL}=true: {listed(unlabelled)};"
@@ -71,53 +71,39 @@ def _nodes(nodes: Sized, verb: str, plural: str) -> str:
 def coverage(
     cluster: ClusterFacts, pods: Sequence[AgentPod] | None, daemon_sets: Sequence[Controller]
 ) -> Iterator[CheckResult]:
-    """Yield findings about nodes with GPUs that have no agent.
-
-    Args:
-        cluster: the state of the cluster, with its nodes.
-        pods: the agents' pods; None if they could not be listed.
-        daemon_sets: the agents' DaemonSets; empty if there is none, or if they could not be listed.
-    """
+    """Yield findings about nodes with GPUs that have no agent; `pods` is None if they could not be listed."""
     gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
-    if pods is None or not (pods or daemon_sets):
-        if pods is not None and (not cluster.is_absent or cluster.is_by_policies):
-            make = problem if gpu_nodes else unknown
-            namespace = cluster.options.agents.namespace
-            yield make(
-                f"no agent found in namespace {namespace}; the usage of GPUs is unknown",
+    with_agent = {pod.node for pod in pods or ()}
+    uncovered = [node for node in gpu_nodes if node.name not in with_agent]
+    if pods is None:
+        return
+    if not pods and not daemon_sets:
+        if not cluster.is_absent or cluster.is_by_policies:
+            yield (problem if gpu_nodes else unknown)(
+                f"no agent found in namespace {cluster.options.agents.namespace}; the usage of GPUs is"
+                " unknown",
                 "install the chart with agent.enabled, or name the namespace with --agent-namespace",
             )
-        return
-    if not pods and not gpu_nodes:
-        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
-    with_agent = {pod.node for pod in pods}
-    uncovered = [node for node in gpu_nodes if node.name not in with_agent]
-    if gpu_nodes and not uncovered:
-        yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
     elif uncovered:
         yield from _uncovered(uncovered, next(iter(daemon_sets), None))
+    elif gpu_nodes:
+        yield ok(f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
+    elif not pods:
+        yield unknown(f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
 
 
 def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> Iterator[CheckResult]:
     """Yield a problem for each reason why nodes with GPUs have no agent."""
-    by_reason: defaultdict[str, list[str]] = defaultdict(list)
-    for node in nodes:
-        by_reason["; ".join(obstacles(daemon_set, node)) if daemon_set else ""].append(node.name)
+    by_reason = grouped(
+        ("; ".join(obstacles(daemon_set, node)) if daemon_set else "", node.name) for node in nodes
+    )
+    unlabelled = [node.name for node in nodes if not node.is_labelled]
     problems = []
     for reasons, names in sorted(by_reason.items()):
         what = f"{_nodes(names, 'has', 'have')} no agent: {listed(names)}; the usage of their GPUs is unknown"
-        unlabelled = [node.name for node in nodes if not node.is_labelled]
-        if daemon_set is None and unlabelled:
-            advice = (
-                f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)}, or change agent.nodeSelector of"
-                " the chart"
-            )
-        elif daemon_set is None:
-            advice = (
-                "compare the taints of the nodes with agent.tolerations of the chart, and check"
-                " --agent-namespace"
-            )
-        else:
+        advice = "compare the taints of the nodes with agent.tolerations of the chart, and check"
+        advice += " --agent-namespace"
+        if daemon_set is not None:
             name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
             wants = counted(daemon_set.status.desired_number_scheduled, "pod")
             detail = "also there: its pods are not created or not scheduled"
@@ -126,6 +112,9 @@ def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> I
                 detail = f"and not there: {reasons}"
                 advice = "correct the named values of the chart, or the labels and taints of the nodes"
             what = f"{what}. DaemonSet {name} wants {wants}, {detail}"
+        elif unlabelled:
+            advice = f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)}, or change"
+            advice += " agent.nodeSelector of the chart"
         problems.append(problem(what, advice))
     yield from limited(problems, "more reason")
 
@@ -222,10 +211,9 @@ def pod_findings(
 
 def response_findings(readings: Sequence[AgentReading], now: datetime | None) -> Iterator[CheckResult]:
     """Yield findings about ready agents that do not answer; agents with the same failure share a line."""
-    by_failure: defaultdict[tuple[str, str], list[AgentPod]] = defaultdict(list)
-    for reading in readings:
-        if reading.failure:
-            by_failure[reading.failure, reading.missing_right].append(reading.pod)
+    by_failure = grouped(
+        ((reading.failure, reading.missing_right), reading.pod) for reading in readings if reading.failure
+    )
     failures = []
     for (failure, missing_right), pods in sorted(by_failure.items()):
         what = f"{listed([place(pod, now) for pod in pods])}: {one_line(failure)}"
@@ -242,28 +230,23 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
     """Yield the problems of running agents, each with what to do first, and what figures are missing."""
-    answers = 0
+    received_of = [(each.pod, each.received) for each in readings if each.received is not None]
     suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
     minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
     stale, waiting, failed, unknown_memory = [], [], [], []
-    for reading in readings:
-        received = reading.received
-        if received is None:
-            continue
-        answers += 1
-        node, answer = reading.pod.node, received.answer
+    for pod, received in received_of:
+        node, answer = pod.node, received.answer
         for entry in answer.problems:
             kind = minor if entry.reason in SUSPENDS_NOTHING else suspended
-            kind[one_line(entry.reason, _LONGEST_DETAIL)].setdefault(
-                node, one_line(entry.detail, _LONGEST_DETAIL)
-            )
+            reason, detail = (one_line(text, _LONGEST_DETAIL) for text in (entry.reason, entry.detail))
+            kind[reason].setdefault(node, detail)
         unknown_memory += [
             f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
             for gpu in answer.gpus
             if gpu.memory_unknown
         ]
         if answer.attribution_ok is None:
-            waiting += [node] * reading.pod.is_ready
+            waiting += [node] * pod.is_ready
         elif not answer.attribution_ok and not answer.problems:
             failed.append(node)
         if received.age is not None and received.age > _STALE_SECONDS:
@@ -280,8 +263,8 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
     if waiting:
         lines.append(unknown(f"no sample yet on {listed(waiting)}", "run doctor again"))
     yield from limited(lines, "more kind of problem", "more kinds of problems")
-    if answers and not lines:
-        count = counted(answers, "agent attributes", "agents attribute")
+    if received_of and not lines:
+        count = counted(len(received_of), "agent attributes", "agents attribute")
         yield ok(f"{count} all memory to pods")
 
 
@@ -310,15 +293,9 @@ def release_findings(
     """Yield a warning if the releases of pods, published settings and this command differ."""
     seen = [("webhook", pod.metadata.labels.get(VERSION_LABEL, "")) for pod in webhooks]
     seen += [("published settings", published), *(("agent", pod.version) for pod in agents)]
-    parts: defaultdict[str, set[str]] = defaultdict(set)
-    for name, release in seen:
-        if release:
-            parts[release].add(name)
-    if not parts:
-        return
-    parts[own].add("this command")
-    text = joined(f"{one_line(release)} ({listed(names)})" for release, names in sorted(parts.items()))
-    if len(parts) == 1:
-        yield ok(text)
-    else:
+    parts = grouped((release, name) for name, release in [*seen, ("this command", own)] if release)
+    text = joined(f"{one_line(release)} ({listed(set(names))})" for release, names in sorted(parts.items()))
+    if len(parts) > 1:
         yield warning(f"different: {text}", "finish the upgrade, or install the same release everywhere")
+    elif any(release for _, release in seen):
+        yield ok(text)

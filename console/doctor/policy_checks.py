@@ -1,13 +1,12 @@
 """Checks of policies: the webhook's settings, the namespaces' labels, LimitRanges, vClusters' hosts. Pure."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from console.cluster.facts import items
 from console.cluster.webhook import DeploymentOptions
 from console.doctor.admission import PolicySelectors
-from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE, VCLUSTER, VCLUSTER_HOST
@@ -31,15 +30,12 @@ def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if published is None and deployed is None:
         what = f"the webhook's settings are not known: {unpublished}"
         yield unknown(what, "give --default-mode, if the webhook has this option")
-        return
-    if published is None:
+    elif published is None:
         yield warning(
             f"not published: {unpublished}; doctor reads the webhook's Deployment instead",
             "upgrade the chart; the log of the webhook says why it cannot write the ConfigMap",
         )
-        return
-    differences = list(_differences(published, deployed)) if deployed else []
-    if differences:
+    elif differences := list(_differences(published, deployed)) if deployed else []:
         yield warning(
             f"ConfigMap {NAME} and the Deployment of the webhook differ: {joined(differences)}",
             "wait for the end of the rollout; if they still differ, the ConfigMap was edited, or the webhook"
@@ -106,12 +102,12 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f"{listed(off)}: switched off by {MODE}=off",
             "remove the label if the namespace is to be managed again",
         )
-    if by_default and cluster.default_mode is not Mode.DEFAULT:
-        make = warning if cluster.default_mode is Mode.OFF else ok
-        message = f"{listed(by_default)}: mode {cluster.default_mode}, by --default-mode of the webhook"
-        yield make(message)
-    if cluster.mutate is not None:
-        yield from _hidden(cluster.mutate, cluster, managed)
+    mode, hook = cluster.running.rules.default_mode, cluster.mutate
+    if by_default and mode is not Mode.DEFAULT:
+        make = warning if mode is Mode.OFF else ok
+        yield make(f"{listed(by_default)}: mode {mode}, by --default-mode of the webhook")
+    if hook is not None:
+        yield from _hidden(hook, cluster, managed)
     elif cluster.admission.mutate is not None:
         yield from _hidden(cluster.admission.mutate, cluster, cluster.acting)
 
@@ -151,27 +147,26 @@ def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
     ours = set(managed) & own
     if ours:
         yield ok(f"{counted(len(ours), 'namespace')} with labels of kaishare: {listed(ours)}")
-    if not taken:
-        return
-    count = counted(len(taken), "namespace")
+    count, mode = counted(len(taken), "namespace"), cluster.running.rules.default_mode
     title = f"{count} with {keys.QUEUE_LABEL} and no label of kaishare: {listed(taken)}"
-    if cluster.default_mode is not Mode.DEFAULT:
-        yield ok(f"{title}; their mode would be {cluster.default_mode}")
-        return
-    yield warning(
-        f"{title}; the webhook would change their new pods",
-        "install with webhook.defaultMode=observe: docs/start/cluster-in-use.md",
-    )
+    if taken and mode is not Mode.DEFAULT:
+        yield ok(f"{title}; their mode would be {mode}")
+    elif taken:
+        yield warning(
+            f"{title}; the webhook would change their new pods",
+            "install with webhook.defaultMode=observe: docs/start/cluster-in-use.md",
+        )
 
 
 def _hidden(
     hook: Webhook | PolicySelectors, cluster: ClusterFacts, namespaces: Collection[str]
 ) -> Iterator[CheckResult]:
     """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
-    by_requirement: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for name in namespaces:
-        for requirement in hook.namespace_selector.unmet(cluster.labels[name]):
-            by_requirement[requirement.key, str(requirement)].append(name)
+    by_requirement = grouped(
+        ((requirement.key, str(requirement)), name)
+        for name in namespaces
+        for requirement in hook.namespace_selector.unmet(cluster.labels[name])
+    )
     place = "webhook configuration" if isinstance(hook, Webhook) else "admission policy"
     for (key, wanted), names in sorted(by_requirement.items()):
         labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
@@ -196,10 +191,9 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
     namespaces = items(cluster.namespaces)
     problems = {namespace.name: label_problems(namespace.metadata) for namespace in namespaces}
     invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
-    lines = invalid[:MOST_LINES]
-    for name, message in lines:
+    for name, message in invalid[:MOST_LINES]:
         yield problem(f"{one_line(name)}: {one_line(message)}")
-    more = sum(labels.count for labels in problems.values()) - len(lines)
+    more = sum(labels.count for labels in problems.values()) - min(len(invalid), MOST_LINES)
     if more:
         yield problem(f"and {more} more invalid labels or selectors")
     idle = [namespace.name for namespace in namespaces if idle_labels(namespace.labels)]
@@ -267,14 +261,12 @@ def hosts_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a finding about namespaces whose pods have vCluster's keys, and which lack the label."""
     labelled = labelled_hosts(cluster)
     unlabelled = [name for name in hosts(cluster) if name not in labelled]
-    if not unlabelled:
-        return
     enforced = [name for name in unlabelled if name in cluster.enforced]
     denied = f"; mode enforce denies such pods in {listed(enforced)}" if enforced else ""
-    make = problem if enforced else warning
-    yield make(
-        f"pods of {listed(unlabelled)} have vCluster's keys, which count as a tenant's own words without the"
-        f" label {VCLUSTER}{denied}",
-        "if a vCluster runs there: kubectl label namespace"
-        f" {' '.join(unlabelled[:_MOST_IN_COMMAND])} {VCLUSTER}=true",
-    )
+    if unlabelled:
+        yield (problem if enforced else warning)(
+            f"pods of {listed(unlabelled)} have vCluster's keys, which count as a tenant's own words without"
+            f" the label {VCLUSTER}{denied}",
+            "if a vCluster runs there: kubectl label namespace"
+            f" {' '.join(unlabelled[:_MOST_IN_COMMAND])} {VCLUSTER}=true",
+        )

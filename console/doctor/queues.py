@@ -4,14 +4,12 @@ A pod in a queue that KAI cannot use stays Pending. KAI up to v0.9 never reports
 not report it for a queue with children.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import islice
 from typing import Final
 
 from console.cluster.facts import NOT_READ, Fact, Why, items
-from console.doctor.check_results import CheckResult, limited, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
@@ -35,10 +33,7 @@ def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
         )
     if cluster.queues.value is None:
         return
-    named: defaultdict[str, list[str]] = defaultdict(list)
-    for name, policy in cluster.managed.items():
-        if policy.queue:
-            named[policy.queue].append(name)
+    named = grouped((policy.queue, name) for name, policy in cluster.managed.items() if policy.queue)
     tree = cluster.queue_tree
     seen = sorted(queue for queue in named if tree.is_known(queue))
     faults = [(queue, tree.fault(queue, cluster.versions)) for queue in seen]
@@ -58,15 +53,16 @@ def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def waiting_pods_have_queues(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a problem for each queue that does not exist while pods wait in it."""
-    waiting: defaultdict[str, list[str]] = defaultdict(list)
-    for pod in items(cluster.waiting):
-        if pod.queue_label and pod.spec.scheduler_name in cluster.kai_schedulers:
-            waiting[pod.queue_label].append(f"{pod.metadata.namespace}/{pod.name}")
-    problems = []
-    for queue in sorted(filter(cluster.queue_tree.is_missing, waiting)):
-        fault = cluster.queue_tree.fault(queue)
-        if fault is not None:
-            problems.append(problem(f"{fault.sentence}; pods wait: {listed(waiting[queue])}", fault.remedy))
+    waiting = grouped(
+        (pod.queue_label, "/".join(pod.metadata.key))
+        for pod in items(cluster.waiting)
+        if pod.queue_label and pod.spec.scheduler_name in cluster.kai_schedulers
+    )
+    missing = sorted(filter(cluster.queue_tree.is_missing, waiting))
+    faults = [(fault, waiting[queue]) for queue in missing if (fault := cluster.queue_tree.fault(queue))]
+    problems = [
+        problem(f"{fault.sentence}; pods wait: {listed(pods)}", fault.remedy) for fault, pods in faults
+    ]
     yield from limited(problems, "more missing queue")
 
 
@@ -89,11 +85,9 @@ def priorities_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if not cluster.priorities.is_known or cluster.queues.why is Why.UNSERVED:
         return
     existing = {priority_class.metadata.name for priority_class in items(cluster.priorities)}
-    missing: defaultdict[str, list[str]] = defaultdict(list)
-    for name, policy in cluster.managed.items():
-        if policy.priority and policy.priority not in existing:
-            missing[policy.priority].append(name)
-    for priority, names in islice(sorted(missing.items()), MOST_LINES):
+    named = grouped((policy.priority, name) for name, policy in cluster.managed.items() if policy.priority)
+    missing = sorted((priority, names) for priority, names in named.items() if priority not in existing)
+    for priority, names in missing[:MOST_LINES]:
         yield warning(
             f'PriorityClass "{one_line(priority)}" (for {listed(names)}) does not exist:'
             " KAI uses its default priority",
@@ -109,24 +103,23 @@ def groups_are_in_their_queue(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """
     if not cluster.acting:
         return
-    misplaced: defaultdict[bool, list[str]] = defaultdict(list)
-    for group in items(cluster.pod_groups):
-        policy = cluster.acting.get(group.metadata.namespace)
-        if policy is not None and policy.queue and group.spec.queue != policy.queue:
-            misplaced[policy.mode is Mode.ENFORCE].append(_described(group))
+    misplaced = grouped(
+        (policy.mode is Mode.ENFORCE, _described(group))
+        for group in items(cluster.pod_groups)
+        if (policy := cluster.acting.get(group.metadata.namespace)) is not None
+        if policy.queue and group.spec.queue != policy.queue
+    )
     for is_enforced, groups in sorted(misplaced.items(), reverse=True):
         title = f"{counted(len(groups), 'PodGroup')} in another queue than the namespace's"
-        keeps = "a PodGroup keeps its queue, also for new pods"
+        make, mode, act = (
+            warning,
+            "",
+            "these PodGroups, or their owners, before kaishare.dev/mode=enforce is set",
+        )
         if is_enforced:
-            yield problem(
-                f"{title}, under mode enforce: {listed(groups)}",
-                f"delete the objects that own them, with their pods: {keeps}",
-            )
-        else:
-            yield warning(
-                f"{title}: {listed(groups)}",
-                f"delete these PodGroups, or their owners, before kaishare.dev/mode=enforce is set: {keeps}",
-            )
+            make, mode, act = problem, ", under mode enforce", "the objects that own them, with their pods"
+        keeps = "a PodGroup keeps its queue, also for new pods"
+        yield make(f"{title}{mode}: {listed(groups)}", f"delete {act}: {keeps}")
     if not misplaced and cluster.pod_groups.is_known:
         yield ok("all PodGroups of managed namespaces are in their namespace's queue")
 
@@ -153,11 +146,11 @@ def pods_get_nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.now is None:
         yield unknown("not checked: the API server's time is not known")
         return
-    by_cause: defaultdict[Code, list[str]] = defaultdict(list)
-    for pod in items(cluster.waiting):
-        cause = _cause(pod, cluster)
-        if cause is not None:
-            by_cause[cause].append(f"{pod.metadata.namespace}/{pod.name}")
+    by_cause = grouped(
+        (cause, "/".join(pod.metadata.key))
+        for pod in items(cluster.waiting)
+        if (cause := _cause(pod, cluster)) is not None
+    )
     for cause, names in sorted(by_cause.items()):
         what = f"{counted(len(names), 'pod waits', 'pods wait')} for KAI ({cause.value}): {listed(names)}"
         if cause in _FOR_ROOM:

@@ -1,6 +1,6 @@
 """Checks of the installation: webhook configurations, their order, and admission policies. Pure."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,7 @@ _REQUIRED: Final = {
     "side_effects": "sideEffects",
     "admission_review_versions": "admissionReviewVersions",
 }
+_TARGET: Final = UrlTarget("https://x.invalid")
 _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
 
@@ -55,19 +56,18 @@ def kubernetes_is_supported(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 async def caller_may_install(_cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     """Yield a finding about the right to create webhook configurations (`--pre`)."""
-    missing = []
+    missing, client = [], reader.client
     for kind in (MUTATING, VALIDATING):
         try:
-            status = await review_right(
-                reader.client, verb="create", resource=kind.resource, group=kind.group
-            )
+            status = await review_right(client, verb="create", resource=kind.resource, group=kind.group)
         except REQUEST_ERRORS as error:
             yield unknown(f"the right to create {kind.resource} is not known: {one_line(str(error))}")
             return
         missing += [] if status.allowed else [kind.full_resource]
     if missing:
-        what = f"the caller may not create {listed(missing)}"
-        yield problem(what, "install with an administrator's rights")
+        yield problem(
+            f"the caller may not create {listed(missing)}", "install with an administrator's rights"
+        )
     else:
         yield ok("the caller may create webhook configurations")
 
@@ -76,9 +76,8 @@ def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the admission policies that decide about pods, and their bindings."""
     if cluster.admission.deciding is None:
         return
-    is_as_expected = True
-    for kind, name, is_missing in cluster.admission.changes():
-        is_as_expected = False
+    changes = list(cluster.admission.changes())
+    for kind, name, is_missing in changes:
         effect = "no pod is changed" if kind.startswith("Mutating") else "pods or labels are not validated"
         what = f"does not exist: {effect}" if is_missing else "is not as this release makes it"
         yield problem(
@@ -90,8 +89,7 @@ def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
             "the webhook and admission policies both stand; the policies decide first",
             "finish the switch: upgrade the chart with webhook.kind=policy or webhook.kind=webhook",
         )
-        return
-    if is_as_expected and not cluster.admission.has_unread:
+    elif not changes and not cluster.admission.has_unread:
         yield ok("as expected; the API server decides about pods, and no webhook is installed")
 
 
@@ -100,16 +98,15 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if not cluster.is_absent or cluster.admission.deciding is not None:
         return
     name = one_line(cluster.options.name)
-    if not cluster.admission.is_known:
-        yield unknown(
-            f"no configuration {name} exists, and whether admission policies decide about pods is not known"
+    if cluster.admission.is_known:
+        yield problem(
+            f"kaishare's webhook is not installed here: no configuration {name} exists",
+            "kaishare doctor --pre checks what an installation needs; for another name give"
+            " --webhook-configuration",
         )
-        return
-    yield problem(
-        f"kaishare's webhook is not installed here: no configuration {name} exists",
-        "kaishare doctor --pre checks what an installation needs; for another name give"
-        " --webhook-configuration",
-    )
+    else:
+        why = "whether admission policies decide about pods is not known"
+        yield unknown(f"no configuration {name} exists, and {why}")
 
 
 def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
@@ -121,28 +118,24 @@ def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the configuration that changes pods."""
     if cluster.mutating.value is not None and not cluster.is_absent:
-        effect = "kaishare is called for no pod"
-        yield from _registered(cluster, MUTATING.name, cluster.our_mutating, mutating_configuration, effect)
+        own, shipped = cluster.our_mutating, mutating_configuration(_TARGET)
+        yield from _registered(cluster, own, shipped, "kaishare is called for no pod")
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the configuration that validates pods and labels."""
     if cluster.validating.value is not None and not cluster.is_absent:
-        own, effect = cluster.our_validating, "pods and labels are not validated"
-        yield from _registered(cluster, VALIDATING.name, own, validating_configuration, effect)
+        own, shipped = cluster.our_validating, validating_configuration(_TARGET)
+        yield from _registered(cluster, own, shipped, "pods and labels are not validated")
 
 
 def _registered(
-    cluster: ClusterFacts,
-    kind: str,
-    own: WebhookConfiguration | None,
-    build: Callable[[UrlTarget], dict[str, Any]],
-    effect: str,
+    cluster: ClusterFacts, own: WebhookConfiguration | None, shipped: dict[str, Any], effect: str
 ) -> Iterator[CheckResult]:
     name = one_line(cluster.options.name)
     if own is None:
         yield problem(
-            f'{kind} "{name}" does not exist: {effect}',
+            f'{shipped["kind"]} "{name}" does not exist: {effect}',
             "install the chart; if the object has another name, set --webhook-configuration",
         )
         return
@@ -151,7 +144,7 @@ def _registered(
             f'the object is named "{one_line(own.name)}", not "{name}"',
             "rename it, or set --webhook-configuration of the webhook and of doctor to its name",
         )
-    expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
+    expected = msgspec.convert(shipped, WebhookConfiguration)
     actual_hooks = {hook.name: hook for hook in own.hooks}
     findings: list[CheckResult] = []
     for hook in expected.hooks:
@@ -245,18 +238,16 @@ def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
     """Yield findings about the place of another mutating webhook in the call order."""
-    is_family = other in cluster.kai_mutating or other.name in _NEIGHBOURS
-    if is_family:
-        is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in other.pod_hooks)
+    is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in other.pod_hooks)
+    reads_name = bool(cluster.versions) and all(each.reads_container_name for each in cluster.versions)
+    if other in cluster.kai_mutating or other.name in _NEIGHBOURS:
         if sorts_behind(own, other.name) and is_once and not other.matches_on_scheduler_name:
             yield problem(
                 f"{one_line(other.name)} is called before {one_line(own)} and only once (reinvocationPolicy"
                 " Never): it does not see kaishare's changes",
                 _RENAME,
             )
-        return
-    reads_name = bool(cluster.versions) and all(each.reads_container_name for each in cluster.versions)
-    if sorts_behind(other.name, own) and not reads_name:
+    elif sorts_behind(other.name, own) and not reads_name:
         yield warning(
             f"{one_line(other.name)} changes pods after kaishare: if it puts a container in first place,"
             " KAI before v0.9.12 gives the share to that one",

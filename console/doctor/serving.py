@@ -9,11 +9,10 @@ import contextlib
 import ipaddress
 import os
 import ssl
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from cryptography import x509
@@ -21,11 +20,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.authority import names_of
 from console.cluster.facts import FactReader, items
-from console.doctor.check_results import CheckResult, State, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, State, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kube.kinds import ENDPOINT_SLICES, SERVICES
 from service.text import MOST_LINES, counted, listed, one_line
-from webhook.registration.configuration_objects import ClientConfig, ServiceReference, Webhook
+from webhook.registration.configuration_objects import ClientConfig
 
 _MOST_DIALLED: Final = 4
 _DIAL_SECONDS: Final = 3.0
@@ -43,8 +42,7 @@ def webhook_pods_are_ready(cluster: ClusterFacts) -> Iterator[CheckResult]:
     unready = [pod for pod in live if not pod.status.is_ready]
     ready = len(live) - len(unready)
     for pod in unready[:MOST_LINES]:
-        make = warning if ready else problem
-        yield make(
+        yield (warning if ready else problem)(
             f"{pod.name} is not ready: {pod.status.trouble}; {counted(ready, 'pod')} ready",
             f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log",
         )
@@ -58,10 +56,11 @@ async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> Async
     """Yield findings about the caBundle and the certificate of every address of kaishare's webhooks."""
     now = datetime.now(UTC)
     is_local = _is_loopback(urlsplit(reader.client.server).hostname or "")
-    by_place: defaultdict[tuple[str, bytes], list[Webhook]] = defaultdict(list)
-    for configuration in (cluster.our_mutating, cluster.our_validating):
-        for hook in configuration.hooks if configuration else ():
-            by_place[_place(hook.client_config), hook.client_config.ca_bundle].append(hook)
+    by_place = grouped(
+        ((_place(hook.client_config), hook.client_config.ca_bundle), hook)
+        for configuration in filter(None, (cluster.our_mutating, cluster.our_validating))
+        for hook in configuration.hooks
+    )
     for (place, bundle), hooks in by_place.items():
         client, names = hooks[0].client_config, listed([hook.name for hook in hooks])
         about_bundle = bundle_result(bundle, names, now, is_service=client.service is not None)
@@ -84,8 +83,7 @@ async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> Async
                 yield _not_checked(address, f"another server answers, with a certificate for {others}")
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeAddress:
+class ProbeAddress(NamedTuple):
     """An address of the webhook, and the server name that the API server expects there."""
 
     host: str
@@ -100,19 +98,13 @@ async def _addresses_of(
     reader: FactReader, client: ClientConfig, place: str
 ) -> list[ProbeAddress] | CheckResult:
     """Return the addresses of a webhook, or a finding that explains why there are none."""
-    if client.service is not None:
-        return await _service_addresses(reader, client.service, place)
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(client.url or "")
-        if parts.scheme == "https" and parts.hostname:
-            return [ProbeAddress(parts.hostname, parts.port or 443, parts.hostname)]
-    return problem(f"{one_line(client.url or 'no address')} is not an https address")
-
-
-async def _service_addresses(
-    reader: FactReader, service: ServiceReference, name: str
-) -> list[ProbeAddress] | CheckResult:
-    """Return the addresses of a Service's endpoints, or a finding that explains why there are none."""
+    service = client.service
+    if service is None:
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(client.url or "")
+            if parts.scheme == "https" and parts.hostname:
+                return [ProbeAddress(parts.hostname, parts.port or 443, parts.hostname)]
+        return problem(f"{one_line(client.url or 'no address')} is not an https address")
     fact = await reader.get(SERVICES, service.name, service.namespace)
     title = f"Service {service.namespace}/{service.name}"
     if fact.is_missing:
@@ -121,7 +113,7 @@ async def _service_addresses(
         return []  # reported with the missing rights
     spec = fact.value.spec
     if spec.type == "ExternalName":
-        return [ProbeAddress(spec.external_name, service.port, name)]
+        return [ProbeAddress(spec.external_name, service.port, place)]
     query = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
     slices = await reader.list(ENDPOINT_SLICES, service.namespace, query=query)
     if slices.value is None:
@@ -130,7 +122,7 @@ async def _service_addresses(
     if port_name is None:
         return problem(f"{title} has no port {service.port}, which the API server calls")
     addresses = [
-        ProbeAddress(endpoint.addresses[0], port.port, name)
+        ProbeAddress(endpoint.addresses[0], port.port, place)
         for endpoint_slice in slices.value
         for port in endpoint_slice.ports or ()
         if port.name == port_name and port.port
@@ -141,9 +133,8 @@ async def _service_addresses(
 
 
 def _place(client: ClientConfig) -> str:
-    service = client.service
-    if service is not None:
-        return f"{service.name}.{service.namespace}.svc"
+    if client.service is not None:
+        return f"{client.service.name}.{client.service.namespace}.svc"
     with contextlib.suppress(ValueError):
         return urlsplit(client.url or "").netloc
     return client.url or ""
@@ -238,11 +229,10 @@ def _as_der(bundle: bytes) -> bytes:
 
 async def _handshake(address: ProbeAddress, context: ssl.SSLContext) -> bytes | BaseException:
     """Return the certificate (DER), or the error."""
+    host, port, name = address
     try:
         async with asyncio.timeout(_DIAL_SECONDS):
-            _, writer = await asyncio.open_connection(
-                address.host, address.port, ssl=context, server_hostname=address.name
-            )
+            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     except (OSError, ValueError, TimeoutError) as error:  # `ssl.SSLError` is an OSError
         return error
     try:

@@ -56,11 +56,16 @@ def arguments(*options: str) -> argparse.Namespace:
 BAD, GOOD = problem("none", check="agents"), ok("all", check="agents")
 
 
-def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_wait_there_is_one_round_and_wait_ends_with_its_time(
+    rounds: Rounds, capsys: pytest.CaptureFixture[str]
+) -> None:
     pauses = rounds([BAD], [GOOD])
     assert run(arguments()) == 1
     assert pauses == []
     assert capsys.readouterr().err == ""
+    pauses = rounds([BAD])
+    assert run(arguments("--wait", "50ms")) == 1
+    assert pauses
 
 
 def test_wait_ends_with_the_first_round_without_a_problem(
@@ -75,12 +80,6 @@ def test_wait_ends_with_the_first_round_without_a_problem(
         written.err == "kaishare: waiting: 1 problem: agents\nkaishare: waiting: 2 problems: agents, queues\n"
     )
     assert written.out == "ok  agents  all\nno problem, 0 unknown, 1 ok\n", "only the last round is reported"
-
-
-def test_wait_ends_with_its_time(rounds: Rounds) -> None:
-    pauses = rounds([BAD])
-    assert run(arguments("--wait", "50ms")) == 1
-    assert pauses
 
 
 @pytest.mark.parametrize("output", ["text", "json"])

@@ -115,19 +115,11 @@ async def test_an_unreachable_server_ends_the_checks_at_once(server: ApiServer, 
     [
         ("/podgroups", refuses(500, "InternalError"), "unknown: PodGroups: podgroups not read: "),
         ("/configmaps", refuses(500, "InternalError"), "unknown: settings: the webhook's settings are not"),
-        (
-            "/deployments",
-            refuses(500, "InternalError"),
-            "unknown: API server: deployments in kaishare not read",
-        ),
+        ("/deployments", refuses(500, "InternalError"), "unknown: API server: deployments in kaishare not read"),
         ("/namespaces", refuses(500, "InternalError"), "problem: managed namespaces: namespaces not read: "),
-        (
-            "/priorityclasses",
-            always({"metadata": 1}),
-            "unknown: priorities: 1 object of priorityclasses cannot",
-        ),
+        ("/priorityclasses", always({"metadata": 1}), "unknown: priorities: 1 object of priorityclasses cannot"),
     ],
-)
+)  # fmt: skip
 async def test_a_check_says_by_itself_what_it_could_not_read(
     server: ApiServer, account: Path, path: str, answer: Answer, expected: str
 ) -> None:
@@ -419,7 +411,3 @@ async def test_the_right_to_create_webhook_configurations(
     (finding,) = await results(caller_may_install, but(), client)
     assert finding.state is state
     assert words in finding.what
-
-
-def test_every_check_runs_in_a_scope() -> None:
-    assert all(check.scope for check in command.CHECKS)

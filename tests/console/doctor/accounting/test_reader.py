@@ -61,7 +61,9 @@ def attacked() -> KaiAccounts:
     return accounts.add_up()
 
 
-async def test_a_second_reading_is_made_for_differences_only(server: ApiServer, client: KubeClient) -> None:
+async def test_a_second_reading_of_bound_pods_is_made_for_differences_only(
+    server: ApiServer, client: KubeClient
+) -> None:
     for accounts, pauses in ((books().pod("w1", 2).add_up(), 0), (attacked(), 1)):
         serve(server, accounts)
         server.requests.clear()
@@ -70,6 +72,8 @@ async def test_a_second_reading_is_made_for_differences_only(server: ApiServer, 
         assert line.startswith("problem: node gpu-node-0 has 2 GPUs" if pauses else f"{FITS} 1 pod add up")
         assert doctor.pauses == pauses
         assert [len(server.requested_paths(path)) for path in LISTS.values()] == [1 + pauses] * 4
+        selectors = {each.query["fieldSelector"] for each in server.requests if each.path == "/api/v1/pods"}
+        assert selectors == {"spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 
 
 @pytest.mark.parametrize(
@@ -188,15 +192,6 @@ async def test_reservation_pods_of_another_namespace_and_another_scheduler(
     assert await Doctor(server, client).examine(**changes) == [
         "ok: the requests of 2 pods add up to KAI's figures in 3 queues and fit on 2 nodes"
     ]
-
-
-async def test_only_bound_pods_that_have_not_ended_are_requested(
-    server: ApiServer, client: KubeClient
-) -> None:
-    serve(server, KaiAccounts.of_two_nodes().add_up())
-    await Doctor(server, client).examine()
-    (request,) = [request for request in server.requests if request.path == "/api/v1/pods"]
-    assert request.query["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
 async def test_the_policy_of_the_namespace_decides_about_ranks(server: ApiServer, client: KubeClient) -> None:
