@@ -43,7 +43,7 @@ _DIGITS: Final = 3
 
 
 @dataclass(slots=True)
-class Comparison:
+class AccountingComparison:
     """What one reading shows."""
 
     reading: Reading
@@ -89,7 +89,7 @@ async def requests_add_up(cluster: ClusterFacts, reader: FactReader) -> AsyncIte
         yield result
 
 
-def persistent_findings(first: Comparison, last: Comparison) -> Iterator[CheckResult]:
+def persistent_findings(first: AccountingComparison, last: AccountingComparison) -> Iterator[CheckResult]:
     """Yield the findings that both readings have in common; they may be the same reading."""
     findings = [
         finding
@@ -175,13 +175,13 @@ def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[Che
         yield ok(f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")
 
 
-def evaluate(reading: Reading) -> Comparison:
+def evaluate(reading: Reading) -> AccountingComparison:
     """Compare all figures of a reading.
 
     Without a part of the objects or without figures of KAI, `Queue.status` is not compared. A sum that is
     too large in spite of a missing object is a difference all the same.
     """
-    result = Comparison(reading)
+    result = AccountingComparison(reading)
     if reading.is_whole and reading.has_figures:
         _compare_status(result)
     _compare_limits(result)
@@ -190,7 +190,7 @@ def evaluate(reading: Reading) -> Comparison:
     return result
 
 
-def _compare_subgroups(result: Comparison) -> None:
+def _compare_subgroups(result: AccountingComparison) -> None:
     """Add the pods whose PodGroup lacks their subgroup.
 
     KAI's scheduler does not count such a pod in its queue and cannot evict it (`job_info.go`, AddTaskInfo,
@@ -218,7 +218,7 @@ def _pod_subgroups(group: PodGroup) -> Collection[str]:
     return {subgroup.name for subgroup in subgroups if subgroup.name not in parents} or {DEFAULT_SUBGROUP}
 
 
-def _compare_nodes(result: Comparison) -> None:
+def _compare_nodes(result: AccountingComparison) -> None:
     """Compare the requests of all pods on each node with its GPUs, and the shares of each GPU with one GPU.
 
     Every pod counts, of any scheduler, also while it is being deleted: it holds its GPUs until it has ended.
@@ -267,7 +267,7 @@ def _compare_nodes(result: Comparison) -> None:
             )
 
 
-def _compare_limits(result: Comparison) -> None:
+def _compare_limits(result: AccountingComparison) -> None:
     """Compare the sum of each queue, as KAI's scheduler counts it, with `spec.resources.gpu.limit`.
 
     A pod that is being deleted does not count: KAI leaves it out, so that its successor may run beside it.
@@ -347,7 +347,7 @@ class _Part:
         return 0.0 if self.unknown or self.counted_by_kai is None else self.own - self.counted_by_kai
 
 
-def _compare_status(result: Comparison) -> None:
+def _compare_status(result: AccountingComparison) -> None:
     """Compare the requests of the pods of each queue with `Queue.status.allocated`, without child queues.
 
     KAI's status counts what `calculatedAllocatedResources` of its podgroupcontroller adds up, also for a pod
@@ -413,7 +413,12 @@ def _counted_by_kai(queue: Queue, children: Iterable[Queue]) -> float | None:
 
 
 def _add_queue(
-    result: Comparison, title: str, name: str, own: float, counted: float, differing: Iterable[_Part]
+    result: AccountingComparison,
+    title: str,
+    name: str,
+    own: float,
+    counted: float,
+    differing: Iterable[_Part],
 ) -> None:
     """Add the difference between the requests of a queue's pods and KAI's figure, with its parts."""
     pods = [pod for part in differing for pod in part.pods]

@@ -38,7 +38,7 @@ _MAY_NOT_LIST: Final = "you may not list them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
+class DecisionFacts:
     """What decides about the pods of a cluster."""
 
     rules: DecisionSettings
@@ -59,7 +59,7 @@ async def read_facts(
     created: Collection[str] = (),
     settings_namespace: str,
     accepts_unread: bool = False,
-) -> ClusterFacts:
+) -> DecisionFacts:
     """Read what decides about pods, with the caller's rights.
 
     The settings of the command line take precedence. `names` are the namespaces to read, None for all; those
@@ -78,7 +78,7 @@ async def read_facts(
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
     defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
-    return ClusterFacts(
+    return DecisionFacts(
         rules=settings.rules,
         namespaces=namespaces,
         defaults=defaults,
