@@ -80,12 +80,7 @@ def _one_line_errors() -> tuple[type[Exception], ...]:
 
 
 def parser(name: str = "kaishare", chosen: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
-    """Build the parser of the command line.
-
-    Args:
-        name: the program's name in its messages.
-        chosen: the commands that get their options.
-    """
+    """Build the parser of the command line; the chosen commands get their options."""
     program = Parser(
         prog=name,
         description="Shows how a cluster shares its GPUs. Reads the cluster with the rights of your"

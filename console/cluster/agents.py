@@ -99,20 +99,16 @@ class AgentPod:
     name: str
     namespace: str = ""
     uid: str = ""
-    node: str = ""
-    """Empty before the pod is bound to a node, and for an agent at an address."""
+    node: str = ""  # empty before the pod is bound to a node, and for an agent at an address
     port: int = _PORT
-    has_tls: bool = False
-    """Whether the port has TLS, by the scheme of the kubelet's probes in the pod's spec."""
-    version: str = ""
-    """The chart's appVersion from the pod's label; empty if absent."""
+    has_tls: bool = False  # whether the port has TLS, by the scheme of the kubelet's probes in the pod's spec
+    version: str = ""  # the chart's appVersion from the pod's label; empty if absent
     created_at: datetime | None = None
     is_ready: bool = True
     trouble: str = ""
     """Why the pod is not ready, in the scheduler's or the kubelet's words; empty for a ready pod."""
     restarts: int = 0
-    is_running: bool = True
-    """Whether its phase is Running, so that it may answer although it is not ready."""
+    is_running: bool = True  # whether its phase is Running, so that it may answer although it is not ready
     is_terminating: bool = False
 
 
@@ -122,8 +118,7 @@ class Received:
 
     answer: AgentResponse
     body: bytes
-    at: float
-    """Seconds, on the caller's clock."""
+    at: float  # seconds, on the caller's clock
     age: float | None
     """Seconds from the last successful sample to the response, on the agent's clock; None without one."""
 

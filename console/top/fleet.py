@@ -20,11 +20,9 @@ class AgentState:
 
     pod: AgentPod
     node: str
-    since: float
-    """When the agent was first listed, in monotonic seconds."""
+    since: float  # when the agent was first listed, in monotonic seconds
     received: Received | None = None
-    failure: str = ""
-    """Why the agent does not respond; empty while it does."""
+    failure: str = ""  # why the agent does not respond; empty while it does
     table: NodeTable = NO_TABLE
     widths: Widths = field(default_factory=dict)
 
@@ -38,14 +36,10 @@ class Fleet:
     """All agents by name."""
 
     agents: dict[str, AgentState] = field(default_factory=dict)
-    place: str = ""
-    """Where the agents are looked for, such as ` on node a`; for messages."""
-    list_failure: str = ""
-    """Why the list of agents is not current; empty while it is."""
-    is_listed: bool = False
-    """Whether the agents have ever been listed."""
-    version: int = 0
-    """Grows with every change."""
+    place: str = ""  # where the agents are looked for, such as ` on node a`; for messages
+    list_failure: str = ""  # why the list of agents is not current; empty while it is
+    is_listed: bool = False  # whether the agents have ever been listed
+    version: int = 0  # grows with every change
 
     @property
     def gpus(self) -> list[GpuState]:
@@ -93,8 +87,7 @@ class Fleet:
 class Sort(StrEnum):
     """The order of the rows."""
 
-    FLAGS = "flags"
-    """Flagged first, then in violation, then at risk, then by use of the share."""
+    FLAGS = "flags"  # flagged first, then in violation, then at risk, then by use of the share
     USED = "used"
     SHARE = "use of share"
     OVER = "time over"
@@ -119,8 +112,7 @@ class Arrangement:
     group: GroupBy = GroupBy.NONE
     flagged_only: bool = False
     """Only flagged rows, and those of the pods on a GPU at risk that cause the risk or are at risk."""
-    words: tuple[str, ...] = ()
-    """Lower-case words; a row has to contain all of them."""
+    words: tuple[str, ...] = ()  # lower-case words; a row has to contain all of them
     namespace: str = ""
 
 

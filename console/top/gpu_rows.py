@@ -81,17 +81,14 @@ def act_of(item: ApiProblem | ApiGpu | ApiLostGpu | ApiVerdict) -> Act | None:
 class GpuState(Struct, frozen=True, kw_only=True):
     """One GPU of one node, in bytes; None is unknown. Texts but the UUID are safe for a terminal."""
 
-    label: str
-    """`GPU` and the index."""
+    label: str  # `GPU` and the index
     node: str
     index: int
-    uuid: str
-    """Empty for a lost GPU that has never responded."""
+    uuid: str  # empty for a lost GPU that has never responded
     model: str = ""
     is_lost: bool = False
     is_mig: bool = False
-    is_suspended: bool = False
-    """Whether a problem suspends the verdicts on the GPU."""
+    is_suspended: bool = False  # whether a problem suspends the verdicts on the GPU
     total: int | None = None
     used: int | None = None
     reserved: int | None = None
@@ -101,8 +98,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     at_risk: int | None = None
     """Memory that the pods are still promised and that is not free; None also from an older agent."""
     sensors: tuple[str, ...] = ()
-    xid: str = ""
-    """The newest error of the driver; empty without one."""
+    xid: str = ""  # the newest error of the driver; empty without one
     act: Act | None = None
 
     @property

@@ -16,8 +16,7 @@ _RIGHT: Final = frozenset({"used", "share", "percent", "utilization", "limit", "
 _BAR: Final = 10
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 
-Widths = Mapping[str, int]
-"""Largest length of the cells by column; 0 for an optional column without a value."""
+Widths = Mapping[str, int]  # largest length of the cells by column; 0 for an optional column without a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,8 @@ class Column:
     name: str
     heading: str
     cell: Callable[[PodRow], str]
-    narrowest: int
-    """Smallest width, unless all cells are narrower."""
-    rank: int = 0
-    """Columns with a higher rank appear on wider terminals; 0 is always there."""
+    narrowest: int  # smallest width, unless all cells are narrower
+    rank: int = 0  # columns with a higher rank appear on wider terminals; 0 is always there
 
     def fit(self, text: str, width: int) -> str:
         """Return a text, which comes from `plain`, in exactly the given number of terminal columns."""

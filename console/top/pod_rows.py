@@ -48,10 +48,8 @@ Risks = Mapping[str, tuple[int, int]]
 class RowRisk(NamedTuple):
     """The part of one pod in the risk of its GPU, in bytes and in words; one of the first two is 0."""
 
-    excess: int = 0
-    """Memory above the share, 0 for a pod that is no cause."""
-    unused: int = 0
-    """Memory that the pod is still promised, which may not be free."""
+    excess: int = 0  # memory above the share, 0 for a pod that is no cause
+    unused: int = 0  # memory that the pod is still promised, which may not be free
     text: str = ""
 
 
@@ -59,8 +57,7 @@ class PodState(StrEnum):
     """The state of a pod on one GPU, from its verdicts. The value is the word for it."""
 
     FLAGGED = "flagged"
-    IN_GRACE = "in grace"
-    """In violation, within the grace."""
+    IN_GRACE = "in grace"  # in violation, within the grace
     WITHIN = "within share"
     NOT_JUDGED = "not judged"
 
@@ -71,48 +68,32 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     A row is part of no reference cycle, so garbage collection need not visit it.
     """
 
-    key: Key
-    """Agent, pod UID and GPU UUID, which is empty if unknown."""
+    key: Key  # agent, pod UID and GPU UUID, which is empty if unknown
     state: PodState
-    state_text: str
-    """The state, with the reasons of flags and violations, or why the pod is not judged."""
+    state_text: str  # the state, with the reasons of flags and violations, or why the pod is not judged
     node: str
-    gpu: str
-    """Index of the GPU, with the beginning of the UUID of a MIG device."""
-    used: int | None
-    """Bytes; None is unknown."""
-    share: int | None
-    """Bytes; None if there is none, or if it is unknown."""
-    has_share: bool
-    """Whether there is a share, known or not."""
+    gpu: str  # index of the GPU, with the beginning of the UUID of a MIG device
+    used: int | None  # bytes; None is unknown
+    share: int | None  # bytes; None if there is none, or if it is unknown
+    has_share: bool  # whether there is a share, known or not
     share_source: str
-    limit: int | None
-    """Bytes that an enforcer allows."""
-    ratio: float | None
-    """Used memory divided by the share."""
+    limit: int | None  # bytes that an enforcer allows
+    ratio: float | None  # used memory divided by the share
     utilization: float | None
-    over_seconds: float | None
-    """Duration of the longest current violation; None if there is none."""
+    over_seconds: float | None  # duration of the longest current violation; None if there is none
     pod: str
     namespace: str
     size: str
     queue: str
     workload: str
-    tenant: str
-    """The pod's names in its vCluster; empty outside of one."""
+    tenant: str  # the pod's names in its vCluster; empty outside of one
     risk: RowRisk
-    verdicts: tuple[ApiVerdict, ...]
-    """The flags, else the violations within their grace."""
-    haystack: str
-    """Lower-case text that the filter searches."""
-    rank: float
-    """Sort key of the default order: the tier, then the time over or the use of the share."""
-    by_pod: str
-    """Sort key: namespace and pod, as one string; tuples of strings sort ten times slower."""
-    holding: ApiHolding | None
-    """What the pod uses on the GPU, as the agent reported it; None without figures."""
-    api_pod: ApiPod
-    """The pod as the agent reported it."""
+    verdicts: tuple[ApiVerdict, ...]  # the flags, else the violations within their grace
+    haystack: str  # lower-case text that the filter searches
+    rank: float  # sort key of the default order: the tier, then the time over or the use of the share
+    by_pod: str  # sort key: namespace and pod, as one string; tuples of strings sort ten times slower
+    holding: ApiHolding | None  # what the pod uses on the GPU, as the agent reported it; None without figures
+    api_pod: ApiPod  # the pod as the agent reported it
 
     @property
     def is_violation(self) -> bool:
@@ -153,22 +134,17 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
 class NodeTable(Struct, frozen=True, kw_only=True):
     """Everything that is shown of one response of an agent."""
 
-    rows: tuple[PodRow, ...] = ()
-    """By GPU and pod."""
+    rows: tuple[PodRow, ...] = ()  # by GPU and pod
     gpus: tuple[GpuState, ...] = ()
     problems: tuple[ProblemText, ...] = ()
     pods: int = 0
-    flagged: int = 0
-    """Pods with a flag."""
-    over: int = 0
-    """Pods without a flag, in violation within the grace."""
-    is_suspended: bool = False
-    """Whether verdicts are suspended on the whole node."""
+    flagged: int = 0  # pods with a flag
+    over: int = 0  # pods without a flag, in violation within the grace
+    is_suspended: bool = False  # whether verdicts are suspended on the whole node
     is_simulated: bool = False
     has_figures: bool = False
     """Whether the response has a current sample; without one it lists no GPU and no pod."""
-    nothing: str = ""
-    """Why the response has no row; empty if it has some."""
+    nothing: str = ""  # why the response has no row; empty if it has some
 
     def other_causes(self, row: PodRow) -> list[PodRow]:
         """Return the other pods above their share on the GPU of a row, the largest first."""

@@ -10,8 +10,7 @@ from console.top.fleet import AgentState, Fleet
 from gpuagent.api_types import AgentResponse
 from service.text import one_line
 
-MOST_BYTES: Final = 4 << 20
-"""Largest answer of one agent: that of a node with 8 GPUs and 512 pods has 1 MB."""
+MOST_BYTES: Final = 4 << 20  # largest answer of one agent: that of a node with 8 GPUs and 512 pods has 1 MB
 
 
 @dataclass(slots=True)

@@ -27,8 +27,7 @@ from service.http.page_server import Page
 from service.log_writer import discard_library_logs
 from service.page import HEADERS, static_pages
 
-_IDLE_SECONDS: Final = 15.0
-"""Time without a request of a page after which the agents are no longer read."""
+_IDLE_SECONDS: Final = 15.0  # time without a request of a page after which the agents are no longer read
 _HIGHEST_PORT: Final = 65535
 _JSON: Final = {**HEADERS, "Content-Type": "application/json"}
 _DIGITS: Final = 12

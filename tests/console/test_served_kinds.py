@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from console.cluster.served_kinds import ServedKind, discover_groups
+from console.cluster.facts import ServedKind, discover_groups
 from kube.answers import Unreachable
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, says
