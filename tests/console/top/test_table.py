@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.cluster.agents import AgentPod
-from console.top.details import details_of
 from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.gpu_rows import percent, plain
 from console.top.layout import COLUMNS, Layout, bar, layout, merge_widths
 from console.top.pod_rows import MAX_ROWS, PodRow
-from console.top.text import as_text, head, json_parts
+from console.top.text import as_text, details_of, head, json_parts
 from gpuagent.first_acts import FOR_FLAG
 from service.text import width
 from tests.support.top_agents import GIB, agent_pod, document, fleet_of, gpu, pod, received
