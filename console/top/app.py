@@ -23,7 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.fleet import AgentLine, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
+from console.top.fleet import AgentState, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
 from console.top.rounds import Rounds
@@ -38,7 +38,7 @@ def _style_of(line: Line, *, is_old: bool) -> Style:
     """Return the style of a line of the table; `is_old` are figures of the past."""
     if isinstance(line, GroupLine):
         return Style(bold=True)
-    if isinstance(line, AgentLine):
+    if isinstance(line, AgentState):
         return _OVER
     style = Style(color="yellow", bold=True) if line.is_cause else _PLAIN
     if line.is_violation:

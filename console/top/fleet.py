@@ -16,7 +16,10 @@ from service.units import duration, size
 
 @dataclass(slots=True, kw_only=True)
 class AgentState:
-    """The last response of one agent, and whether it still responds."""
+    """The last response of one agent, and whether it still responds.
+
+    An agent that does not respond, has not responded yet, or reports problems has a line in the table.
+    """
 
     pod: AgentPod
     node: str
@@ -29,6 +32,23 @@ class AgentState:
     def silent_seconds(self, now: float) -> float:
         """Return the seconds since the last response, or since the agent was first listed."""
         return max(now - (self.since if self.received is None else self.received.at), 0.0)
+
+    @property
+    def key(self) -> Key:
+        """What identifies the line of the agent across rounds."""
+        return ("agent", self.pod.name, "")
+
+    def text(self, now: float) -> str:
+        """Return the silence of the agent with age and reason, or its problems."""
+        age, table = duration(self.silent_seconds(now)), self.table
+        if self.failure:
+            state = f"no answer for {age}: {self.failure}"
+        elif self.received is None:
+            state = f"asked {age} ago, no answer yet"
+        else:
+            suspended = "verdicts suspended: " if table.is_suspended else ""
+            state = suspended + ("; ".join(problem.text for problem in table.problems) or table.nothing)
+        return f" {SIGN_OLD} {self.node}: {state}"
 
 
 @dataclass(slots=True)
@@ -138,32 +158,7 @@ class GroupLine(NamedTuple):
         return f"── {self.name}: {counted(self.rows, 'row')}, {flags} {self.sums}"
 
 
-@dataclass(frozen=True, slots=True)
-class AgentLine:
-    """An agent that does not respond, has not responded yet, or reports problems."""
-
-    agent: AgentState
-
-    @property
-    def key(self) -> Key:
-        """What identifies the line across rounds."""
-        return ("agent", self.agent.pod.name, "")
-
-    def text(self, now: float) -> str:
-        """Return the silence of the agent with age and reason, or its problems."""
-        agent, table = self.agent, self.agent.table
-        age = duration(agent.silent_seconds(now))
-        if agent.failure:
-            state = f"no answer for {age}: {agent.failure}"
-        elif agent.received is None:
-            state = f"asked {age} ago, no answer yet"
-        else:
-            suspended = "verdicts suspended: " if table.is_suspended else ""
-            state = suspended + ("; ".join(problem.text for problem in table.problems) or table.nothing)
-        return f" {SIGN_OLD} {agent.node}: {state}"
-
-
-Line = PodRow | GroupLine | AgentLine
+Line = PodRow | GroupLine | AgentState
 
 
 def is_old(fleet: Fleet, line: Line) -> bool:
@@ -182,7 +177,7 @@ def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
     """
     every_row = (row for agent in fleet.agents.values() for row in agent.table.rows)
     rows = sorted(chosen_rows(every_row, arrangement), key=_KEYS[arrangement.sort])
-    agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(fleet, arrangement)]
+    agents: list[Line] = [*_shown_agents(fleet, arrangement)]
     if arrangement.group is not GroupBy.NONE:
         return agents + _grouped(rows, _GROUPS[arrangement.group])
     if arrangement.sort is not Sort.FLAGS or not agents:
@@ -229,9 +224,9 @@ _KEYS: Final[dict[Sort, Callable[[PodRow], Any]]] = {
 """Sorting is stable, and the rows come by node, GPU and pod."""
 
 _GROUPS: Final[dict[GroupBy, Callable[[PodRow], str]]] = {
-    GroupBy.NODE: lambda row: row.node,
+    GroupBy.NODE: lambda row: row.cells["node"],
     GroupBy.NAMESPACE: lambda row: row.namespace,
-    GroupBy.QUEUE: lambda row: row.queue or "(no queue)",
+    GroupBy.QUEUE: lambda row: row.cells["queue"] if row.api_pod.queue else "(no queue)",
 }
 
 

@@ -17,10 +17,12 @@ from console.top.gpu_rows import (
     UNKNOWN,
     GpuState,
     ProblemText,
+    bar,
     gpus_of,
     index_text,
     known_bytes,
     nothing_text,
+    percent,
     plain,
     problems_of,
 )
@@ -62,6 +64,10 @@ class PodState(StrEnum):
     NOT_JUDGED = "not judged"
 
 
+# The cells of a pod without a GPU, which has no figures, not even unknown ones.
+_NO_GPU: Final = dict.fromkeys(("used", "utilization", "limit", "processes"), NONE)
+
+
 class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     """One pod on one GPU. Text fields are safe for a terminal.
 
@@ -71,28 +77,19 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     key: Key  # agent, pod UID and GPU UUID, which is empty if unknown
     state: PodState
     state_text: str  # the state, with the reasons of flags and violations, or why the pod is not judged
-    node: str
-    gpu: str  # index of the GPU, with the beginning of the UUID of a MIG device
+    pod: str
+    namespace: str
     used: int | None  # bytes; None is unknown
     share: int | None  # bytes; None if there is none, or if it is unknown
     has_share: bool  # whether there is a share, known or not
-    share_source: str
-    limit: int | None  # bytes that an enforcer allows
     ratio: float | None  # used memory divided by the share
-    utilization: float | None
     over_seconds: float | None  # duration of the longest current violation; None if there is none
-    pod: str
-    namespace: str
-    size: str
-    queue: str
-    workload: str
-    tenant: str  # the pod's names in its vCluster; empty outside of one
     risk: RowRisk
     verdicts: tuple[ApiVerdict, ...]  # the flags, else the violations within their grace
     haystack: str  # lower-case text that the filter searches
     rank: float  # sort key of the default order: the tier, then the time over or the use of the share
     by_pod: str  # sort key: namespace and pod, as one string; tuples of strings sort ten times slower
-    holding: ApiHolding | None  # what the pod uses on the GPU, as the agent reported it; None without figures
+    cells: dict[str, str]  # the text in each column of the table, by the column's name
     api_pod: ApiPod  # the pod as the agent reported it
 
     @property
@@ -114,11 +111,6 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     def is_urgent(self) -> bool:
         """Whether the pod is flagged, in its grace, a cause of a GPU's risk, or at risk."""
         return self.is_violation or self.is_cause or self.is_at_risk
-
-    @property
-    def has_gpu(self) -> bool:
-        """Whether the pod has or uses a GPU here; without one it has no figures, not even unknown ones."""
-        return self.holding is not None or bool(self.key[2])
 
     @property
     def why_command(self) -> str:
@@ -160,7 +152,9 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
     by_uuid, risks = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}, _gpus_at_risk(pods, gpus)
     every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
-    rows = tuple(sorted(islice(every, MAX_ROWS), key=lambda row: (len(row.gpu), row.gpu, row.by_pod)))
+    rows = tuple(
+        sorted(islice(every, MAX_ROWS), key=lambda row: (len(row.cells["gpu"]), row.cells["gpu"], row.by_pod))
+    )
     flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
     return NodeTable(
         rows=rows,
@@ -176,6 +170,11 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     )
 
 
+def _by_gpu_and_pod(row: PodRow) -> tuple[int, str, str]:
+    gpu = row.cells["gpu"]
+    return len(gpu), gpu, row.by_pod
+
+
 def _pod_rows(
     agent: str, node: str, pod: ApiPod, gpus: Mapping[str, GpuState], risks: Risks
 ) -> Iterator[PodRow]:
@@ -185,23 +184,27 @@ def _pod_rows(
         verdicts.setdefault(verdict.gpu_uuid, []).append(verdict)
     judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged or verdict.is_over}
     inner = pod.vcluster
-    names = {
-        "pod": plain(pod.name, LONGEST_NAME),
-        "namespace": plain(pod.namespace, LONGEST_NAME),
+    name, namespace = plain(pod.name, LONGEST_NAME), plain(pod.namespace, LONGEST_NAME)
+    texts = {
         "size": plain(pod.size or "", LONGEST_NAME),
         "queue": plain(pod.queue or "", LONGEST_NAME),
         "workload": plain(f"{pod.workload.kind} {pod.workload.name}") if pod.workload else "",
         "tenant": plain(f"{inner.name}: {inner.namespace}/{inner.pod}", 3 * LONGEST_NAME) if inner else "",
     }
-    words = (node, f"{names['namespace']}/{names['pod']}", names["size"], names["queue"], names["tenant"])
+    words = (node, f"{namespace}/{name}", texts["size"], texts["queue"], texts["tenant"])
     haystack = " ".join(words).lower()
+    names = {
+        "node": node,
+        "pod": name,
+        "namespace": namespace,
+        **{key: text or NONE for key, text in texts.items()},
+    }
     for uuid in list(dict.fromkeys([*sorted(judged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]:
         holding, gpu, of_gpu = holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, [])
         amount = (pod.shares.get(uuid) or _share_elsewhere(pod, of_gpu)) if holding else pod.share_on(uuid)
         share = known_bytes(amount.bytes) if amount else None
         used = known_bytes(holding.used_bytes) if holding else None
-        utilization = holding.utilization_ratio if holding else None
-        limit = pod.limits.get(uuid)
+        has_share = amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share)
         state = _state(of_gpu)
         is_flagged = state is PodState.FLAGGED
         visible = tuple(each for each in of_gpu if (each.flagged if is_flagged else each.is_over))
@@ -224,25 +227,45 @@ def _pod_rows(
             key=(agent, pod.uid, uuid),
             state=state,
             state_text=state_text,
-            node=node,
-            gpu=_place_text(pod, uuid, holding, gpu),
+            pod=name,
+            namespace=namespace,
             used=used,
             share=share,
-            has_share=amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share),
-            share_source=plain(amount.source, 48) if amount else "",
-            limit=known_bytes(limit.bytes) if limit else None,
+            has_share=has_share,
             ratio=ratio,
-            utilization=utilization if utilization is not None and 0 <= utilization <= 1 else None,
             over_seconds=over_seconds,
             risk=risk,
             verdicts=visible,
             haystack=f"{haystack} {state_text.lower()}",
             rank=_rank(is_flagged, over_seconds, risk, ratio),
-            by_pod=f"{names['namespace']}\0{names['pod']}",
-            holding=holding,
+            by_pod=f"{namespace}\0{name}",
+            cells={
+                **names,
+                **(_on_gpu(pod, uuid, holding) if holding or uuid else _NO_GPU),
+                "state": state_text,
+                "gpu": _place_text(pod, uuid, holding, gpu),
+                "share": size(share) if has_share else NONE,
+                "bar": bar(ratio),
+                "percent": percent(ratio) if has_share and share != 0 else NONE,
+                "over": duration(over_seconds or 0) if visible else NONE,
+                "source": (plain(amount.source, 48) if amount else "") or NONE,
+            },
             api_pod=pod,
-            **names,
         )
+
+
+def _on_gpu(pod: ApiPod, uuid: str, holding: ApiHolding | None) -> dict[str, str]:
+    """Return the cells with what a pod uses and may use on a GPU."""
+    utilization = holding.utilization_ratio if holding else None
+    is_plausible = utilization is not None and 0 <= utilization <= 1
+    processes = holding.known_processes if holding else None
+    limit = known_bytes(pod.limits[uuid].bytes) if uuid in pod.limits else None
+    return {
+        "used": size(known_bytes(holding.used_bytes) if holding else None),
+        "utilization": percent(utilization if is_plausible else None),
+        "limit": NONE if limit is None else size(limit),
+        "processes": UNKNOWN if processes is None else str(processes),
+    }
 
 
 def _gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> Risks:

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from console.cluster.agents import Received, not_an_answer
 from console.text_table import column_widths, table_lines
 from console.top.fleet import (
-    AgentLine,
     AgentState,
     Arrangement,
     Fleet,
@@ -32,7 +31,7 @@ from console.top.gpu_rows import (
     known_bytes,
     plain,
 )
-from console.top.layout import CELLS, Layout, layout, merge_widths
+from console.top.layout import Layout, layout, merge_widths
 from console.top.pod_rows import (
     MAX_SECONDS,
     NO_TABLE,
@@ -270,8 +269,8 @@ def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
     """Return everything known about a line; `now` are seconds on the clock of the agents' state."""
     if isinstance(line, GroupLine):
         return [line.text(now)]
-    if isinstance(line, AgentLine):
-        return list(_agent(line.agent, now))
+    if isinstance(line, AgentState):
+        return list(_agent(line, now))
     agent = fleet.agents.get(line.key[0])
     if agent is None:
         return list(_pod(line, [line], NO_TABLE))
@@ -302,12 +301,12 @@ def _pod(row: PodRow, rows: Sequence[PodRow], table: NodeTable) -> Iterator[str]
     if row.why_command:
         yield f"command     {row.why_command}"
     yield from _what_to_do(rows, table)
-    if row.tenant:
-        yield f"in vCluster {row.tenant}"
+    if pod.vcluster is not None:
+        yield f"in vCluster {row.cells['tenant']}"
     yield f"uid         {plain(pod.uid, 64)}"
     yield f"phase       {plain(pod.phase, 64) or NONE}"
     for name in ("queue", "size", "workload"):
-        yield f"{name:<12}{CELLS[name](row)}"
+        yield f"{name:<12}{row.cells[name]}"
     yield f"GPU groups  {', '.join(plain(group, 64) for group in pod.gpu_groups[:_MOST]) or NONE}"
     yield ""
     for each in rows[:_MOST]:
@@ -349,12 +348,12 @@ def _acts(acts: Iterable[Act | None]) -> Iterator[str]:
 
 
 def _on_gpu(row: PodRow) -> Iterator[str]:
-    yield f"on GPU {row.gpu} {plain(row.key[2], 64)}".rstrip()
+    yield f"on GPU {row.cells['gpu']} {plain(row.key[2], 64)}".rstrip()
     limit = row.api_pod.limits.get(row.key[2])
-    sources = {"share": row.share_source, "limit": plain(limit.source, 64) if limit else ""}
+    sources = {"share": row.cells["source"], "limit": (plain(limit.source, 64) if limit else "") or NONE}
     for name in ("state", "used", "processes", "utilization", "share", "limit"):
-        source = f" ({sources[name]})" if sources.get(name) else ""
-        yield f"  {name:<13}{CELLS[name](row)}{source}"
+        source = f" ({sources[name]})" if sources.get(name, NONE) != NONE else ""
+        yield f"  {name:<13}{row.cells[name]}{source}"
     verdicts = [verdict for verdict in row.api_pod.verdicts if verdict.gpu_uuid == row.key[2]]
     yield from (f"  {_verdict(verdict)}" for verdict in verdicts[:_MOST])
 
@@ -405,7 +404,7 @@ def _agent(agent: AgentState, now: float) -> Iterator[str]:
     yield f"agent       {plain(agent.pod.name, LONGEST_NAME)} on {agent.node}"
     yield f"answer      {f'{duration(agent.silent_seconds(now))} ago' if received else 'none yet'}"
     if agent.failure:
-        yield AgentLine(agent).text(now).strip()
+        yield agent.text(now).strip()
     if received is not None:
         answer, age = received.answer, received.age_at(now)
         yield f"sample      {f'{duration(age)} old' if age is not None else 'none'}"
