@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from console.cluster.token_request import ServiceAccountTokens, TokenUnavailable
+from console.cluster.token_request import Refusal, ServiceAccountTokens, TokenUnavailable
 from gpuagent.api_types import (
     HISTORY_PATH,
     SHARES_PATH,
@@ -105,8 +105,7 @@ class AgentPod:
     version: str = ""  # the chart's appVersion from the pod's label; empty if absent
     created_at: datetime | None = None
     is_ready: bool = True
-    trouble: str = ""
-    """Why the pod is not ready, in the scheduler's or the kubelet's words; empty for a ready pod."""
+    trouble: str = ""  # why it is not ready, in the scheduler's or the kubelet's words; empty if it is
     restarts: int = 0
     is_running: bool = True  # whether its phase is Running, so that it may answer although it is not ready
     is_terminating: bool = False
@@ -119,8 +118,7 @@ class Received:
     answer: AgentResponse
     body: bytes
     at: float  # seconds, on the caller's clock
-    age: float | None
-    """Seconds from the last successful sample to the response, on the agent's clock; None without one."""
+    age: float | None  # of the last good sample at the response, on the agent's clock; None without one
 
     def age_at(self, now: float) -> float | None:
         """Return the age of the figures at a later time."""
@@ -137,8 +135,7 @@ class AgentReading:
     missing_right: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentReadiness:
+class AgentReadiness(NamedTuple):
     """Whether an agent is ready by its `/readyz`, None if the request failed, and why not, in lines."""
 
     pod: AgentPod
@@ -146,16 +143,12 @@ class AgentReadiness:
     reasons: tuple[str, ...]
 
 
-class _Failed(Exception):
-    """A request to an agent failed; the message is one line without a token."""
-
-    def __init__(self, message: str, *, missing_right: str = "") -> None:
-        super().__init__(message)
-        self.missing_right = missing_right
+class _Failed(Refusal):
+    """A request to an agent failed."""
 
 
 class Agents:
-    """Reads the agents of one cluster through the API server's proxy for pods."""
+    """Reads the agents of one cluster through the API server's proxy for pods. `clock` is monotonic."""
 
     def __init__(
         self,
@@ -166,16 +159,14 @@ class Agents:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Set the client for the API server, and clocks: monotonic seconds, and Unix time."""
         self.namespace = options.namespace
         self._client, self._account = client, options.account
         self._tokens = ServiceAccountTokens(
             client, namespace=options.namespace, account=options.account, audience=AGENT_AUDIENCE, clock=clock
         )
+        # UIDs of the pods that have asked for authentication; no other pod receives a token.
         self._requires_token: set[str] = set()
-        """UIDs of the pods that have asked for authentication; no other pod receives a token."""
-        self._seconds = seconds
-        self._clock, self._wall_clock = clock, wall_clock
+        self._seconds, self._clock, self._wall_clock = seconds, clock, wall_clock
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def list(self, node: str = "") -> list[AgentPod]:
@@ -283,10 +274,9 @@ class Agents:
 
 
 class AgentAtUrl(Agents):
-    """Reads one agent at its address, without the API server."""
+    """Reads one agent without the API server, by a client with the URL's `AgentAddress`."""
 
     def __init__(self, client: KubeClient, url: str, token: str = "", **options: Any) -> None:
-        """Set the agent: a client with the URL's `AgentAddress`, and a token where the agent asks for one."""
         super().__init__(client, **options)
         self._url, self._token = url, token
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -60,11 +60,9 @@ class Why(StrEnum):
 
     NOT_READ = "not-read"  # it was not requested, or no request was left for it
     FORBIDDEN = "forbidden"  # the caller may not read it
-    UNSERVED = "unserved"
-    """The API server does not serve the kind: KAI is not installed, or runs on the host of a vCluster."""
+    UNSERVED = "unserved"  # by this API server: KAI is not installed, or runs on the host of a vCluster
     FAILED = "failed"  # the request failed
-    PARTIAL = "partial"
-    """Only a part of the list was read: it exceeds a limit, or an object of it cannot be decoded."""
+    PARTIAL = "partial"  # the list exceeds a limit, or an object of it cannot be decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,7 @@ class Fact(Generic[T]):
 NOT_READ: Final[Fact[Any]] = Fact(why=Why.NOT_READ)
 MISSING: Final[Fact[Any]] = Fact()
 
-Listing = Fact[tuple[T, ...]]
-"""The objects of one kind. Of a list that was read in part, `items` has that part."""
+Listing = Fact[tuple[T, ...]]  # the objects of one kind; of a list read in part, `items` has that part
 
 
 def items(listing: Fact[tuple[T, ...]]) -> tuple[T, ...]:
@@ -108,8 +105,7 @@ def is_read(listing: Fact[tuple[T, ...]]) -> bool:
     return listing.value is not None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MissingRight:
+class MissingRight(NamedTuple):
     """Objects that the caller may not read."""
 
     objects: str  # the objects in a few words, such as `Queue team-a` or `pods in kaishare`
@@ -181,8 +177,7 @@ class FactReader:
         self.client = client if most_requests is None else client.limited(most_requests)
         self._seconds = seconds
         self._missing: dict[MissingRight, None] = {}
-        self._failures: dict[str, None] = {}
-        self._omitted: dict[str, None] = {}
+        self._failures, self._omitted = dict[str, None](), dict[str, None]()
         self._served: Fact[tuple[ServedKind, ...]] | None = None
 
     @property
@@ -275,10 +270,9 @@ class FactReader:
             return self.record(error, what, f"list {kind.full_resource}{_place(namespace)}", is_list=True)
         if not is_cut and not unreadable:
             return Fact(tuple(kept))
+        line = f"{counted(unreadable, 'object')} of {what} cannot be decoded"
         if is_cut:
             line = f"{what} not read whole: more than {MOST_OBJECTS} objects or {size(MOST_BYTES)}"
-        else:
-            line = f"{counted(unreadable, 'object')} of {what} cannot be decoded"
         self.note(line)
         return Fact(tuple(kept), Why.PARTIAL, line)
 

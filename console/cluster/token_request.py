@@ -40,12 +40,16 @@ class _TokenRequest(Struct):
 _token_request = msgspec.json.Decoder(_TokenRequest)
 
 
-class TokenUnavailable(Exception):
-    """The API server issued no token; the message is one line without a token."""
+class Refusal(Exception):
+    """No answer, or a refusal; the message is one line without a token."""
 
     def __init__(self, message: str, *, missing_right: str = "") -> None:
         super().__init__(message)
         self.missing_right = missing_right  # that of the caller; empty if the cause is another one
+
+
+class TokenUnavailable(Refusal):
+    """The API server issued no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,21 +31,15 @@ from webhook.settings.decision_options import (
 )
 from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
 
-MUTATING: Final = Kind(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
-    WebhookConfiguration,
-)
+_MUTATING: Final = ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", WebhookConfiguration)
+MUTATING: Final = Kind("admissionregistration.k8s.io", "v1", *_MUTATING)
 VALIDATING: Final = replace(
     MUTATING, resource="validatingwebhookconfigurations", name="ValidatingWebhookConfiguration"
 )
+# Label selector of the webhook's Deployment and pods.
 WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"
-"""Label selector of the webhook's Deployment and pods."""
-
+# An API server answers 403 about a namespace that does not exist, too, unless the caller may get all.
 VIEW_IS_ENOUGH: Final = "if it exists, the role view in that namespace is enough"
-"""An API server answers 403 about a namespace that does not exist, too, unless the caller may get all."""
 
 
 async def fetch_namespaces(
@@ -53,8 +47,7 @@ async def fetch_namespaces(
 ) -> dict[str, PolicyMetadata]:
     """Return the policy's labels and annotations of one namespace, or of all that `params` selects, by name.
 
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
+    Raises ApiError, Unreachable, AccessError.
     """
     try:
         if name is not None:
@@ -84,8 +77,7 @@ def does_not_exist(namespace: str) -> str:
 async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> PublishedSettings:
     """Read the settings that a cluster's webhook decides with, from the ConfigMap in its namespace.
 
-    Raises:
-        SettingsError: they cannot be read; the message is one line that names the ConfigMap and the reason.
+    Raises SettingsError, whose message is one line that names the ConfigMap and the reason.
     """
     place = f"ConfigMap {NAME} in namespace {namespace}"
     try:
@@ -103,8 +95,6 @@ async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> Publi
 
 
 Source = Literal["cluster", "files"]
-
-_SERVE: Final = "serve"
 _REFERENCE: Final = "$("
 
 
@@ -121,7 +111,7 @@ class DeploymentOptions(KnownSettings):
 def deployment_options(deployment: Controller) -> DeploymentOptions | None:
     """Return the options of the webhook's Deployment; None if no container runs `serve`."""
     for container in deployment.template.containers or ():
-        if _SERVE in container.words:
+        if "serve" in container.words:
             return parse_deployment_options(container.words)
     return None
 
@@ -161,10 +151,8 @@ class RunningSettings:
 
     published: PublishedSettings | None = None
     unpublished: str = ""  # why the published settings could not be read, in one line
-    deployed: DeploymentOptions | None = None
-    """The options of the Deployment; None if it could not be read, or if there is none."""
-    default_mode: Mode | None = None
-    """The mode that the caller gives; it replaces the one that was read."""
+    deployed: DeploymentOptions | None = None  # None if the Deployment could not be read, or does not exist
+    default_mode: Mode | None = None  # that the caller gives; it replaces the one that was read
 
     @property
     def rules(self) -> DecisionSettings:

@@ -163,10 +163,8 @@ Line = PodRow | GroupLine | AgentState
 
 def is_old(fleet: Fleet, line: Line) -> bool:
     """Return whether a line has figures of the past, since its agent no longer responds."""
-    if not isinstance(line, PodRow):
-        return False
     agent = fleet.agents.get(line.key[0])
-    return agent is None or bool(agent.failure)
+    return isinstance(line, PodRow) and (agent is None or bool(agent.failure))
 
 
 def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
@@ -199,13 +197,12 @@ def chosen_rows(rows: Iterable[PodRow], arrangement: Arrangement) -> Iterable[Po
 def _shown_agents(fleet: Fleet, arrangement: Arrangement) -> list[AgentState]:
     if arrangement.flagged_only:
         return []
-    agents = (
+    return [
         agent
         for agent in fleet.agents.values()
         if (agent.failure or not agent.table.has_figures or agent.table.problems or agent.table.is_suspended)
         and all(word in f"{agent.node} {agent.pod.name}".lower() for word in arrangement.words)
-    )
-    return sorted(agents, key=lambda agent: agent.node)
+    ]
 
 
 def _last(value: float | None) -> float:

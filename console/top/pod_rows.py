@@ -38,13 +38,13 @@ MAX_SECONDS: Final = 1e10  # larger durations are shown as this one
 _MAX_GPUS: Final = 256  # GPUs and MIG devices of one pod
 _IDLE_AFTER: Final = 3600.0  # seconds from which on a row says that its share is idle
 
+# Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
+# the response does not have the agent's slack.
 _SMALL: Final = 256 << 20
-"""Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
-the response does not have the agent's slack."""
 
 Key = tuple[str, str, str]
+# By UUID of a GPU at risk, its free bytes, and the excess from which on a pod counts as a cause.
 Risks = Mapping[str, tuple[int, int]]
-"""By UUID of a GPU at risk, its free bytes, and the excess from which on a pod counts as a cause."""
 
 
 class RowRisk(NamedTuple):
@@ -152,12 +152,10 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
     by_uuid, risks = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}, _gpus_at_risk(pods, gpus)
     every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
-    rows = tuple(
-        sorted(islice(every, MAX_ROWS), key=lambda row: (len(row.cells["gpu"]), row.cells["gpu"], row.by_pod))
-    )
+    rows = sorted(islice(every, MAX_ROWS), key=lambda row: (len(gpu := row.cells["gpu"]), gpu, row.by_pod))
     flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
     return NodeTable(
-        rows=rows,
+        rows=tuple(rows),
         gpus=gpus,
         problems=problems_of(response, gpus),
         pods=len({row.key[1] for row in rows}),
@@ -168,11 +166,6 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
         has_figures=bool(response.gpus) or response.attribution_ok is True,
         nothing=nothing_text(response),
     )
-
-
-def _by_gpu_and_pod(row: PodRow) -> tuple[int, str, str]:
-    gpu = row.cells["gpu"]
-    return len(gpu), gpu, row.by_pod
 
 
 def _pod_rows(
@@ -193,12 +186,8 @@ def _pod_rows(
     }
     words = (node, f"{namespace}/{name}", texts["size"], texts["queue"], texts["tenant"])
     haystack = " ".join(words).lower()
-    names = {
-        "node": node,
-        "pod": name,
-        "namespace": namespace,
-        **{key: text or NONE for key, text in texts.items()},
-    }
+    names = {"node": node, "pod": name, "namespace": namespace}
+    names |= {key: text or NONE for key, text in texts.items()}
     for uuid in list(dict.fromkeys([*sorted(judged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]:
         holding, gpu, of_gpu = holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, [])
         amount = (pod.shares.get(uuid) or _share_elsewhere(pod, of_gpu)) if holding else pod.share_on(uuid)

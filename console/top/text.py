@@ -105,9 +105,8 @@ def _gpus(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
 def _agents(fleet: Fleet, agents: Sequence[AgentState], now: float) -> HeadLine:
     silent = [agent for agent in agents if agent.failure]
     suspended = [agent.node for agent in agents if agent.table.is_suspended]
-    notes = []
-    if fleet.list_failure:
-        notes.append(_Note("LIST OF AGENTS FAILED", "list", fleet.list_failure))
+    failure = fleet.list_failure
+    notes = [_Note("LIST OF AGENTS FAILED", "list", failure)] if failure else []
     if silent:
         longest = max(silent, key=lambda agent: agent.silent_seconds(now))
         others = f", {len(silent) - 1} more" if len(silent) > 1 else ""
@@ -127,17 +126,14 @@ def _agents(fleet: Fleet, agents: Sequence[AgentState], now: float) -> HeadLine:
         text = f"no agent found{fleet.place}" if fleet.is_listed else "listing the agents"
     return HeadLine(
         f"{counted(len({agent.node for agent in agents}), 'node')}: {text or 'all answer'}",
-        bool(silent or suspended or fleet.list_failure),
+        bool(silent or suspended or failure),
     )
 
 
 def _joined(notes: Sequence[_Note]) -> str:
     """Join notes: all counts first, so that a narrow terminal cuts only their details."""
     is_named = len(notes) > 1
-    detailed = [
-        f"{note.name}: {note.details}" if is_named else note.details for note in notes if note.details
-    ]
-    details = "; ".join(detailed)
+    details = "; ".join(f"{note.name}: " * is_named + note.details for note in notes if note.details)
     return "; ".join(note.counts for note in notes) + (f" ({details})" if details else "")
 
 
