@@ -21,7 +21,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from console.cluster.token_request import Refusal, ServiceAccountTokens, TokenUnavailable
+from console.cluster.token_request import NoAnswer, ServiceAccountTokens, TokenUnavailable
 from gpuagent.api_types import (
     HISTORY_PATH,
     SHARES_PATH,
@@ -35,7 +35,7 @@ from kube.access import Headers, Route
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import PODS, Container, Pod
-from service.command import namespace_name, read_by
+from service.command import UsageError, namespace_name, read_by
 from service.http.authentication import OWN_HEADER
 from service.names import is_dns_subdomain
 from service.text import MALFORMED, one_line, quoted
@@ -143,7 +143,7 @@ class AgentReadiness(NamedTuple):
     reasons: tuple[str, ...]
 
 
-class _Failed(Refusal):
+class _Failed(NoAnswer):
     """A request to an agent failed."""
 
 
@@ -297,7 +297,7 @@ class AgentAddress:
     route = Route()
 
     def __init__(self, url: str) -> None:
-        """Read a URL; its path is the prefix of a reverse proxy. Raise ValueError if it is no address."""
+        """Read a URL; its path is the prefix of a reverse proxy. Raise UsageError if it is no address."""
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
@@ -306,7 +306,7 @@ class AgentAddress:
         is_plain = url.isascii() and url.isprintable() and " " not in url
         if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not is_plain:
             problem = f'"{one_line(url)[:80]}" is not an agent\'s address'
-            raise ValueError(f"{problem}; allowed: such as http://127.0.0.1:9445")
+            raise UsageError(f"{problem}; allowed: such as http://127.0.0.1:9445")
         authority = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
         self.server = f"{parts.scheme}://{authority}{parts.path.rstrip('/').removesuffix(SHARES_PATH)}"
         self._host = host

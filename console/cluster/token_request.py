@@ -40,7 +40,7 @@ class _TokenRequest(Struct):
 _token_request = msgspec.json.Decoder(_TokenRequest)
 
 
-class Refusal(Exception):
+class NoAnswer(Exception):
     """No answer, or a refusal; the message is one line without a token."""
 
     def __init__(self, message: str, *, missing_right: str = "") -> None:
@@ -48,7 +48,7 @@ class Refusal(Exception):
         self.missing_right = missing_right  # that of the caller; empty if the cause is another one
 
 
-class TokenUnavailable(Refusal):
+class TokenUnavailable(NoAnswer):
     """The API server issued no token."""
 
 

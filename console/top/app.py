@@ -103,11 +103,9 @@ class LinesTable(ScrollView, can_focus=True):
             return Strip([Segment(self.chosen.row(line, is_old=is_past), style)], width)
         return Strip([Segment(self.chosen.fit_line(line.text(time.monotonic())), style)], width)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """Choose the columns for the new width."""
-        self.chosen = layout(event.size.width or 80, self._widths)
-        self.virtual_size = Size(event.size.width, len(self.lines))
-        self.action_move()
+        self.set_lines(self.lines, self._widths)
 
     async def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked line; open it on the second click."""

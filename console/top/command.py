@@ -10,7 +10,7 @@ from typing import Final
 from console.caller import add_cluster_options, add_output, cluster_access, read_token
 from console.cluster.agents import AgentAddress, AgentAtUrl, Agents, add_agent_options, parse_agent_options
 from console.top.fleet import Arrangement, Fleet, GroupBy, Sort
-from console.top.rounds import ListFailed, Rounds
+from console.top.rounds import Rounds
 from console.top.text import as_text, json_parts
 from kube.access import Access
 from kube.client import KubeClient
@@ -90,21 +90,13 @@ async def _access(arguments: argparse.Namespace) -> Access:
     """Return the way to the agents: the address of one, or the API server."""
     if arguments.url is None and arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    if arguments.url is None:
-        return await cluster_access(arguments)
-    try:
-        return AgentAddress(arguments.url)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return await cluster_access(arguments) if arguments.url is None else AgentAddress(arguments.url)
 
 
 async def _print_once(
     arguments: argparse.Namespace, rounds: Rounds, fleet: Fleet, arrangement: Arrangement
 ) -> int:
-    try:
-        await rounds.once()
-    except ListFailed as error:
-        raise UsageError(str(error)) from None
+    await rounds.once()
     failures = [agent.failure for agent in fleet.agents.values() if agent.failure]
     if arguments.url and failures:
         host = arguments.url.rpartition("//")[2].partition("/")[0]
