@@ -89,7 +89,7 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     haystack: str  # lower-case text that the filter searches
     rank: float  # sort key of the default order: the tier, then the time over or the use of the share
     by_pod: str  # sort key: namespace and pod, as one string; tuples of strings sort ten times slower
-    cells: dict[str, str]  # the text in each column of the table, by the column's name
+    cells: dict[str, str]  # the text in each column; plain str only, so that no garbage collection visits it
     api_pod: ApiPod  # the pod as the agent reported it
 
     @property
@@ -206,7 +206,7 @@ def _pod_rows(
             state_text = shorten(state_text, LONGEST_LINE)
         elif state is PodState.WITHIN:
             is_above = ratio is not None and ratio > 1
-            within = "in order" if amount is None else _idle_text(holding) or state
+            within = "in order" if amount is None else _idle_text(holding) or state.value
             state_text = risk.text or ("within slack" if is_above else within)
         else:
             reason = _not_judged(pod, uuid, holding, gpu)

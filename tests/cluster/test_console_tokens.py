@@ -384,7 +384,7 @@ async def test_a_token_of_an_account_that_was_replaced_is_replaced_after_a_minut
 ) -> None:
     async with guarded(plane, admin, platform, 1) as console:
         console.pods.pop()
-        token = await console.cluster.agents._tokens.token()
+        token = await console.agents._tokens.token()
         assert token
         await replace_account(admin)
         for _ in range(3):
