@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,20 +15,19 @@ if TYPE_CHECKING:
     from kube.access import Access
     from kube.kubeconfig import KubeConfig
 
-DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
-_HOME_KUBECONFIG: Final = Path("~/.kube/config")
+FOR_AGENTS: Final = "create one with kubectl create token --audience kaishare-agent"
+_MOST_TOKEN: Final = 1 << 16  # characters that are read; tokens of service accounts have about 1000
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
     """Add the options `--kubeconfig` and `--context`."""
-    add_kubeconfig(command, default=DEFAULT_KUBECONFIG)
+    add_kubeconfig(command, default="$KUBECONFIG, else ~/.kube/config")
 
 
 async def cluster_access(arguments: argparse.Namespace) -> "KubeConfig":
-    """Return the access by `--kubeconfig` and `--context`; a pod's service account is never used.
+    """Return the access by `--kubeconfig` and `--context`, or raise AccessError.
 
-    Raises:
-        AccessError: the kubeconfig cannot be read, or its login fails.
+    A pod's service account is never used.
     """
     from kube.kubeconfig import KubeConfig  # noqa: PLC0415 - explain with files loads no client
 
@@ -37,11 +37,11 @@ async def cluster_access(arguments: argparse.Namespace) -> "KubeConfig":
 async def pod_or_cluster_access(arguments: argparse.Namespace) -> "Access":
     """Return the access of `doctor`, which `helm test` runs in a pod: as kubectl, without a kubeconfig there.
 
-    Raises:
-        AccessError: the kubeconfig cannot be read, or its login fails.
+    Raises AccessError.
     """
     is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
-    if is_in_pod and arguments.kubeconfig is None and arguments.context is None and not _has_kubeconfig():
+    is_chosen = arguments.kubeconfig is not None or arguments.context is not None
+    if is_in_pod and not is_chosen and not _has_kubeconfig():
         from kube.access import InCluster  # noqa: PLC0415 - as above
 
         return InCluster()
@@ -49,7 +49,13 @@ async def pod_or_cluster_access(arguments: argparse.Namespace) -> "Access":
 
 
 def _has_kubeconfig() -> bool:
-    return _HOME_KUBECONFIG.expanduser().exists()
+    return Path("~/.kube/config").expanduser().exists()
+
+
+def add_output(command: argparse.ArgumentParser, *formats: str, note: str = "") -> None:
+    """Add the option `--output`; the first format is the default, and the note is a part of the help."""
+    text = f"output format{note} (default %(default)s)"
+    command.add_argument("-o", "--output", choices=formats, default=formats[0], help=text)
 
 
 def add_running_default_mode(command: argparse.ArgumentParser) -> None:
@@ -67,31 +73,15 @@ def default_kubeconfig() -> str:
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
-_MOST_TOKEN: Final = 1 << 16
-"""Characters that are read; tokens of service accounts have about 1000."""
-
-
-FOR_AGENTS: Final = "create one with kubectl create token --audience kaishare-agent"
-"""Advice for a file without a token of the agents' audience."""
-
-
 def read_token(file: str, advice: str = FOR_AGENTS) -> str:
-    """Read a token from a file, or from standard input if the file is `-`.
+    """Read a token from a file, or from standard input if the file is `-`, or raise UsageError.
 
-    Args:
-        file: name of the file, or `-`.
-        advice: the end of the message about a file without a token.
-
-    Raises:
-        UsageError: the file cannot be read, or contains no token.
+    `advice` is the end of the message about a file without a token.
     """
     name = "standard input" if file == "-" else file
     try:
-        if file == "-":
-            text = sys.stdin.read(_MOST_TOKEN)
-        else:
-            with Path(file).open(encoding="ascii") as stream:
-                text = stream.read(_MOST_TOKEN)
+        with nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="ascii") as stream:
+            text = stream.read(_MOST_TOKEN)
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -9,39 +9,35 @@ import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from service.command import Parser, UsageError, run_chosen, run_command, write_output
 
-
-class _Command(NamedTuple):
-    module: str
-    """Has `add_arguments` and `run`. It is imported for its own command only: all of them take a second."""
-    help: str
-
-
+# Module and help of each command. A module has `add_arguments` and `run`; it is imported for its own command
+# only, since all of them take a second.
 _COMMANDS: Final = {
-    "explain": _Command(
+    "explain": (
         "console.explain.command",
         "show what the webhook would do to the pods of manifests, or of a cluster's workloads",
     ),
-    "why": _Command("console.why.command", "say why a pod does not start, or what is wrong with it"),
-    "doctor": _Command("console.doctor.command", "check webhook, policies, KAI and agents for problems"),
-    "policies": _Command("console.policies", "list the policies of managed namespaces"),
-    "top": _Command("console.top.command", "show the agents of the cluster in one interactive view"),
-    "ui": _Command("console.ui.command", "serve the agents' page over all nodes on a port of this machine"),
-    "advise": _Command(
+    "why": ("console.why.command", "say why a pod does not start, or what is wrong with it"),
+    "doctor": ("console.doctor.command", "check webhook, policies, KAI and agents for problems"),
+    "policies": ("console.policies", "list the policies of managed namespaces"),
+    "top": ("console.top.command", "show the agents of the cluster in one interactive view"),
+    "ui": ("console.ui.command", "serve the agents' page over all nodes on a port of this machine"),
+    "advise": (
         "console.usage.advise",
         "suggest the share that each size or workload should have, from what it used",
     ),
-    "report": _Command(
-        "console.usage.report", "show GPU-hours by team: promised, used, idle, and saved by sharing"
+    "report": (
+        "console.usage.report",
+        "show GPU-hours by team: promised, used, idle, and saved by sharing",
     ),
-    "render": _Command(
+    "render": (
         "console.render.policy_manifests",
         "print the policy as admission policies, which the API server evaluates without a webhook",
     ),
-    "completion": _Command("console.completion", "print a completion script for a shell"),
+    "completion": ("console.completion", "print a completion script for a shell"),
 }
 _PLUGIN: Final = "kubectl-kaishare"
 
@@ -80,12 +76,7 @@ def _one_line_errors() -> tuple[type[Exception], ...]:
 
 
 def parser(name: str = "kaishare", chosen: Collection[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
-    """Build the parser of the command line.
-
-    Args:
-        name: the program's name in its messages.
-        chosen: the commands that get their options.
-    """
+    """Build the parser of the command line; the chosen commands get their options."""
     program = Parser(
         prog=name,
         description="Shows how a cluster shares its GPUs. Reads the cluster with the rights of your"
@@ -93,10 +84,10 @@ def parser(name: str = "kaishare", chosen: Collection[str] = tuple(_COMMANDS)) -
     )
     program.add_argument("--version", action=_Version, nargs=0, help="print name and release, and exit")
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for word, command in _COMMANDS.items():
-        options = commands.add_parser(word, help=command.help)
+    for word, (module_name, text) in _COMMANDS.items():
+        options = commands.add_parser(word, help=text)
         if word in chosen:
-            module = import_module(command.module)
+            module = import_module(module_name)
             module.add_arguments(options)
             options.set_defaults(run=module.run, program=name)
     return program

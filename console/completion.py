@@ -7,8 +7,7 @@ from typing import Final
 
 from service.command import UsageError, write_output
 
-_FILES: Final = re.compile(r"FILE|DIR")
-"""Metavars of options that take a path."""
+_FILES: Final = re.compile(r"FILE|DIR")  # metavars of options that take a path
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -25,21 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_completion(program: argparse.ArgumentParser, shell: str) -> int:
-    """Print a completion script, which shtab makes from the parser; return 0.
-
-    Args:
-        program: the parser, whose options with the metavar FILE or DIR complete file names.
-        shell: one of bash, zsh, tcsh.
-
-    Raises:
-        UsageError: shtab is not installed, or standard output cannot be written.
-    """
+    """Print a completion script, which shtab makes from the parser; return 0, or raise UsageError."""
     try:
         import shtab  # noqa: PLC0415 - images do without it
     except ModuleNotFoundError as error:
         raise UsageError(f"completion needs the Python package {error.name}") from None
     for action in _every_action(program):
-        if _takes_path(action):
+        if isinstance(action.metavar, str) and _FILES.search(action.metavar):
             action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab's own way to mark an option
     write_output(shtab.complete(program, shell) + "\n")
     return 0
@@ -52,7 +43,3 @@ def _every_action(program: argparse.ArgumentParser) -> Iterator[argparse.Action]
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():
                 yield from _every_action(command)
-
-
-def _takes_path(action: argparse.Action) -> bool:
-    return isinstance(action.metavar, str) and _FILES.search(action.metavar) is not None

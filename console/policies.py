@@ -5,28 +5,23 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import yaml
 
-from console.caller import add_cluster_options, add_running_default_mode, cluster_access
+from console.caller import add_cluster_options, add_output, add_running_default_mode, cluster_access
 from console.cluster.facts import FactReader
 from console.cluster.webhook import (
-    MUTATING,
     VIEW_IS_ENOUGH,
-    RunningSettings,
     does_not_exist,
     fetch_namespaces,
     may_not_get,
     may_not_list,
-    read_running_settings,
-    webhook_namespace,
+    read_scope,
 )
 from console.text_table import GAP, column_widths, table_lines
 from kai import keys
-from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kube.answers import ApiError
 from kube.client import KubeClient
 from kube.kinds import PODS, Pod
@@ -45,68 +40,32 @@ from webhook.namespaces.file_policies import PoliciesError
 from webhook.namespaces.policy_source import MANAGED
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, policy_json
-from webhook.registration.configuration_objects import WebhookConfiguration
-from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _LIST_SECONDS: Final = 120.0
 _INSTEAD: Final = "policies -n NAMESPACE shows one namespace with your rights"
 
 
-@dataclass(frozen=True, slots=True)
-class PodCounts:
+class PodCounts(NamedTuple):
     """The pods of one namespace that have not ended: those with the policy's scheduler, and the others."""
 
     in_kai: int
     others: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRow:
+class PolicyRow(NamedTuple):
     """One managed namespace. Its policy has no effect if the webhook's configuration excludes it."""
 
     policy: NamespacePolicy
     is_excluded: bool
-    pods: PodCounts | None
-    """None if the pods could not be listed."""
+    pods: PodCounts | None  # None if the pods could not be listed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyTable:
+class PolicyTable(NamedTuple):
     """The managed namespaces, sorted by name, and what could not be read, one line each."""
 
     rows: tuple[PolicyRow, ...]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookScope:
-    """The namespaces whose labels change pods, by the settings of the running webhook."""
-
-    default_mode: Mode = Mode.DEFAULT
-    excluded: Collection[str] = EXCLUDED_NAMESPACES
-    reads_labels: bool = True
-    """Whether the policies are the labels of the namespaces, and not files."""
-    notes: tuple[str, ...] = ()
-    """What could not be read, one line each."""
-
-
-async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> WebhookScope:
-    """Read which namespaces the webhook serves; what cannot be read has its default, and a note.
-
-    `default_mode` is the webhook's --default-mode; None reads it from the cluster.
-    """
-    reader = FactReader(client)
-    webhooks = await reader.get(MUTATING, CONFIGURATION_NAME)
-    configuration = webhooks.value
-    running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
-    source = running.published or running.deployed
-    return WebhookScope(
-        default_mode=running.rules.default_mode,
-        excluded=_excluded(running, configuration),
-        reads_labels=source is None or source.policies != "files",
-        notes=() if webhooks.is_missing else tuple(_notes(running, configuration)),
-    )
 
 
 async def read_policies(
@@ -114,9 +73,8 @@ async def read_policies(
 ) -> PolicyTable:
     """Read the policies of all managed namespaces, or of one; `default_mode` as in `read_scope`.
 
-    Raises:
-        PoliciesError: the caller may not read the namespaces, or the one does not exist.
-        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
+    Raises PoliciesError if the caller may not read the namespaces or the one does not exist; and ApiError,
+    Unreachable, AccessError.
     """
     scope = await read_scope(client, default_mode)
     labelled = sorted((await _namespaces(client, namespace)).items())
@@ -137,11 +95,14 @@ async def read_policies(
         reader = FactReader(client, seconds=_LIST_SECONDS)
         pods = await reader.list(PODS, namespace or "", query=_RUNNING, decode=count)
         notes += [] if pods.is_known else [f"pods were not counted: {pods.line}"]
-    rows = []
-    for name, policy in policies.items():
-        counts = PodCounts(in_kai[name], others[name]) if pods and pods.is_known else None
-        rows.append(PolicyRow(policy=policy, is_excluded=name in scope.excluded, pods=counts))
-    return PolicyTable(rows=tuple(rows), notes=tuple(notes))
+    is_counted = pods is not None and pods.is_known
+    rows = (
+        PolicyRow(
+            policy, name in scope.excluded, PodCounts(in_kai[name], others[name]) if is_counted else None
+        )
+        for name, policy in policies.items()
+    )
+    return PolicyTable(tuple(rows), tuple(notes))
 
 
 async def _namespaces(client: KubeClient, namespace: str | None) -> Mapping[str, PolicyMetadata]:
@@ -149,40 +110,25 @@ async def _namespaces(client: KubeClient, namespace: str | None) -> Mapping[str,
     try:
         return await fetch_namespaces(client, namespace, MANAGED)
     except ApiError as error:
-        if error.is_forbidden and namespace is None:
-            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-        if error.is_forbidden and namespace:
-            raise PoliciesError(f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}") from None
+        if error.is_forbidden:
+            refusal = (
+                f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}" if namespace else may_not_list(error, _INSTEAD)
+            )
+            raise PoliciesError(refusal) from None
         if error.is_not_found and namespace:
             raise PoliciesError(does_not_exist(namespace)) from None
         raise
-
-
-def _excluded(running: RunningSettings, configuration: WebhookConfiguration | None) -> Collection[str]:
-    """Return the excluded namespaces; the defaults if none could be read."""
-    known = [running.rules.excluded_namespaces] if running.knows("excluded_namespaces") else []
-    hooks = configuration.hooks if configuration else ()
-    known += [hook.namespace_selector.excluded_namespaces for hook in hooks if hook.name == MUTATE]
-    return frozenset[str]().union(*known) if known else EXCLUDED_NAMESPACES
-
-
-def _notes(running: RunningSettings, configuration: WebhookConfiguration | None) -> Iterator[str]:
-    """Yield a sentence for each setting of the webhook that is not known."""
-    if configuration is None and not running.knows("excluded_namespaces"):
-        yield f"the excluded namespaces are not known: {one_line(running.unpublished)}"
-    if not running.knows("default_mode"):
-        yield "the webhook's default mode is not known; give --default-mode (assumed: default)"
 
 
 _NONE: Final = "-"
 _LONGEST_CELL: Final = 2000  # characters; sixteen sizes have at most 1000
 _RED, _RESET = "\033[31m", "\033[0m"
 _INDENT: Final = "  "
+# Heading and smallest width (0: cells are not shortened) of the values in the table.
 _COLUMNS: Final = {
     "namespace": ("NAMESPACE", 9), "queue": ("QUEUE", 6), "mode": ("MODE", 0), "share": ("SHARE", 0),
     "sizes": ("SIZES", 5), "caps": ("CAPS", 0), "pods in KAI": ("IN-KAI", 0), "problems": ("PROBLEMS", 0),
 }  # fmt: skip
-"""Heading and smallest width (0: cells are not shortened) of the values in the table."""
 
 
 def _share(share: PolicyShare | None) -> str:
@@ -243,8 +189,7 @@ def as_table(
     if not table.rows:
         yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", columns)
         return
-    cells = [_cells(row) for row in table.rows]
-    sizes = [_sizes(row.policy) for row in table.rows]
+    cells, sizes = [_cells(row) for row in table.rows], [_sizes(row.policy) for row in table.rows]
     rows = [[heading for heading, _ in _COLUMNS.values()]]
     for each, of_row in zip(cells, sizes, strict=True):
         rows.append([(each | {"sizes": ",".join(of_row) or _NONE})[name] for name in _COLUMNS])
@@ -281,15 +226,12 @@ def _problem_lines(
 
 def as_json(table: PolicyTable) -> str:
     """Format the policies as a JSON array in ASCII, as the webhook's `/policies`; unknown values are null."""
-    documents = [
-        {
-            **policy_json(row.policy),
-            **({"state": "excluded"} if row.is_excluded else {}),
-            "moreProblems": row.policy.more_problems,
-            "pods": {"inKai": row.pods.in_kai, "notInKai": row.pods.others} if row.pods else None,
-        }
-        for row in table.rows
-    ]
+    documents = []
+    for row in table.rows:
+        pods = {"inKai": row.pods.in_kai, "notInKai": row.pods.others} if row.pods else None
+        state = {"state": "excluded"} if row.is_excluded else {}
+        more = {"moreProblems": row.policy.more_problems, "pods": pods}
+        documents.append({**policy_json(row.policy), **state, **more})
     return json.dumps(documents, indent=2) + "\n"
 
 
@@ -303,13 +245,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Lists the policy of each managed namespace. Exits with 1 if a policy is invalid."
     add_cluster_options(command)
     add_namespace(command, "show this namespace only (default: all managed namespaces)")
-    command.add_argument(
-        "-o",
-        "--output",
-        choices=("table", "wide", "json", "yaml"),
-        default="table",
-        help="output format; wide has every value, one below the other (default %(default)s)",
-    )
+    add_output(command, "table", "wide", "json", "yaml", note="; wide has every value, one below the other")
     add_running_default_mode(command)
 
 
@@ -317,10 +253,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the policies; return 1 if one is invalid, else 0. Raises as `read_policies`."""
     discard_library_logs()
     table = asyncio.run(_read(arguments))
-    if arguments.output == "json":
-        write_output(as_json(table))
-    elif arguments.output == "yaml":
-        write_output(as_yaml(table))
+    if arguments.output in ("json", "yaml"):
+        write_output(as_json(table) if arguments.output == "json" else as_yaml(table))
     elif arguments.namespace is not None and not table.rows:
         sentence = f"Namespace {arguments.namespace} is not managed: no label {keys.QUEUE_LABEL}."
         write_lines(fold(sentence, columns_of(sys.stdout)))

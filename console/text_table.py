@@ -5,8 +5,7 @@ from typing import Final
 
 from service.text import shorten_middle, width
 
-GAP: Final = "  "
-"""Blanks between two columns."""
+GAP: Final = "  "  # blanks between two columns
 
 
 def natural_widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -15,14 +14,10 @@ def natural_widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def column_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Sequence[int]) -> list[int] | None:
-    """Return the widths of the columns of a table; None if it does not fit.
+    """Return the widths of a table in lines of at most so many columns; None if it does not fit.
 
-    The widest of the shrinkable columns give way first.
-
-    Args:
-        rows: cells; the first row has the headings.
-        columns: largest width of a line.
-        shrinkable: smallest width of each column; 0 for a column whose cells are not shortened.
+    The widest of the shrinkable columns give way first. `shrinkable` has the smallest width of each column; 0
+    for a column whose cells are not shortened.
     """
     widths = natural_widths(rows)
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - columns

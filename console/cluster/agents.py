@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from console.cluster.token_request import ServiceAccountTokens, TokenUnavailable
+from console.cluster.token_request import NoAnswer, ServiceAccountTokens, TokenUnavailable
 from gpuagent.api_types import (
     HISTORY_PATH,
     SHARES_PATH,
@@ -35,7 +35,7 @@ from kube.access import Headers, Route
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import PODS, Container, Pod
-from service.command import namespace_name, read_by
+from service.command import UsageError, namespace_name, read_by
 from service.http.authentication import OWN_HEADER
 from service.names import is_dns_subdomain
 from service.text import MALFORMED, one_line, quoted
@@ -99,20 +99,15 @@ class AgentPod:
     name: str
     namespace: str = ""
     uid: str = ""
-    node: str = ""
-    """Empty before the pod is bound to a node, and for an agent at an address."""
+    node: str = ""  # empty before the pod is bound to a node, and for an agent at an address
     port: int = _PORT
-    has_tls: bool = False
-    """Whether the port has TLS, by the scheme of the kubelet's probes in the pod's spec."""
-    version: str = ""
-    """The chart's appVersion from the pod's label; empty if absent."""
+    has_tls: bool = False  # whether the port has TLS, by the scheme of the kubelet's probes in the pod's spec
+    version: str = ""  # the chart's appVersion from the pod's label; empty if absent
     created_at: datetime | None = None
     is_ready: bool = True
-    trouble: str = ""
-    """Why the pod is not ready, in the scheduler's or the kubelet's words; empty for a ready pod."""
+    trouble: str = ""  # why it is not ready, in the scheduler's or the kubelet's words; empty if it is
     restarts: int = 0
-    is_running: bool = True
-    """Whether its phase is Running, so that it may answer although it is not ready."""
+    is_running: bool = True  # whether its phase is Running, so that it may answer although it is not ready
     is_terminating: bool = False
 
 
@@ -122,10 +117,8 @@ class Received:
 
     answer: AgentResponse
     body: bytes
-    at: float
-    """Seconds, on the caller's clock."""
-    age: float | None
-    """Seconds from the last successful sample to the response, on the agent's clock; None without one."""
+    at: float  # seconds, on the caller's clock
+    age: float | None  # of the last good sample at the response, on the agent's clock; None without one
 
     def age_at(self, now: float) -> float | None:
         """Return the age of the figures at a later time."""
@@ -142,8 +135,7 @@ class AgentReading:
     missing_right: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentReadiness:
+class AgentReadiness(NamedTuple):
     """Whether an agent is ready by its `/readyz`, None if the request failed, and why not, in lines."""
 
     pod: AgentPod
@@ -151,16 +143,12 @@ class AgentReadiness:
     reasons: tuple[str, ...]
 
 
-class _Failed(Exception):
-    """A request to an agent failed; the message is one line without a token."""
-
-    def __init__(self, message: str, *, missing_right: str = "") -> None:
-        super().__init__(message)
-        self.missing_right = missing_right
+class _Failed(NoAnswer):
+    """A request to an agent failed."""
 
 
 class Agents:
-    """Reads the agents of one cluster through the API server's proxy for pods."""
+    """Reads the agents of one cluster through the API server's proxy for pods. `clock` is monotonic."""
 
     def __init__(
         self,
@@ -171,16 +159,14 @@ class Agents:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Set the client for the API server, and clocks: monotonic seconds, and Unix time."""
         self.namespace = options.namespace
         self._client, self._account = client, options.account
         self._tokens = ServiceAccountTokens(
             client, namespace=options.namespace, account=options.account, audience=AGENT_AUDIENCE, clock=clock
         )
+        # UIDs of the pods that have asked for authentication; no other pod receives a token.
         self._requires_token: set[str] = set()
-        """UIDs of the pods that have asked for authentication; no other pod receives a token."""
-        self._seconds = seconds
-        self._clock, self._wall_clock = clock, wall_clock
+        self._seconds, self._clock, self._wall_clock = seconds, clock, wall_clock
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def list(self, node: str = "") -> list[AgentPod]:
@@ -288,10 +274,9 @@ class Agents:
 
 
 class AgentAtUrl(Agents):
-    """Reads one agent at its address, without the API server."""
+    """Reads one agent without the API server, by a client with the URL's `AgentAddress`."""
 
     def __init__(self, client: KubeClient, url: str, token: str = "", **options: Any) -> None:
-        """Set the agent: a client with the URL's `AgentAddress`, and a token where the agent asks for one."""
         super().__init__(client, **options)
         self._url, self._token = url, token
 
@@ -312,7 +297,7 @@ class AgentAddress:
     route = Route()
 
     def __init__(self, url: str) -> None:
-        """Read a URL; its path is the prefix of a reverse proxy. Raise ValueError if it is no address."""
+        """Read a URL; its path is the prefix of a reverse proxy. Raise UsageError if it is no address."""
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
@@ -321,7 +306,7 @@ class AgentAddress:
         is_plain = url.isascii() and url.isprintable() and " " not in url
         if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not is_plain:
             problem = f'"{one_line(url)[:80]}" is not an agent\'s address'
-            raise ValueError(f"{problem}; allowed: such as http://127.0.0.1:9445")
+            raise UsageError(f"{problem}; allowed: such as http://127.0.0.1:9445")
         authority = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
         self.server = f"{parts.scheme}://{authority}{parts.path.rstrip('/').removesuffix(SHARES_PATH)}"
         self._host = host

@@ -9,12 +9,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from console.cluster.served_kinds import ServedKind, discover_groups
-from kube.answers import REQUEST_ERRORS, ApiError
+import msgspec
+from msgspec import Struct
+
+from kube.answers import REQUEST_ERRORS, ApiError, decode_answer
 from kube.client import KubeClient, RequestLimitReached
 from kube.kinds import Kind
+from kube.metadata import resource_path
 from service.json_depth import shallow_object
 from service.names import is_dns_subdomain
 from service.text import MALFORMED, counted, listed, one_line
@@ -22,40 +25,53 @@ from service.units import size
 
 T = TypeVar("T")
 
-MOST_OBJECTS: Final = 20_000
-"""Maximum number of objects kept of one list: 40 MB for PodGroups of about 2 kB each."""
-
-MOST_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of the kept objects of one list as JSON. A tenant's pod may have 1.5 MB."""
-
+MOST_OBJECTS: Final = 20_000  # kept of one list: 40 MB for PodGroups of about 2 kB each
+MOST_BYTES: Final = 64 * 1024 * 1024  # of the kept objects of one list as JSON; a pod may have 1.5 MB
 _READ_ERRORS: Final = (*REQUEST_ERRORS, TimeoutError, *MALFORMED)
+# Asks for all groups in one answer (aggregated discovery, stable since Kubernetes 1.30).
+_DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+
+
+class _Resource(Struct, rename="camel"):
+    resource: str = ""
+    scope: str = ""
+    response_kind: dict[str, str] | None = None
+
+
+class _Version(Struct):
+    version: str = ""
+    resources: list[_Resource] = []
+
+
+class _Group(Struct):
+    metadata: dict[str, Any] = {}
+    versions: list[_Version] = []
+
+
+class _Groups(Struct):
+    items: list[_Group]
+
+
+_groups = msgspec.json.Decoder(_Groups)
 
 
 class Why(StrEnum):
     """Why something is unknown."""
 
-    NOT_READ = "not-read"
-    """It was not requested, or no request was left for it."""
-    FORBIDDEN = "forbidden"
-    """The caller may not read it."""
-    UNSERVED = "unserved"
-    """The API server does not serve the kind: KAI is not installed, or runs on the host of a vCluster."""
-    FAILED = "failed"
-    """The request failed."""
-    PARTIAL = "partial"
-    """Only a part of the list was read: it exceeds a limit, or an object of it cannot be decoded."""
+    NOT_READ = "not-read"  # it was not requested, or no request was left for it
+    FORBIDDEN = "forbidden"  # the caller may not read it
+    UNSERVED = "unserved"  # by this API server: KAI is not installed, or runs on the host of a vCluster
+    FAILED = "failed"  # the request failed
+    PARTIAL = "partial"  # the list exceeds a limit, or an object of it cannot be decoded
 
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T]):
     """A value as read, or why it is unknown. A known None is an object that does not exist."""
 
-    value: T | None = None
-    """The value; of a list that was read in part, that part."""
-    why: Why | None = None
-    """Why the value is unknown; None if it is known."""
-    line: str = ""
-    """Why the value is unknown, in one line; empty if it is known or was not requested."""
+    value: T | None = None  # the value; of a list that was read in part, that part
+    why: Why | None = None  # why the value is unknown; None if it is known
+    line: str = ""  # why the value is unknown, in one line; empty if it is known or was not requested
 
     @property
     def is_known(self) -> bool:
@@ -76,8 +92,7 @@ class Fact(Generic[T]):
 NOT_READ: Final[Fact[Any]] = Fact(why=Why.NOT_READ)
 MISSING: Final[Fact[Any]] = Fact()
 
-Listing = Fact[tuple[T, ...]]
-"""The objects of one kind. Of a list that was read in part, `items` has that part."""
+Listing = Fact[tuple[T, ...]]  # the objects of one kind; of a list read in part, `items` has that part
 
 
 def items(listing: Fact[tuple[T, ...]]) -> tuple[T, ...]:
@@ -90,35 +105,79 @@ def is_read(listing: Fact[tuple[T, ...]]) -> bool:
     return listing.value is not None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MissingRight:
+class MissingRight(NamedTuple):
     """Objects that the caller may not read."""
 
-    objects: str
-    """The objects in a few words, such as `Queue team-a` or `pods in kaishare`."""
-    right: str
-    """The right that is missing, as in RBAC messages: `list pods in kaishare`."""
+    objects: str  # the objects in a few words, such as `Queue team-a` or `pods in kaishare`
+    right: str  # the right that is missing, as in RBAC messages: `list pods in kaishare`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedKind:
+    """A kind that the API server serves in one version of its group."""
+
+    group: str  # API group; empty for the core group
+    version: str
+    kind: str
+    resource: str  # name in paths, such as `deployments`
+    is_namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        """The field apiVersion of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def path(self) -> str:
+        """The path of the list of all its objects."""
+        return resource_path(self.group, self.version, self.resource)
+
+    def path_in(self, namespace: str) -> str:
+        """Return the path of the list of its objects in a namespace."""
+        return resource_path(self.group, self.version, self.resource, namespace)
+
+    @property
+    def name(self) -> str:
+        """The resource with its group, as in `kubectl get`: `deployments.apps`."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+
+async def discover_groups(client: KubeClient) -> list[ServedKind]:
+    """Ask the API server for the kinds of all groups but the core group, preferred versions first.
+
+    Every authenticated account may ask. Raises as `KubeClient.request`; an API server without aggregated
+    discovery counts as unreachable.
+    """
+    answer = await client.get("/apis", accept=_DISCOVERY)
+    return [
+        ServedKind(
+            group=str(group.metadata.get("name", "")),
+            version=version.version,
+            kind=resource.response_kind.get("kind", ""),
+            resource=resource.resource,
+            is_namespaced=resource.scope == "Namespaced",
+        )
+        for group in decode_answer(_groups, answer, "GET /apis", expected="aggregated discovery").items
+        for version in group.versions
+        for resource in version.resources
+        if resource.response_kind is not None
+    ]
 
 
 class FactReader:
-    """Reads objects with the caller's rights and within a budget, and records each failure once."""
+    """Reads objects with the caller's rights, each within `seconds`, and records each failure once.
+
+    It sends at most `most_requests` HTTP requests; None for no limit.
+    """
 
     def __init__(
         self, client: KubeClient, *, most_requests: int | None = None, seconds: float = 20.0
     ) -> None:
-        """Set the API server.
-
-        Args:
-            client: for the API server, with the caller's rights.
-            most_requests: maximum number of HTTP requests; None for no limit.
-            seconds: time limit of one read.
-        """
         self._most = most_requests
         self.client = client if most_requests is None else client.limited(most_requests)
         self._seconds = seconds
         self._missing: dict[MissingRight, None] = {}
-        self._failures: dict[str, None] = {}
-        self._omitted: dict[str, None] = {}
+        self._failures, self._omitted = dict[str, None](), dict[str, None]()
         self._served: Fact[tuple[ServedKind, ...]] | None = None
 
     @property
@@ -155,11 +214,7 @@ class FactReader:
     ) -> Fact[T]:
         """Get one object. A name that no object can have is missing: tenants write such names.
 
-        Args:
-            kind: its kind.
-            name: its name.
-            namespace: its namespace; empty for a kind without namespaces.
-            decode: decodes its JSON, instead of the kind's decoder; may raise msgspec's errors.
+        `decode` takes the place of the kind's decoder; it may raise msgspec's errors.
         """
         if not is_dns_subdomain(name):
             return MISSING
@@ -169,7 +224,7 @@ class FactReader:
                 body = await self.client.get(kind.path(namespace, name))
             return Fact((decode or kind.decode)(shallow_object(body)))
         except _READ_ERRORS as error:
-            return self._unknown(error, what, f"get {kind.full_resource}{_place(namespace)}")
+            return self.record(error, what, f"get {kind.full_resource}{_place(namespace)}")
 
     async def list(
         self,
@@ -184,15 +239,9 @@ class FactReader:
     ) -> Fact[tuple[T, ...]]:
         """List objects, in one namespace or in all.
 
-        Args:
-            kind: their kind.
-            namespace: their namespace; empty for all, and for a kind without namespaces.
-            query: query parameters, such as `labelSelector`.
-            decode: decodes an object's JSON, instead of the kind's decoder; returns None to omit the object;
-                may raise msgspec's errors.
-            accept: media type.
-            what: the objects in a few words; by default the resource and the namespace.
-            keeps_little: whether `decode` keeps little of each object, so that its size is no limit.
+        `decode` takes the place of the kind's decoder; it may raise msgspec's errors, and returns None to
+        omit the object. With `keeps_little` it keeps little of each object, so that its size is no limit.
+        `what` are the objects in a few words; by default the resource and the namespace.
         """
         what = what or f"{kind.resource}{_place(namespace)}"
         read = decode or kind.decode
@@ -212,20 +261,18 @@ class FactReader:
                         continue
                     if item is None:
                         continue
-                    kept_bytes += len(document)
-                    is_large = kept_bytes > MOST_BYTES and not keeps_little
-                    if is_large or len(kept) == MOST_OBJECTS:
-                        is_cut = True
+                    kept_bytes += 0 if keeps_little else len(document)
+                    is_cut = kept_bytes > MOST_BYTES or len(kept) == MOST_OBJECTS
+                    if is_cut:
                         break
                     kept.append(item)
         except _READ_ERRORS as error:
-            return self._unknown(error, what, f"list {kind.full_resource}{_place(namespace)}", is_list=True)
+            return self.record(error, what, f"list {kind.full_resource}{_place(namespace)}", is_list=True)
         if not is_cut and not unreadable:
             return Fact(tuple(kept))
+        line = f"{counted(unreadable, 'object')} of {what} cannot be decoded"
         if is_cut:
             line = f"{what} not read whole: more than {MOST_OBJECTS} objects or {size(MOST_BYTES)}"
-        else:
-            line = f"{counted(unreadable, 'object')} of {what} cannot be decoded"
         self.note(line)
         return Fact(tuple(kept), Why.PARTIAL, line)
 
@@ -235,21 +282,14 @@ class FactReader:
             try:
                 self._served = Fact(tuple(await discover_groups(self.client)))
             except _READ_ERRORS as error:
-                self._served = self._unknown(error, "the kinds that the API server serves", "get /apis")
+                self._served = self.record(error, "the kinds that the API server serves", "get /apis")
         return self._served
 
-    def record(self, error: BaseException, what: str, right: str) -> Fact[Any]:
-        """Record why the objects of another request with `client` were not read; return it as a fact.
+    def record(self, error: BaseException, what: str, right: str, *, is_list: bool = False) -> Fact[Any]:
+        """Record why the objects of a request were not read; return it as a fact.
 
-        Args:
-            error: the error of the request.
-            what: the objects in a few words.
-            right: the right that the request needs, as in RBAC messages.
+        `what` are the objects in a few words, `right` is what the request needs, as in RBAC messages.
         """
-        return self._unknown(error, what, right)
-
-    def _unknown(self, error: BaseException, what: str, right: str, *, is_list: bool = False) -> Fact[Any]:
-        """Record why objects were not read, and return it as a fact."""
         match error:
             case RequestLimitReached():
                 self._omitted[what] = None

@@ -17,20 +17,13 @@ from kube.client import KubeClient
 from service.http.authentication import is_token
 from service.text import MALFORMED
 
-TOKEN_SECONDS: Final = 600
-"""Requested lifetime of a token: the shortest one that API servers accept (TokenRequestSpec, Kubernetes)."""
-
-REQUEST_SECONDS: Final = 5.0
-"""Time limit of one TokenRequest."""
-
-RETRY_SECONDS: Final = 10.0
-"""Shortest time between two requests after a failure, and between two renewals."""
-
+TOKEN_SECONDS: Final = 600  # requested lifetime: the shortest one that API servers accept (TokenRequestSpec)
+REQUEST_SECONDS: Final = 5.0  # time limit of one TokenRequest
+RETRY_SECONDS: Final = 10.0  # shortest time between two requests after a failure, and between two renewals
 REPLACE_SECONDS: Final = 60.0
 """Age from which a token that a server refuses is replaced: a server that refuses each token must not cause
 more requests than one in this time."""
 
-_API_VERSION: Final = "authentication.k8s.io/v1"
 _KIND: Final = "TokenRequest"
 
 
@@ -47,13 +40,16 @@ class _TokenRequest(Struct):
 _token_request = msgspec.json.Decoder(_TokenRequest)
 
 
-class TokenUnavailable(Exception):
-    """The API server issued no token; the message is one line without a token."""
+class NoAnswer(Exception):
+    """No answer, or a refusal; the message is one line without a token."""
 
     def __init__(self, message: str, *, missing_right: str = "") -> None:
         super().__init__(message)
-        self.missing_right = missing_right
-        """The right that the caller lacks; empty if the cause is another one."""
+        self.missing_right = missing_right  # that of the caller; empty if the cause is another one
+
+
+class TokenUnavailable(NoAnswer):
+    """The API server issued no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +63,9 @@ class _Issued:
 class ServiceAccountTokens:
     """Keeps one token of a service account, and renews it after half of its lifetime.
 
-    Concurrent callers wait for one request. A failed request is repeated after `RETRY_SECONDS` or later.
+    Concurrent callers wait for one request, and the first one is sent when a token is needed. A failed
+    request is repeated after `RETRY_SECONDS` or later. `audience` is the only one of the tokens, so that the
+    API server itself does not accept them. `clock` has monotonic seconds.
     """
 
     def __init__(
@@ -79,31 +77,18 @@ class ServiceAccountTokens:
         audience: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the account; no request is sent before the first token is needed.
-
-        Args:
-            client: for the API server, with the rights of the caller.
-            namespace: namespace of the service account.
-            account: name of the service account.
-            audience: the only audience of the tokens, so that the API server itself does not accept them.
-            clock: monotonic seconds.
-        """
-        self._client, self._clock = client, clock
+        self._client, self._clock, self._audience = client, clock, audience
         self._namespace, self._account = namespace, account
-        self._audience = audience
-        self._lock = asyncio.Lock()
-        """Held during a request; concurrent callers wait for its result."""
+        self._lock = asyncio.Lock()  # held during a request; concurrent callers wait for its result
         self._issued: _Issued | None = None
         self._failure: TokenUnavailable | None = None
-        self._retry_at = -float("inf")
-        """Time until which the last failure counts, in monotonic seconds."""
+        self._retry_at = -float("inf")  # monotonic seconds until which the last failure counts
 
     async def token(self) -> str:
         """Return a valid token; raise TokenUnavailable if the API server issues none."""
         async with self._lock:
-            now = self._clock()
             issued = self._issued
-            if issued is not None and now < issued.renew_at:
+            if issued is not None and self._clock() < issued.renew_at:
                 return issued.value
             try:
                 return await self._renewed()
@@ -113,10 +98,9 @@ class ServiceAccountTokens:
                 raise
 
     async def token_after(self, refused: str) -> str:
-        """Return the token to send after a server refused one; the refused one itself if it is recent.
+        """Return the token to send after a server refused one, or raise TokenUnavailable.
 
-        A recent token is not replaced, because the server refuses it for another reason than its age. Raises
-        TokenUnavailable if the API server issues none.
+        A recent token is not replaced, because the server refuses it for another reason than its age.
         """
         async with self._lock:
             issued = self._issued
@@ -142,13 +126,19 @@ class ServiceAccountTokens:
         namespace, account = quote(self._namespace, safe=""), quote(self._account, safe="")
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         spec = {"audiences": [self._audience], "expirationSeconds": TOKEN_SECONDS}
-        body = msgspec.json.encode({"apiVersion": _API_VERSION, "kind": _KIND, "spec": spec})
+        body = msgspec.json.encode({"apiVersion": "authentication.k8s.io/v1", "kind": _KIND, "spec": spec})
         at = self._clock()
         try:
             answer = await self._client.request("POST", path, body=body, seconds=REQUEST_SECONDS)
             made = _token_request.decode(answer)
         except ApiError as error:
-            raise self._unavailable(error) from None
+            message, right = str(error), ""
+            if error.is_forbidden:
+                right = f"create serviceaccounts/token of {self._account} in {self._namespace}"
+                message = f"the caller may not {right}"
+            elif error.is_not_found:
+                message = f"the service account {self._account} does not exist in {self._namespace}"
+            raise TokenUnavailable(message, missing_right=right) from None
         except (Unreachable, AccessError) as error:
             raise TokenUnavailable(str(error)) from None
         except MALFORMED:  # the error's text may quote the answer
@@ -163,15 +153,5 @@ class ServiceAccountTokens:
         """Return the remaining seconds by the API server's clock; this machine's wall clock may be wrong."""
         now = self._client.server_time()
         if expires is None or expires.tzinfo is None or now is None:
-            return float(TOKEN_SECONDS)
-        return min(max((expires - now).total_seconds(), 0.0), float(TOKEN_SECONDS))
-
-    def _unavailable(self, error: ApiError) -> TokenUnavailable:
-        if error.is_forbidden:
-            right = f"create serviceaccounts/token of {self._account} in {self._namespace}"
-            return TokenUnavailable(f"the caller may not {right}", missing_right=right)
-        if error.is_not_found:
-            return TokenUnavailable(
-                f"the service account {self._account} does not exist in {self._namespace}"
-            )
-        return TokenUnavailable(str(error))
+            return TOKEN_SECONDS
+        return min(max((expires - now).total_seconds(), 0.0), TOKEN_SECONDS)

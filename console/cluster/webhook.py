@@ -4,12 +4,13 @@ The webhook publishes its settings in a ConfigMap. The arguments of its Deployme
 is published.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from console.cluster.facts import FactReader, items
 from kai.command_lines import option_value
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
@@ -19,6 +20,7 @@ from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, de
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata
 from webhook.registration.configuration_objects import WebhookConfiguration
+from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.settings.decision_options import (
     DEFAULT_CLASS,
     NAMESPACE,
@@ -29,21 +31,15 @@ from webhook.settings.decision_options import (
 )
 from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
 
-MUTATING: Final = Kind(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
-    WebhookConfiguration,
-)
+_MUTATING: Final = ("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", WebhookConfiguration)
+MUTATING: Final = Kind("admissionregistration.k8s.io", "v1", *_MUTATING)
 VALIDATING: Final = replace(
     MUTATING, resource="validatingwebhookconfigurations", name="ValidatingWebhookConfiguration"
 )
+# Label selector of the webhook's Deployment and pods.
 WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"
-"""Label selector of the webhook's Deployment and pods."""
-
+# An API server answers 403 about a namespace that does not exist, too, unless the caller may get all.
 VIEW_IS_ENOUGH: Final = "if it exists, the role view in that namespace is enough"
-"""An API server answers 403 about a namespace that does not exist, too, unless the caller may get all."""
 
 
 async def fetch_namespaces(
@@ -51,8 +47,7 @@ async def fetch_namespaces(
 ) -> dict[str, PolicyMetadata]:
     """Return the policy's labels and annotations of one namespace, or of all that `params` selects, by name.
 
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
+    Raises ApiError, Unreachable, AccessError.
     """
     try:
         if name is not None:
@@ -82,8 +77,7 @@ def does_not_exist(namespace: str) -> str:
 async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> PublishedSettings:
     """Read the settings that a cluster's webhook decides with, from the ConfigMap in its namespace.
 
-    Raises:
-        SettingsError: they cannot be read; the message is one line that names the ConfigMap and the reason.
+    Raises SettingsError, whose message is one line that names the ConfigMap and the reason.
     """
     place = f"ConfigMap {NAME} in namespace {namespace}"
     try:
@@ -101,8 +95,6 @@ async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> Publi
 
 
 Source = Literal["cluster", "files"]
-
-_SERVE: Final = "serve"
 _REFERENCE: Final = "$("
 
 
@@ -113,14 +105,13 @@ class DeploymentOptions(KnownSettings):
     The default PriorityClass is known only if an option names it; `serve` else reads it from the cluster.
     """
 
-    policies: Source | None
-    """Source of the policies; None if unknown."""
+    policies: Source | None  # source of the policies; None if unknown
 
 
 def deployment_options(deployment: Controller) -> DeploymentOptions | None:
     """Return the options of the webhook's Deployment; None if no container runs `serve`."""
     for container in deployment.template.containers or ():
-        if _SERVE in container.words:
+        if "serve" in container.words:
             return parse_deployment_options(container.words)
     return None
 
@@ -159,12 +150,9 @@ class RunningSettings:
     """The settings of the webhook that runs in a cluster."""
 
     published: PublishedSettings | None = None
-    unpublished: str = ""
-    """Why the published settings could not be read, in one line."""
-    deployed: DeploymentOptions | None = None
-    """The options of the Deployment; None if it could not be read, or if there is none."""
-    default_mode: Mode | None = None
-    """The mode that the caller gives; it replaces the one that was read."""
+    unpublished: str = ""  # why the published settings could not be read, in one line
+    deployed: DeploymentOptions | None = None  # None if the Deployment could not be read, or does not exist
+    default_mode: Mode | None = None  # that the caller gives; it replaces the one that was read
 
     @property
     def rules(self) -> DecisionSettings:
@@ -203,4 +191,41 @@ async def read_running_settings(
     options = filter(None, map(deployment_options, items(deployments)))
     return RunningSettings(
         published=published, unpublished=unpublished, deployed=next(options, None), default_mode=default_mode
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookScope:
+    """The namespaces whose labels change pods, by the settings of the running webhook."""
+
+    default_mode: Mode = Mode.DEFAULT
+    excluded: Collection[str] = EXCLUDED_NAMESPACES
+    reads_labels: bool = True  # whether the policies are the labels of the namespaces, and not files
+    notes: tuple[str, ...] = ()  # what could not be read, one line each
+
+
+async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> WebhookScope:
+    """Read which namespaces the webhook serves; what cannot be read has its default, and a note.
+
+    `default_mode` is the webhook's --default-mode; None reads it from the cluster.
+    """
+    reader = FactReader(client)
+    webhooks = await reader.get(MUTATING, CONFIGURATION_NAME)
+    configuration = webhooks.value
+    running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
+    source = running.published or running.deployed
+    hooks = configuration.hooks if configuration else ()
+    excluded = [hook.namespace_selector.excluded_namespaces for hook in hooks if hook.name == MUTATE]
+    notes = []
+    if running.knows("excluded_namespaces"):
+        excluded.append(running.rules.excluded_namespaces)
+    elif configuration is None:
+        notes.append(f"the excluded namespaces are not known: {one_line(running.unpublished)}")
+    if not running.knows("default_mode"):
+        notes.append("the webhook's default mode is not known; give --default-mode (assumed: default)")
+    return WebhookScope(
+        default_mode=running.rules.default_mode,
+        excluded=frozenset[str]().union(*excluded) if excluded else EXCLUDED_NAMESPACES,
+        reads_labels=source is None or source.policies != "files",
+        notes=() if webhooks.is_missing else tuple(notes),
     )

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from console.cluster.served_kinds import ServedKind, discover_groups
+from console.cluster.facts import ServedKind, discover_groups
 from console.explain.explainer import (
     ExplainedPod,
     Explainer,

@@ -23,12 +23,11 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.details import details_of, summary_of
-from console.top.fleet import AgentLine, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
+from console.top.fleet import AgentState, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
 from console.top.rounds import Rounds
-from console.top.text import head
+from console.top.text import details_of, head, summary_of
 
 _ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
@@ -39,7 +38,7 @@ def _style_of(line: Line, *, is_old: bool) -> Style:
     """Return the style of a line of the table; `is_old` are figures of the past."""
     if isinstance(line, GroupLine):
         return Style(bold=True)
-    if isinstance(line, AgentLine):
+    if isinstance(line, AgentState):
         return _OVER
     style = Style(color="yellow", bold=True) if line.is_cause else _PLAIN
     if line.is_violation:
@@ -56,21 +55,17 @@ class LinesTable(ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
         Binding("down,j", "move(1)", "Move", key_display="↑↓/PgDn"),
-        Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("pagedown,space", "page(1)", "Page down", show=False),
+        Binding("pageup", "move(0, -1)", "Page up", show=False),
+        Binding("pagedown,space", "move(0, 1)", "Page down", show=False),
         Binding("home", "move(-1000000)", "First", show=False),
         Binding("end", "move(1000000)", "Last", show=False),
-        Binding("enter", "open", "Details", key_display="⏎"),
+        Binding("enter", "app.details", "Details", key_display="⏎"),
     ]
-
-    class Opened(Message):
-        """A person asks for the details of the line under the cursor."""
 
     class Moved(Message):
         """The cursor or the lines have changed."""
 
     def __init__(self, fleet: Fleet) -> None:
-        """Set the agents."""
         super().__init__()
         self._fleet = fleet
         self.lines: Sequence[Line] = ()
@@ -89,7 +84,7 @@ class LinesTable(ScrollView, can_focus=True):
         self.chosen = layout(self.size.width or 80, widths)
         self.virtual_size = Size(self.size.width, len(lines))
         self.scroll_to(y=max(self.cursor - row_on_screen, 0), animate=False, immediate=True)
-        self._after_move()
+        self.action_move()
 
     def line_at_cursor(self) -> Line | None:
         """Return the line under the cursor; None in an empty table."""
@@ -108,37 +103,22 @@ class LinesTable(ScrollView, can_focus=True):
             return Strip([Segment(self.chosen.row(line, is_old=is_past), style)], width)
         return Strip([Segment(self.chosen.fit_line(line.text(time.monotonic())), style)], width)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """Choose the columns for the new width."""
-        self.chosen = layout(event.size.width or 80, self._widths)
-        self.virtual_size = Size(event.size.width, len(self.lines))
-        self._after_move()
+        self.set_lines(self.lines, self._widths)
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked line; open it on the second click."""
         index = event.y + self.scroll_offset.y
         if index == self.cursor:
-            self.action_open()
+            await self.run_action("app.details")
         elif index < len(self.lines):
-            self._move_to(index)
+            self.action_move(index - self.cursor)
 
-    def action_move(self, lines: int) -> None:
-        """Move the cursor by a number of lines."""
-        self._move_to(self.cursor + lines)
-
-    def action_page(self, pages: int) -> None:
-        """Move the cursor by a number of pages."""
-        self._move_to(self.cursor + pages * max(self.size.height - 1, 1))
-
-    def action_open(self) -> None:
-        """Ask for the details of the line under the cursor."""
-        self.post_message(self.Opened())
-
-    def _move_to(self, index: int) -> None:
+    def action_move(self, lines: int = 0, pages: int = 0) -> None:
+        """Move the cursor by lines and pages, and keep it on the screen."""
+        index = self.cursor + lines + pages * max(self.size.height - 1, 1)
         self.cursor = min(max(index, 0), max(len(self.lines) - 1, 0))
-        self._after_move()
-
-    def _after_move(self) -> None:
         top, height = self.scroll_offset.y, max(self.size.height, 1)
         if not top <= self.cursor < top + height:
             y = self.cursor if self.cursor < top else self.cursor - height + 1
@@ -241,19 +221,15 @@ class TopApp(App[None]):
     ]
 
     def __init__(self, rounds: Rounds, fleet: Fleet, arrangement: Arrangement) -> None:
-        """Set what is shown: the state that `rounds` keeps current, in the first order and filter."""
         super().__init__(ansi_color=True)
-        self.arrangement = arrangement
-        self.rounds, self._fleet = rounds, fleet
+        self.rounds, self._fleet, self.arrangement = rounds, fleet, arrangement
         self._shown_version = -1
 
     def compose(self) -> ComposeResult:
         """Make the parts from top to bottom."""
-        yield Static(id="head", markup=False)
-        yield Static(id="columns", markup=False)
+        yield from (Static(id="head", markup=False), Static(id="columns", markup=False))
         yield LinesTable(self._fleet)
-        yield Static(id="summary", markup=False)
-        yield Static(id="status", markup=False)
+        yield from (Static(id="summary", markup=False), Static(id="status", markup=False))
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
         yield Footer(compact=True, show_command_palette=False)
 
@@ -273,9 +249,11 @@ class TopApp(App[None]):
 
     def _refresh(self) -> None:
         """Show new responses; nothing moves while paused."""
-        if self._is_complete() and not self.rounds.is_paused and self._shown_version != self._fleet.version:
+        if not self._is_complete():
+            return
+        if not self.rounds.is_paused and self._shown_version != self._fleet.version:
             self.rearrange()
-        elif self._is_complete():
+        else:
             self._show_head()
             self.query_one(LinesTable).refresh()
 
@@ -326,7 +304,7 @@ class TopApp(App[None]):
         }
         return "  ".join(part for part, is_so in parts.items() if is_so)
 
-    def on_lines_table_opened(self) -> None:
+    def action_details(self) -> None:
         """Show the details of the line under the cursor."""
         line = self.query_one(LinesTable).line_at_cursor()
         if line is not None:
@@ -350,9 +328,7 @@ class TopApp(App[None]):
 
     def action_filter(self) -> None:
         """Open the filter."""
-        field = self.query_one("#filter", Input)
-        field.add_class("open")
-        field.focus()
+        self.query_one("#filter", Input).add_class("open").focus()
 
     def action_clear_filter(self) -> None:
         """Remove the filter and close its line."""

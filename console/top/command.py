@@ -7,10 +7,10 @@ import sys
 import time
 from typing import Final
 
-from console.caller import add_cluster_options, cluster_access, read_token
+from console.caller import add_cluster_options, add_output, cluster_access, read_token
 from console.cluster.agents import AgentAddress, AgentAtUrl, Agents, add_agent_options, parse_agent_options
 from console.top.fleet import Arrangement, Fleet, GroupBy, Sort
-from console.top.rounds import ListFailed, Rounds
+from console.top.rounds import Rounds
 from console.top.text import as_text, json_parts
 from kube.access import Access
 from kube.client import KubeClient
@@ -44,28 +44,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--node", default="", metavar="NAME", help="show this node only")
     add_namespace(command, "show pods of this namespace only")
-    command.add_argument(
-        "--flagged",
-        action="store_true",
-        help="show only flagged pods, pods that put a GPU at risk, and pods at risk",
-    )
-    command.add_argument(
-        "--sort", choices=tuple(_SORTS), default="flags", help="order of the rows (default %(default)s)"
-    )
-    command.add_argument(
-        "--group",
-        choices=tuple(group.value for group in GroupBy),
-        default=GroupBy.NONE.value,
-        help="headings with sums (default %(default)s)",
-    )
+    only = "show only flagged pods, pods that put a GPU at risk, and pods at risk"
+    command.add_argument("--flagged", action="store_true", help=only)
+    order = "order of the rows (default %(default)s)"
+    command.add_argument("--sort", choices=tuple(_SORTS), default="flags", help=order)
+    sums = "headings with sums (default %(default)s)"
+    command.add_argument("--group", choices=tuple(map(str, GroupBy)), default="none", help=sums)
     command.add_argument("--once", action="store_true", help="print once as plain text and exit")
-    command.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json"),
-        default="text",
-        help="output format; json is printed once (default %(default)s)",
-    )
+    add_output(command, "text", "json", note="; json is printed once")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -104,21 +90,13 @@ async def _access(arguments: argparse.Namespace) -> Access:
     """Return the way to the agents: the address of one, or the API server."""
     if arguments.url is None and arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    if arguments.url is None:
-        return await cluster_access(arguments)
-    try:
-        return AgentAddress(arguments.url)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return await cluster_access(arguments) if arguments.url is None else AgentAddress(arguments.url)
 
 
 async def _print_once(
     arguments: argparse.Namespace, rounds: Rounds, fleet: Fleet, arrangement: Arrangement
 ) -> int:
-    try:
-        await rounds.once()
-    except ListFailed as error:
-        raise UsageError(str(error)) from None
+    await rounds.once()
     failures = [agent.failure for agent in fleet.agents.values() if agent.failure]
     if arguments.url and failures:
         host = arguments.url.rpartition("//")[2].partition("/")[0]
@@ -130,8 +108,7 @@ async def _print_once(
         all(map(write_output, json_parts(fleet, arrangement, now)))  # until there is no reader
     else:
         write_output(as_text(fleet, arrangement, now, columns=columns_of(sys.stdout)))
-    has_failed = any(agent.failure for agent in fleet.agents.values())
-    return int(has_failed or not fleet.agents)
+    return int(not fleet.agents or any(agent.failure for agent in fleet.agents.values()))
 
 
 def _is_terminal() -> bool:

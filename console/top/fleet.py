@@ -16,15 +16,16 @@ from service.units import duration, size
 
 @dataclass(slots=True, kw_only=True)
 class AgentState:
-    """The last response of one agent, and whether it still responds."""
+    """The last response of one agent, and whether it still responds.
+
+    An agent that does not respond, has not responded yet, or reports problems has a line in the table.
+    """
 
     pod: AgentPod
     node: str
-    since: float
-    """When the agent was first listed, in monotonic seconds."""
+    since: float  # when the agent was first listed, in monotonic seconds
     received: Received | None = None
-    failure: str = ""
-    """Why the agent does not respond; empty while it does."""
+    failure: str = ""  # why the agent does not respond; empty while it does
     table: NodeTable = NO_TABLE
     widths: Widths = field(default_factory=dict)
 
@@ -32,20 +33,33 @@ class AgentState:
         """Return the seconds since the last response, or since the agent was first listed."""
         return max(now - (self.since if self.received is None else self.received.at), 0.0)
 
+    @property
+    def key(self) -> Key:
+        """What identifies the line of the agent across rounds."""
+        return ("agent", self.pod.name, "")
+
+    def text(self, now: float) -> str:
+        """Return the silence of the agent with age and reason, or its problems."""
+        age, table = duration(self.silent_seconds(now)), self.table
+        if self.failure:
+            state = f"no answer for {age}: {self.failure}"
+        elif self.received is None:
+            state = f"asked {age} ago, no answer yet"
+        else:
+            suspended = "verdicts suspended: " if table.is_suspended else ""
+            state = suspended + ("; ".join(problem.text for problem in table.problems) or table.nothing)
+        return f" {SIGN_OLD} {self.node}: {state}"
+
 
 @dataclass(slots=True)
 class Fleet:
     """All agents by name."""
 
     agents: dict[str, AgentState] = field(default_factory=dict)
-    place: str = ""
-    """Where the agents are looked for, such as ` on node a`; for messages."""
-    list_failure: str = ""
-    """Why the list of agents is not current; empty while it is."""
-    is_listed: bool = False
-    """Whether the agents have ever been listed."""
-    version: int = 0
-    """Grows with every change."""
+    place: str = ""  # where the agents are looked for, such as ` on node a`; for messages
+    list_failure: str = ""  # why the list of agents is not current; empty while it is
+    is_listed: bool = False  # whether the agents have ever been listed
+    version: int = 0  # grows with every change
 
     @property
     def gpus(self) -> list[GpuState]:
@@ -93,8 +107,7 @@ class Fleet:
 class Sort(StrEnum):
     """The order of the rows."""
 
-    FLAGS = "flags"
-    """Flagged first, then in violation, then at risk, then by use of the share."""
+    FLAGS = "flags"  # flagged first, then in violation, then at risk, then by use of the share
     USED = "used"
     SHARE = "use of share"
     OVER = "time over"
@@ -119,8 +132,7 @@ class Arrangement:
     group: GroupBy = GroupBy.NONE
     flagged_only: bool = False
     """Only flagged rows, and those of the pods on a GPU at risk that cause the risk or are at risk."""
-    words: tuple[str, ...] = ()
-    """Lower-case words; a row has to contain all of them."""
+    words: tuple[str, ...] = ()  # lower-case words; a row has to contain all of them
     namespace: str = ""
 
 
@@ -146,40 +158,13 @@ class GroupLine(NamedTuple):
         return f"── {self.name}: {counted(self.rows, 'row')}, {flags} {self.sums}"
 
 
-@dataclass(frozen=True, slots=True)
-class AgentLine:
-    """An agent that does not respond, has not responded yet, or reports problems."""
-
-    agent: AgentState
-
-    @property
-    def key(self) -> Key:
-        """What identifies the line across rounds."""
-        return ("agent", self.agent.pod.name, "")
-
-    def text(self, now: float) -> str:
-        """Return the silence of the agent with age and reason, or its problems."""
-        agent, table = self.agent, self.agent.table
-        age = duration(agent.silent_seconds(now))
-        if agent.failure:
-            state = f"no answer for {age}: {agent.failure}"
-        elif agent.received is None:
-            state = f"asked {age} ago, no answer yet"
-        else:
-            suspended = "verdicts suspended: " if table.is_suspended else ""
-            state = suspended + ("; ".join(problem.text for problem in table.problems) or table.nothing)
-        return f" {SIGN_OLD} {agent.node}: {state}"
-
-
-Line = PodRow | GroupLine | AgentLine
+Line = PodRow | GroupLine | AgentState
 
 
 def is_old(fleet: Fleet, line: Line) -> bool:
     """Return whether a line has figures of the past, since its agent no longer responds."""
-    if not isinstance(line, PodRow):
-        return False
     agent = fleet.agents.get(line.key[0])
-    return agent is None or bool(agent.failure)
+    return isinstance(line, PodRow) and (agent is None or bool(agent.failure))
 
 
 def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
@@ -190,7 +175,7 @@ def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
     """
     every_row = (row for agent in fleet.agents.values() for row in agent.table.rows)
     rows = sorted(chosen_rows(every_row, arrangement), key=_KEYS[arrangement.sort])
-    agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(fleet, arrangement)]
+    agents: list[Line] = [*_shown_agents(fleet, arrangement)]
     if arrangement.group is not GroupBy.NONE:
         return agents + _grouped(rows, _GROUPS[arrangement.group])
     if arrangement.sort is not Sort.FLAGS or not agents:
@@ -212,13 +197,12 @@ def chosen_rows(rows: Iterable[PodRow], arrangement: Arrangement) -> Iterable[Po
 def _shown_agents(fleet: Fleet, arrangement: Arrangement) -> list[AgentState]:
     if arrangement.flagged_only:
         return []
-    agents = (
+    return [
         agent
         for agent in fleet.agents.values()
         if (agent.failure or not agent.table.has_figures or agent.table.problems or agent.table.is_suspended)
         and all(word in f"{agent.node} {agent.pod.name}".lower() for word in arrangement.words)
-    )
-    return sorted(agents, key=lambda agent: agent.node)
+    ]
 
 
 def _last(value: float | None) -> float:
@@ -237,9 +221,9 @@ _KEYS: Final[dict[Sort, Callable[[PodRow], Any]]] = {
 """Sorting is stable, and the rows come by node, GPU and pod."""
 
 _GROUPS: Final[dict[GroupBy, Callable[[PodRow], str]]] = {
-    GroupBy.NODE: lambda row: row.node,
+    GroupBy.NODE: lambda row: row.cells["node"],
     GroupBy.NAMESPACE: lambda row: row.namespace,
-    GroupBy.QUEUE: lambda row: row.queue or "(no queue)",
+    GroupBy.QUEUE: lambda row: row.cells["queue"] if row.api_pod.queue else "(no queue)",
 }
 
 

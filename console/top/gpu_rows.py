@@ -5,10 +5,9 @@ Amounts are formatted by `service.units.size`, times by `service.units.duration`
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiVerdict, ApiXid
 from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
@@ -22,6 +21,9 @@ LONGEST_NAME: Final = LONGEST_SUBDOMAIN
 NO_POD: Final = "No pod has a GPU share or uses GPU memory."
 GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "FREE", "PROMISED", "HOST", "UNATTRIBUTED", "")
 
+BAR: Final = 10  # columns of a bar
+
+_BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 _LATIN_END: Final = 0x250
 _PUNCTUATION: Final = frozenset("–—‘’“”…•→×≥≤")
 _LONGEST_DETAIL: Final = 1000
@@ -48,6 +50,16 @@ def plain(text: str, limit: int = 300) -> str:
 def percent(ratio: float | None) -> str:
     """Format a ratio in per cent, in at most seven columns."""
     return UNKNOWN if ratio is None else f"{ratio * 100:.0f}%" if ratio < 99.995 else ">9999%"
+
+
+def bar(ratio: float | None, width: int = BAR) -> str:
+    """Draw a ratio from 0 to 1 in blocks; a larger ratio ends with a mark."""
+    if ratio is None:
+        return " " * width
+    if ratio > 1:
+        return "█" * (width - 1) + "▶"
+    full, rest = divmod(round(max(ratio, 0.0) * width * 8), 8)
+    return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(width)
 
 
 def known_bytes(value: int | None, *, least: int = 0) -> int | None:
@@ -81,17 +93,14 @@ def act_of(item: ApiProblem | ApiGpu | ApiLostGpu | ApiVerdict) -> Act | None:
 class GpuState(Struct, frozen=True, kw_only=True):
     """One GPU of one node, in bytes; None is unknown. Texts but the UUID are safe for a terminal."""
 
-    label: str
-    """`GPU` and the index."""
+    label: str  # `GPU` and the index
     node: str
     index: int
-    uuid: str
-    """Empty for a lost GPU that has never responded."""
+    uuid: str  # empty for a lost GPU that has never responded
     model: str = ""
     is_lost: bool = False
     is_mig: bool = False
-    is_suspended: bool = False
-    """Whether a problem suspends the verdicts on the GPU."""
+    is_suspended: bool = False  # whether a problem suspends the verdicts on the GPU
     total: int | None = None
     used: int | None = None
     reserved: int | None = None
@@ -101,8 +110,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     at_risk: int | None = None
     """Memory that the pods are still promised and that is not free; None also from an older agent."""
     sensors: tuple[str, ...] = ()
-    xid: str = ""
-    """The newest error of the driver; empty without one."""
+    xid: str = ""  # the newest error of the driver; empty without one
     act: Act | None = None
 
     @property
@@ -161,31 +169,25 @@ def gpus_of(node: str, response: AgentResponse) -> tuple[GpuState, ...]:
 
 
 def _gpu(node: str, gpu: ApiGpu | ApiLostGpu) -> GpuState:
-    lost = GpuState(
+    figures: dict[str, Any] = {"is_lost": True}
+    if isinstance(gpu, ApiGpu):
+        names = ("total", "used", "reserved", "promised", "host", "at_risk")
+        figures = {name: known_bytes(getattr(gpu, f"{name}_bytes")) for name in names}
+        figures["unattributed"] = known_bytes(gpu.unattributed_bytes, least=-_IMPLAUSIBLE)
+        figures |= {
+            "is_mig": gpu.mig,
+            "is_suspended": gpu.verdicts_suspended,
+            "sensors": tuple(_sensors(gpu)),
+        }
+    return GpuState(
         label=f"GPU {index_text(gpu.index)}",
         node=node,
         index=gpu.index,
         uuid=gpu.uuid,
         model=plain(gpu.model, LONGEST_NAME),
-        is_lost=True,
         xid=_xid(gpu.xid),
         act=act_of(gpu),
-    )
-    if isinstance(gpu, ApiLostGpu):
-        return lost
-    return replace(
-        lost,
-        is_lost=False,
-        is_mig=gpu.mig,
-        is_suspended=gpu.verdicts_suspended,
-        total=known_bytes(gpu.total_bytes),
-        used=known_bytes(gpu.used_bytes),
-        reserved=known_bytes(gpu.reserved_bytes),
-        promised=known_bytes(gpu.promised_bytes),
-        host=known_bytes(gpu.host_bytes),
-        unattributed=known_bytes(gpu.unattributed_bytes, least=-_IMPLAUSIBLE),
-        at_risk=known_bytes(gpu.at_risk_bytes),
-        sensors=tuple(_sensors(gpu)),
+        **figures,
     )
 
 

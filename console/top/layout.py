@@ -1,36 +1,31 @@
 """The columns of the table, which of them a terminal has room for, and the rows in them. Pure."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
-from console.top.gpu_rows import NONE, UNKNOWN, percent
+from console.top.gpu_rows import BAR, NONE, UNKNOWN
 from console.top.pod_rows import PodRow, PodState
 from service.text import shorten, shorten_middle
-from service.units import duration, size
 
 SIGN_FLAGGED: Final = "!"
 SIGN_AT_RISK: Final = "*"
 SIGN_OLD: Final = "?"
 _RIGHT: Final = frozenset({"used", "share", "percent", "utilization", "limit", "over", "processes"})
-_BAR: Final = 10
-_BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 
-Widths = Mapping[str, int]
-"""Largest length of the cells by column; 0 for an optional column without a value."""
+Widths = Mapping[str, int]  # largest length of the cells by column; 0 for an optional column without a value
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column of the table."""
 
-    name: str
+    name: str  # the key of its text in the cells of a row
     heading: str
-    cell: Callable[[PodRow], str]
-    narrowest: int
-    """Smallest width, unless all cells are narrower."""
-    rank: int = 0
-    """Columns with a higher rank appear on wider terminals; 0 is always there."""
+    narrowest: int  # smallest width, unless all cells are narrower
+    rank: int = 0  # columns with a higher rank appear on wider terminals; 0 is always there
+
+    def text(self, row: PodRow) -> str:
+        """Return the cell of a row."""
+        return f"{row.namespace}/{row.pod}" if self is _POD_WITH_NAMESPACE else row.cells[self.name]
 
     def fit(self, text: str, width: int) -> str:
         """Return a text, which comes from `plain`, in exactly the given number of terminal columns."""
@@ -39,61 +34,41 @@ class Column:
         return text.rjust(width) if self.name in _RIGHT else text.ljust(width)
 
 
-def bar(ratio: float | None, width: int = _BAR) -> str:
-    """Draw a ratio from 0 to 1 in blocks; a larger ratio ends with a mark."""
-    if ratio is None:
-        return " " * width
-    if ratio > 1:
-        return "█" * (width - 1) + "▶"
-    full, rest = divmod(round(max(ratio, 0.0) * width * 8), 8)
-    return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(width)
-
-
-def _cell(text: str, is_there: object) -> str:
-    return text if is_there else NONE
-
-
-def _processes(row: PodRow) -> str:
-    number = row.holding.known_processes if row.holding else None
-    return _cell(UNKNOWN if number is None else str(number), row.has_gpu)
-
-
 COLUMNS: Final = (
-    Column("state", "STATE", lambda row: row.state_text, 19, rank=5),
-    Column("node", "NODE", lambda row: row.node, 10),
-    Column("gpu", "GPU", lambda row: row.gpu, 11),
-    Column("used", "USED", lambda row: _cell(size(row.used), row.has_gpu), 10),
-    Column("share", "SHARE", lambda row: _cell(size(row.share), row.has_share), 10),
-    Column("bar", "", lambda row: bar(row.ratio), _BAR, rank=3),
-    Column("percent", "%", lambda row: _cell(percent(row.ratio), row.has_share and row.share != 0), 7),
-    Column("utilization", "UTIL", lambda row: _cell(percent(row.utilization), row.has_gpu), 7, rank=4),
-    Column("limit", "LIMIT", lambda row: _cell(size(row.limit), row.limit is not None), 10, rank=6),
-    Column("over", "OVER FOR", lambda row: _cell(duration(row.over_seconds or 0), row.verdicts), 8, rank=1),
-    Column("pod", "POD", lambda row: row.pod, 20),
-    Column("namespace", "NAMESPACE", lambda row: row.namespace, 14, rank=2),
-    Column("size", "SIZE", lambda row: row.size or NONE, 8, rank=7),
-    Column("queue", "QUEUE", lambda row: row.queue or NONE, 10, rank=8),
-    Column("processes", "PROCESSES", _processes, 9, rank=9),
-    Column("source", "SOURCE", lambda row: row.share_source or NONE, 12, rank=10),
-    Column("workload", "WORKLOAD", lambda row: row.workload or NONE, 14, rank=11),
-    Column("tenant", "IN VCLUSTER", lambda row: row.tenant or NONE, 14, rank=12),
+    Column("state", "STATE", 19, rank=5),
+    Column("node", "NODE", 10),
+    Column("gpu", "GPU", 11),
+    Column("used", "USED", 10),
+    Column("share", "SHARE", 10),
+    Column("bar", "", BAR, rank=3),
+    Column("percent", "%", 7),
+    Column("utilization", "UTIL", 7, rank=4),
+    Column("limit", "LIMIT", 10, rank=6),
+    Column("over", "OVER FOR", 8, rank=1),
+    Column("pod", "POD", 20),
+    Column("namespace", "NAMESPACE", 14, rank=2),
+    Column("size", "SIZE", 8, rank=7),
+    Column("queue", "QUEUE", 10, rank=8),
+    Column("processes", "PROCESSES", 9, rank=9),
+    Column("source", "SOURCE", 12, rank=10),
+    Column("workload", "WORKLOAD", 14, rank=11),
+    Column("tenant", "IN VCLUSTER", 14, rank=12),
 )
+# Columns that are left out while no row has a value.
 _OPTIONAL: Final = frozenset({"utilization", "limit", "size", "queue", "workload", "tenant"})
-"""Columns that are left out while no row has a value."""
-CELLS: Final = {column.name: column.cell for column in COLUMNS}
-_POD_WITH_NAMESPACE: Final = Column("pod", "NAMESPACE/POD", lambda row: f"{row.namespace}/{row.pod}", 24)
-"""On terminals too narrow for a column with the namespace."""
+# On terminals too narrow for a column with the namespace.
+_POD_WITH_NAMESPACE: Final = Column("pod", "NAMESPACE/POD", 24)
 _ORDER: Final = {column.name: index for index, column in enumerate(COLUMNS)}
+# Columns that share the space left, in order of preference.
 _WIDENED: Final = ("state", "gpu", "pod", "namespace", "node", "size", "queue", "workload", "tenant")
-"""Columns that share the space left, in order of preference."""
 
 
 def measure(rows: Collection[PodRow]) -> Widths:
     """Return the widths that rows need."""
-    cells = {column.name: {column.cell(row) for row in rows} for column in COLUMNS}
+    cells = {column.name: {row.cells[column.name] for row in rows} for column in COLUMNS}
     empty = {name for name in _OPTIONAL if cells[name] <= {NONE, UNKNOWN}}
     longest = {name: 0 if name in empty else max(map(len, texts), default=0) for name, texts in cells.items()}
-    return {**longest, "bar": _BAR}
+    return {**longest, "bar": BAR}
 
 
 def merge_widths(all_widths: Iterable[Widths]) -> Widths:
@@ -105,8 +80,7 @@ def merge_widths(all_widths: Iterable[Widths]) -> Widths:
     return merged
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The chosen columns with their widths."""
 
     columns: tuple[tuple[Column, int], ...]
@@ -123,7 +97,7 @@ class Layout:
 
     def row(self, row: PodRow, *, is_old: bool = False) -> str:
         """Return the line of a row, in exactly the width of the table; `is_old` are figures of the past."""
-        cells = (column.fit(column.cell(row), width) for column, width in self.columns)
+        cells = (column.fit(column.text(row), width) for column, width in self.columns)
         return self.fit_line(" ".join((sign(row, is_old=is_old), *cells)))
 
     def fit_line(self, text: str) -> str:

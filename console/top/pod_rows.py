@@ -17,10 +17,12 @@ from console.top.gpu_rows import (
     UNKNOWN,
     GpuState,
     ProblemText,
+    bar,
     gpus_of,
     index_text,
     known_bytes,
     nothing_text,
+    percent,
     plain,
     problems_of,
 )
@@ -36,22 +38,20 @@ MAX_SECONDS: Final = 1e10  # larger durations are shown as this one
 _MAX_GPUS: Final = 256  # GPUs and MIG devices of one pod
 _IDLE_AFTER: Final = 3600.0  # seconds from which on a row says that its share is idle
 
+# Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
+# the response does not have the agent's slack.
 _SMALL: Final = 256 << 20
-"""Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
-the response does not have the agent's slack."""
 
 Key = tuple[str, str, str]
+# By UUID of a GPU at risk, its free bytes, and the excess from which on a pod counts as a cause.
 Risks = Mapping[str, tuple[int, int]]
-"""By UUID of a GPU at risk, its free bytes, and the excess from which on a pod counts as a cause."""
 
 
 class RowRisk(NamedTuple):
     """The part of one pod in the risk of its GPU, in bytes and in words; one of the first two is 0."""
 
-    excess: int = 0
-    """Memory above the share, 0 for a pod that is no cause."""
-    unused: int = 0
-    """Memory that the pod is still promised, which may not be free."""
+    excess: int = 0  # memory above the share, 0 for a pod that is no cause
+    unused: int = 0  # memory that the pod is still promised, which may not be free
     text: str = ""
 
 
@@ -59,10 +59,13 @@ class PodState(StrEnum):
     """The state of a pod on one GPU, from its verdicts. The value is the word for it."""
 
     FLAGGED = "flagged"
-    IN_GRACE = "in grace"
-    """In violation, within the grace."""
+    IN_GRACE = "in grace"  # in violation, within the grace
     WITHIN = "within share"
     NOT_JUDGED = "not judged"
+
+
+# The cells of a pod without a GPU, which has no figures, not even unknown ones.
+_NO_GPU: Final = dict.fromkeys(("used", "utilization", "limit", "processes"), NONE)
 
 
 class PodRow(Struct, frozen=True, kw_only=True, gc=False):
@@ -71,48 +74,23 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     A row is part of no reference cycle, so garbage collection need not visit it.
     """
 
-    key: Key
-    """Agent, pod UID and GPU UUID, which is empty if unknown."""
+    key: Key  # agent, pod UID and GPU UUID, which is empty if unknown
     state: PodState
-    state_text: str
-    """The state, with the reasons of flags and violations, or why the pod is not judged."""
-    node: str
-    gpu: str
-    """Index of the GPU, with the beginning of the UUID of a MIG device."""
-    used: int | None
-    """Bytes; None is unknown."""
-    share: int | None
-    """Bytes; None if there is none, or if it is unknown."""
-    has_share: bool
-    """Whether there is a share, known or not."""
-    share_source: str
-    limit: int | None
-    """Bytes that an enforcer allows."""
-    ratio: float | None
-    """Used memory divided by the share."""
-    utilization: float | None
-    over_seconds: float | None
-    """Duration of the longest current violation; None if there is none."""
+    state_text: str  # the state, with the reasons of flags and violations, or why the pod is not judged
     pod: str
     namespace: str
-    size: str
-    queue: str
-    workload: str
-    tenant: str
-    """The pod's names in its vCluster; empty outside of one."""
+    used: int | None  # bytes; None is unknown
+    share: int | None  # bytes; None if there is none, or if it is unknown
+    has_share: bool  # whether there is a share, known or not
+    ratio: float | None  # used memory divided by the share
+    over_seconds: float | None  # duration of the longest current violation; None if there is none
     risk: RowRisk
-    verdicts: tuple[ApiVerdict, ...]
-    """The flags, else the violations within their grace."""
-    haystack: str
-    """Lower-case text that the filter searches."""
-    rank: float
-    """Sort key of the default order: the tier, then the time over or the use of the share."""
-    by_pod: str
-    """Sort key: namespace and pod, as one string; tuples of strings sort ten times slower."""
-    holding: ApiHolding | None
-    """What the pod uses on the GPU, as the agent reported it; None without figures."""
-    api_pod: ApiPod
-    """The pod as the agent reported it."""
+    verdicts: tuple[ApiVerdict, ...]  # the flags, else the violations within their grace
+    haystack: str  # lower-case text that the filter searches
+    rank: float  # sort key of the default order: the tier, then the time over or the use of the share
+    by_pod: str  # sort key: namespace and pod, as one string; tuples of strings sort ten times slower
+    cells: dict[str, str]  # the text in each column; plain str only, so that no garbage collection visits it
+    api_pod: ApiPod  # the pod as the agent reported it
 
     @property
     def is_violation(self) -> bool:
@@ -135,11 +113,6 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
         return self.is_violation or self.is_cause or self.is_at_risk
 
     @property
-    def has_gpu(self) -> bool:
-        """Whether the pod has or uses a GPU here; without one it has no figures, not even unknown ones."""
-        return self.holding is not None or bool(self.key[2])
-
-    @property
     def why_command(self) -> str:
         """The command that tells the pod's story; empty for a name that Kubernetes does not allow.
 
@@ -153,22 +126,17 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
 class NodeTable(Struct, frozen=True, kw_only=True):
     """Everything that is shown of one response of an agent."""
 
-    rows: tuple[PodRow, ...] = ()
-    """By GPU and pod."""
+    rows: tuple[PodRow, ...] = ()  # by GPU and pod
     gpus: tuple[GpuState, ...] = ()
     problems: tuple[ProblemText, ...] = ()
     pods: int = 0
-    flagged: int = 0
-    """Pods with a flag."""
-    over: int = 0
-    """Pods without a flag, in violation within the grace."""
-    is_suspended: bool = False
-    """Whether verdicts are suspended on the whole node."""
+    flagged: int = 0  # pods with a flag
+    over: int = 0  # pods without a flag, in violation within the grace
+    is_suspended: bool = False  # whether verdicts are suspended on the whole node
     is_simulated: bool = False
     has_figures: bool = False
     """Whether the response has a current sample; without one it lists no GPU and no pod."""
-    nothing: str = ""
-    """Why the response has no row; empty if it has some."""
+    nothing: str = ""  # why the response has no row; empty if it has some
 
     def other_causes(self, row: PodRow) -> list[PodRow]:
         """Return the other pods above their share on the GPU of a row, the largest first."""
@@ -184,10 +152,10 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
     by_uuid, risks = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}, _gpus_at_risk(pods, gpus)
     every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
-    rows = tuple(sorted(islice(every, MAX_ROWS), key=lambda row: (len(row.gpu), row.gpu, row.by_pod)))
+    rows = sorted(islice(every, MAX_ROWS), key=lambda row: (len(gpu := row.cells["gpu"]), gpu, row.by_pod))
     flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
     return NodeTable(
-        rows=rows,
+        rows=tuple(rows),
         gpus=gpus,
         problems=problems_of(response, gpus),
         pods=len({row.key[1] for row in rows}),
@@ -209,23 +177,23 @@ def _pod_rows(
         verdicts.setdefault(verdict.gpu_uuid, []).append(verdict)
     judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged or verdict.is_over}
     inner = pod.vcluster
-    names = {
-        "pod": plain(pod.name, LONGEST_NAME),
-        "namespace": plain(pod.namespace, LONGEST_NAME),
+    name, namespace = plain(pod.name, LONGEST_NAME), plain(pod.namespace, LONGEST_NAME)
+    texts = {
         "size": plain(pod.size or "", LONGEST_NAME),
         "queue": plain(pod.queue or "", LONGEST_NAME),
         "workload": plain(f"{pod.workload.kind} {pod.workload.name}") if pod.workload else "",
         "tenant": plain(f"{inner.name}: {inner.namespace}/{inner.pod}", 3 * LONGEST_NAME) if inner else "",
     }
-    words = (node, f"{names['namespace']}/{names['pod']}", names["size"], names["queue"], names["tenant"])
+    words = (node, f"{namespace}/{name}", texts["size"], texts["queue"], texts["tenant"])
     haystack = " ".join(words).lower()
+    names = {"node": node, "pod": name, "namespace": namespace}
+    names |= {key: text or NONE for key, text in texts.items()}
     for uuid in list(dict.fromkeys([*sorted(judged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]:
         holding, gpu, of_gpu = holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, [])
         amount = (pod.shares.get(uuid) or _share_elsewhere(pod, of_gpu)) if holding else pod.share_on(uuid)
         share = known_bytes(amount.bytes) if amount else None
         used = known_bytes(holding.used_bytes) if holding else None
-        utilization = holding.utilization_ratio if holding else None
-        limit = pod.limits.get(uuid)
+        has_share = amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share)
         state = _state(of_gpu)
         is_flagged = state is PodState.FLAGGED
         visible = tuple(each for each in of_gpu if (each.flagged if is_flagged else each.is_over))
@@ -238,7 +206,7 @@ def _pod_rows(
             state_text = shorten(state_text, LONGEST_LINE)
         elif state is PodState.WITHIN:
             is_above = ratio is not None and ratio > 1
-            within = "in order" if amount is None else _idle_text(holding) or state
+            within = "in order" if amount is None else _idle_text(holding) or state.value
             state_text = risk.text or ("within slack" if is_above else within)
         else:
             reason = _not_judged(pod, uuid, holding, gpu)
@@ -248,25 +216,45 @@ def _pod_rows(
             key=(agent, pod.uid, uuid),
             state=state,
             state_text=state_text,
-            node=node,
-            gpu=_place_text(pod, uuid, holding, gpu),
+            pod=name,
+            namespace=namespace,
             used=used,
             share=share,
-            has_share=amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share),
-            share_source=plain(amount.source, 48) if amount else "",
-            limit=known_bytes(limit.bytes) if limit else None,
+            has_share=has_share,
             ratio=ratio,
-            utilization=utilization if utilization is not None and 0 <= utilization <= 1 else None,
             over_seconds=over_seconds,
             risk=risk,
             verdicts=visible,
             haystack=f"{haystack} {state_text.lower()}",
             rank=_rank(is_flagged, over_seconds, risk, ratio),
-            by_pod=f"{names['namespace']}\0{names['pod']}",
-            holding=holding,
+            by_pod=f"{namespace}\0{name}",
+            cells={
+                **names,
+                **(_on_gpu(pod, uuid, holding) if holding or uuid else _NO_GPU),
+                "state": state_text,
+                "gpu": _place_text(pod, uuid, holding, gpu),
+                "share": size(share) if has_share else NONE,
+                "bar": bar(ratio),
+                "percent": percent(ratio) if has_share and share != 0 else NONE,
+                "over": duration(over_seconds or 0) if visible else NONE,
+                "source": (plain(amount.source, 48) if amount else "") or NONE,
+            },
             api_pod=pod,
-            **names,
         )
+
+
+def _on_gpu(pod: ApiPod, uuid: str, holding: ApiHolding | None) -> dict[str, str]:
+    """Return the cells with what a pod uses and may use on a GPU."""
+    utilization = holding.utilization_ratio if holding else None
+    is_plausible = utilization is not None and 0 <= utilization <= 1
+    processes = holding.known_processes if holding else None
+    limit = known_bytes(pod.limits[uuid].bytes) if uuid in pod.limits else None
+    return {
+        "used": size(known_bytes(holding.used_bytes) if holding else None),
+        "utilization": percent(utilization if is_plausible else None),
+        "limit": NONE if limit is None else size(limit),
+        "processes": UNKNOWN if processes is None else str(processes),
+    }
 
 
 def _gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> Risks:

@@ -8,6 +8,7 @@ from typing import Final
 from console.cluster.agents import AgentPod, AgentReading, Agents
 from console.top.fleet import AgentState, Fleet
 from kube.answers import REQUEST_ERRORS, AccessError, ApiError
+from service.command import UsageError
 from service.text import one_line
 
 EVERY_SECONDS: Final = 2.0
@@ -23,7 +24,7 @@ _MOST_FAILING_AT_ONCE: Final = 4
 _SPREAD: Final = 0.8  # part of a round over which its requests are spread
 
 
-class ListFailed(Exception):
+class ListFailed(UsageError):
     """The agents could not be listed; the message is one line."""
 
 

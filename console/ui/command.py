@@ -10,26 +10,28 @@ import secrets
 import time
 import webbrowser
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from console.caller import add_cluster_options, cluster_access
-from console.cluster.agents import Agents, add_agent_options, parse_agent_options
+from console.cluster.agents import Agents, Received, add_agent_options, parse_agent_options
+from console.top.fleet import AgentState, Fleet
 from console.top.rounds import Rounds
-from console.ui.answers import Answers
-from gpuagent.api_types import HISTORY_PATH, SHARES_PATH
+from gpuagent.api_types import HISTORY_PATH, SHARES_PATH, AgentResponse
 from kube.answers import AccessError
 from kube.client import KubeClient
 from service.command import UsageError, write_output
 from service.http.page_server import Page
 from service.log_writer import discard_library_logs
 from service.page import HEADERS, static_pages
+from service.text import one_line
 
-_IDLE_SECONDS: Final = 15.0
-"""Time without a request of a page after which the agents are no longer read."""
+_IDLE_SECONDS: Final = 15.0  # time without a request of a page after which the agents are no longer read
 _HIGHEST_PORT: Final = 65535
+MOST_BYTES: Final = 4 << 20  # largest answer of one agent: that of a node with 8 GPUs and 512 pods has 1 MB
 _JSON: Final = {**HEADERS, "Content-Type": "application/json"}
 _DIGITS: Final = 12
 
@@ -52,12 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve the page until interrupted.
-
-    Raises:
-        UsageError: the port is not available.
-        kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
-    """
+    """Serve the page until interrupted. Raises UsageError about the port, and AccessError."""
     discard_library_logs()
     if not 0 <= arguments.port <= _HIGHEST_PORT:
         raise UsageError(f"--port {arguments.port}: allowed: 0 to {_HIGHEST_PORT}")
@@ -78,11 +75,83 @@ async def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@dataclass(slots=True)
+class Answers(Fleet):
+    """The newest answer of each agent, as JSON that was decoded and encoded again.
+
+    What an agent sends is not passed on as it is: one malformed answer would make the document of all nodes
+    unreadable.
+    """
+
+    changed: dict[str, int] = field(default_factory=dict)  # the version at which each agent last changed
+
+    def set_response(self, name: str, received: Received) -> None:
+        """Take the response of an agent."""
+        answer = msgspec.structs.replace(received.answer, runbooks_url=None, fleet_url=None)
+        body = msgspec.json.encode(answer)
+        if len(body) > MOST_BYTES:
+            self.set_failure(name, f"the response has more than {MOST_BYTES >> 20} MiB")
+        elif name in self.agents:
+            agent = self.agents[name]
+            agent.node = agent.pod.node or received.answer.node
+            is_same = agent.received is not None and agent.received.body == body and not agent.failure
+            kept = AgentResponse(agent.node)  # the bytes are a fifth of the objects
+            agent.received = Received(answer=kept, body=body, at=received.at, age=received.age)
+            agent.failure = ""
+            if not is_same:  # the page knows the age of what it has
+                self._mark(name)
+
+    def set_failure(self, name: str, reason: str) -> None:
+        """Record that an agent does not respond; its last figures stay."""
+        is_same = name in self.agents and self.agents[name].failure == reason
+        Fleet.set_failure(self, name, reason)
+        if not is_same:
+            self._mark(name)
+
+    def document(self, since: int, now: float, namespace: str) -> bytes:
+        """Return what has changed since the version of the page's last document, 0 for all.
+
+        `names` are the nodes of all listed agents, which are in the namespace. `now` are monotonic seconds.
+        """
+        if since > self.version:  # of an earlier process
+            since = 0
+        entries = [
+            _entry(agent, now, namespace)
+            for name, agent in self.agents.items()
+            if self.changed.get(name, 0) > since and (agent.received is not None or agent.failure)
+        ]
+        return msgspec.json.encode(
+            {
+                "version": self.version,
+                "names": [agent.node for agent in self.agents.values()],
+                "failure": self.list_failure,
+                "isListed": self.is_listed,
+                "nodes": entries,
+            }
+        )
+
+    def _mark(self, name: str) -> None:
+        self.version += 1
+        self.changed = {each: self.changed[each] for each in self.changed if each in self.agents}
+        self.changed[name] = self.version
+
+
+def _entry(agent: AgentState, now: float, namespace: str) -> dict[str, Any]:
+    received = agent.received
+    act = f"Read the agent's log: kubectl logs -n {namespace} {one_line(agent.pod.name)}."
+    return {
+        "node": agent.node,
+        "failure": agent.failure or None,
+        "firstAct": act if agent.failure else None,
+        "ageSeconds": received.age_at(now) if received is not None else None,
+        "answer": msgspec.Raw(received.body) if received is not None else None,
+    }
+
+
 class PageOfAllNodes:
     """Serves the page and its documents, and reads the agents while a page asks."""
 
     def __init__(self, agents: Agents) -> None:
-        """Set the reader of the agents."""
         self._agents = agents
         self._answers = Answers()
         self._rounds = Rounds(agents, self._answers)
@@ -100,11 +169,7 @@ class PageOfAllNodes:
         return application
 
     async def start(self, port: int) -> str:
-        """Listen on loopback; return the page's address.
-
-        Raises:
-            UsageError: the port is not available.
-        """
+        """Listen on loopback; return the page's address. Raises UsageError."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, "127.0.0.1", port).start()
@@ -141,10 +206,8 @@ class PageOfAllNodes:
         self._rounds.is_paused = False
         if self._pausing is not None:
             self._pausing.cancel()
-        self._pausing = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._pause)
-
-    def _pause(self) -> None:
-        self._rounds.is_paused = True
+        loop = asyncio.get_running_loop()
+        self._pausing = loop.call_later(_IDLE_SECONDS, setattr, self._rounds, "is_paused", True)
 
     async def _shares(self, request: web.Request) -> web.Response:
         self._keep_reading()

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from console.caller import add_running_default_mode, default_kubeconfig
-from console.cluster.webhook import fetch_namespaces
-from console.policies import WebhookScope, read_scope
+from console.cluster.webhook import WebhookScope, fetch_namespaces, read_scope
 from console.text_table import column_widths, natural_widths, table_lines
 from console.usage.advice import KnownNamespace, TargetCluster
 from console.usage.options import add_usage_options, open_prometheus, parse_window

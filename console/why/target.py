@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Why, is_read
-from console.cluster.served_kinds import ServedKind
+from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, ServedKind, Why, is_read
 from console.why.events import is_made_for
 from kube.kinds import PODS, Kind, ObjectOwner, Pod, PodOwner, decode_pod_with_document
 from kube.metadata import LabelSelector

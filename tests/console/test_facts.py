@@ -2,12 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from console.cluster import facts
-from console.cluster.facts import FactReader, Why, is_read, items, not_visible_line
+from console.cluster.facts import (
+    FactReader,
+    ServedKind,
+    Why,
+    discover_groups,
+    is_read,
+    items,
+    not_visible_line,
+)
 from kube.access import InCluster
+from kube.answers import Unreachable
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS, QUEUES
 from tests.support.api_server import Answer, ApiServer, lists, pod, refuses, says
@@ -103,3 +113,60 @@ async def test_requests_beyond_the_budget_are_not_sent_and_named_in_one_line(
     assert reader.notes == ("not read, since one answer sends at most 2 requests: Queue vision",)
     assert not_visible_line(reader.not_visible) == "not visible to you: nodes, pods in team-a"
     assert [missing.right for missing in reader.missing_rights] == ["list nodes", "list pods in team-a"]
+
+
+def resource(name: str, kind: str, group: str, *, scope: str = "Namespaced") -> dict[str, Any]:
+    return {
+        "resource": name,
+        "scope": scope,
+        "responseKind": {"group": group, "version": "", "kind": kind},
+        "subresources": [{"subresource": "status"}],
+    }
+
+
+def group(name: str, **versions: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "versions": [{"version": version, "resources": kinds} for version, kinds in versions.items()],
+    }
+
+
+JOBS = group(
+    "kubeflow.org",
+    v1=[resource("mpijobs", "MPIJob", "kubeflow.org"), {"resource": "odd", "scope": "Namespaced"}],
+    v2beta1=[resource("mpijobs", "MPIJob", "kubeflow.org")],
+)
+KAI = group("scheduling.run.ai", v2=[resource("queues", "Queue", "scheduling.run.ai", scope="Cluster")])
+
+
+@pytest.fixture
+def discovery(server: ApiServer) -> ApiServer:
+    server.path = "no path"
+    server.named = {"/apis": {"items": [JOBS, KAI]}}
+    return server
+
+
+async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer) -> None:
+    first, second, queues = await discover_groups(client)
+    assert first == ServedKind(
+        group="kubeflow.org", version="v1", kind="MPIJob", resource="mpijobs", is_namespaced=True
+    )
+    assert (first.api_version, first.name) == ("kubeflow.org/v1", "mpijobs.kubeflow.org")
+    assert first.path == "/apis/kubeflow.org/v1/mpijobs"
+    assert second.path_in("team-a") == "/apis/kubeflow.org/v2beta1/namespaces/team-a/mpijobs"
+    assert not queues.is_namespaced
+
+
+def test_paths_of_the_core_group() -> None:
+    pods = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
+    assert (pods.path, pods.path_in("a")) == ("/api/v1/pods", "/api/v1/namespaces/a/pods")
+    assert (pods.api_version, pods.name) == ("v1", "pods")
+
+
+@pytest.mark.parametrize("answer", ["<html>", "[]", '{"kind": "APIGroupList", "groups": []}'])
+async def test_an_api_server_without_aggregated_discovery(
+    client: KubeClient, discovery: ApiServer, answer: str
+) -> None:
+    discovery.always = says(answer)
+    with pytest.raises(Unreachable, match="GET /apis: expected aggregated discovery"):
+        await discover_groups(client)

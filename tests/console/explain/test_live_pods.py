@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from console.cluster.served_kinds import ServedKind
+from console.cluster.facts import ServedKind
 from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
 from console.explain.live_workloads import explain_object, template_position
 from console.explain.manifest_pods import find_pods

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from console.top.fleet import Arrangement, arrange
-from console.top.layout import CELLS
 from console.top.pod_rows import PodRow
 from console.top.text import as_text
 from gpuagent.evaluation.status import Evaluation
@@ -82,7 +81,7 @@ def test_every_pod_of_the_api_has_its_figures_and_its_state(answer: dict[str, An
             row, share = rows[key], pod["shares"].get(uuid, {}).get("bytes")
             ratio, processes = holding["utilizationRatio"], holding["processes"]
             cells = {
-                name: CELLS[name](row) for name in ("used", "share", "percent", "utilization", "processes")
+                name: row.cells[name] for name in ("used", "share", "percent", "utilization", "processes")
             }
             assert cells == {
                 "used": size(used),
@@ -171,7 +170,7 @@ async def test_the_page_has_the_same_rows_in_the_same_order(answer: dict[str, An
         await port.stop()
     names = ("used", "share", "percent", "utilization")
     rows = [
-        {"pod": row.pod, "state": row.state_text, **{name: CELLS[name](row) for name in names}}
+        {"pod": row.pod, "state": row.state_text, **{name: row.cells[name] for name in names}}
         for row in rows_of(answer)
     ]
     assert on_page == rows

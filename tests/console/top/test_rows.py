@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from console.top.details import details_of
 from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, arrange
 from console.top.layout import layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
-from console.top.text import as_text, head, json_parts
+from console.top.text import as_text, details_of, head, json_parts
 from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from gpuagent.problems import Cause
 from tests.support.top_agents import GIB, document, fleet_of, gpu, pod

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.cluster.agents import AgentPod
-from console.top.details import details_of
 from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
-from console.top.gpu_rows import percent, plain
-from console.top.layout import COLUMNS, Layout, bar, layout, merge_widths
+from console.top.gpu_rows import bar, percent, plain
+from console.top.layout import COLUMNS, Layout, layout, merge_widths
 from console.top.pod_rows import MAX_ROWS, PodRow
-from console.top.text import as_text, head, json_parts
+from console.top.text import as_text, details_of, head, json_parts
 from gpuagent.first_acts import FOR_FLAG
 from service.text import width
 from tests.support.top_agents import GIB, agent_pod, document, fleet_of, gpu, pod, received
@@ -341,7 +340,7 @@ def test_a_taken_node_cannot_name_another_or_fill_the_memory() -> None:
     fleet = fleet_of({"taken": document("innocent", many, *(pod(f"p{n}", "x") for n in range(9000)))})
     rows = fleet.agents["agent-of-taken"].table.rows
     assert len(rows) <= MAX_ROWS
-    assert {row.node for row in rows} == {"taken"}
+    assert {row.cells["node"] for row in rows} == {"taken"}
 
 
 def test_an_equal_response_is_not_read_again() -> None:

@@ -16,8 +16,7 @@ import pytest_asyncio
 from benchmarks.top import response
 from console.cluster.agents import AgentPod, AgentReading
 from console.ui import command
-from console.ui.answers import MOST_BYTES, Answers
-from console.ui.command import PageOfAllNodes
+from console.ui.command import MOST_BYTES, Answers, PageOfAllNodes
 from gpuagent.api_types import ApiPodHistory, HistoryResponse
 from service.command import UsageError
 from tests.support.browser import CHROMIUM, Browser

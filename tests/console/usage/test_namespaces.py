@@ -1,6 +1,6 @@
 import pytest
 
-from console.policies import WebhookScope
+from console.cluster.webhook import WebhookScope
 from console.usage.advice import ShareValue
 from console.usage.advise import known_namespace, read_namespaces
 from kube.answers import ApiError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.policies import WebhookScope
+from console.cluster.webhook import WebhookScope
 from console.usage.advice import (
     KnownNamespace,
     ShareValue,

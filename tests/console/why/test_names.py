@@ -2,7 +2,7 @@
 
 import pytest
 
-from console.cluster.served_kinds import ServedKind
+from console.cluster.facts import ServedKind
 from console.why.command import parse_target
 from console.why.events import INDEXED_JOB, NamedObject, creates_for, is_made_for, may_concern, workload_of
 from console.why.target import Target, find_kind, owner_kind, pod_label
