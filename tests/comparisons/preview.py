@@ -23,7 +23,7 @@ from typing import Any, Final
 import aiohttp
 
 from console.cluster.webhook import read_settings
-from console.explain.cluster_facts import ClusterFacts, read_facts
+from console.explain.cluster_facts import DecisionFacts, read_facts
 from console.explain.explainer import ExplainedPod, Explainer, explain
 from console.explain.manifest_sources import SourceDocument, read_documents
 from console.explain.policy_edits import NamespaceEdits, Policies
@@ -399,7 +399,7 @@ class _Comparison:
             return None
         return _Placed(namespace=namespace, workload=workload, written=written, source=source)
 
-    async def _explained(self, placed: Sequence[_Placed]) -> tuple[list[list[Any]], ClusterFacts]:
+    async def _explained(self, placed: Sequence[_Placed]) -> tuple[list[list[Any]], DecisionFacts]:
         """Explain in this process, as the command does; return the items of each manifest."""
         access = await find_access(str(self.kubeconfig))
         names = [namespace.name for namespace in self.cluster.namespaces]
@@ -488,7 +488,7 @@ class _Comparison:
             )
 
 
-def _policies(facts: ClusterFacts, cluster: GeneratedCluster) -> Policies:
+def _policies(facts: DecisionFacts, cluster: GeneratedCluster) -> Policies:
     default_mode = facts.rules.default_mode
     return Policies.collect(
         facts.namespaces, [cluster.namespaces[-1].name], NamespaceEdits(), default_mode=default_mode
