@@ -37,7 +37,6 @@ IMPERATIVES = frozenset(
         "undo",
         "use",
         "wait",
-        "write",
     ]
 )
 WITHOUT_ACT = frozenset({Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI})
