@@ -558,6 +558,11 @@ class Event(Struct, frozen=True, rename="camel"):
         """When it was told last."""
         return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
 
+    @property
+    def moment(self) -> float:
+        """The Unix time at which it was told last, by which Events are sorted; 0 if unknown."""
+        return self.last.timestamp() if self.last is not None else 0.0
+
 
 class _NodeSpec(Struct, frozen=True):
     taints: list[Taint] | None = None

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count
+from operator import attrgetter
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from console.cluster.facts import Fact, FactReader, Listing, items
 from kube.kinds import EVENTS, Event, FullMeta, Pod, PodOwner
@@ -30,34 +31,29 @@ _COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about pods that a controller could not create: Kubernetes', and training-operator's."""
 _NAME: Final = re.compile(r"pg-(.{1,253})-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+_R: Final = "[bcdfghjklmnpqrstvwxz2456789]"
+"""A letter of a generated name (apimachinery, `util/rand`)."""
 _GENERATED: Final = re.compile(
-    r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
-    r"|[0-9]{1,10}(?:-[0-9]{1,5})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
+    rf"{_R}{{5,10}}(?:-{_R}{{5}})?"
+    rf"|[0-9]{{1,10}}(?:-[0-9]{{1,5}})?(?:-{_R}{{5}})?"
     r"|(?:chief|evaluator|head|launcher|leader|master|ps|server|worker)-[0-9]{1,5}"
-    r"|raycluster-[bcdfghjklmnpqrstvwxz2456789]{5}"
+    rf"|raycluster-{_R}{{5}}"
 )
-"""What controllers add to an owner's name: hashes without vowels (apimachinery, `util/rand`), an index, the
-time of a CronJob, a role and an index (training-operator), or `raycluster` (KubeRay, for a RayJob or
-RayService)."""
-
+"""What controllers add to an owner's name: hashes, an index, the time of a CronJob, a role and an index
+(training-operator), or `raycluster` (KubeRay, for a RayJob or RayService)."""
 INDEXED_JOB: Final = "Job, Indexed"
 """Kind of a Job whose pods have an index; the kind `Job` is one whose pods have none."""
-_NOTHING: Final = re.compile(r"(?!)")
-_RANDOM: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
-_INDEX_RANDOM: Final = re.compile(r"[0-9]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}")
-_INDEX: Final = re.compile(r"[0-9]{1,10}")
-_HASH: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
-_MINUTE: Final = re.compile(r"[0-9]{8,10}(?:-[0-9]{1,10})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
-_ROLE: Final = re.compile(r"(?:chief|evaluator|launcher|master|ps|server|worker)-[0-9]{1,5}")
-_ADDED: Final = {
-    "Pod": _NOTHING.fullmatch,
-    **dict.fromkeys(("ReplicaSet", "ReplicationController", "DaemonSet", "Job"), _RANDOM.fullmatch),
-    INDEXED_JOB: _INDEX_RANDOM.fullmatch,
-    "StatefulSet": _INDEX.fullmatch,
-    "Deployment": _HASH.fullmatch,
-    "CronJob": _MINUTE.fullmatch,
-    **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob"), _ROLE.fullmatch),
+_ROLE: Final = r"(?:chief|evaluator|launcher|master|ps|server|worker)-[0-9]{1,5}"
+_FORMS: Final = {
+    "Pod": r"(?!)",
+    **dict.fromkeys(("ReplicaSet", "ReplicationController", "DaemonSet", "Job"), f"{_R}{{5}}"),
+    INDEXED_JOB: rf"[0-9]{{1,10}}-{_R}{{5}}",
+    "StatefulSet": r"[0-9]{1,10}",
+    "Deployment": rf"{_R}{{5,10}}(?:-{_R}{{5}})?",
+    "CronJob": rf"[0-9]{{8,10}}(?:-[0-9]{{1,10}})?(?:-{_R}{{5}})?",
+    **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob"), _ROLE),
 }
+_ADDED: Final = {kind: re.compile(form) for kind, form in _FORMS.items()}
 """What the controllers of Kubernetes and of training-operator add to the name of an object of the kind."""
 _BETWEEN: Final = {"Deployment": "ReplicaSet", "CronJob": "Job"}
 """Kinds that create pods by objects of another kind."""
@@ -88,8 +84,8 @@ def workload_of(group: str) -> str:
 
 def is_made_for(name: str, owner: str, kind: str = "") -> bool:
     """Whether a controller may have given this name to an object of an owner, of a kind if it is known."""
-    fits = _ADDED.get(kind, _GENERATED.fullmatch)
-    return name.startswith(f"{owner}-") and fits(name, len(owner) + 1) is not None
+    added = _ADDED.get(kind, _GENERATED).fullmatch(name, len(owner) + 1)
+    return name.startswith(f"{owner}-") and added is not None
 
 
 def may_concern(group: str, target: NamedObject) -> bool:
@@ -153,7 +149,7 @@ class EventReader:
             return creates_for(about.kind, about.name, about.uid, target)
 
         lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
-        events = tuple(sorted(chain.from_iterable(map(items, lists)), key=_seconds))
+        events = tuple(sorted(chain.from_iterable(map(items, lists)), key=attrgetter("moment")))
         unread = next((each for each in lists if not each.is_known), lists[0])
         return Fact(events, unread.why, unread.line)
 
@@ -184,7 +180,7 @@ class EventReader:
                 return
             push = heapq.heappush if len(heap) < MOST_EVENTS else heapq.heappushpop
             number = next(arrivals)
-            push(heap, (_seconds(event), number, _bounded(event)))
+            push(heap, (event.moment, number, _bounded(event)))
             if number == MOST_EVENTS:
                 self.reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
 
@@ -197,9 +193,7 @@ class EventReader:
 
 def _kind(kind: str, *, is_indexed: bool | None) -> str:
     """Return a kind, by which the names of its pods are known; empty for a Job that may have either form."""
-    if kind != "Job" or is_indexed is False:
-        return kind
-    return INDEXED_JOB if is_indexed else ""
+    return {None: "", True: INDEXED_JOB, False: kind}[is_indexed] if kind == "Job" else kind
 
 
 def is_of(pod: Pod, uid: str, metadata: FullMeta) -> bool:
@@ -210,27 +204,18 @@ def is_of(pod: Pod, uid: str, metadata: FullMeta) -> bool:
     return since is None or created is None or created >= since
 
 
-def _seconds(event: Event) -> float:
-    """Return the Unix time at which an Event was told last; its writer may have chosen any year."""
-    last = event.last
-    try:
-        return last.timestamp() if last is not None else 0.0
-    except (OverflowError, ValueError, OSError):
-        return 0.0
-
-
 def _bounded(event: Event) -> Event:
-    metadata, about, source = event.metadata, event.involved_object, event.source
-    return msgspec.structs.replace(
+    def word(text: str) -> str:
+        return shorten(text, _LONGEST_WORD)
+
+    about, old = event.involved_object, event.metadata
+    metadata = FullMeta(name=old.name, namespace=old.namespace, creation_timestamp=old.creation_timestamp)
+    return replace(
         event,
-        metadata=FullMeta(
-            name=metadata.name, namespace=metadata.namespace, creation_timestamp=metadata.creation_timestamp
-        ),
-        involved_object=msgspec.structs.replace(
-            about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=shorten(about.uid, _LONGEST_WORD)
-        ),
-        reason=shorten(event.reason, _LONGEST_WORD),
+        metadata=metadata,
+        involved_object=replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=word(about.uid)),
+        reason=word(event.reason),
         message=shorten(event.message, LONGEST_MESSAGE),
-        source=msgspec.structs.replace(source, component=shorten(source.component, _LONGEST_WORD)),
-        reporting_component=shorten(event.reporting_component, _LONGEST_WORD),
+        source=replace(event.source, component=word(event.source.component)),
+        reporting_component=word(event.reporting_component),
     )

@@ -6,6 +6,7 @@ them for pods that were never bound. BindRequests are created again for every at
 
 from collections.abc import Iterator
 from datetime import UTC, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 from console.cluster.facts import Fact, items
@@ -99,10 +100,7 @@ def _last_error(evidence: PodEvidence) -> Event | None:
 
 def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
     """Whether there is an Event of a reason, and none of another reason after it."""
-    own, others = (
-        max((event.last.timestamp() for event in evidence.about_pod(each) if event.last), default=0.0)
-        for each in (reason, other)
-    )
+    own, others = (max((e.moment for e in evidence.about_pod(each)), default=0.0) for each in (reason, other))
     return 0 < own >= others
 
 
@@ -333,7 +331,7 @@ def _flags(evidence: PodEvidence) -> Iterator[PodFinding]:
 def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
     """Return the agent's newest Event of each reason that no later Event about the same GPU ends."""
     events: dict[tuple[FlagReason, str], Event] = {}
-    for event in sorted(items(evidence.pod_events), key=lambda e: e.last.timestamp() if e.last else 0.0):
+    for event in sorted(items(evidence.pod_events), key=attrgetter("moment")):
         gpu = event.message.partition(" on ")[2].partition(",")[0]  # `… on GPU 0 (GPU-1), within its share`
         if event.reason in _BY_EVENT:
             key = _BY_EVENT[event.reason], gpu
