@@ -38,18 +38,16 @@ _GUARD_ACTS: Final = {
 }
 """What to do, by the beginning of the guard's sentence."""
 _WAITING: Final = re.compile(
-    r"Waiting for ([0-9]{1,6}) pods(?: for SubGroup (\S{1,253}))?, currently ([0-9]{1,6})"
-    r" exist, ([0-9]{1,6}) are"
-    r" gated"
+    r"Waiting for ([0-9]{1,6}) pods(?: for SubGroup (\S{1,253}))?, currently ([0-9]{1,6}) exist,"
+    r" ([0-9]{1,6}) are gated"
 )
 
 
 def is_in_kai(pod: Pod, scheduler: str) -> bool:
     """Whether KAI's scheduler, or the one that the policy names, schedules the pod."""
     name = pod.spec.scheduler_name
-    if name in (keys.SCHEDULER_NAME, scheduler):
-        return True
-    return name != keys.DEFAULT_SCHEDULER and bool(pod.pod_group_name)
+    is_other = name == keys.DEFAULT_SCHEDULER or not pod.pod_group_name
+    return name in (keys.SCHEDULER_NAME, scheduler) or not is_other
 
 
 def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -62,9 +60,8 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
         what = f"the pod names the scheduler {name}, and no program has looked at the pod{yet}"
         acts = ["correct-scheduler", "set-scheduler"]
         return finding(evidence, Code.SCHEDULER_UNKNOWN, what, *acts, scheduler=evidence.scheduler)
-    asks = (
-        ["ask-for-queue"] if evidence.decision.is_missing and request.is_any and not pod.queue_label else []
-    )
+    may_ask = evidence.decision.is_missing and request.is_any and not pod.queue_label
+    asks = ["ask-for-queue"] if may_ask else []
     if request.is_share:
         effect = "runs without a GPU" if pod.is_bound else "gets no GPU"
         effect = f"its share of {request.text} is ignored, and it {effect}"
@@ -91,11 +88,10 @@ def _left_alone(evidence: PodEvidence) -> list[str]:
 
 def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod with scheduling gates, at which no scheduler looks."""
-    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    gates = listed([gate.name for gate in pod.spec.scheduling_gates or ()])
     if not gates:
         return None
-    what = f"the pod has the scheduling gate {listed(gates)}"
-    what += ": no scheduler looks at it before the gate is removed"
+    what = f"the pod has the scheduling gate {gates}: no scheduler looks at it before the gate is removed"
     return finding(evidence, Code.SCHEDULING_GATE, what, "open-gate")
 
 
@@ -177,10 +173,8 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
         return finding(evidence, code, what, act)
     of = f" of its part {match[2]}" if match[2] else ""
     gates = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
-    what = (
-        f"the workload needs {match[1]} pods{of} at the same time, and only {match[3]}"
-        f" exist{'s' * (match[3] == '1')}{gates}"
-    )
+    exist = f"{match[3]} exist{'s' * (match[3] == '1')}"
+    what = f"the workload needs {match[1]} pods{of} at the same time, and only {exist}{gates}"
     return finding(evidence, code, what, act, details={"needed": int(match[1]), "exist": int(match[3])})
 
 
@@ -189,9 +183,8 @@ def _is_over(evidence: PodEvidence, event: Event) -> bool:
 
     KAI repeats it while it is true, up to its client's limit of Events of an object.
     """
-    if event.last is None or event.times >= _MOST_REPEATED:
-        return False
-    return evidence.now - event.last > SETTLED
+    is_counted = event.last is not None and event.times < _MOST_REPEATED
+    return is_counted and evidence.now.timestamp() - event.moment > SETTLED.total_seconds()
 
 
 def node_pool(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -248,6 +241,6 @@ def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
     if evidence.is_kai_served or evidence.verdict is not None:
         return None
-    what = f"KAI has said nothing about the pod{waited(evidence.age)}"
-    what += ", and KAI's objects are not on this API server"
+    how_long = waited(evidence.age)
+    what = f"KAI has said nothing about the pod{how_long}, and KAI's objects are not on this API server"
     return finding(evidence, Code.KAI_NOT_SERVED, what, "ask-host", "check-dns", "install-kai")
