@@ -141,15 +141,6 @@ def test_no_node_offers_gpus_only_if_all_nodes_were_read(fields: dict[str, Any])
     assert _cause(make_evidence(make_pod(unschedulable=words), **fields))[0] is code
 
 
-# --- room ---
-
-_HOLDER = make_pod(name="other", fraction="0.3", labels={keys.GPU_GROUP: "group-1"}, node="node-1")
-_FULL = [
-    make_pod(name=name, fraction="0.5", labels={keys.GPU_GROUP: "group-1"}, node="node-1") for name in "ab"
-]
-_PIECE = "no GPU has that much free in one piece"
-
-
 # --- other schedulers, gates, guard, vCluster ---
 
 
@@ -272,28 +263,7 @@ def test_a_running_pod_does_not_hide_that_a_further_one_is_refused(
 # --- a pod that has a node ---
 
 
-def _status(kind: str = "main", **status: Any) -> dict[str, Any]:
-    """Return the fields of a pod with an init container and a container, one of them with this status."""
-    fields: dict[str, Any] = {"phase": "Running", "node": "node-1"}
-    init = [{"name": "wait-for-database", **(status if kind == "init" else {})}]
-    main = [{"name": "main", **(status if kind == "main" else {})}]
-    return fields | {"status": {"initContainerStatuses": init, "containerStatuses": main}, "age": 864_000}
-
-
-_FAILED = {"restartCount": 3, "lastState": {"terminated": {"exitCode": 1}}}
 _UNREADY = {"type": "Ready", "status": "False", "lastTransitionTime": at(600)}
-_OOM = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-_BACK_OFF = {
-    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
-    "lastState": {"terminated": {"exitCode": 1}},
-}
-_DONE = {"name": "main", "ready": False, "state": {"terminated": {"exitCode": 0}}}
-_LIVES = {"name": "proxy", "ready": True, "state": {"running": {}}}
-
-
-def _unready(*, ready: bool) -> dict[str, Any]:
-    container = {"name": "main", "ready": ready, "state": {"running": {}}}
-    return {**_RUNS, "age": 900, "conditions": [_UNREADY], "containers": [container]}
 
 
 def test_an_init_container_that_runs_is_named_with_its_log() -> None:
