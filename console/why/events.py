@@ -184,9 +184,8 @@ class EventReader:
             if number == MOST_EVENTS:
                 self.reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
 
-        listing = await self.reader.list(
-            EVENTS, self.namespace, query={"fieldSelector": selector}, decode=add, what="Events"
-        )
+        query = {"fieldSelector": selector}
+        listing = await self.reader.list(EVENTS, self.namespace, query=query, decode=add, what="Events")
         newest = tuple(event for _, _, event in sorted(heap, key=lambda entry: entry[:2]))
         return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)
 

@@ -24,23 +24,10 @@ from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.kaishare_keys import REASON
 from kai.queue import Queue
+from kube import kinds
 from kube.answers import REQUEST_ERRORS
 from kube.client import KubeClient
-from kube.kinds import (
-    BIND_REQUESTS,
-    NAMESPACES,
-    NODES,
-    POD_GROUPS,
-    PODS,
-    QUEUES,
-    SHARDS,
-    VOLUME_CLAIMS,
-    FullMeta,
-    Namespace,
-    Pod,
-    PodOwner,
-    decode_pod_with_document,
-)
+from kube.kinds import FullMeta, Namespace, Pod, PodOwner, decode_pod_with_document
 from service.command import UsageError
 from service.names import is_dns_subdomain
 from service.text import one_line
@@ -117,7 +104,7 @@ class _Reading:
             name = pod.name if pod is not None else self.target.name
             work += [self._read("pod_events", self.events.about_pod(name, pod))]
         if pod is not None and pod.pod_group_name:
-            group = self.reader.get(POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
+            group = self.reader.get(kinds.POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
             work += [self._read("pod_group", group)]
         work += [self._read_bind_request(pod)] if pod is not None else []
         if not self.target.is_pod and (pod is None or pod.is_bound):
@@ -145,16 +132,18 @@ class _Reading:
         if evidence.bind_request.why is Why.FORBIDDEN and not pod.pod_group_name:
             work += [self._discover_kai()]
         if verdict is not None and _is_about_nodes(verdict):
-            work += [self._read("nodes", self.reader.list(NODES)), self._read_shared_gpu_pods(pod)]
+            work += [self._read("nodes", self.reader.list(kinds.NODES)), self._read_shared_gpu_pods(pod)]
         elif evidence.bind_request.known is not None:
             work += [self._read_shared_gpu_pods(pod)]
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
-            claims = self.reader.list(VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims")
+            claims = self.reader.list(
+                kinds.VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims"
+            )
             work += [self._read("claims", claims)]
         group = evidence.pod_group.known
         labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
         if keys.NODE_POOL_LABEL in labels:
-            work += [self._read("shards", self.reader.list(SHARDS, what="SchedulingShards"))]
+            work += [self._read("shards", self.reader.list(kinds.SHARDS, what="SchedulingShards"))]
         return work
 
     def rest(self) -> _Work:
@@ -173,14 +162,14 @@ class _Reading:
         setattr(self.evidence, name, await request)
 
     async def _read_namespace(self) -> None:
-        self.namespace = await self.reader.get(NAMESPACES, self.target.namespace)
+        self.namespace = await self.reader.get(kinds.NAMESPACES, self.target.namespace)
         if self.namespace.known is not None:
             own = _policy(self.namespace.known).policy(self.target.namespace)
             self.evidence.scheduler = own.scheduler if own else keys.SCHEDULER_NAME
 
     async def _read_bind_request(self, pod: Pod) -> None:
         """Read the BindRequest of the pod's name; one of an earlier pod of the name counts as missing."""
-        request = await self.reader.get(BIND_REQUESTS, pod.name, pod.metadata.namespace)
+        request = await self.reader.get(kinds.BIND_REQUESTS, pod.name, pod.metadata.namespace)
         if request.known is not None:
             metadata = request.known.metadata
             uid = next((each.uid for each in metadata.owner_references if each.kind == POD.kind), "")
@@ -193,7 +182,7 @@ class _Reading:
         Every authenticated user may ask for an API group. A request for an object of a kind that is not
         served is refused where the right to it is missing (Kubernetes 1.36.3).
         """
-        path = f"/apis/{POD_GROUPS.group}"
+        path = f"/apis/{kinds.POD_GROUPS.group}"
         try:
             await self.reader.client.get(path)
         except REQUEST_ERRORS as error:
@@ -208,7 +197,7 @@ class _Reading:
         queues: dict[str, Fact[Queue]] = {}
         name = self.evidence.queue_name
         while name and name not in queues and len(queues) < _MOST_QUEUES:
-            queue = queues[name] = await self.reader.get(QUEUES, name)
+            queue = queues[name] = await self.reader.get(kinds.QUEUES, name)
             name = queue.known.parent if queue.known is not None else ""
         self.evidence.queues = queues
 
@@ -261,7 +250,7 @@ class _Reading:
 
     async def _list_pods(self, namespace: str, query: Mapping[str, str], what: str) -> Listing[Pod]:
         decode = decode_pod_with_document
-        return await self.reader.list(PODS, namespace, query=query, decode=decode, what=what)
+        return await self.reader.list(kinds.PODS, namespace, query=query, decode=decode, what=what)
 
     async def _read_decision(self, pod: Pod, namespace: Namespace, settings_namespace: str) -> None:
         """Decide about a new pod like this one, with the settings of the cluster's webhook.

@@ -303,9 +303,8 @@ def _flags(evidence: PodEvidence) -> Iterator[PodFinding]:
         yield from (_flag(evidence, reason, event, None) for reason, event in events.items())
         return
     flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
-    for reason in FlagReason:
-        if reason.value in flagged:
-            yield _flag(evidence, reason, events.get(reason), flagged[reason.value])
+    for reason in (each for each in FlagReason if each.value in flagged):
+        yield _flag(evidence, reason, events.get(reason), flagged[reason.value])
 
 
 def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:

@@ -81,9 +81,8 @@ def _left_alone(evidence: PodEvidence) -> list[str]:
     """Return what to do about a pod that kaishare left alone, by what it would decide about it now."""
     decision = evidence.decision.known or PolicyDecision()
     act = f"left-{decision.now_reason}"
-    if decision.reason or not (act in ACTS or decision.now.startswith("changed")):
-        return []
-    return [act if act in ACTS else "left-before"]
+    acts = [act] if act in ACTS else ["left-before"] * decision.now.startswith("changed")
+    return [] if decision.reason else acts
 
 
 def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -116,10 +115,10 @@ def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if not words:
         return None
     act = next((act for start, act in _GUARD_ACTS.items() if words.startswith(start)), "guard-other")
+    code, what = Code.GROUP_REFUSED, "the guard refuses the pod's PodGroup"
     if pod.pod_group_name:
-        what = f"the guard keeps the pod's PodGroup as it is: {words}"
-        return finding(evidence, Code.GROUP_UNCHANGED, what, act)
-    return finding(evidence, Code.GROUP_REFUSED, f"the guard refuses the pod's PodGroup: {words}", act)
+        code, what = Code.GROUP_UNCHANGED, "the guard keeps the pod's PodGroup as it is"
+    return finding(evidence, code, f"{what}: {words}", act)
 
 
 def _words_of_guard(evidence: PodEvidence, pod: Pod) -> str:
@@ -166,16 +165,15 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     events = evidence.about_groups("NotReady", pod.pod_group_name or "-")
     if evidence.verdict is not None or not events or _is_over(evidence, events[-1]):
         return None
-    code, act = Code.GANG_INCOMPLETE, "find-missing-pods"
-    match = _WAITING.search(events[-1].message)
-    if match is None:
-        what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
-        return finding(evidence, code, what, act)
-    of = f" of its part {match[2]}" if match[2] else ""
-    gates = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
-    exist = f"{match[3]} exist{'s' * (match[3] == '1')}"
-    what = f"the workload needs {match[1]} pods{of} at the same time, and only {exist}{gates}"
-    return finding(evidence, code, what, act, details={"needed": int(match[1]), "exist": int(match[3])})
+    match, details = _WAITING.search(events[-1].message), {}
+    what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
+    if match is not None:
+        of = f" of its part {match[2]}" if match[2] else ""
+        gates = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
+        exist = f"{match[3]} exist{'s' * (match[3] == '1')}"
+        what = f"the workload needs {match[1]} pods{of} at the same time, and only {exist}{gates}"
+        details = {"needed": int(match[1]), "exist": int(match[3])}
+    return finding(evidence, Code.GANG_INCOMPLETE, what, "find-missing-pods", details=details)
 
 
 def _is_over(evidence: PodEvidence, event: Event) -> bool:
@@ -218,14 +216,9 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if evidence.verdict is not None or evidence.about_pod("Scheduled"):
         return None
     group = evidence.pod_group.known
-    excluded_by: list[Fact[Any]] = [
-        evidence.pod_group,
-        evidence.bind_request,
-        evidence.pod_events,
-        evidence.group_events,
-        *evidence.queues.values(),
-        *([evidence.shards] if _node_pool(evidence, pod) and not _are_shards_known(evidence) else []),
-    ]
+    known: list[Fact[Any]] = [evidence.pod_group, evidence.bind_request, evidence.pod_events]
+    known += [evidence.group_events, *evidence.queues.values()]
+    known += [evidence.shards] if _node_pool(evidence, pod) and not _are_shards_known(evidence) else []
     age = evidence.since(group.metadata.creation_timestamp) if group else evidence.age
     if group is not None and age is not None and age < SETTLED:
         passed = duration(age.total_seconds())
@@ -234,7 +227,7 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     else:
         what = f"KAI's scheduler has said nothing about the pod{waited(age)}"
         acts = ["start-scheduler", "mend-root-queues"]
-    return finding(evidence, Code.SCHEDULER_SILENT, what, *acts, excluded_by=excluded_by)
+    return finding(evidence, Code.SCHEDULER_SILENT, what, *acts, excluded_by=known)
 
 
 def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
