@@ -154,7 +154,6 @@ class EventReader:
         return Fact(events, unread.why, unread.line)
 
     def _related(self, pod: Pod | None, workload: PodOwner | None) -> list[NamedObject]:
-        """Return the named object, its pod and the owners of the pod."""
         of_pod = None if pod is None else _COMPLETION_INDEX in pod.metadata.annotations
         is_indexed = of_pod if workload is None else workload.spec.completion_mode == "Indexed"
         uid = workload.metadata.uid if workload is not None else ""

@@ -220,7 +220,7 @@ def request_of(pod: Pod) -> Request:
     if view is None:
         return Request()
     share = readable(lambda: view.share_request)
-    if share is not None and not (share.fraction is not None and isnan(share.fraction)):
+    if share is not None and not isnan(share.fraction or 0):
         return Request(share.fraction, share.memory_mib, share.devices)
     whole = readable(lambda: whole_gpus(view)) or 0
     return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0)

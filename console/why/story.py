@@ -133,11 +133,9 @@ def _decision(code: str, pod: Pod) -> str:
 def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
     group, queue = evidence.pod_group.known, one_line(evidence.queue_name)
     if group is not None:
-        text = f"by KAI in the queue {queue}"
-        if group.spec.priority_class_name:
-            text += f", priority {one_line(group.spec.priority_class_name)}"
-        if (group.spec.min_member or 0) > 1:
-            text += f", with at least {counted(group.spec.min_member or 0, 'pod')} at once"
+        priority, least = one_line(group.spec.priority_class_name), group.spec.min_member or 0
+        text = f"by KAI in the queue {queue}{f', priority {priority}' if priority else ''}"
+        text += f", with at least {counted(least, 'pod')} at once" if least > 1 else ""
         yield Step(at=group.metadata.creation_timestamp, what="grouped", text=text)
     elif pod.pod_group_name:
         text = f"by KAI{f', by its labels in the queue {queue}' if queue else ''}"

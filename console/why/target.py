@@ -189,10 +189,8 @@ def _rank(pod: Pod) -> tuple[bool, datetime, str]:
 
 def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
     """Whether a pod belongs to a workload, or to an object in between."""
-    return any(
-        owner.name == name if owner.kind == kind.kind else _is_between(owner.name, kind, name)
-        for owner in owners
-    )
+    own = any(owner.name == name for owner in owners if owner.kind == kind.kind)
+    return own or any(_is_between(owner.name, kind, name) for owner in owners if owner.kind != kind.kind)
 
 
 def _is_between(owner: str, kind: ServedKind, name: str) -> bool:

@@ -178,7 +178,6 @@ def uses_of(figures: AgentFigures) -> list[str]:
 
 
 def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield a finding for containers that do not run, or a pod that is not ready."""
     code, node = Code.CONTAINER_WAITING, pod.spec.node_name
     if pod.status.reason == "NodeLost" or pod.status.phase == "Unknown":
         reason = one_line(pod.status.reason) or "phase Unknown"

@@ -199,7 +199,6 @@ def _is_too_big(memory_mib: int, reasons: Sequence[tuple[int, str]], cards: Sequ
 
 
 def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    """Return the finding for a pod for which KAI finds no GPU with enough room."""
     request = request_of(pod)
     wanted = f"requests {request.text}" if request.is_any else "needs GPUs"
     details: dict[str, float | str] = {}

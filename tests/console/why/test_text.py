@@ -157,8 +157,8 @@ def test_the_document() -> None:
 @given(sentence=st.text(), command=st.text(), columns=st.integers(40, 200))
 def test_any_text_is_printable_and_fits(sentence: str, command: str, columns: int) -> None:
     finding = PodFinding(Code.UNDECIDED, sentence, [Remedy(sentence, command)], {"text": sentence})
-    steps, said = [Step(at=time(1, 2), what="waiting", text=sentence)], [sentence]
-    answer = explained("Pending", finding, story=steps, not_visible=said, notes=said)
+    steps, names = [Step(at=time(1, 2), what="waiting", text=sentence)], [sentence]
+    answer = explained("Pending", finding, story=steps, not_visible=names, notes=names)
     lines = text(answer, columns)
     assert all(line.isprintable() for line in lines)
     assert all(width(line) <= columns or line.startswith("      ") for line in lines)
