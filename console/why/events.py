@@ -31,29 +31,34 @@ _COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about pods that a controller could not create: Kubernetes', and training-operator's."""
 _NAME: Final = re.compile(r"pg-(.{1,253})-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
-_R: Final = "[bcdfghjklmnpqrstvwxz2456789]"
-"""A letter of a generated name (apimachinery, `util/rand`)."""
 _GENERATED: Final = re.compile(
-    rf"{_R}{{5,10}}(?:-{_R}{{5}})?"
-    rf"|[0-9]{{1,10}}(?:-[0-9]{{1,5}})?(?:-{_R}{{5}})?"
+    r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
+    r"|[0-9]{1,10}(?:-[0-9]{1,5})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
     r"|(?:chief|evaluator|head|launcher|leader|master|ps|server|worker)-[0-9]{1,5}"
-    rf"|raycluster-{_R}{{5}}"
+    r"|raycluster-[bcdfghjklmnpqrstvwxz2456789]{5}"
 )
-"""What controllers add to an owner's name: hashes, an index, the time of a CronJob, a role and an index
-(training-operator), or `raycluster` (KubeRay, for a RayJob or RayService)."""
+"""What controllers add to an owner's name: hashes without vowels (apimachinery, `util/rand`), an index, the
+time of a CronJob, a role and an index (training-operator), or `raycluster` (KubeRay, for a RayJob or
+RayService)."""
+
 INDEXED_JOB: Final = "Job, Indexed"
 """Kind of a Job whose pods have an index; the kind `Job` is one whose pods have none."""
-_ROLE: Final = r"(?:chief|evaluator|launcher|master|ps|server|worker)-[0-9]{1,5}"
-_FORMS: Final = {
-    "Pod": r"(?!)",
-    **dict.fromkeys(("ReplicaSet", "ReplicationController", "DaemonSet", "Job"), f"{_R}{{5}}"),
-    INDEXED_JOB: rf"[0-9]{{1,10}}-{_R}{{5}}",
-    "StatefulSet": r"[0-9]{1,10}",
-    "Deployment": rf"{_R}{{5,10}}(?:-{_R}{{5}})?",
-    "CronJob": rf"[0-9]{{8,10}}(?:-[0-9]{{1,10}})?(?:-{_R}{{5}})?",
-    **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob"), _ROLE),
+_NOTHING: Final = re.compile(r"(?!)")
+_RANDOM: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
+_INDEX_RANDOM: Final = re.compile(r"[0-9]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}")
+_INDEX: Final = re.compile(r"[0-9]{1,10}")
+_HASH: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
+_MINUTE: Final = re.compile(r"[0-9]{8,10}(?:-[0-9]{1,10})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
+_ROLE: Final = re.compile(r"(?:chief|evaluator|launcher|master|ps|server|worker)-[0-9]{1,5}")
+_ADDED: Final = {
+    "Pod": _NOTHING.fullmatch,
+    **dict.fromkeys(("ReplicaSet", "ReplicationController", "DaemonSet", "Job"), _RANDOM.fullmatch),
+    INDEXED_JOB: _INDEX_RANDOM.fullmatch,
+    "StatefulSet": _INDEX.fullmatch,
+    "Deployment": _HASH.fullmatch,
+    "CronJob": _MINUTE.fullmatch,
+    **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob"), _ROLE.fullmatch),
 }
-_ADDED: Final = {kind: re.compile(form) for kind, form in _FORMS.items()}
 """What the controllers of Kubernetes and of training-operator add to the name of an object of the kind."""
 _BETWEEN: Final = {"Deployment": "ReplicaSet", "CronJob": "Job"}
 """Kinds that create pods by objects of another kind."""
@@ -84,8 +89,8 @@ def workload_of(group: str) -> str:
 
 def is_made_for(name: str, owner: str, kind: str = "") -> bool:
     """Whether a controller may have given this name to an object of an owner, of a kind if it is known."""
-    added = _ADDED.get(kind, _GENERATED).fullmatch(name, len(owner) + 1)
-    return name.startswith(f"{owner}-") and added is not None
+    fits = _ADDED.get(kind, _GENERATED.fullmatch)
+    return name.startswith(f"{owner}-") and fits(name, len(owner) + 1) is not None
 
 
 def may_concern(group: str, target: NamedObject) -> bool:

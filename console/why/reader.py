@@ -278,8 +278,8 @@ class _Reading:
         explained = await asyncio.to_thread(explain_object, explainer, POD, owned, pod.document, "")
         for item in explained:
             if isinstance(item, ExplainedPod):
-                told = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
-                decision = PolicyDecision(reason=reason, now_reason=told[0], now=told[1])
+                now = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
+                decision = PolicyDecision(reason=reason, now_reason=now[0], now=now[1])
                 self.evidence.decision = Fact(decision)
 
     async def _read_figures(self, pod: Pod, options: AgentOptions) -> None:

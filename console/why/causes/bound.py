@@ -325,8 +325,8 @@ def _flag(
 ) -> PodFinding:
     """Return the finding for a flag; what to do comes from the agent, by its answer or its Event."""
     text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
-    told = (verdict.message if verdict else None) or text
-    message, _, hint = told.partition("; ")  # a framework's option
+    line = (verdict.message if verdict else None) or text
+    message, _, hint = line.partition("; ")  # a framework's option
     details: dict[str, float | str] = {"reason": reason.value}
     if verdict is not None and verdict.is_of_memory:
         details["usedBytes"] = float(verdict.used_bytes or verdict.used_at_least_bytes or 0)

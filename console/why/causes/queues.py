@@ -227,9 +227,9 @@ def _names_queue(evidence: PodEvidence) -> bool:
 
 def _name_of(evidence: PodEvidence, display_name: str) -> str:
     """Return the name of the pod's queue or of a parent with a display name; empty if it is not known."""
-    shown = {name: fact.known.display_name if fact.known else name for name, fact in evidence.queues.items()}
-    names = [name for name, words in shown.items() if words == display_name]
-    return names[0] if len(names) == 1 else ""
+    names = {name: fact.known.display_name if fact.known else name for name, fact in evidence.queues.items()}
+    matching = [name for name, words in names.items() if words == display_name]
+    return matching[0] if len(matching) == 1 else ""
 
 
 def _whose(evidence: PodEvidence, name: str, display_name: str) -> str:
