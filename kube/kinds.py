@@ -411,11 +411,6 @@ class PodGroup(PartialObject, frozen=True, dict=True):
         return (self.status.resources_status if self.status else None) or _Resources()
 
     @property
-    def has_allocation(self) -> bool:
-        """Whether KAI's podgroup-controller has entered what the group holds."""
-        return bool(self._resources.allocated)
-
-    @property
     def allocated_gpus(self) -> float | None:
         """The GPUs that KAI counts for the pods of the group; None if the figure cannot be read."""
         return gpu_amount(self._resources.allocated)
@@ -496,6 +491,11 @@ class Event(PartialObject, frozen=True, rename="camel"):
     @property
     def last(self) -> datetime | None:
         return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
+
+    @property
+    def moment(self) -> float:
+        """The Unix time at which it was told last, by which Events are sorted; 0 if unknown."""
+        return self.last.timestamp() if self.last is not None else 0.0
 
 
 class _NodeSpec(Struct, frozen=True):

@@ -18,24 +18,17 @@ _TABLE: Final = """
 later: Or wait: a controller tries again by itself, after longer and longer pauses.
 quota: Ask for a larger ResourceQuota, or for less. KAI's queue has nothing to do with it.
     $ kubectl describe resourcequota --namespace {namespace}
-administrator: Administrator: {remedy}.
-    $ {command}
-change-refused: Change in the pod's template what the message names.
-    $ kaishare explain --live -n {namespace}
-change-named: Change what the message names.
-    $ kubectl describe {kind} {name} --namespace {namespace}
+administrator: Administrator: {remedy}. $ {command}
+change-refused: Change in the pod's template what the message names. $ kaishare explain --live -n {namespace}
+change-named: Change what the message names. $ kubectl describe {kind} {name} --namespace {namespace}
 change-template: Change in the pod's template what the message names.
 request-whole: Request a whole GPU (nvidia.com/gpu: 1) instead of a share.
 install-runtime-class: Administrator: install the RuntimeClass (the GPU operator has it), or stop KAI from
-    setting it (gpuPodRuntimeClassName).
-    $ kubectl get runtimeclass
+    setting it (gpuPodRuntimeClassName). $ kubectl get runtimeclass
 correct-runtime-class: Or correct runtimeClassName, if the pod's template names it.
-correct-priority-class: Correct priorityClassName in the pod's template.
-    $ kubectl get priorityclass
-look-for-name: Look for its name.
-    $ kubectl get pods --namespace {namespace}
-look-at-workload: Look at the workload's own status.
-    $ kubectl describe {kind} {name} --namespace {namespace}
+correct-priority-class: Correct priorityClassName in the pod's template. $ kubectl get priorityclass
+look-for-name: Look for its name. $ kubectl get pods --namespace {namespace}
+look-at-workload: Look at the workload's own status. $ kubectl describe {kind} {name} --namespace {namespace}
 resume: Set spec.suspend to false, or wait for the program that admits it, such as Kueue.
 scale-up: Scale it up.
 create-again: Create the pod again, if it has no controller, which would do so.
@@ -51,8 +44,7 @@ use-priority: Wait for room, or use a higher priority with the label priorityCla
 correct-scheduler: Correct the scheduler's name, if it is a typing mistake.
 set-scheduler: Set schedulerName: {scheduler} in a new pod: it cannot be changed on this one.
     $ kaishare explain --live -n {namespace}
-read-events: Read the pod's Events.
-    $ kubectl describe pod {pod} --namespace {namespace}
+read-events: Read the pod's Events. $ kubectl describe pod {pod} --namespace {namespace}
 ask-for-queue: Ask an administrator for a queue, if the pod needs one: the namespace has no label
     kai.scheduler/queue, so that kaishare leaves its pods alone.
 # kaishare left the pod alone, by the reason for which it would do so now.
@@ -68,26 +60,22 @@ left-before: Delete the pod and let it be created again: kaishare's webhook did 
 # KAI has not looked at the pod.
 open-gate: Ask the owner of the program that put the gate there, which removes it.
 read-pod-grouper: Administrator: look at the log of KAI's pod-grouper.
-start-kai: Administrator: start KAI's {program} again.
-    $ kubectl get pods --namespace kai-scheduler
+start-kai: Administrator: start KAI's {program} again. $ kubectl get pods --namespace kai-scheduler
 wait-seconds: Wait some seconds.
-find-missing-pods: Find out why the others do not exist: the workload's Events name a quota or a webhook
-    that refuses them.
+find-missing-pods: Find out why the others do not exist: the workload's Events name a quota or a webhook that
+    refuses them.
 correct-node-pool: Remove the label kai.scheduler/node-pool from the workload, or correct it.
 create-shard: Administrator: create the SchedulingShard.
 start-scheduler: Administrator: start KAI's scheduler again, which does not run or ends at every start; look
-    at its log.
-    $ kubectl get pods --namespace kai-scheduler
-mend-root-queues: Administrator: give every queue spec.parentQueue or children. KAI before v0.16.5 ends when
-    a queue without a parent is to give GPUs back.
+    at its log. $ kubectl get pods --namespace kai-scheduler
+mend-root-queues: Administrator: give every queue spec.parentQueue or children. KAI before v0.16.5 ends when a
+    queue without a parent is to give GPUs back.
 ask-host: In a vCluster: ask the host's administrators, who see the pod's objects.
 check-dns: If no pod of the vCluster starts, look whether its Service kube-system/kube-dns has an address:
-    vCluster copies no pod to the host before that.
-    $ kubectl get service kube-dns --namespace kube-system
+    vCluster copies no pod to the host before that. $ kubectl get service kube-dns --namespace kube-system
 install-kai: Else name another scheduler, or install KAI, which is not installed here.
-ask-host-why: In a vCluster: ask the host's administrators, since KAI's objects are there and not on this
-    API server, to type
-    $ kaishare why -n HOST_NAMESPACE {pod}-x-{namespace}-x-VCLUSTER
+ask-host-why: In a vCluster: ask the host's administrators, since KAI's objects are there and not on this API
+    server, to type $ kaishare why -n HOST_NAMESPACE {pod}-x-{namespace}-x-VCLUSTER
 # The guard refuses the PodGroup.
 guard-queue: Set the label kai.scheduler/queue in the pod's template to a queue of its namespace, and remove
     it from the objects that own the pod.
@@ -107,8 +95,7 @@ set-or-remove-queue: Set the label kai.scheduler/queue to a queue, or remove it:
 create-queue: Administrator: create the queue, or correct spec.parentQueue.
     $ kubectl get queues.scheduling.run.ai
 ask-about-queue: Ask an administrator whether the queue {queue} has child queues, or no parent: KAI says no
-    more than this about both.
-    $ kubectl get queues.scheduling.run.ai
+    more than this about both. $ kubectl get queues.scheduling.run.ai
 wait-in-queue: Wait until other pods of the queue end, or request less.
 request-less-or-other-queue: Request less, or name another queue.
 raise-queue: Administrator: raise spec.resources.{resource} of the queue.
@@ -124,18 +111,14 @@ wait-for-pods: Wait until other pods end.
 request-smaller: Or request less, if a smaller part of a GPU is enough.
 request-card: Request less, or GPUs with more memory.
     $ kubectl get nodes --label-columns nvidia.com/gpu.memory
-correct-affinity: Correct nodeSelector or affinity of the pod's template.
-    $ kubectl get nodes --show-labels
+correct-affinity: Correct nodeSelector or affinity of the pod's template. $ kubectl get nodes --show-labels
 tolerate: Add the toleration to the pod's template.
     $ kubectl get nodes -o custom-columns=N:.metadata.name,TAINTS:.spec.taints
-uncordon: Administrator: uncordon a node.
-    $ kubectl get nodes
+uncordon: Administrator: uncordon a node. $ kubectl get nodes
 wait-for-gpu-nodes: Or wait until other pods end on the nodes that lack GPUs, if these have any.
-change-requirements: Change what the pod's template asks of nodes, or wait.
-    $ kubectl describe nodes
+change-requirements: Change what the pod's template asks of nodes, or wait. $ kubectl describe nodes
 start-device-plugin: Administrator: look at the pods of the device plugin and their log: it does not run, or
-    sees no GPU.
-    $ kubectl describe nodes
+    sees no GPU. $ kubectl describe nodes
 use-fraction: Use gpu-fraction instead of gpu-memory.
 install-gfd: Administrator: install GPU feature discovery, which sets the label.
     $ kubectl get nodes --label-columns nvidia.com/gpu.memory
@@ -145,8 +128,7 @@ prefer-topology: Wait, ask for fewer pods, or ask for the placement by
     kai.scheduler/topology-preferred-placement instead of required.
 read-claim: Look at the claim's own Events.
     $ kubectl describe persistentvolumeclaim {claims} --namespace {namespace}
-fit-node: Request what one node has, or spread the work over several pods.
-    $ kubectl describe nodes
+fit-node: Request what one node has, or spread the work over several pods. $ kubectl describe nodes
 shrink-gang: Wait until other pods end, or start the workload with fewer or smaller pods.
 wait-for-evicted: Wait: an evicted pod may take its terminationGracePeriodSeconds, 30 s by default.
 check-names: Check the names that the pod uses: {names}.
@@ -157,55 +139,45 @@ wait-a-minute: Wait a minute; KAI tries again.
 ask-for-binding: Then ask an administrator to type it: it shows more with the right to read
     bindrequests.scheduling.run.ai and the pods of kai-resource-reservation.
     $ kaishare why -n {namespace} {name}
-delete-missed: Delete the pod and create it again.
-    $ kubectl delete pod {pod} --namespace {namespace}
+delete-missed: Delete the pod and create it again. $ kubectl delete pod {pod} --namespace {namespace}
 order-webhooks: Administrator: let kaishare's webhook be called before KAI's, so its name must sort first.
     $ kubectl get mutatingwebhookconfigurations
 read-binder: If it repeats, an administrator looks at the log of KAI's binder.
     $ kubectl get pods --namespace kai-scheduler
 read-reservations: If it lasts, an administrator looks at the reservation pods: image, RuntimeClass, device
-    plugin.
-    $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
+    plugin. $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
 find-reservation: Administrator: find out whether the reservation pod of the GPU has started.
     $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
 # The pod is bound.
-read-log: Look at its log.
-    $ kubectl logs {pod} --namespace {namespace} --all-containers
+read-log: Look at its log. $ kubectl logs {pod} --namespace {namespace} --all-containers
 read-last-log: Look at the log of its last run.
     $ kubectl logs {pod} --namespace {namespace} --all-containers --previous
-read-container-log: Look at its log.
-    $ kubectl logs {pod} --namespace {namespace} --container {container}
+read-container-log: Look at its log. $ kubectl logs {pod} --namespace {namespace} --container {container}
 read-probe: Look whether its readiness probe fails, in the pod's Events.
     $ kubectl describe pod {pod} --namespace {namespace}
 read-gate: Look at the pod's conditions, which name a readiness gate that is not met.
     $ kubectl describe pod {pod} --namespace {namespace}
-look-at-node: Administrator: look at the node.
-    $ kubectl get node {node}
+look-at-node: Administrator: look at the node. $ kubectl get node {node}
 part-schedulers: Administrator: give each scheduler its own nodes. Two schedulers share a node, so that KAI
     allocated a GPU that was taken.
 wait-for-end: Wait for its containers to end; a finalizer can hold it as well.
     $ kubectl get pod {pod} --namespace {namespace} -o jsonpath={{.metadata.finalizers}}
-place-again: Delete the pod, so that it is placed again.
-    $ kubectl delete pod {pod} --namespace {namespace}
+place-again: Delete the pod, so that it is placed again. $ kubectl delete pod {pod} --namespace {namespace}
 whole-gpus-for-ranks: Request whole GPUs, if each rank needs a GPU of its own: the annotation
     kaishare.dev/whole-gpu: "true" in the template, and no share.
 one-pod-for-ranks: Or use one pod with several GPUs (gpu-fraction-num-devices).
-equal-queues: Write the same label kai.scheduler/queue on the workload and on its pods.
-known-priority: Use train, build-preemptible, build or inference, if that PriorityClass does not exist; else
-    the label priorityClassName of the topmost owner wins.
-    $ kubectl get priorityclass
 agent: {act}
 clear-flag: End the violation: the flag clears with {cleared_by}.
 """
-"""A name, a sentence and perhaps a command for each act; texts that a cause gives are in braces."""
+"""A name, a sentence and perhaps a command after `$` for each act; texts that a cause gives are in braces."""
 
 
 def _acts(table: str) -> dict[str, Remedy]:
     acts = {}
     for entry in re.split(r"\n(?=\S)", re.sub(r"(?m)^#.*\n", "", table).strip()):
         name, _, rest = entry.partition(": ")
-        text, _, command = rest.partition("\n    $ ")
-        acts[name] = Remedy(" ".join(text.split()), command)
+        text, _, command = " ".join(rest.split()).partition(" $ ")
+        acts[name] = Remedy(text, command)
     return acts
 
 
@@ -238,12 +210,10 @@ def finding(
 
 
 def _remedy(act: Remedy, texts: Mapping[str, str]) -> Remedy:
-    """Fill in an act. No text that a shell could interpret gets into a command."""
-    is_given = act.command == "{command}"
-    words = {key: text if is_given or _is_safe(key, text) else key.upper() for key, text in texts.items()}
+    """Fill in an act. No text that a shell could interpret gets into a command, only names of objects."""
+    words = dict(texts)
+    for key, text in texts.items():
+        names = text.split(" ") if key == "claims" else [text]
+        if act.command != "{command}" and not all(map(is_dns_subdomain, names)):
+            words[key] = key.upper()
     return Remedy(act.text.format_map(texts), act.command.format_map(words))
-
-
-def _is_safe(key: str, text: str) -> bool:
-    """Whether a text is the name of an object; several names of claims."""
-    return all(map(is_dns_subdomain, text.split(" ") if key == "claims" else [text]))

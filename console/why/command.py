@@ -85,17 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
     evidence = asyncio.run(_read(arguments))
     # A workload without pods exists.
     is_missing = (evidence.pod if evidence.kind == POD.kind else evidence.workload).is_missing
-    if is_missing and not any(
-        listing.value for listing in (evidence.pod_events, evidence.group_events, evidence.creation_events)
-    ):
+    events = (evidence.pod_events, evidence.group_events, evidence.creation_events)
+    if is_missing and not any(listing.value for listing in events):
         place = f"in namespace {evidence.namespace}"
-        events = "no Event tells of it" if evidence.are_events_read else "not all Events could be read"
-        raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and {events}")
+        untold = "no Event tells of it" if evidence.are_events_read else "not all Events could be read"
+        raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and {untold}")
     answer = explain(evidence)
+    columns, colour = columns_of(sys.stdout), output_has_colour()
     if arguments.output == "json":
         write_document(as_json(answer))
     else:
-        columns, colour = columns_of(sys.stdout), output_has_colour()
         write_lines(as_text(answer, columns=columns, colour=colour, program=arguments.program))
     return UNUSABLE if is_missing else int(not answer.is_fine)
 

@@ -5,27 +5,18 @@ is the answer. A cause by exclusion counts only where all facts that exclude the
 that no cause explains is told as it is, with KAI's last words.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from console.why.acts import finding
+from console.why.causes import unscheduled
 from console.why.causes.bound import binding, bound, chosen, failed, running, waiting_for_evicted
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.nodes import unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
-from console.why.causes.unscheduled import (
-    gated,
-    guarded,
-    incomplete_gang,
-    is_in_kai,
-    no_scheduler,
-    node_pool,
-    not_served,
-    outside_kai,
-    refused_by_host,
-    ungrouped,
-)
+from console.why.causes.unscheduled import guarded, is_in_kai, outside_kai
 from console.why.evidence import PodEvidence, waited
 from console.why.explanation import Code, Explanation, PodFinding
 from console.why.story import tell_story
@@ -35,21 +26,16 @@ from service.text import one_line
 
 CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
     # of the pod's own objects
-    *(gated, refused_by_host, ungrouped),
+    *(unscheduled.gated, unscheduled.refused_by_host, unscheduled.ungrouped),
     *(waiting_for_evicted, binding, chosen, unusable_queue),
     # in KAI's words
     *(full_queue, unschedulable, unexplained),
     # of a pod about which KAI says nothing
-    *(incomplete_gang, node_pool, not_served, no_scheduler),
+    *(unscheduled.incomplete_gang, unscheduled.node_pool),
+    *(unscheduled.not_served, unscheduled.no_scheduler),
 )
 """The causes of a pod of KAI that has no node, in their order."""
-_ON_HOST: Final = (
-    "scheduling.run.ai",
-    "--namespace kai-",
-    "get nodes",
-    "describe nodes",
-    "webhookconfigurations",
-)
+_ON_HOST: Final = re.compile(r"scheduling\.run\.ai|--namespace kai-|(get|describe) nodes|webhookconfig")
 """Parts of commands about objects that are on the host of a vCluster."""
 
 
@@ -87,7 +73,6 @@ def _state(pod: Pod | None) -> str:
 
 
 def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
-    """Yield the cause, then notes."""
     pod = evidence.pod.known
     if pod is None:
         yield why_no_pod(evidence)
@@ -110,7 +95,6 @@ def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
 
 
 def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    """Return why KAI has not bound a pod."""
     verdict = evidence.verdict
     cause = next(filter(None, (each(evidence, pod) for each in CAUSES)), None)
     if cause is None:
@@ -137,8 +121,5 @@ def _undecided(evidence: PodEvidence, pod: Pod, what: str) -> PodFinding:
 
 def _without_host_commands(cause: PodFinding) -> PodFinding:
     """Return a finding without the commands that only work on the host."""
-    remedies = [
-        replace(each, command="") if any(part in each.command for part in _ON_HOST) else each
-        for each in cause.remedies
-    ]
-    return replace(cause, remedies=remedies)
+    acts = [replace(act, command="") if _ON_HOST.search(act.command) else act for act in cause.remedies]
+    return replace(cause, remedies=acts)

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count
+from operator import attrgetter
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from console.cluster.facts import Fact, FactReader, Listing, items
 from kube.kinds import EVENTS, Event, FullMeta, Pod, PodOwner
@@ -153,12 +154,11 @@ class EventReader:
             return creates_for(about.kind, about.name, about.uid, target)
 
         lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
-        events = tuple(sorted(chain.from_iterable(map(items, lists)), key=_seconds))
+        events = tuple(sorted(chain.from_iterable(map(items, lists)), key=attrgetter("moment")))
         unread = next((each for each in lists if not each.is_known), lists[0])
         return Fact(events, unread.why, unread.line)
 
     def _related(self, pod: Pod | None, workload: PodOwner | None) -> list[NamedObject]:
-        """Return the named object, its pod and the owners of the pod."""
         of_pod = None if pod is None else _COMPLETION_INDEX in pod.metadata.annotations
         is_indexed = of_pod if workload is None else workload.spec.completion_mode == "Indexed"
         uid = workload.metadata.uid if workload is not None else ""
@@ -184,22 +184,19 @@ class EventReader:
                 return
             push = heapq.heappush if len(heap) < MOST_EVENTS else heapq.heappushpop
             number = next(arrivals)
-            push(heap, (_seconds(event), number, _bounded(event)))
+            push(heap, (event.moment, number, _bounded(event)))
             if number == MOST_EVENTS:
                 self.reader.note(f"there are more Events than the newest {MOST_EVENTS}, which were read")
 
-        listing = await self.reader.list(
-            EVENTS, self.namespace, query={"fieldSelector": selector}, decode=add, what="Events"
-        )
+        query = {"fieldSelector": selector}
+        listing = await self.reader.list(EVENTS, self.namespace, query=query, decode=add, what="Events")
         newest = tuple(event for _, _, event in sorted(heap, key=lambda entry: entry[:2]))
         return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)
 
 
 def _kind(kind: str, *, is_indexed: bool | None) -> str:
     """Return a kind, by which the names of its pods are known; empty for a Job that may have either form."""
-    if kind != "Job" or is_indexed is False:
-        return kind
-    return INDEXED_JOB if is_indexed else ""
+    return {None: "", True: INDEXED_JOB, False: kind}[is_indexed] if kind == "Job" else kind
 
 
 def is_of(pod: Pod, uid: str, metadata: FullMeta) -> bool:
@@ -210,27 +207,18 @@ def is_of(pod: Pod, uid: str, metadata: FullMeta) -> bool:
     return since is None or created is None or created >= since
 
 
-def _seconds(event: Event) -> float:
-    """Return the Unix time at which an Event was told last; its writer may have chosen any year."""
-    last = event.last
-    try:
-        return last.timestamp() if last is not None else 0.0
-    except (OverflowError, ValueError, OSError):
-        return 0.0
-
-
 def _bounded(event: Event) -> Event:
-    metadata, about, source = event.metadata, event.involved_object, event.source
-    return msgspec.structs.replace(
+    def word(text: str) -> str:
+        return shorten(text, _LONGEST_WORD)
+
+    about, old = event.involved_object, event.metadata
+    metadata = FullMeta(name=old.name, namespace=old.namespace, creation_timestamp=old.creation_timestamp)
+    return replace(
         event,
-        metadata=FullMeta(
-            name=metadata.name, namespace=metadata.namespace, creation_timestamp=metadata.creation_timestamp
-        ),
-        involved_object=msgspec.structs.replace(
-            about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=shorten(about.uid, _LONGEST_WORD)
-        ),
-        reason=shorten(event.reason, _LONGEST_WORD),
+        metadata=metadata,
+        involved_object=replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=word(about.uid)),
+        reason=word(event.reason),
         message=shorten(event.message, LONGEST_MESSAGE),
-        source=msgspec.structs.replace(source, component=shorten(source.component, _LONGEST_WORD)),
-        reporting_component=shorten(event.reporting_component, _LONGEST_WORD),
+        source=replace(event.source, component=word(event.source.component)),
+        reporting_component=word(event.reporting_component),
     )

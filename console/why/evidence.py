@@ -120,10 +120,7 @@ class PodEvidence:
 
     @property
     def queue_name(self) -> str:
-        """The queue that counts: the PodGroup's, else the topmost owner's label, else the pod's own label.
-
-        Empty if none of them names one.
-        """
+        """The queue that counts: the PodGroup's, else the topmost owner's label, else the pod's; or empty."""
         if self.pod_group.known:
             return self.pod_group.known.spec.queue
         top = self.owners[-1].metadata.labels.get(keys.QUEUE_LABEL, "") if self.owners else ""
@@ -156,13 +153,9 @@ class PodEvidence:
         of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
         match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
         reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
-        return SchedulerVerdict(
-            text=own_text,
-            group_text=group_text[:_LONGEST],
-            queue=next(filter(None, (each.queue for each in of_text)), ""),
-            reason=reason,
-            since=since or (condition.last_transition_time if condition else None),
-        )
+        queue = next(filter(None, (each.queue for each in of_text)), "")
+        since = since or (condition.last_transition_time if condition else None)
+        return SchedulerVerdict(own_text, group_text[:_LONGEST], queue, reason, since)
 
 
 def is_reservation(pod: Pod) -> bool:
@@ -171,8 +164,7 @@ def is_reservation(pod: Pod) -> bool:
     Only KAI may create pods in that namespace, and anyone may write the labels on pods elsewhere. KAI can use
     another namespace (`--resource-reservation-namespace` of the binder), whose pods do not count.
     """
-    app = pod.metadata.labels.get(keys.APP_LABEL)
-    return pod.metadata.namespace == app == keys.RESERVATION_APP
+    return pod.metadata.namespace == pod.metadata.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
 
 
 def waited(age: timedelta | None) -> str:
@@ -209,20 +201,17 @@ class Request:
     @property
     def text(self) -> str:
         """The request in words."""
-        many = f"each of {self.devices} GPUs" if self.devices > 1 else "a GPU"
-        if self.memory_mib is not None:
-            return f"{self.memory_mib} MiB of {many}"
-        if self.fraction is not None:
-            return f"{number(self.fraction)} of {many}"
-        return gpus(self.whole) if self.whole else "no GPU"
+        if not self.is_share:
+            return gpus(self.whole) if self.whole else "no GPU"
+        part = number(self.fraction or 0) if self.memory_mib is None else f"{self.memory_mib} MiB"
+        return f"{part} of {f'each of {self.devices} GPUs' if self.devices > 1 else 'a GPU'}"
 
     def portion(self, card: Card | None) -> float | None:
         """Return the part of such a GPU that is needed in one piece, as KAI counts it; 1 for a whole one."""
-        if self.fraction is not None:
-            return round(self.fraction, 2)
         if self.memory_mib is not None:
             return None if card is None else card.portion_of_memory(self.memory_mib)
-        return 1.0 if self.whole else None
+        whole = 1.0 if self.whole else None
+        return whole if self.fraction is None else round(self.fraction, 2)
 
 
 def request_of(pod: Pod) -> Request:
@@ -231,7 +220,7 @@ def request_of(pod: Pod) -> Request:
     if view is None:
         return Request()
     share = readable(lambda: view.share_request)
-    if share is not None and not (share.fraction is not None and isnan(share.fraction)):
+    if share is not None and not isnan(share.fraction or 0):
         return Request(share.fraction, share.memory_mib, share.devices)
     whole = readable(lambda: whole_gpus(view)) or 0
     return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0)

@@ -74,9 +74,6 @@ class Code(StrEnum):
     FAILED = "failed"
     TERMINATING = "terminating"
     GROUP_UNCHANGED = "group-unchanged"
-    QUEUE_OF_OWNER = "queue-of-owner"
-    PRIORITY_CLASS_IGNORED = "priority-class-ignored"
-    ACCOUNTING_MISSING = "accounting-missing"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
 
@@ -91,17 +88,7 @@ class Code(StrEnum):
         return f"docs/troubleshooting.md#{self.value}"
 
 
-_FINE: Final = frozenset(
-    {
-        Code.OUTSIDE_KAI,
-        Code.GROUP_UNCHANGED,
-        Code.QUEUE_OF_OWNER,
-        Code.PRIORITY_CLASS_IGNORED,
-        Code.ACCOUNTING_MISSING,
-        Code.RUNNING,
-        Code.SUCCEEDED,
-    }
-)
+_FINE: Final = frozenset({Code.OUTSIDE_KAI, Code.GROUP_UNCHANGED, Code.RUNNING, Code.SUCCEEDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +153,7 @@ class Explanation:
     @property
     def is_fine(self) -> bool:
         """Whether nothing is wrong."""
-        return self.state in ("Running", "Succeeded") and all(
-            finding.code.is_fine for finding in self.findings
-        )
+        return self.state in ("Running", "Succeeded") and all(each.code.is_fine for each in self.findings)
 
 
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
@@ -188,54 +173,35 @@ def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) ->
     A line has at most `columns` characters, at least 40, but for a command, which is never broken. Commands
     begin with the name under which the user started the program.
     """
-    lines = fold(printable(f"{answer.state}: {answer.cause.sentence}", _LONGEST), columns, indent=_INDENT)
-    if colour:
-        lines[0] = _coloured(lines[0], answer)
-    lines += _section("What to do", _remedies(answer.cause.remedies, columns, program))
-    lines += _section("Also", _notes(answer.findings[1:], columns, program))
-    lines += _section("Story (times in UTC)", _story(answer.story, columns))
+
+    def folded(text: str, head: str = "", indent: str = _INDENT) -> list[str]:
+        return fold(printable(text, _LONGEST), columns, head=head, indent=indent)
+
+    def acts(finding: PodFinding) -> Iterator[str]:
+        for act in finding.remedies:
+            yield from folded(act.text, f"{_INDENT}- ", _INDENT * 2)
+            own = act.command.removeprefix(_OWN_PROGRAM)
+            if act.command:
+                command = act.command if own == act.command else f"{program} {own}"
+                yield f"{_INDENT * 3}{printable(command, _LONGEST)}"
+
+    lines = folded(f"{answer.state}: {answer.cause.sentence}")
+    if colour and not answer.is_fine and lines[0].startswith(answer.state):
+        shade = _YELLOW if answer.state in ("Pending", "Terminating") else _RED
+        lines[0] = f"{shade}{answer.state}{_RESET}{lines[0].removeprefix(answer.state)}"
+    also: list[str] = []
+    for each in answer.findings[1:]:
+        also += (*folded(f"{each.sentence} ({each.code.value})", _INDENT, _INDENT * 2), *acts(each))
+    story = [*_story(answer.story, columns)]
+    for title, body in ("What to do", [*acts(answer.cause)]), ("Also", also), ("Story (times in UTC)", story):
+        lines += ("", title, *body) if body else ()
     lines.append("")
     for note in answer.notes:
-        lines += fold(printable(note, _LONGEST), columns, head="note: ", indent=_INDENT)
+        lines += folded(note, "note: ")
     if answer.not_visible:
-        names = printable(", ".join(answer.not_visible), _LONGEST)
-        hidden = fold(f"not visible to you: {names}", columns, indent=_INDENT)
+        hidden = folded(f"not visible to you: {', '.join(answer.not_visible)}")
         lines += (f"{_DIM}{line}{_RESET}" if colour else line for line in hidden)
-    return [*lines, *fold(f"More: {answer.cause.code.page}", columns, indent=_INDENT)]
-
-
-def _coloured(line: str, answer: Explanation) -> str:
-    """Colour the state: yellow while the pod waits, red for another problem."""
-    if answer.is_fine or not line.startswith(answer.state):
-        return line
-    colour = _YELLOW if answer.state in ("Pending", "Terminating") else _RED
-    return f"{colour}{answer.state}{_RESET}{line.removeprefix(answer.state)}"
-
-
-def _section(title: str, lines: Iterator[str]) -> list[str]:
-    """Return a heading and its lines after an empty line; nothing without lines."""
-    body = list(lines)
-    return ["", title, *body] if body else []
-
-
-def _remedies(remedies: Sequence[Remedy], columns: int, program: str) -> Iterator[str]:
-    for remedy in remedies:
-        yield from fold(printable(remedy.text, _LONGEST), columns, head=f"{_INDENT}- ", indent=_INDENT * 2)
-        if remedy.command:
-            yield f"{_INDENT * 3}{_command(remedy.command, program)}"
-
-
-def _command(command: str, program: str) -> str:
-    """Return a command with the name under which the user started the program."""
-    is_own = command.startswith(_OWN_PROGRAM)
-    return printable(f"{program} {command.removeprefix(_OWN_PROGRAM)}" if is_own else command, _LONGEST)
-
-
-def _notes(findings: Sequence[PodFinding], columns: int, program: str) -> Iterator[str]:
-    for finding in findings:
-        text = printable(f"{finding.sentence} ({finding.code.value})", _LONGEST)
-        yield from fold(text, columns, head=_INDENT, indent=_INDENT * 2)
-        yield from _remedies(finding.remedies, columns, program)
+    return [*lines, *folded(f"More: {answer.cause.code.page}")]
 
 
 def _story(steps: Sequence[Step], columns: int) -> Iterator[str]:
@@ -246,12 +212,16 @@ def _story(steps: Sequence[Step], columns: int) -> Iterator[str]:
     room = columns - len(_INDENT) * 3 - first - second
     for time, step in zip(times, steps, strict=True):
         head = f"{_INDENT}{time:<{first}}{_INDENT}{step.what:<{second}}{_INDENT}"
-        text = printable(step.text, _LONGEST) + _repetition(step)
-        if room >= _LEAST:
-            lines = fold(text, columns, head=head, indent=" " * len(head))
-        else:
-            lines = [_INDENT + head.strip(), *fold(text, columns, head=_INDENT * 2, indent=_INDENT * 2)]
-        yield from (line.rstrip(" ") for line in lines)
+        indent = " " * len(head)
+        if room < _LEAST:
+            yield _INDENT + head.strip()
+            head = indent = _INDENT * 2
+        text = printable(step.text, _LONGEST)
+        if step.times > 1 or step.last is not None:
+            more = " or more" if step.times == _REPEATED_BY_KAI and step.what == "waiting" else ""
+            until = f", last at {_times([step.at, step.last])[1]}" if step.last is not None else ""
+            text += f" ({step.times} times{more}{until})"
+        yield from (line.rstrip(" ") for line in fold(text, columns, head=head, indent=indent))
 
 
 def _times(times: Sequence[datetime | None]) -> list[str]:
@@ -259,15 +229,6 @@ def _times(times: Sequence[datetime | None]) -> list[str]:
     days = {time.astimezone(UTC).date() for time in times if time is not None}
     form = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M:%S"
     return [time.astimezone(UTC).strftime(form) if time is not None else "" for time in times]
-
-
-def _repetition(step: Step) -> str:
-    """Return how often a step was repeated, and until when."""
-    if step.times < 2 and step.last is None:
-        return ""
-    more = " or more" if step.times == _REPEATED_BY_KAI and step.what == "waiting" else ""
-    until = f", last at {_times([step.at, step.last])[1]}" if step.last is not None else ""
-    return f" ({step.times} times{more}{until})"
 
 
 def as_json(answer: Explanation) -> str:
@@ -288,10 +249,7 @@ def as_json(answer: Explanation) -> str:
         for s in answer.story
     ]
     document = {
-        "namespace": answer.namespace,
-        "kind": answer.kind,
-        "name": answer.name,
-        "state": answer.state,
+        **{key: getattr(answer, key) for key in ("namespace", "kind", "name", "state")},
         "fine": answer.is_fine,
         "findings": findings,
         "story": story,

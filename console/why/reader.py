@@ -24,23 +24,10 @@ from gpuagent.api_types import ApiPod
 from kai import keys
 from kai.kaishare_keys import REASON
 from kai.queue import Queue
+from kube import kinds
 from kube.answers import REQUEST_ERRORS
 from kube.client import KubeClient
-from kube.kinds import (
-    BIND_REQUESTS,
-    NAMESPACES,
-    NODES,
-    POD_GROUPS,
-    PODS,
-    QUEUES,
-    SHARDS,
-    VOLUME_CLAIMS,
-    FullMeta,
-    Namespace,
-    Pod,
-    PodOwner,
-    decode_pod_with_document,
-)
+from kube.kinds import FullMeta, Namespace, Pod, PodOwner, decode_pod_with_document
 from service.command import UsageError
 from service.names import is_dns_subdomain
 from service.text import one_line
@@ -79,19 +66,12 @@ async def read_evidence(
     """
     reader = FactReader(client, most_requests=MOST_REQUESTS)
     kind, pod, workload = await find_pod(reader, target)
-    evidence = PodEvidence(
-        now=datetime.now(UTC),
-        namespace=target.namespace,
-        kind=kind,
-        name=target.name,
-        pod=pod,
-        workload=workload,
-    )
-    events = EventReader(reader, target.namespace, kind, target.name)
-    reading = _Reading(reader, target, evidence, events)
+    place, now = target.namespace, datetime.now(UTC)
+    evidence = PodEvidence(now=now, namespace=place, kind=kind, name=target.name, pod=pod, workload=workload)
+    reading = _Reading(reader, target, evidence, EventReader(reader, place, kind, target.name))
     await _run(reading.basics())
     if reading.namespace.is_missing:
-        raise UsageError(does_not_exist(target.namespace))
+        raise UsageError(does_not_exist(place))
     await _run(reading.details(agents, settings_namespace))
     await _run(reading.rest())
     evidence.now = reader.client.server_time() or datetime.now(UTC)
@@ -118,13 +98,13 @@ class _Reading:
     def basics(self) -> _Work:
         """Return the requests of every answer."""
         pod, workload = self.evidence.pod.known, self.evidence.workload.known
-        work: _Work = [self._read_namespace()]
-        work += [self._read("group_events", self.events.about_groups(pod, workload))]
+        about_groups = self._read("group_events", self.events.about_groups(pod, workload))
+        work: _Work = [self._read_namespace(), about_groups]
         if pod is not None or self.target.is_pod:
             name = pod.name if pod is not None else self.target.name
             work += [self._read("pod_events", self.events.about_pod(name, pod))]
         if pod is not None and pod.pod_group_name:
-            group = self.reader.get(POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
+            group = self.reader.get(kinds.POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
             work += [self._read("pod_group", group)]
         work += [self._read_bind_request(pod)] if pod is not None else []
         if not self.target.is_pod and (pod is None or pod.is_bound):
@@ -147,22 +127,23 @@ class _Reading:
         return work
 
     def _of_waiting(self, pod: Pod) -> _Work:
-        evidence = self.evidence
+        evidence, verdict = self.evidence, self.evidence.verdict
         work: _Work = [self._read_queues(pod)]
         if evidence.bind_request.why is Why.FORBIDDEN and not pod.pod_group_name:
             work += [self._discover_kai()]
-        verdict = evidence.verdict
         if verdict is not None and _is_about_nodes(verdict):
-            work += [self._read("nodes", self.reader.list(NODES)), self._read_shared_gpu_pods(pod)]
+            work += [self._read("nodes", self.reader.list(kinds.NODES)), self._read_shared_gpu_pods(pod)]
         elif evidence.bind_request.known is not None:
             work += [self._read_shared_gpu_pods(pod)]
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
-            claims = self.reader.list(VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims")
+            claims = self.reader.list(
+                kinds.VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims"
+            )
             work += [self._read("claims", claims)]
         group = evidence.pod_group.known
         labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
         if keys.NODE_POOL_LABEL in labels:
-            work += [self._read("shards", self.reader.list(SHARDS, what="SchedulingShards"))]
+            work += [self._read("shards", self.reader.list(kinds.SHARDS, what="SchedulingShards"))]
         return work
 
     def rest(self) -> _Work:
@@ -178,18 +159,17 @@ class _Reading:
         return work
 
     async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
-        """Wait for a request, and set the field of the evidence."""
         setattr(self.evidence, name, await request)
 
     async def _read_namespace(self) -> None:
-        self.namespace = await self.reader.get(NAMESPACES, self.target.namespace)
+        self.namespace = await self.reader.get(kinds.NAMESPACES, self.target.namespace)
         if self.namespace.known is not None:
             own = _policy(self.namespace.known).policy(self.target.namespace)
             self.evidence.scheduler = own.scheduler if own else keys.SCHEDULER_NAME
 
     async def _read_bind_request(self, pod: Pod) -> None:
         """Read the BindRequest of the pod's name; one of an earlier pod of the name counts as missing."""
-        request = await self.reader.get(BIND_REQUESTS, pod.name, pod.metadata.namespace)
+        request = await self.reader.get(kinds.BIND_REQUESTS, pod.name, pod.metadata.namespace)
         if request.known is not None:
             metadata = request.known.metadata
             uid = next((each.uid for each in metadata.owner_references if each.kind == POD.kind), "")
@@ -202,7 +182,7 @@ class _Reading:
         Every authenticated user may ask for an API group. A request for an object of a kind that is not
         served is refused where the right to it is missing (Kubernetes 1.36.3).
         """
-        path = f"/apis/{POD_GROUPS.group}"
+        path = f"/apis/{kinds.POD_GROUPS.group}"
         try:
             await self.reader.client.get(path)
         except REQUEST_ERRORS as error:
@@ -217,7 +197,7 @@ class _Reading:
         queues: dict[str, Fact[Queue]] = {}
         name = self.evidence.queue_name
         while name and name not in queues and len(queues) < _MOST_QUEUES:
-            queue = queues[name] = await self.reader.get(QUEUES, name)
+            queue = queues[name] = await self.reader.get(kinds.QUEUES, name)
             name = queue.known.parent if queue.known is not None else ""
         self.evidence.queues = queues
 
@@ -257,13 +237,9 @@ class _Reading:
         if not is_read(pods) and pod.gpu_groups:
             near = await self._list_pods(pod.metadata.namespace, query, "pods")
         self.evidence.shared_gpu_pods = pods
-        self.evidence.group_members = [
-            each
-            for each in items(near)
-            if each.metadata.namespace == pod.metadata.namespace
-            and each.name != pod.name
-            and each.gpu_groups & pod.gpu_groups
-        ]
+        own = pod.metadata.namespace
+        others = [each for each in items(near) if each.metadata.namespace == own and each.name != pod.name]
+        self.evidence.group_members = [each for each in others if each.gpu_groups & pod.gpu_groups]
 
     async def _read_reservations(self) -> None:
         """Read the reservation pods of other groups, which show whether KAI uses the default namespace."""
@@ -273,9 +249,8 @@ class _Reading:
         self.evidence.shared_gpu_pods = Fact((*items(shared), *items(others)), others.why, others.line)
 
     async def _list_pods(self, namespace: str, query: Mapping[str, str], what: str) -> Listing[Pod]:
-        return await self.reader.list(
-            PODS, namespace, query=query, decode=decode_pod_with_document, what=what
-        )
+        decode = decode_pod_with_document
+        return await self.reader.list(kinds.PODS, namespace, query=query, decode=decode, what=what)
 
     async def _read_decision(self, pod: Pod, namespace: Namespace, settings_namespace: str) -> None:
         """Decide about a new pod like this one, with the settings of the cluster's webhook.
@@ -303,9 +278,9 @@ class _Reading:
         explained = await asyncio.to_thread(explain_object, explainer, POD, owned, pod.document, "")
         for item in explained:
             if isinstance(item, ExplainedPod):
-                now_reason = "" if _is_outdated(item) else reason_code(item)
-                now = _SOMETHING_ELSE if _is_outdated(item) else headline(item)
-                self.evidence.decision = Fact(PolicyDecision(reason=reason, now_reason=now_reason, now=now))
+                now = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
+                decision = PolicyDecision(reason=reason, now_reason=now[0], now=now[1])
+                self.evidence.decision = Fact(decision)
 
     async def _read_figures(self, pod: Pod, options: AgentOptions) -> None:
         """Ask the agent of the pod's node; the figures are not read if there is none."""
@@ -348,9 +323,8 @@ def _is_outdated(pod: ExplainedPod) -> bool:
     The pod does not tell any more what its author requested, so that the new share cannot be computed.
     """
     earlier, decision = pod.earlier, pod.mutation.decision
-    if earlier is None or earlier.is_current or decision.source is not Source.OWN_SHARE:
-        return False
-    return earlier.reason != decision.reason.code
+    is_older = earlier is not None and not earlier.is_current and earlier.reason != decision.reason.code
+    return is_older and decision.source is Source.OWN_SHARE
 
 
 def _is_about_volumes(verdict: SchedulerVerdict) -> bool:

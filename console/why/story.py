@@ -30,13 +30,8 @@ _OF_POD: Final = frozenset(
     {
         *("Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning"),  # KAI's
         *("FailedScheduling", "SyncError"),  # of Kubernetes' scheduler and of vCluster
-        *(
-            "BackOff",
-            "Failed",
-            "FailedAttachVolume",
-            "FailedCreatePodSandBox",
-            "FailedMount",
-        ),  # the kubelet's
+        # the kubelet's
+        *("BackOff", "Failed", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount"),
         *("FailedPrepareDynamicResources", "NetworkNotReady", "UnexpectedAdmissionError"),
     }
 )
@@ -138,11 +133,9 @@ def _decision(code: str, pod: Pod) -> str:
 def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
     group, queue = evidence.pod_group.known, one_line(evidence.queue_name)
     if group is not None:
-        text = f"by KAI in the queue {queue}"
-        if group.spec.priority_class_name:
-            text += f", priority {one_line(group.spec.priority_class_name)}"
-        if (group.spec.min_member or 0) > 1:
-            text += f", with at least {counted(group.spec.min_member or 0, 'pod')} at once"
+        priority, least = one_line(group.spec.priority_class_name), group.spec.min_member or 0
+        text = f"by KAI in the queue {queue}{f', priority {priority}' if priority else ''}"
+        text += f", with at least {counted(least, 'pod')} at once" if least > 1 else ""
         yield Step(at=group.metadata.creation_timestamp, what="grouped", text=text)
     elif pod.pod_group_name:
         text = f"by KAI{f', by its labels in the queue {queue}' if queue else ''}"
@@ -150,7 +143,6 @@ def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
 
 
 def _placed(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
-    """Yield that the pod is bound, and runs."""
     if pod.is_bound:
         scheduled = pod.status.condition("PodScheduled")
         is_told = scheduled is not None and scheduled.status == "True"
@@ -185,11 +177,11 @@ def _waiting(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
     """Yield what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
     group, order = evidence.pod_group.known, evidence.bind_request.known
     scheduled = pod.status.condition("PodScheduled") if pod is not None else None
+    condition = group.condition if group is not None else None
     lines = []
     if scheduled is not None and scheduled.status == "False":
         lines += [("condition", scheduled.last_transition_time, _bare(scheduled.message))]
-    if group is not None and group.condition is not None:
-        condition = group.condition
+    if condition is not None:
         lines += [("condition of the group", condition.last_transition_time, _bare(condition.message))]
     is_waiting = pod is not None and not pod.is_bound
     if is_waiting and order is not None:
@@ -231,14 +223,9 @@ def _evicted(evidence: PodEvidence) -> Iterator[_Told]:
     pod = evidence.pod.known
     created = pod.metadata.creation_timestamp if pod is not None else None
     for event in evictions(evidence):
-        is_of_sibling = (  # which was evicted while this pod existed
-            pod is not None
-            and created is not None
-            and event.first is not None
-            and event.first > created
-            and event.involved_object.name != pod.pod_group_name
-        )
-        if not is_of_sibling:
+        is_later = created is not None and event.first is not None and event.first > created
+        # A sibling was evicted while this pod existed.
+        if not is_later or pod is None or event.involved_object.name == pod.pod_group_name:
             yield _told("evicted", event, event.message.partition("\n")[0])
     yield from (_told("evicted", each) for each in evidence.about_pod(EVICTED))
 
@@ -253,17 +240,13 @@ def _steps(messages: Iterable[_Told]) -> list[Step]:
     newest = combined[:_MOST_COMPARED]
     different = [each for each in newest if not any(_repeats(each, other) for other in newest)]
     rest = len(different[_MOST:]) + len(combined[_MOST_COMPARED:])
-    steps = [
-        replace(
-            step,
-            text=one_line(step.text).rstrip(". "),
-            last=step.last if step.times > 1 and step.last != step.at else None,
-        )
-        for step in reversed(different[:_MOST])
-    ]
-    return (
-        [Step(at=None, what=steps[0].what, text=counted(rest, "earlier message")), *steps] if rest else steps
-    )
+    steps = []
+    for step in reversed(different[:_MOST]):
+        last = step.last if step.times > 1 and step.last != step.at else None
+        steps.append(replace(step, text=one_line(step.text).rstrip(". "), last=last))
+    if rest:
+        steps.insert(0, Step(at=None, what=steps[0].what, text=counted(rest, "earlier message")))
+    return steps
 
 
 def _repeats(step: Step, other: Step) -> bool:

@@ -1,6 +1,6 @@
 """Finds the pod or workload that `kaishare why` explains."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,52 +15,44 @@ from service.command import UsageError
 from service.names import is_dns_label, is_label_value
 from service.text import quoted
 
-POD: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
+_TRAINING: Final = "training.kubeflow.org/job-name"
+_TABLE: Final = (
+    # API version, kind, its short name in kubectl, and the label of its pods that has its name
+    ("v1", "Pod", "po", ""),
+    ("apps/v1", "Deployment", "deploy", ""),
+    ("apps/v1", "ReplicaSet", "rs", ""),
+    ("apps/v1", "StatefulSet", "sts", ""),
+    ("apps/v1", "DaemonSet", "ds", ""),
+    ("batch/v1", "Job", "", ""),
+    ("batch/v1", "CronJob", "cj", ""),
+    ("v1", "ReplicationController", "rc", ""),
+    # The labels are those of `console.explain.operators`, and of KubeRay's common/label.go.
+    ("kubeflow.org/v1", "PyTorchJob", "", _TRAINING),
+    ("kubeflow.org/v1", "TFJob", "", _TRAINING),
+    ("kubeflow.org/v1", "XGBoostJob", "", _TRAINING),
+    ("kubeflow.org/v1", "JAXJob", "", _TRAINING),
+    ("kubeflow.org/v1", "PaddleJob", "", _TRAINING),
+    ("kubeflow.org/v1", "MPIJob", "", _TRAINING),
+    ("kubeflow.org/v1", "Notebook", "", ""),
+    ("jobset.x-k8s.io/v1alpha2", "JobSet", "", "jobset.sigs.k8s.io/jobset-name"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", "leaderworkerset.sigs.k8s.io/name"),
+    ("ray.io/v1", "RayCluster", "", "ray.io/cluster"),
+    ("ray.io/v1", "RayJob", "", ""),
+    ("ray.io/v1", "RayService", "", ""),
+)
+"""The kinds that make pods and need no discovery; the first of several with a name counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A kind that makes pods."""
-
-    served: ServedKind
-    short: str = ""
-    """The short name, as in kubectl."""
-    pod_label: str = ""
-    """The label of its pods whose value is its name; empty if the object has a selector, or for none."""
-
-
-def _kind(api_version: str, kind: str, short: str = "", *, pod_label: str = "") -> _Kind:
+def _served(api_version: str, kind: str) -> ServedKind:
     group, _, version = api_version.rpartition("/")
     resource = f"{kind.lower()}s"
-    served = ServedKind(group=group, version=version, kind=kind, resource=resource, is_namespaced=True)
-    return _Kind(served, short, pod_label)
+    return ServedKind(group=group, version=version, kind=kind, resource=resource, is_namespaced=True)
 
 
-_TRAINING: Final = "training.kubeflow.org/job-name"
-_SETS: Final = "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name"
-_KINDS: Final = (
-    _Kind(POD, "po"),
-    _kind("apps/v1", "Deployment", "deploy"),
-    _kind("apps/v1", "ReplicaSet", "rs"),
-    _kind("apps/v1", "StatefulSet", "sts"),
-    _kind("apps/v1", "DaemonSet", "ds"),
-    _kind("batch/v1", "Job"),
-    _kind("batch/v1", "CronJob", "cj"),
-    _kind("v1", "ReplicationController", "rc"),
-    # The labels are those of `console.explain.operators`, and of KubeRay's common/label.go.
-    *(
-        _kind("kubeflow.org/v1", kind, pod_label=_TRAINING)
-        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
-    ),
-    _kind("kubeflow.org/v1", "Notebook"),
-    _kind("jobset.x-k8s.io/v1alpha2", "JobSet", pod_label=_SETS[0]),
-    _kind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", pod_label=_SETS[1]),
-    _kind("ray.io/v1", "RayCluster", pod_label="ray.io/cluster"),
-    _kind("ray.io/v1", "RayJob"),
-    _kind("ray.io/v1", "RayService"),
-)
-"""The kinds that need no discovery; the first of several with a name counts."""
-_BY_GROUP_KIND: Final = {(kind.served.group, kind.served.kind): kind for kind in _KINDS}
+_KNOWN: Final = {(version.rpartition("/")[0], kind): _served(version, kind) for version, kind, _, _ in _TABLE}
+_SHORT: Final = {(version.rpartition("/")[0], kind): short for version, kind, short, _ in _TABLE}
+_LABEL: Final = {(version.rpartition("/")[0], kind): label for version, kind, _, label in _TABLE}
+POD: Final = _KNOWN["", "Pod"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +72,7 @@ class Target:
     @property
     def known_kind(self) -> ServedKind | None:
         """The kind; None if only the API server can tell."""
-        return find_kind(self.kind, (kind.served for kind in _KINDS))
+        return find_kind(self.kind, _KNOWN.values())
 
 
 def find_kind(word: str, kinds: Iterable[ServedKind]) -> ServedKind | None:
@@ -93,23 +85,15 @@ def find_kind(word: str, kinds: Iterable[ServedKind]) -> ServedKind | None:
     name, _, rest = word.lower().partition(".")
     for kind in kinds:
         groups = {"", kind.group, f"{kind.version}.{kind.group}".rstrip(".")}
-        if name in _names(kind) and rest in groups and kind.is_namespaced:
+        names = {kind.kind.lower(), kind.resource, _SHORT.get((kind.group, kind.kind)) or kind.resource}
+        if name in names and rest in groups and kind.is_namespaced:
             return kind
     return None
 
 
-def _names(kind: ServedKind) -> Iterator[str]:
-    yield kind.kind.lower()
-    yield kind.resource
-    known = _BY_GROUP_KIND.get((kind.group, kind.kind))
-    if known is not None and known.short:
-        yield known.short
-
-
 def pod_label(kind: ServedKind) -> str:
     """Return the label of a kind's pods whose value is the object's name; empty if there is none."""
-    known = _BY_GROUP_KIND.get((kind.group, kind.kind))
-    return known.pod_label if known else ""
+    return _LABEL.get((kind.group, kind.kind), "")
 
 
 def owner_kind(owner: ObjectOwner) -> Kind[PodOwner] | None:
@@ -119,10 +103,10 @@ def owner_kind(owner: ObjectOwner) -> Kind[PodOwner] | None:
     reference's own.
     """
     group, _, version = owner.api_version.rpartition("/")
-    known = _BY_GROUP_KIND.get((group, owner.kind))
-    if known is None or known.served == POD or not is_dns_label(version):
+    known = _KNOWN.get((group, owner.kind))
+    if known in (None, POD) or not is_dns_label(version):
         return None
-    return Kind(group, version, known.served.resource, owner.kind, PodOwner)
+    return Kind(group, version, f"{owner.kind.lower()}s", owner.kind, PodOwner)
 
 
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
@@ -204,10 +188,8 @@ def _rank(pod: Pod) -> tuple[bool, datetime, str]:
 
 def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
     """Whether a pod belongs to a workload, or to an object in between."""
-    return any(
-        owner.name == name if owner.kind == kind.kind else _is_between(owner.name, kind, name)
-        for owner in owners
-    )
+    own = any(owner.name == name for owner in owners if owner.kind == kind.kind)
+    return own or any(_is_between(owner.name, kind, name) for owner in owners if owner.kind != kind.kind)
 
 
 def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
@@ -222,10 +204,8 @@ def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
 
 
 def _unreadable(reader: FactReader, fact: Fact[Any], right: str) -> str:
-    """Say why pods cannot be read."""
-    match fact.why:
-        case Why.FORBIDDEN:
-            return f"you may not {right}"
-        case Why.UNSERVED:
-            return f"the server {reader.client.server} serves no pods; is it an API server?"
+    if fact.why is Why.FORBIDDEN:
+        return f"you may not {right}"
+    if fact.why is Why.UNSERVED:
+        return f"the server {reader.client.server} serves no pods; is it an API server?"
     return next(iter(reader.notes), f"not read: {right}")

@@ -6,6 +6,7 @@ them for pods that were never bound. BindRequests are created again for every at
 
 from collections.abc import Iterator
 from datetime import UTC, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 from console.cluster.facts import Fact, items
@@ -19,7 +20,7 @@ from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
 from kube.kinds import NO_RESERVED_GPU, BindRequest, ContainerStatus, Event, Pod
-from service.text import first_few, one_line, quoted
+from service.text import counted, first_few, one_line
 from service.units import duration, size
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -64,10 +65,8 @@ def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     # Later attempts of v0.9.8 have another error than the one that tells of the missed webhook.
     was_told = any(_NO_CONFIG_MAP in event.message for event in items(evidence.pod_events))
     if _NO_CONFIG_MAP in text or (was_told and is_missed_by_kai(pod)):
-        missed = missed_by_kai()
-        return finding(
-            evidence, Code.KAI_ADMISSION_MISSED, missed.sentence, "delete-missed", "order-webhooks"
-        )
+        what = missed_by_kai().sentence
+        return finding(evidence, Code.KAI_ADMISSION_MISSED, what, "delete-missed", "order-webhooks")
     if _NO_RESERVATION in text:
         return _reservation_not_ready(evidence, f"{_RESERVES} has not reported its GPU in time")
     if text:
@@ -82,9 +81,8 @@ def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         return None
     what = (
         "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the reservation"
-        " of the GPU"
     )
-    return finding(evidence, Code.UNDECIDED, what, "wait-a-minute", "ask-for-binding")
+    return finding(evidence, Code.UNDECIDED, f"{what} of the GPU", "wait-a-minute", "ask-for-binding")
 
 
 def _last_error(evidence: PodEvidence) -> Event | None:
@@ -99,10 +97,7 @@ def _last_error(evidence: PodEvidence) -> Event | None:
 
 def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
     """Whether there is an Event of a reason, and none of another reason after it."""
-    own, others = (
-        max((event.last.timestamp() for event in evidence.about_pod(each) if event.last), default=0.0)
-        for each in (reason, other)
-    )
+    own, others = (max((e.moment for e in evidence.about_pod(each)), default=0.0) for each in (reason, other))
     return 0 < own >= others
 
 
@@ -113,11 +108,8 @@ def _reservation_not_ready(evidence: PodEvidence, what: str) -> PodFinding:
 def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
     """Return the finding for a BindRequest without a result and without an error."""
     groups = frozenset(request.spec.selected_gpu_groups or ())
-    reserved = [
-        pod.metadata.annotations.get(keys.RESERVED_GPU, "")
-        for pod in items(evidence.shared_gpu_pods)
-        if is_reservation(pod) and pod.gpu_groups & groups
-    ]
+    pods = [pod for pod in items(evidence.shared_gpu_pods) if is_reservation(pod) and pod.gpu_groups & groups]
+    reserved = [pod.metadata.annotations.get(keys.RESERVED_GPU, "") for pod in pods]
     if NO_RESERVED_GPU in reserved:
         return _reservation_not_ready(evidence, f"{_RESERVES} found no GPU")
     if "" in reserved:
@@ -130,19 +122,16 @@ def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
         return finding(evidence, Code.BINDER_SILENT, what, "wait-seconds")
     what = f"KAI chose a node, and its binder has not answered{waited(age)}"
     acts = ["find-reservation"] if groups and not evidence.has_reservations else []
-    excluded_by: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
+    known: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
     acts += ["start-kai"]
-    return finding(evidence, Code.BINDER_SILENT, what, *acts, excluded_by=excluded_by, program="binder")
+    return finding(evidence, Code.BINDER_SILENT, what, *acts, excluded_by=known, program="binder")
 
 
 def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod whose phase is Failed."""
     status = pod.status
-    ended = [
-        f"container {each.name} ended with {_exit(each)}"
-        for each in status.containers
-        if each.state.terminated is not None and each.state.terminated.exit_code
-    ]
+    bad = [each for each in status.containers if each.state.terminated and each.state.terminated.exit_code]
+    ended = [f"container {each.name} ended with {_exit(each)}" for each in bad]
     words = one_line(f"{status.reason}: {status.message}" if status.message else status.reason)
     what = "; ".join(part for part in (words, first_few(ended, 3)) if part) or "the kubelet gives no reason"
     act = "part-schedulers" if status.reason == "UnexpectedAdmissionError" else "read-log"
@@ -150,24 +139,24 @@ def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
 
 
 def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield the findings for a pod that has a node, problems first, then notes; none without a problem."""
+    """Yield the findings for a pod that has a node, problems first, then a note; none without a problem."""
     yield from _flags(evidence)
     yield from _waiting(evidence, pod)
     yield from _reservation(evidence, pod)
     yield from _ranks(evidence, pod)
-    yield from _notes(evidence, pod)
+    yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
 
 
 def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod with which nothing is wrong, and what is not known about it."""
-    unknown = []
-    if not (evidence.pod_events.is_known or evidence.figures.is_known):
-        unknown += [
-            "its flags are not known, since neither all of its Events nor its node's agent could be read"
-        ]
+    no_flags = "its flags are not known, since neither all of its Events nor its node's agent could be read"
+    no_pod = (
+        f"whether its GPU is reserved is not known, since the namespace {keys.RESERVATION_APP} has no"
+        " reservation pod"
+    )
+    unknown = [] if evidence.pod_events.is_known or evidence.figures.is_known else [no_flags]
     if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.has_reservations:
-        no_pod = f"the namespace {keys.RESERVATION_APP} has no reservation pod"
-        unknown += [f"whether its GPU is reserved is not known, since {no_pod}"]
+        unknown += [no_pod]
     request = request_of(pod)
     has = f"the pod has {request.text}" if request.is_any else ""
     uses = uses_of(evidence.figures.known) if evidence.figures.known else []
@@ -181,15 +170,14 @@ def uses_of(figures: AgentFigures) -> list[str]:
     """Return the memory in use and the share on each GPU of the pod; empty if the agent does not list it."""
     pod = figures.pod
     uses = []
-    for holding in pod.gpus if pod is not None else ():
-        share = pod.share_on(holding.gpu_uuid) if pod is not None else None
+    for holding in pod.gpus if pod else ():
+        share = pod.share_on(holding.gpu_uuid) if pod else None
         of_share = f" of {size(share.bytes)}" if share else ""
         uses.append(f"{size(holding.used_bytes)}{of_share} on GPU {holding.gpu}")
     return uses
 
 
 def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield a finding for containers that do not run, or a pod that is not ready."""
     code, node = Code.CONTAINER_WAITING, pod.spec.node_name
     if pod.status.reason == "NodeLost" or pod.status.phase == "Unknown":
         reason = one_line(pod.status.reason) or "phase Unknown"
@@ -258,9 +246,8 @@ def _is_steady(evidence: PodEvidence, container: ContainerStatus) -> bool:
     A container that ends again and again, at whatever interval, has no such run.
     """
     runs, age = container.state.running, evidence.age
-    if runs is None or runs.started_at is None or age is None:
-        return False
-    return evidence.now - runs.started_at > age / 2
+    started = runs.started_at if runs else None
+    return started is not None and age is not None and evidence.now - started > age / 2
 
 
 def _exit(status: ContainerStatus) -> str:
@@ -289,31 +276,21 @@ def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     if pod.gpu_groups - reserved:
         what = (
             "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or delete"
-            " this pod"
         )
-        yield finding(
-            evidence, Code.NO_RESERVATION, what, "place-again", excluded_by=(evidence.shared_gpu_pods,)
-        )
+        known = [evidence.shared_gpu_pods]
+        yield finding(evidence, Code.NO_RESERVATION, f"{what} this pod", "place-again", excluded_by=known)
 
 
 def _ranks(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield a finding for pods of one gang on one GPU: NCCL refuses two ranks on a device."""
     group = evidence.pod_group.known
     controller = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-    is_gang = (
-        (group.spec.min_member or 1) > 1
-        if group is not None
-        else controller is not None and controller.kind not in _CONTROLLERS
-    )
-    others = [
-        other
-        for other in evidence.group_members
-        if other.name != pod.name
-        and other.pod_group_name == pod.pod_group_name
-        and other.gpu_groups & pod.gpu_groups
-    ]
+    is_gang = controller is not None and controller.kind not in _CONTROLLERS
+    if group is not None:
+        is_gang = (group.spec.min_member or 1) > 1
+    others = sum(each.pod_group_name == pod.pod_group_name for each in evidence.group_members)
     if is_gang and others:
-        what = f"the pod runs on the same GPU as {len(others)} other pod{'s' * (len(others) > 1)} of its job"
+        what = f"the pod runs on the same GPU as {counted(others, 'other pod')} of its job"
         yield finding(evidence, Code.RANKS_SHARE_GPU, what, "whole-gpus-for-ranks", "one-pod-for-ranks")
 
 
@@ -325,15 +302,14 @@ def _flags(evidence: PodEvidence) -> Iterator[PodFinding]:
         yield from (_flag(evidence, reason, event, None) for reason, event in events.items())
         return
     flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
-    for reason in FlagReason:
-        if reason.value in flagged:
-            yield _flag(evidence, reason, events.get(reason), flagged[reason.value])
+    for reason in (each for each in FlagReason if each.value in flagged):
+        yield _flag(evidence, reason, events.get(reason), flagged[reason.value])
 
 
 def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
     """Return the agent's newest Event of each reason that no later Event about the same GPU ends."""
     events: dict[tuple[FlagReason, str], Event] = {}
-    for event in sorted(items(evidence.pod_events), key=lambda e: e.last.timestamp() if e.last else 0.0):
+    for event in sorted(items(evidence.pod_events), key=attrgetter("moment")):
         gpu = event.message.partition(" on ")[2].partition(",")[0]  # `… on GPU 0 (GPU-1), within its share`
         if event.reason in _BY_EVENT:
             key = _BY_EVENT[event.reason], gpu
@@ -349,9 +325,8 @@ def _flag(
 ) -> PodFinding:
     """Return the finding for a flag; what to do comes from the agent, by its answer or its Event."""
     text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
-    message, _, hint = ((verdict.message if verdict else None) or text).partition(
-        "; "
-    )  # a framework's option
+    line = (verdict.message if verdict else None) or text
+    message, _, hint = line.partition("; ")  # a framework's option
     details: dict[str, float | str] = {"reason": reason.value}
     if verdict is not None and verdict.is_of_memory:
         details["usedBytes"] = float(verdict.used_bytes or verdict.used_at_least_bytes or 0)
@@ -362,42 +337,9 @@ def _flag(
     if verdict is None and event is not None and reason is not FlagReason.OVER_SHARE:
         # Only over-share has an Event when it clears.
         when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
-        what = (
-            f"the pod was flagged ({reason.value}){when}, because it {reason.summary}; whether it still is"
-            " cannot be seen without its node's agent"
-        )
+        what = f"the pod was flagged ({reason.value}){when}, because it {reason.summary}; whether it still is"
+        what += " cannot be seen without its node's agent"
     both = ". ".join(filter(None, [hint, (verdict.first_act if verdict else None) or act]))
     acts = ["agent"] if both else ["clear-flag"]
-    ends = reason.cleared_by
-    return finding(evidence, Code.FLAGGED, what, *acts, details=details, act=both, cleared_by=ends)
-
-
-def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield what differs from the words of the pod, and does no harm by itself."""
-    yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
-    group = evidence.pod_group.known
-    queue, label = evidence.queue_name, pod.queue_label
-    if label and queue and queue != label:
-        what = (
-            f"the pod counts in the queue {queue}, and not in {label}, which its own label names: the label"
-            " of its topmost owner wins"
-        )
-        yield finding(evidence, Code.QUEUE_OF_OWNER, what, "equal-queues")
-    if group is None:
-        return
-    named = pod.metadata.labels.get(keys.PRIORITY_LABEL, "")
-    counted = group.spec.priority_class_name
-    if named and counted and named != counted:
-        what = (
-            f"the pod counts with the priority {counted}, and not with the PriorityClass {quoted(named)},"
-            " which its label names"
-        )
-        yield finding(evidence, Code.PRIORITY_CLASS_IGNORED, what, "known-priority")
-    age = evidence.age
-    is_settled = pod.status.phase == "Running" and age is not None and age > SETTLED
-    if is_settled and request_of(pod).is_any and not group.has_allocation:
-        what = (
-            "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures of its queue are"
-            " too low"
-        )
-        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program="podgroup-controller")
+    values: dict[str, Any] = {"act": both, "cleared_by": reason.cleared_by}
+    return finding(evidence, Code.FLAGGED, what, *acts, details=details, **values)

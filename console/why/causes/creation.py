@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 from console.cluster.facts import items
@@ -43,9 +44,11 @@ _MISSING: Final = (
 
 def why_no_pod(evidence: PodEvidence) -> PodFinding:
     """Return why there is no pod: refused at its creation, evicted, deleted, or never asked for."""
-    refused = max(items(evidence.creation_events), key=_moment, default=None)
-    removed = max((*evictions(evidence), *evidence.about_groups("StaleJob")), key=_moment, default=None)
-    is_refused = refused is not None and (removed is None or _moment(refused) >= _moment(removed))
+    refused = max(items(evidence.creation_events), key=attrgetter("moment"), default=None)
+    removed = max(
+        (*evictions(evidence), *evidence.about_groups("StaleJob")), key=attrgetter("moment"), default=None
+    )
+    is_refused = refused is not None and (removed is None or refused.moment >= removed.moment)
     return (
         _not_wanted(evidence)
         or (refusal(evidence, refused.message) if refused is not None and is_refused else None)
@@ -56,19 +59,15 @@ def why_no_pod(evidence: PodEvidence) -> PodFinding:
 
 def refused_later(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield the refusal of a further pod of a named workload later than the newest one's creation."""
-    refused = max(items(evidence.creation_events), key=_moment, default=None)
+    refused = max(items(evidence.creation_events), key=attrgetter("moment"), default=None)
     created = pod.metadata.creation_timestamp
-    if refused is None or created is None or _moment(refused) <= created.timestamp() or _not_wanted(evidence):
+    if refused is None or created is None or refused.moment <= created.timestamp() or _not_wanted(evidence):
         return
     cause = refusal(evidence, refused.message)
     age = evidence.since(refused.last)
     ago = f" {duration(age.total_seconds())} ago" if age else ""
     further = f"a further pod of {evidence.kind} {evidence.name} was refused{ago}"
     yield replace(cause, sentence=f"{further}: {cause.sentence}")
-
-
-def _moment(event: Event) -> float:
-    return event.last.timestamp() if event.last is not None else 0.0
 
 
 def refusal(evidence: PodEvidence, message: str) -> PodFinding:

@@ -15,20 +15,11 @@ may contain that of another.
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from console.cluster.facts import items
 from console.why.acts import finding
-from console.why.evidence import (
-    PodEvidence,
-    Request,
-    SchedulerVerdict,
-    gpus,
-    is_reservation,
-    number,
-    request_of,
-)
+from console.why.evidence import PodEvidence, SchedulerVerdict, gpus, is_reservation, number, request_of
 from console.why.explanation import Code, PodFinding
 from kai import keys
 from kai.share_bytes import Card
@@ -128,12 +119,9 @@ def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding 
         return None
     match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
     amount = float(match[0]) if match else 0
-    units = {
-        "GPU": gpus(amount),
-        "CPU": f"{number(amount)} CPU cores",
-        "memory": f"{number(amount)} GB of memory",
-    }
-    requested = units.get(resource, f"{number(amount)} {resource}") if match else f"more {resource}"
+    units = {"CPU": f"{number(amount)} CPU cores", "memory": f"{number(amount)} GB of memory"}
+    words = gpus(amount) if resource == "GPU" else units.get(resource, f"{number(amount)} {resource}")
+    requested = words if match else f"more {resource}"
     what = f"the pod requests {requested}, and no node has more than {most}"
     return finding(evidence, Code.NODE_TOO_SMALL, what, "fit-node")
 
@@ -156,7 +144,7 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
     """Return the cause from the reasons of the nodes, in KAI's words about the pod or about its gang."""
     lines = text.partition(_HEAD)[2].split("\n")
     matches = filter(None, (_LINE.match(line.strip()) for line in lines))
-    reasons = [_Reason(int(match[1]), match[2].rstrip(". ")) for match in matches]
+    reasons = [(int(match[1]), match[2].rstrip(". ")) for match in matches]  # numbers of nodes, and why
     request = request_of(pod)
     nodes = items(evidence.nodes)
     if not reasons:
@@ -166,48 +154,31 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
         if evidence.nodes.is_known and nodes and not any(node.gpus for node in nodes):
             return _no_gpu_nodes(evidence)
         return _no_gpu_fits(evidence, pod)
-    if all(_NO_LABEL in reason.text for reason in reasons):
+    if all(_NO_LABEL in text for _, text in reasons):
         missing = f"no node has the label {keys.NODE_GPU_MEMORY}"
         what = f"{missing}, so that KAI cannot convert {request.text} into a share"
         return finding(evidence, Code.GPU_MEMORY_LABEL_MISSING, what, "use-fraction", "install-gfd")
-    if all(_GPUS in reason.text for reason in reasons):
-        if not _is_too_big(reasons, request, nodes):
-            return _no_gpu_fits(evidence, pod)
+    if all(_GPUS in text for _, text in reasons):
         cards = [card.units for node in nodes if (card := _card_of(node)) is not None]
+        if request.memory_mib is None or not _is_too_big(request.memory_mib, reasons, cards):
+            return _no_gpu_fits(evidence, pod)
         most = f" ({max(cards)} MiB)" if cards else ""
         what = f"the pod requests {request.text}, more than any GPU has{most}"
         return finding(evidence, Code.GPU_MEMORY_TOO_BIG, what, "request-card")
     for pattern, code, what, act in _OF_ALL_NODES:
-        if all(pattern in reason.text for reason in reasons):
-            return finding(evidence, code, f"{what}{_details(code, pod, nodes)}", act)
-    return _mixed(evidence, reasons)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reason:
-    """One line of KAI's text."""
-
-    nodes: int
-    text: str
-
-
-def _details(code: Code, pod: Pod, nodes: Sequence[Node]) -> str:
-    """Return what the pod asks of nodes, or what the nodes have, at the end of a sentence."""
-    words: list[str] = []
-    if code is Code.NODE_SELECTOR_MATCHES_NONE:
-        words = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
-    elif code is Code.TAINT_NOT_TOLERATED:
-        words = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
-    return f" ({first_few(words, 3)})" if words else ""
-
-
-def _mixed(evidence: PodEvidence, reasons: Sequence[_Reason]) -> PodFinding:
-    """Return the finding for nodes with different reasons: those that do not lack resources have room."""
-    words = first_few([f"{reason.nodes} {reason.text}" for reason in reasons], 4)
-    acts = [act for part, _, _, act in _OF_ALL_NODES if any(part in each.text for each in reasons)]
-    if any(_GPUS in reason.text for reason in reasons):
+        if all(pattern in text for _, text in reasons):
+            words: list[str] = []
+            if code is Code.NODE_SELECTOR_MATCHES_NONE:
+                words = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
+            elif code is Code.TAINT_NOT_TOLERATED:
+                words = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
+            details = f" ({first_few(words, 3)})" if words else ""
+            return finding(evidence, code, f"{what}{details}", act)
+    # Of nodes with different reasons, those that do not lack resources have room.
+    acts = [act for part, _, _, act in _OF_ALL_NODES if any(part in text for _, text in reasons)]
+    if any(_GPUS in text for _, text in reasons):
         acts.append("wait-for-gpu-nodes" if acts else "wait-for-pods")
-    what = f"no node can take the pod: {words}"
+    what = f"no node can take the pod: {first_few([f'{count} {text}' for count, text in reasons], 4)}"
     return finding(evidence, Code.NO_NODE_FITS, what, *(acts or ["change-requirements"]))
 
 
@@ -215,23 +186,19 @@ def _no_gpu_nodes(evidence: PodEvidence) -> PodFinding:
     return finding(evidence, Code.NO_GPU_NODES, "no node offers GPUs (nvidia.com/gpu)", "start-device-plugin")
 
 
-def _is_too_big(reasons: Sequence[_Reason], request: Request, nodes: Sequence[Node]) -> bool:
+def _is_too_big(memory_mib: int, reasons: Sequence[tuple[int, str]], cards: Sequence[int]) -> bool:
     """Whether gpu-memory exceeds every GPU, by the nodes' labels, else by KAI's words about all nodes.
 
     A node without GPUs counts with 100 MiB, so that these words alone may be about such nodes.
     """
-    small = sum(reason.nodes for reason in reasons if _GPU_MEMORY in reason.text)
-    if not small or request.memory_mib is None:
-        return False
-    cards = [card for node in nodes if (card := _card_of(node)) is not None]
-    if cards:
-        return all(card.units < request.memory_mib for card in cards)
-    others = sum(reason.nodes for reason in reasons if _GPU_MEMORY not in reason.text)
-    return others in (0, small)  # v0.17.0 adds "GPUs" for the same nodes
+    small = sum(count for count, text in reasons if _GPU_MEMORY in text)
+    if small and cards:
+        return all(card < memory_mib for card in cards)
+    others = sum(count for count, text in reasons if _GPU_MEMORY not in text)
+    return small > 0 and others in (0, small)  # v0.17.0 adds "GPUs" for the same nodes
 
 
 def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    """Return the finding for a pod for which KAI finds no GPU with enough room."""
     request = request_of(pod)
     wanted = f"requests {request.text}" if request.is_any else "needs GPUs"
     details: dict[str, float | str] = {}
@@ -276,7 +243,6 @@ def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
 
 
 def _card_of(node: Node) -> Card | None:
-    """Return a GPU of a node, by its label; None without a valid one."""
     try:
         return Card.from_label(node.metadata.labels.get(keys.NODE_GPU_MEMORY, ""))
     except ValueError:

@@ -172,9 +172,8 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
     bound = "limit" if is_limit else "quota"
     details = {bound: most, "used": used, "requested": requested}
     # A command is only for the pod's queue or a parent of it; without a name, it lists the queues.
-    raising = (
-        "raise-queue" if name in evidence.queues else "raise-other-queue" if name else "raise-some-queue"
-    )
+    raising = "raise-other-queue" if name else "raise-some-queue"
+    raising = "raise-queue" if name in evidence.queues else raising
     values |= {"resource": f"{resource}.{bound}", "queue": name}
     if is_limit:
         uses = f", and {asks}" if never else f" and uses {number(used)}; {asks}"
@@ -194,11 +193,9 @@ def _amount(value: float, unit: str) -> tuple[str, str]:
     """Return the resource's name in a queue, and an amount: `2 GPUs`, `10 CPU cores`, `5 GB of memory`."""
     if "GPU" in unit:
         return "gpu", gpus(value)
-    return (
-        ("cpu", f"{number(value)} CPU {unit}")
-        if "core" in unit
-        else ("memory", f"{number(value)} {unit} of memory")
-    )
+    if "core" in unit:
+        return "cpu", f"{number(value)} CPU {unit}"
+    return "memory", f"{number(value)} {unit} of memory"
 
 
 def _requested(text: str) -> float:
@@ -230,20 +227,14 @@ def _names_queue(evidence: PodEvidence) -> bool:
 
 def _name_of(evidence: PodEvidence, display_name: str) -> str:
     """Return the name of the pod's queue or of a parent with a display name; empty if it is not known."""
-    names = [
-        name
-        for name, fact in evidence.queues.items()
-        if display_name == (fact.known.display_name if fact.known else name)
-    ]
-    return names[0] if len(names) == 1 else ""
+    names = {name: fact.known.display_name if fact.known else name for name, fact in evidence.queues.items()}
+    matching = [name for name, words in names.items() if words == display_name]
+    return matching[0] if len(matching) == 1 else ""
 
 
 def _whose(evidence: PodEvidence, name: str, display_name: str) -> str:
     """Return a queue in words, and its relation to the pod's queue; the name is empty if it is not known."""
     own = evidence.queue_name
     queue = f"the queue {one_line(name or display_name)}"
-    if own in ("", name):
-        return queue
-    if not name:
-        return f"{queue}, which is the pod's queue {own} or above it,"
-    return f"{queue}, above the pod's queue {own},"
+    relation = "above the pod's queue {own}" if name else "which is the pod's queue {own} or above it"
+    return queue if own in ("", name) else f"{queue}, {relation.format(own=own)},"

@@ -38,18 +38,16 @@ _GUARD_ACTS: Final = {
 }
 """What to do, by the beginning of the guard's sentence."""
 _WAITING: Final = re.compile(
-    r"Waiting for ([0-9]{1,6}) pods(?: for SubGroup (\S{1,253}))?, currently ([0-9]{1,6})"
-    r" exist, ([0-9]{1,6}) are"
-    r" gated"
+    r"Waiting for ([0-9]{1,6}) pods(?: for SubGroup (\S{1,253}))?, currently ([0-9]{1,6}) exist,"
+    r" ([0-9]{1,6}) are gated"
 )
 
 
 def is_in_kai(pod: Pod, scheduler: str) -> bool:
     """Whether KAI's scheduler, or the one that the policy names, schedules the pod."""
     name = pod.spec.scheduler_name
-    if name in (keys.SCHEDULER_NAME, scheduler):
-        return True
-    return name != keys.DEFAULT_SCHEDULER and bool(pod.pod_group_name)
+    is_other = name == keys.DEFAULT_SCHEDULER or not pod.pod_group_name
+    return name in (keys.SCHEDULER_NAME, scheduler) or not is_other
 
 
 def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -62,9 +60,8 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
         what = f"the pod names the scheduler {name}, and no program has looked at the pod{yet}"
         acts = ["correct-scheduler", "set-scheduler"]
         return finding(evidence, Code.SCHEDULER_UNKNOWN, what, *acts, scheduler=evidence.scheduler)
-    asks = (
-        ["ask-for-queue"] if evidence.decision.is_missing and request.is_any and not pod.queue_label else []
-    )
+    may_ask = evidence.decision.is_missing and request.is_any and not pod.queue_label
+    asks = ["ask-for-queue"] if may_ask else []
     if request.is_share:
         effect = "runs without a GPU" if pod.is_bound else "gets no GPU"
         effect = f"its share of {request.text} is ignored, and it {effect}"
@@ -84,18 +81,16 @@ def _left_alone(evidence: PodEvidence) -> list[str]:
     """Return what to do about a pod that kaishare left alone, by what it would decide about it now."""
     decision = evidence.decision.known or PolicyDecision()
     act = f"left-{decision.now_reason}"
-    if decision.reason or not (act in ACTS or decision.now.startswith("changed")):
-        return []
-    return [act if act in ACTS else "left-before"]
+    acts = [act] if act in ACTS else ["left-before"] * decision.now.startswith("changed")
+    return [] if decision.reason else acts
 
 
 def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod with scheduling gates, at which no scheduler looks."""
-    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    gates = listed([gate.name for gate in pod.spec.scheduling_gates or ()])
     if not gates:
         return None
-    what = f"the pod has the scheduling gate {listed(gates)}"
-    what += ": no scheduler looks at it before the gate is removed"
+    what = f"the pod has the scheduling gate {gates}: no scheduler looks at it before the gate is removed"
     return finding(evidence, Code.SCHEDULING_GATE, what, "open-gate")
 
 
@@ -120,10 +115,10 @@ def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if not words:
         return None
     act = next((act for start, act in _GUARD_ACTS.items() if words.startswith(start)), "guard-other")
+    code, what = Code.GROUP_REFUSED, "the guard refuses the pod's PodGroup"
     if pod.pod_group_name:
-        what = f"the guard keeps the pod's PodGroup as it is: {words}"
-        return finding(evidence, Code.GROUP_UNCHANGED, what, act)
-    return finding(evidence, Code.GROUP_REFUSED, f"the guard refuses the pod's PodGroup: {words}", act)
+        code, what = Code.GROUP_UNCHANGED, "the guard keeps the pod's PodGroup as it is"
+    return finding(evidence, code, f"{what}: {words}", act)
 
 
 def _words_of_guard(evidence: PodEvidence, pod: Pod) -> str:
@@ -170,18 +165,15 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     events = evidence.about_groups("NotReady", pod.pod_group_name or "-")
     if evidence.verdict is not None or not events or _is_over(evidence, events[-1]):
         return None
-    code, act = Code.GANG_INCOMPLETE, "find-missing-pods"
-    match = _WAITING.search(events[-1].message)
-    if match is None:
-        what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
-        return finding(evidence, code, what, act)
-    of = f" of its part {match[2]}" if match[2] else ""
-    gates = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
-    what = (
-        f"the workload needs {match[1]} pods{of} at the same time, and only {match[3]}"
-        f" exist{'s' * (match[3] == '1')}{gates}"
-    )
-    return finding(evidence, code, what, act, details={"needed": int(match[1]), "exist": int(match[3])})
+    match, details = _WAITING.search(events[-1].message), {}
+    what = f"the workload's pods are not complete: {one_line(events[-1].message)}"
+    if match is not None:
+        of = f" of its part {match[2]}" if match[2] else ""
+        gates = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
+        exist = f"{match[3]} exist{'s' * (match[3] == '1')}"
+        what = f"the workload needs {match[1]} pods{of} at the same time, and only {exist}{gates}"
+        details = {"needed": int(match[1]), "exist": int(match[3])}
+    return finding(evidence, Code.GANG_INCOMPLETE, what, "find-missing-pods", details=details)
 
 
 def _is_over(evidence: PodEvidence, event: Event) -> bool:
@@ -189,9 +181,8 @@ def _is_over(evidence: PodEvidence, event: Event) -> bool:
 
     KAI repeats it while it is true, up to its client's limit of Events of an object.
     """
-    if event.last is None or event.times >= _MOST_REPEATED:
-        return False
-    return evidence.now - event.last > SETTLED
+    is_counted = event.last is not None and event.times < _MOST_REPEATED
+    return is_counted and evidence.now.timestamp() - event.moment > SETTLED.total_seconds()
 
 
 def node_pool(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -225,14 +216,9 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     if evidence.verdict is not None or evidence.about_pod("Scheduled"):
         return None
     group = evidence.pod_group.known
-    excluded_by: list[Fact[Any]] = [
-        evidence.pod_group,
-        evidence.bind_request,
-        evidence.pod_events,
-        evidence.group_events,
-        *evidence.queues.values(),
-        *([evidence.shards] if _node_pool(evidence, pod) and not _are_shards_known(evidence) else []),
-    ]
+    known: list[Fact[Any]] = [evidence.pod_group, evidence.bind_request, evidence.pod_events]
+    known += [evidence.group_events, *evidence.queues.values()]
+    known += [evidence.shards] if _node_pool(evidence, pod) and not _are_shards_known(evidence) else []
     age = evidence.since(group.metadata.creation_timestamp) if group else evidence.age
     if group is not None and age is not None and age < SETTLED:
         passed = duration(age.total_seconds())
@@ -241,13 +227,13 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     else:
         what = f"KAI's scheduler has said nothing about the pod{waited(age)}"
         acts = ["start-scheduler", "mend-root-queues"]
-    return finding(evidence, Code.SCHEDULER_SILENT, what, *acts, excluded_by=excluded_by)
+    return finding(evidence, Code.SCHEDULER_SILENT, what, *acts, excluded_by=known)
 
 
 def not_served(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
     if evidence.is_kai_served or evidence.verdict is not None:
         return None
-    what = f"KAI has said nothing about the pod{waited(evidence.age)}"
-    what += ", and KAI's objects are not on this API server"
+    how_long = waited(evidence.age)
+    what = f"KAI has said nothing about the pod{how_long}, and KAI's objects are not on this API server"
     return finding(evidence, Code.KAI_NOT_SERVED, what, "ask-host", "check-dns", "install-kai")

@@ -7,39 +7,11 @@ from console.why.explanation import Code
 from tests.support.why_evidence import make_evidence
 from webhook.policy.reasons import Group, Reason
 
-IMPERATIVES = frozenset(
-    [
-        "add",
-        "ask",
-        "change",
-        "check",
-        "correct",
-        "create",
-        "delete",
-        "do",
-        "end",
-        "find",
-        "give",
-        "install",
-        "let",
-        "look",
-        "name",
-        "never",
-        "raise",
-        "read",
-        "remove",
-        "request",
-        "restore",
-        "scale",
-        "set",
-        "start",
-        "uncordon",
-        "undo",
-        "use",
-        "wait",
-        "write",
-    ]
+VERBS = (
+    "add ask change check correct create delete do end find give install let look name never raise read remove"
+    " request restore scale set start uncordon undo use wait"
 )
+IMPERATIVES = frozenset(VERBS.split())
 WITHOUT_ACT = frozenset({Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI})
 """Findings about pods with which nothing is wrong."""
 LEADS = ("Administrator", "Policy owner", "In a vCluster", "Wait", "Set")
