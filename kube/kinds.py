@@ -411,6 +411,11 @@ class PodGroup(PartialObject, frozen=True, dict=True):
         return (self.status.resources_status if self.status else None) or _Resources()
 
     @property
+    def has_allocation(self) -> bool:
+        """Whether KAI's podgroup-controller has entered what the group holds."""
+        return bool(self._resources.allocated)
+
+    @property
     def allocated_gpus(self) -> float | None:
         """The GPUs that KAI counts for the pods of the group; None if the figure cannot be read."""
         return gpu_amount(self._resources.allocated)

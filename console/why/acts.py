@@ -166,6 +166,10 @@ place-again: Delete the pod, so that it is placed again. $ kubectl delete pod {p
 whole-gpus-for-ranks: Request whole GPUs, if each rank needs a GPU of its own: the annotation
     kaishare.dev/whole-gpu: "true" in the template, and no share.
 one-pod-for-ranks: Or use one pod with several GPUs (gpu-fraction-num-devices).
+equal-queues: Write the same label kai.scheduler/queue on the workload and on its pods.
+known-priority: Use train, build-preemptible, build or inference, if that PriorityClass does not exist; else
+    the label priorityClassName of the topmost owner wins.
+    $ kubectl get priorityclass
 agent: {act}
 clear-flag: End the violation: the flag clears with {cleared_by}.
 """

@@ -74,6 +74,9 @@ class Code(StrEnum):
     FAILED = "failed"
     TERMINATING = "terminating"
     GROUP_UNCHANGED = "group-unchanged"
+    QUEUE_OF_OWNER = "queue-of-owner"
+    PRIORITY_CLASS_IGNORED = "priority-class-ignored"
+    ACCOUNTING_MISSING = "accounting-missing"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
 
@@ -88,7 +91,17 @@ class Code(StrEnum):
         return f"docs/troubleshooting.md#{self.value}"
 
 
-_FINE: Final = frozenset({Code.OUTSIDE_KAI, Code.GROUP_UNCHANGED, Code.RUNNING, Code.SUCCEEDED})
+_FINE: Final = frozenset(
+    {
+        Code.OUTSIDE_KAI,
+        Code.GROUP_UNCHANGED,
+        Code.QUEUE_OF_OWNER,
+        Code.PRIORITY_CLASS_IGNORED,
+        Code.ACCOUNTING_MISSING,
+        Code.RUNNING,
+        Code.SUCCEEDED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

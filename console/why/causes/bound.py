@@ -20,7 +20,7 @@ from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
 from kube.kinds import NO_RESERVED_GPU, BindRequest, ContainerStatus, Event, Pod
-from service.text import counted, first_few, one_line
+from service.text import counted, first_few, one_line, quoted
 from service.units import duration, size
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -139,12 +139,12 @@ def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
 
 
 def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield the findings for a pod that has a node, problems first, then a note; none without a problem."""
+    """Yield the findings for a pod that has a node, problems first, then notes; none without a problem."""
     yield from _flags(evidence)
     yield from _waiting(evidence, pod)
     yield from _reservation(evidence, pod)
     yield from _ranks(evidence, pod)
-    yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
+    yield from _notes(evidence, pod)
 
 
 def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
@@ -343,3 +343,34 @@ def _flag(
     acts = ["agent"] if both else ["clear-flag"]
     values: dict[str, Any] = {"act": both, "cleared_by": reason.cleared_by}
     return finding(evidence, Code.FLAGGED, what, *acts, details=details, **values)
+
+
+def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
+    """Yield what differs from the words of the pod, and does no harm by itself."""
+    yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
+    group = evidence.pod_group.known
+    queue, label = evidence.queue_name, pod.queue_label
+    if label and queue and queue != label:
+        what = (
+            f"the pod counts in the queue {queue}, and not in {label}, which its own label names: the label"
+            " of its topmost owner wins"
+        )
+        yield finding(evidence, Code.QUEUE_OF_OWNER, what, "equal-queues")
+    if group is None:
+        return
+    named = pod.metadata.labels.get(keys.PRIORITY_LABEL, "")
+    kept = group.spec.priority_class_name
+    if named and kept and named != kept:
+        what = (
+            f"the pod counts with the priority {kept}, and not with the PriorityClass {quoted(named)},"
+            " which its label names"
+        )
+        yield finding(evidence, Code.PRIORITY_CLASS_IGNORED, what, "known-priority")
+    age = evidence.age
+    is_settled = pod.status.phase == "Running" and age is not None and age > SETTLED
+    if is_settled and request_of(pod).is_any and not group.has_allocation:
+        what = (
+            "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures of its queue are"
+            " too low"
+        )
+        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program="podgroup-controller")

@@ -9,7 +9,7 @@ from webhook.policy.reasons import Group, Reason
 
 VERBS = (
     "add ask change check correct create delete do end find give install let look name never raise read remove"
-    " request restore scale set start uncordon undo use wait"
+    " request restore scale set start uncordon undo use wait write"
 )
 IMPERATIVES = frozenset(VERBS.split())
 WITHOUT_ACT = frozenset({Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI})
