@@ -26,8 +26,8 @@ from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
-from kube.access import AccessError, find_access
-from kube.client import KubeClient
+from kube.access import AccessError
+from kube.client import KubeClient, find_access
 from kube.tokens import TokenAuthorizer
 from service.allocator import return_freed_memory
 from service.command import UsageError

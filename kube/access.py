@@ -1,4 +1,4 @@
-"""Address and credentials of an API server, from a pod's service account or from a kubeconfig."""
+"""Address and credentials of an API server: what each access has, and that of a pod's service account."""
 
 import os
 import ssl
@@ -12,7 +12,7 @@ from kube.answers import AccessError
 from service.file_watch import FileWatch
 from service.http.tls_files import client_context
 
-__all__ = ["Access", "AccessError", "InCluster", "Route", "client_context", "find_access"]
+__all__ = ["Access", "AccessError", "InCluster", "Route", "client_context"]
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
@@ -114,15 +114,6 @@ class InCluster:
                 if refused is not None:  # otherwise the last token is used until the server refuses it
                     raise
         return (("Authorization", f"Bearer {self._token}"),)
-
-
-async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
-    """Return the given kubeconfig or context, else the service account, else `$KUBECONFIG`."""
-    if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return InCluster()
-    from kube.kubeconfig import KubeConfig  # noqa: PLC0415 - a service in a pod needs none of it
-
-    return await KubeConfig.load(kubeconfig, context)
 
 
 def _trust_of(ca_file: Path) -> ssl.SSLContext:

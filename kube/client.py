@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from copy import copy
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from kube.access import Access, AccessError, Headers
+from kube.access import Access, AccessError, Headers, InCluster
 from kube.answers import (
     LONGEST_ANSWER,
     ApiError,
@@ -348,3 +349,12 @@ def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
     """Return headers with those of the caller, which take precedence."""
     names = {name.lower() for name, _ in identity}
     return *((name, value) for name, value in headers.items() if name.lower() not in names), *identity
+
+
+async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
+    """Return the given kubeconfig or context, else the service account, else `$KUBECONFIG`."""
+    if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return InCluster()
+    from kube.kubeconfig import KubeConfig  # noqa: PLC0415 - a service in a pod needs none of it
+
+    return await KubeConfig.load(kubeconfig, context)

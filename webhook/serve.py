@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kube.access import find_access
-from kube.client import KubeClient
+from kube.client import KubeClient, find_access
 from kube.tokens import TokenAuthorizer
 from service.http.authentication import Authentication
 from service.http.limits import Address, descriptors_for_connections

@@ -227,8 +227,8 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
     from console.explain.cluster_facts import read_facts  # noqa: PLC0415
     from console.explain.live_workloads import live_workloads  # noqa: PLC0415
     from console.explain.server_dry_runs import ask_server  # noqa: PLC0415
-    from kube.access import AccessError, find_access  # noqa: PLC0415
-    from kube.client import KubeClient  # noqa: PLC0415
+    from kube.access import AccessError  # noqa: PLC0415
+    from kube.client import KubeClient, find_access  # noqa: PLC0415
     from service.log_writer import discard_library_logs  # noqa: PLC0415
 
     discard_library_logs()

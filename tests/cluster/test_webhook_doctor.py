@@ -17,8 +17,8 @@ import pytest
 from certs.authority import Authority
 from console.doctor.check_results import CheckResult, State, exit_status
 from kai.releases import Version
-from kube.access import find_access
 from kube.answers import ApiError
+from kube.client import find_access
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,

@@ -28,9 +28,8 @@ from console.explain.explainer import ExplainedPod, Explainer, explain
 from console.explain.manifest_sources import SourceDocument, read_documents
 from console.explain.policy_edits import NamespaceEdits, Policies
 from kai import keys
-from kube.access import find_access
 from kube.answers import ApiError
-from kube.client import KubeClient
+from kube.client import KubeClient, find_access
 from service.documents import DocumentError
 from tests.comparisons.answers import Creation, PodCreator
 from tests.comparisons.differences import DENIED, ComparedPod, cause_of_refusal, differences, outcome

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from certs.authority import Authority
-from kube.access import AccessError, InCluster, find_access
+from kube.access import AccessError, InCluster
 from kube.answers import Unreachable
-from kube.client import KubeClient
+from kube.client import KubeClient, find_access
 from tests.support.api_server import PODS, ApiServer
 from tests.support.certificates import serving_context
 from tests.support.waiting import until
