@@ -21,7 +21,7 @@ from service.text import width
 
 FINDINGS = [
     ok("version 580", check="driver"),
-    problem("there is no /dev/nvidiactl", "set runtimeClassName: nvidia", "device files", "docs/doctor.md#a"),
+    problem("there is no /dev/nvidiactl", "set runtimeClassName: nvidia", "device files", "docs/doctor.md#agents"),
     warning("old", check="driver"),
     unknown("not visible", check="container toolkit"),
 ]
@@ -29,7 +29,7 @@ TEXT_OF_FINDINGS = """\
 ok       driver             version 580
 {red}problem{end}  device files       there is no /dev/nvidiactl
                             -> set runtimeClassName: nvidia
-                            see docs/doctor.md#a
+                            see docs/doctor.md#agents
 {yellow}warning{end}  driver             old
 {dim}unknown{end}  container toolkit  not visible
 1 problem, 1 warning, 1 unknown, 1 ok
@@ -54,7 +54,7 @@ def test_json_has_every_field() -> None:
             "state": "problem",
             "what": "there is no /dev/nvidiactl",
             "advice": "set runtimeClassName: nvidia",
-            "docs": "docs/doctor.md#a",
+            "docs": "docs/doctor.md#agents",
         },
     ]
 

@@ -1,4 +1,4 @@
-"""Data types of a scenario file: GPUs, pods, processes over time and faults; see docs/simulation.md.
+"""Data types of a scenario file: GPUs, pods, processes over time and faults.
 
 Times are seconds since the start of the simulation. Amounts of memory are bytes or Kubernetes quantities.
 """
