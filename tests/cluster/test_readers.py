@@ -115,7 +115,7 @@ async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
                 subprocess.run, without, capture_output=True, text=True, check=False
             )
             assert process.returncode == 2
-            assert "the agent needs --token-file: a bearer token is required" in process.stderr
+            assert "the agent needs --token-file: 401, a bearer token is required" in process.stderr
 
             # A renewed certificate serves the next connection; half of one does not.
             (certs / "tls.crt").write_text("not a certificate")
