@@ -23,8 +23,8 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
 @pytest.mark.parametrize(
     ("modules", "most"),
     [
-        pytest.param("webhook.cli, webhook.serve", 17_000, id="webhook"),
-        pytest.param("gpuagent.cli, gpuagent.serve", 20_000, id="agent"),
+        pytest.param("webhook.cli, webhook.serve", 16_000, id="webhook"),
+        pytest.param("gpuagent.cli, gpuagent.serve", 18_600, id="agent"),
     ],
 )
 def test_a_service_loads_few_lines_and_nothing_of_the_console(modules: str, most: int) -> None:

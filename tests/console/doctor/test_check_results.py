@@ -21,7 +21,9 @@ from service.text import width
 
 FINDINGS = [
     ok("version 580", check="driver"),
-    problem("there is no /dev/nvidiactl", "set runtimeClassName: nvidia", "device files", "docs/doctor.md#agents"),
+    problem(
+        "there is no /dev/nvidiactl", "set runtimeClassName: nvidia", "device files", "docs/doctor.md#agents"
+    ),
     warning("old", check="driver"),
     unknown("not visible", check="container toolkit"),
 ]
