@@ -16,7 +16,6 @@ class _Metadata(Struct, frozen=True):
 
 
 class _Gpus(Struct, frozen=True):
-    quota: float | None = None
     limit: float | None = None
 
 
@@ -63,11 +62,6 @@ class Queue(Struct, frozen=True):
         return tuple((self.status.child_queues if self.status else None) or ())
 
     @property
-    def gpu_quota(self) -> float | None:
-        """GPUs that the queue may always use; None if unlimited or unknown."""
-        return _bound(self._gpus.quota)
-
-    @property
     def gpu_limit(self) -> float | None:
         """GPUs that the queue may use at most; None if unlimited or unknown."""
         return _bound(self._gpus.limit)
@@ -91,7 +85,7 @@ class Queue(Struct, frozen=True):
 
 
 def _bound(value: float | None) -> float | None:
-    """Return a quota or limit; KAI also writes -1 for none."""
+    """Return a limit; KAI also writes -1 for none."""
     return None if value is None or value < 0 else value
 
 

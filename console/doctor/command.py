@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from console.caller import add_cluster_options, add_running_default_mode, pod_or_cluster_access
+from console.caller import add_cluster_options, add_output, add_running_default_mode, pod_or_cluster_access
 from console.cluster.agents import add_agent_options, parse_agent_options
 from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.doctor import (
@@ -141,9 +141,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="name of kaishare's webhook configurations (default %(default)s)",
     )
     add_running_default_mode(command)
-    command.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
-    )
+    add_output(command, "text", "json")
     add_agent_options(command)
     command.add_argument(
         "--wait",

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from console.caller import add_cluster_options, cluster_access
+from console.caller import add_cluster_options, add_output, cluster_access
 from console.cluster.agents import add_agent_options, parse_agent_options
 from console.why.core import explain
 from console.why.evidence import PodEvidence
@@ -44,9 +44,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_cluster_options(command)
     add_namespace(command, "namespace of the pod (default: the namespace of the context)")
-    command.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
-    )
+    add_output(command, "text", "json")
     add_agent_options(command)
     command.add_argument(
         "--settings-namespace",
