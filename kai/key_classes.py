@@ -3,8 +3,7 @@
 A key below one of `KAI_KEYS` belongs to KAI alone unless `TABLE` has a row for it, which protects the keys of
 releases to come. `verify` and docs/guard.md use the table; a test compares it with the guard's policy.
 
-Source: every read of a label or annotation of a pod in KAI v0.9.8, v0.13.4 and v0.17.0. The command
-`python -m tests.project.kai_reads FOLDER` compares a checkout of KAI with the table. The words of other
+Source: every read of a label or annotation of a pod in KAI v0.9.8, v0.13.4 and v0.17.0. The words of other
 projects that KAI copies from a workload to its PodGroup are not here: the guard judges the PodGroup.
 """
 
