@@ -1,7 +1,8 @@
 """The JSON Schema of `/api/v1/shares`, and the fields of the agent's answers as Markdown, from the types."""
 
 import json
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 
@@ -11,6 +12,10 @@ FILE = "shares.schema.json"
 """Name of the schema's file in docs/."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_ONCE: Final = ("firstAct", "runbook")
+"""Fields of several objects, which docs/api.md describes once."""
+_UNIT: Final = re.compile(r", in (?:bytes|seconds)\b")
+"""Units that docs/api.md states once; the schema has them in each field."""
 
 
 def schema() -> dict[str, Any]:
@@ -30,7 +35,7 @@ def schema_text() -> str:
 
 
 def objects(root: type[ApiObject]) -> str:
-    """Return a section for each object of an answer, with a table of its fields."""
+    """Return a section for each object of an answer, with a list of its fields."""
     return "\n".join(_section(definition) for definition in definitions(root).values())
 
 
@@ -51,9 +56,9 @@ def type_text(field: dict[str, Any]) -> str:
 
 def _section(definition: dict[str, Any]) -> str:
     rows = [
-        f"| `{name}` | {type_text(field)} | {field['description']} |\n"
+        f"- `{name}` ({type_text(field)}): {_UNIT.sub('', field['description'])}\n"
         for name, field in definition["properties"].items()
+        if name not in _ONCE
     ]
-    head = "| field | type | meaning |\n| --- | --- | --- |\n"
     first_line = definition["description"].partition("\n")[0]
-    return f"### {definition['title']}\n\n{first_line}\n\n{head}{''.join(rows)}"
+    return f"### {definition['title']}\n\n{first_line}\n\n{''.join(rows)}"

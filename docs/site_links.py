@@ -22,7 +22,6 @@ OTHER_PAGES: Final = {
     "deploy/helm/kaishare/README.md": "chart.md",
     "deploy/kai/README.md": "kai.md",
     "deploy/kind/README.md": "kind.md",
-    "deploy/mixin/README.md": "mixin.md",
     "deploy/vcluster/README.md": "vcluster.md",
 }
 """Pages outside of docs/, with their paths on the site."""

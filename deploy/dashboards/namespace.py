@@ -158,7 +158,7 @@ def _overview() -> list[model.Panel]:
         ),
         rows(
             "Flags",
-            "Which pods are flagged, and why? docs/metrics.md has the reasons, docs/runbooks.md what to do "
+            "Which pods are flagged, and why? docs/flags.md has the reasons, docs/runbooks.md what to do "
             "about each.",
             TableLayout(labels=(*_POD, "reason"), links=(links.to_node("agent_job"),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),

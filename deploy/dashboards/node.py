@@ -206,8 +206,7 @@ def _overview() -> list[model.Panel]:
         ),
         rows(
             "Flags",
-            "Why are pods of this node flagged? docs/metrics.md has the reasons, docs/runbooks.md what to "
-            "do.",
+            "Why are pods of this node flagged? docs/flags.md has the reasons, docs/runbooks.md what to do.",
             TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace("agent_job"),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
             width=12,
@@ -396,7 +395,7 @@ def _agent() -> list[model.Panel]:
         ),
         rows(
             "Evictions since the agent started",
-            "What did the agent decide about pods whose namespaces ask for eviction? docs/metrics.md "
+            "What did the agent decide about pods whose namespaces ask for eviction? docs/flags.md "
             "explains each result.",
             TableLayout(labels=("cluster", "result"), sort_by="decisions"),
             Column(

@@ -351,7 +351,7 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
 async def test_a_ca_that_is_added_by_hand_is_next_and_the_old_one_can_be_removed(
     admin: Administrator, start: Start, tmp_path: Path
 ) -> None:
-    """As docs/certificates.md says, even if the file of the certificate has the key, too."""
+    """As docs/security.md says, even if the file of the certificate has the key, too."""
     openssl = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90"
         f" -addext keyUsage=critical,keyCertSign,cRLSign -keyout {tmp_path}/next.key -out {tmp_path}/next.crt"

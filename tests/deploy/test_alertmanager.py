@@ -14,11 +14,10 @@ import yaml
 
 from tests.support import known_metrics
 from tests.support.alertmanager_server import Alertmanager, Inbox, alertmanager, inbox
-from tests.support.promtool import ALERTS, ROOT, needed
+from tests.support.promtool import ALERTS, needed
 
 FOLDER = ALERTS / "alertmanager"
 CONFIGURATION = FOLDER / "alertmanager.yml"
-PAGE = ROOT / "docs" / "alerts-to-people.md"
 SECRETS = "/etc/alertmanager/secrets"
 SEVERITIES = {rule["alert"]: rule["labels"]["severity"] for rule in known_metrics.rules() if "alert" in rule}
 

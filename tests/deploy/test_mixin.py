@@ -43,7 +43,9 @@ def test_the_mixin_has_the_usual_keys() -> None:
 
 
 def test_every_setting_of_the_readme_has_its_effect(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```jsonnet\n(.*?)```", (MIXIN / "README.md").read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```jsonnet\n(.*?)```", (ROOT / "deploy" / "alerts" / "README.md").read_text(), re.DOTALL
+    )
     config = re.fullmatch(
         r"\(import 'mixin\.libsonnet'\) \+ \{\n  _config\+:: (\{.*\}),\n\}\n", example, re.DOTALL
     )
@@ -73,7 +75,7 @@ def test_every_setting_of_the_readme_has_its_effect(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_in_the_readme() -> None:
-    rows = re.findall(r"^\| (`.*?`) \|", (MIXIN / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "deploy" / "alerts" / "README.md").read_text(), re.MULTILINE)
     named = {name.partition(".")[0] for row in rows for name in re.findall(r"`([\w.]+)`", row)}
     assert set(evaluated(expression="std.objectFields(m._config)")) <= named
 

@@ -1,4 +1,4 @@
-"""The figures of docs/cost.md and docs/scale.md: how the benchmarks count requests and bytes."""
+"""The figures of docs/size-and-cost.md: how the benchmarks count requests and bytes."""
 
 import asyncio
 import json

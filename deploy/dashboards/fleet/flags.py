@@ -59,7 +59,7 @@ def panels() -> list[model.Panel]:
         ),
         rows(
             "Flagged pods and their reasons",
-            "Which pods are flagged now? docs/metrics.md has the reasons, docs/runbooks.md what to do about "
+            "Which pods are flagged now? docs/flags.md has the reasons, docs/runbooks.md what to do about "
             "each.",
             TableLayout(labels=(*POD_LABELS, "reason"), links=(links.to_namespace("agent_job"), TO_NODE)),
             Column(title="flagged", expr=f"{flagged(SELECTED)} == 1"),
@@ -131,7 +131,7 @@ def panels() -> list[model.Panel]:
         ),
         rows(
             "Evictions since the agents started",
-            "What did the agents decide about pods whose namespaces ask for eviction? docs/metrics.md "
+            "What did the agents decide about pods whose namespaces ask for eviction? docs/flags.md "
             "explains each result. Empty: eviction is off, or no pod was due.",
             TableLayout(labels=("cluster", "result"), sort_by="decisions"),
             Column(
