@@ -1,18 +1,13 @@
-"""Compares the webhook with the admission policies: `python -m tests.comparisons.admission_forms`.
+"""Compares the webhook with the admission policies, for tests/cluster/test_admission_forms.py.
 
 Pods are created by dry run on a real API server, in two namespaces with the same policy: one where the webhook
 decides, and one where the admission policies do. The answers and the pods that come out must be equal, except
-for the closed list of differences (`docs.form_differences`), whose outcome is computed for each pod. The
-program prints counts by reason, and exits with 1 if any pod differs otherwise.
+for the closed list of differences (`docs.form_differences`), whose outcome is computed for each pod.
 """
 
-import argparse
 import asyncio
 import json
 import random
-import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,29 +18,18 @@ from typing import Any, Final
 from docs.form_differences import DifferenceName
 from kube.client import KubeClient
 from tests.comparisons.expected_forms import differences_of_pod, expected
-from tests.comparisons.form_pods import RESTORING, directed, form_cluster, generated, of_folder
+from tests.comparisons.form_pods import RESTORING, CreatedPod, directed, form_cluster, generated
 from tests.comparisons.generated_clusters import GeneratedNamespace
-from tests.comparisons.generated_workloads import CreatedPod
 from tests.comparisons.installed_forms import PLAIN, POLICY, WEBHOOK, Forms, both_forms, default_class
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import Asker
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import mutate
-from webhook.policy.reasons import Group, Reason
+from webhook.policy.reasons import Reason
 from webhook.policy.verify import Requester, verify
 
 Json = dict[str, Any]
 _AT_ONCE: Final = 16
-UNREACHABLE: Final = {
-    "malformed-pod": "the API server refuses such a pod",
-    "not-managed": "neither form sees such a pod",
-    "unclear-quantity": "the API server refuses such a pod",
-    "mirror-denied": "the API server refuses a mirror pod without a node",
-    "patch-unsafe": "an internal error",
-    "out-of-scope": "not a creation",
-    "selectors-unread": "the webhook reads selectors",
-}
-"""Reasons that no stored pod has."""
 
 
 @dataclass(kw_only=True)
@@ -57,25 +41,6 @@ class Tally:
     results: Counter[str] = field(default_factory=Counter)
     differences: Counter[str] = field(default_factory=Counter)
     unexpected: list[str] = field(default_factory=list)
-
-    def rare(self, least: int) -> dict[str, int]:
-        """Return the reasons of stored pods with fewer cases, and their numbers."""
-        rare: dict[str, int] = {}
-        for counts, groups in (
-            (self.reasons, (Group.LEFT_ALONE, Group.SHARE, Group.SIZE)),
-            (self.denials, (Group.DENIED, Group.WARNING_OR_DENIAL)),
-        ):
-            codes = {reason.code for reason in Reason if reason.group in groups} - UNREACHABLE.keys()
-            rare |= {code: counts[code] for code in sorted(codes) if counts[code] < least}
-        return rare
-
-    def __str__(self) -> str:
-        lines = []
-        for name in ("results", "reasons", "denials", "differences"):
-            counts: Counter[str] = getattr(self, name)
-            lines.append(f"{name}: {sum(counts.values())}")
-            lines += [f"  {count:6}  {word}" for word, count in sorted(counts.items())]
-        return "\n".join([*lines, f"unexpected differences: {len(self.unexpected)}"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +230,6 @@ async def compare_forms(
     pods: int,
     directed_pods: int,
     given: Sequence[CreatedPod] = (),
-    seconds: float = float("inf"),
 ) -> Tally:
     """Compare both forms in generated clusters.
 
@@ -279,13 +243,9 @@ async def compare_forms(
         pods: number of generated pods for a cluster.
         directed_pods: number of pods that are made for a reason.
         given: pods that are created in every cluster.
-        seconds: time after which no further cluster begins.
     """
     tally = Tally()
-    ends = time.monotonic() + seconds
     for index in range(clusters):
-        if time.monotonic() > ends:
-            break
         chance = random.Random(f"{number}-{index}")
         name = f"{number}-{index}"
         cluster = form_cluster(chance, number + index, f"forms-{name}", namespaces)
@@ -299,43 +259,3 @@ async def compare_forms(
             comparison = Comparison(forms=forms, asker=asker, tally=tally)
             await comparison.compare([(chance.choice(cluster.namespaces), pod) for pod in made])
     return tally
-
-
-async def _run(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> Tally:
-    given = [pod for path in options.manifests for pod in of_folder(path)]
-    async with KubeClient(plane.access()) as client:
-        return await compare_forms(
-            plane, client, folder, number=options.seed, clusters=options.clusters,
-            namespaces=options.namespaces, pods=options.pods, directed_pods=options.pods, given=given,
-            seconds=options.seconds,
-        )  # fmt: skip
-
-
-def main() -> int:
-    """Compare, print the counts and the differences; return 1 if there are unexpected ones."""
-    parser = argparse.ArgumentParser(prog="python -m tests.comparisons.admission_forms", description=__doc__)
-    parser.add_argument("--clusters", type=int, default=16, help="settings to compare (default %(default)s)")
-    parser.add_argument("--namespaces", type=int, default=30, help="policies of each (default %(default)s)")
-    parser.add_argument("--pods", type=int, default=400, help="pods of each kind (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="seed (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1800, help="time after which no further one begins")
-    parser.add_argument("--least", type=int, default=50, help="pods of each reason (default %(default)s)")
-    parser.add_argument("manifests", nargs="*", type=Path, help="folders with manifests")
-    options = parser.parse_args()
-    assets = assets_folder()
-    if assets is None:
-        sys.stderr.write("KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver\n")
-        return 2
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with control_plane(assets, folder) as plane:
-            tally = asyncio.run(_run(options, plane, folder))
-    for difference in tally.unexpected:
-        sys.stdout.write(f"{difference}\n\n")
-    rare = tally.rare(options.least)
-    sys.stdout.write(f"{tally}\nreasons with fewer than {options.least} pods: {rare or 'none'}\n")
-    return int(bool(tally.unexpected or rare))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

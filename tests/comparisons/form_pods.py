@@ -1,21 +1,38 @@
 """Generated clusters and pods for the comparison of the webhook with the admission policies."""
 
+import copy
 import json
 import random
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 from console.explain.manifest_pods import find_pods
 from console.explain.pod_documents import as_json
 from kai import kaishare_keys, keys
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
-from tests.comparisons.generated_workloads import CreatedPod, generated_workloads
+from tests.support import size_oracle
+from tests.support.pod_strategies import MIG, pods
 from tests.support.pods import GPU
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 Json = dict[str, Any]
+_OWNER: Final = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": "u", "controller": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedPod:
+    """A pod as a controller or a user sends it to the API server."""
+
+    pod: Json
+    user: str = "jane"
+
+
 _LIMITS: Final = (
     "none",
     "cpu",
@@ -32,13 +49,154 @@ RESTORING: Final = ("one GPU", "two GPUs", "no GPU", "two ranges")
 
 
 def generated(number: int, count: int) -> list[CreatedPod]:
-    """Return pods of generated workloads; the same number gives the same ones."""
-    return [
-        created
-        for workload in generated_workloads(number, count)
-        for created in workload.write(workload.template).pods.values()
-        if isinstance(created.pod.get("metadata", {}), dict)
-    ]
+    """Return pods, of which the API server refuses a part; the same number gives the same ones."""
+    chance = random.Random(number)
+    odd = [_with_valid_owners(pod) for pod in _odd_pods(number, count // 4)]
+    made = [*odd, *(_plain_pod(chance) for _ in range(count - len(odd)))]
+    return [CreatedPod(pod=pod) for pod in made if isinstance(pod.get("metadata", {}), dict)]
+
+
+def _odd_pods(number: int, count: int) -> list[Json]:
+    """Return pods of the strategy of property tests, of which the API server refuses a part."""
+    collected: list[Json] = []
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(pods(), st.integers(0, 1 << 30))
+    def collect(pod: Json, _: int) -> None:
+        if not _has_huge_amount(pod):
+            collected.append(pod)
+
+    collect()
+    return collected
+
+
+def _has_huge_amount(pod: Json) -> bool:
+    """Whether a container has an amount that the API server passes on as another one.
+
+    Kubernetes 1.36.3 writes 10**30 as `1`, because its canonical form has no suffix for it.
+    """
+    spec = pod.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    init = spec.get("initContainers") if isinstance(spec, dict) else None
+    return any(
+        isinstance(amount, int | str) and len(str(amount)) > 18
+        for container in [*(containers or ()), *(init or ())]
+        for amounts in (container.get("resources") or {}).values()
+        if isinstance(amounts, dict)
+        for amount in amounts.values()
+    )
+
+
+def _with_valid_owners(pod: Json) -> Json:
+    """Return a pod whose owner references have what the API server requires."""
+    metadata = pod.get("metadata")
+    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    if not isinstance(owners, list):
+        return pod
+    complete = [{"apiVersion": "apps/v1", "name": "owner", **owner, "uid": "u"} for owner in owners]
+    return {**pod, "metadata": {**pod["metadata"], "ownerReferences": complete}}
+
+
+_RESOURCES: Final[Sequence[Json | None]] = (
+    *[{"limits": {GPU: "1"}}] * 6, *[None] * 3, {"limits": {GPU: 1, "cpu": "1"}}, {"limits": {GPU: "2"}},
+    {"limits": {GPU: "1"}, "requests": {GPU: "1", "cpu": "1"}}, {"limits": {GPU: "0"}}, {"requests": {"cpu": "1"}},
+    {"limits": {GPU: "1", "memory": None}}, {"limits": {}, "requests": {}}, {"limits": {MIG: "1"}},
+    {"limits": {"amd.com/gpu": "1"}}, {"limits": {"nvidia.com/gpu.shared": "1"}}, {"limits": None},
+    {"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}, {"limits": {GPU: "1000m"}}, {"requests": {GPU: "1"}},
+    {"limits": {"nvidia.com/gpu.shared": "1", "amd.com/gpu": "1"}}, {"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {GPU: None}},
+)  # fmt: skip
+_LABELS: Final[Mapping[str, Sequence[str]]] = {
+    **size_oracle.POD_LABELS,
+    "job-name": ("case",),
+    keys.QUEUE_LABEL: ("queue-a", "mine"),
+    keys.PRIORITY_LABEL: ("train",),
+    kaishare_keys.GPU_MARK: ("shared", "shared", "Shared"),
+    kaishare_keys.INJECT: ("false", "true"),
+    keys.GPU_GROUP: ("group",),
+}
+_ANNOTATIONS: Final[Mapping[str, Sequence[str]]] = {
+    keys.GPU_FRACTION: ("0.25", "0.5", "2"),
+    keys.GPU_MEMORY: ("2000",),
+    keys.NUM_DEVICES: ("2",),
+    keys.CONTAINER_NAME: ("tensorflow", "other"),
+    keys.MIRROR_POD: ("5f3a",),
+    keys.SHARED_GPU_CONFIGMAP: ("taken",),
+    kaishare_keys.WHOLE_GPU: ("true", "yes"),
+    kaishare_keys.REASON: ("mine",),
+    "example.com/team": ("blue",),
+}
+
+
+def _entries(chance: random.Random, table: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    chosen = chance.sample(sorted(table), chance.choice((0, 0, 0, 0, 1, 1, 2)))
+    return {key: chance.choice(table[key]) for key in chosen}
+
+
+def _plain_template(chance: random.Random) -> Json:
+    """Return a template that the API server admits, apart from its amounts."""
+    containers = [_container(chance, name) for name in ("tensorflow", "side", "more")]
+    spec: Json = {"restartPolicy": "Never", "containers": containers[: chance.choice((1, 1, 1, 2, 3))]}
+    if chance.random() < 0.2:
+        init = _container(chance, "init")
+        if chance.random() < 0.5:
+            init["restartPolicy"] = "Always"
+        spec["initContainers"] = [init]
+    rare: Sequence[tuple[str, Any]] = (
+        ("schedulerName", "kai-scheduler"), ("schedulerName", "volcano"), ("schedulerName", ""),
+        ("schedulerName", "default-scheduler"), ("nodeName", "node-1"), ("priorityClassName", "usual"),
+        ("priorityClassName", "inference"), ("priorityClassName", ""), ("tolerations", []),
+        ("tolerations", [{"operator": "Exists"}]), ("tolerations", [{"key": "a", "value": "b"}]),
+        ("resourceClaims", [{"name": "gpu", "resourceClaimName": "mine"}]),
+        ("resources", {"limits": {"cpu": "4"}}),
+    )  # fmt: skip
+    if chance.random() < 0.4:
+        spec.update([chance.choice(rare)])
+    metadata: Json = {}
+    if labels := _entries(chance, _LABELS):
+        metadata["labels"] = labels
+    if annotations := _entries(chance, _ANNOTATIONS):
+        metadata["annotations"] = annotations
+    if chance.random() < 0.2:
+        metadata["name"] = chance.choice(("named", "named.with.dots"))
+    return copy.deepcopy({"metadata": metadata, "spec": spec})
+
+
+def _container(chance: random.Random, name: str) -> Json:
+    made: Json = {"name": name, "image": "example.invalid/image"}
+    amounts = chance.choice(_RESOURCES if name == "tensorflow" else (None, None, None, *_RESOURCES))
+    if amounts is not None:
+        made["resources"] = amounts
+    if chance.random() < 0.15:
+        made["env"] = [{"name": "WORLD_SIZE", "value": chance.choice(("1", "4", "many"))}]
+    return made
+
+
+def _plain_pod(chance: random.Random) -> Json:
+    pod = _plain_template(chance)
+    names: Sequence[Json] = (
+        {"name": "case"},
+        {"name": "case"},
+        {"generateName": "case-"},
+        {"name": "with.dot"},
+    )
+    pod["metadata"] = {**pod["metadata"], **chance.choice(names)}
+    if chance.random() < 0.5:
+        owners: Sequence[tuple[str, str]] = (
+            ("apps/v1", "ReplicaSet"), ("batch/v1", "Job"), ("apps/v1", "DaemonSet"), ("v1", "Node"),
+            ("example.com/v1", "Fleet"),
+            ("example.com/v1", "Fleet"), ("example.com/v1", "Crew"), ("kubeflow.org/v2beta1", "MPIJob"),
+        )  # fmt: skip
+        pod["metadata"]["ownerReferences"] = [
+            _OWNER | dict(zip(("apiVersion", "kind"), chance.choice(owners), strict=True))
+        ]
+    return pod
 
 
 def of_folder(folder: Path) -> list[CreatedPod]:
@@ -84,10 +242,9 @@ def directed(chance: random.Random, count: int) -> list[CreatedPod]:
 
 
 def _pod(metadata: Json, **spec: Any) -> Json:
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": "u", "controller": True}
     container = {"name": "main", "image": "image", "resources": {"limits": {GPU: "1"}}}
     return {
-        "metadata": {"name": "case", "ownerReferences": [owner], **metadata},
+        "metadata": {"name": "case", "ownerReferences": [_OWNER], **metadata},
         "spec": {"restartPolicy": "Never", "containers": [container], **spec},
     }
 
@@ -284,8 +441,8 @@ def form_cluster(chance: random.Random, number: int, prefix: str, count: int) ->
             )
     mode = "default" if number % 4 else cluster.settings.default_mode
     shares = number % 7 != 3
-    settings = replace(cluster.settings, default_mode=mode, inject_shares=shares)
-    return replace(cluster, namespaces=made, settings=settings)
+    changed = replace(cluster.settings, default_mode=mode, inject_shares=shares)
+    return replace(cluster, namespaces=made, settings=changed)
 
 
 _SEVENTEEN: Final = {

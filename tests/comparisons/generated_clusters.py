@@ -49,8 +49,6 @@ class WebhookSettings:
     default_mode: str
     excluded: frozenset[str] | None
     """Excluded namespaces; None for the default."""
-    is_excluded_by_selector: bool
-    """Whether the configuration excludes them, too, as the chart's does."""
     has_default_class: bool
 
     @property
@@ -65,13 +63,6 @@ class WebhookSettings:
         if self.excluded is not None:
             options.append(f"--exclude-namespaces={','.join(sorted(self.excluded))}")
         return options
-
-    @property
-    def skipped_by_configuration(self) -> frozenset[str]:
-        """Namespaces that the webhook configuration excludes."""
-        if not self.is_excluded_by_selector:
-            return EXCLUDED_NAMESPACES
-        return EXCLUDED_NAMESPACES if self.excluded is None else self.excluded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +117,6 @@ def generated_cluster(chance: random.Random, number: int, prefix: str, count: in
         inject_shares=chance.random() < 0.85,
         default_mode=chance.choice(("default", "default", "default", "observe", "off")),
         excluded=excluded,
-        is_excluded_by_selector=chance.random() < 0.7,
         has_default_class=chance.random() < 0.5,
     )
     return GeneratedCluster(settings=settings, namespaces=[_namespace(chance, name) for name in names])

@@ -17,6 +17,7 @@ from tests.support.markers import (
     nightly,
     runs_on_the_oldest,
     sampled,
+    skips_by_reason,
 )
 
 TESTS = Path(__file__).parents[1]
@@ -74,12 +75,23 @@ def test_a_sample_of_a_table_leaves_its_other_rows_to_the_nightly_run() -> None:
     assert rows == [("a", 1), nightly(("b", 2)), nightly(("c", 3)), "d"]
 
 
+def test_skips_are_told_in_ten_lines_at_most() -> None:
+    assert skips_by_reason([]) == []
+    assert skips_by_reason(["needs b", "needs a", "needs\n a"]) == [
+        "2 skipped: needs a",
+        "1 skipped: needs b",
+    ]
+    many = [f"reason {number}" for number in range(12) for _ in range(12 - number)]
+    lines = skips_by_reason(many)
+    assert len(lines) == 10
+    assert lines[8:] == ["4 skipped: reason 8", "6 skipped for 3 other reasons (pytest -rs)"]
+
+
 def test_pytest_deselects_by_marker() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m"]
     selected = [
         "gpu",
         "deploy/test_images.py",
-        "support/test_hostile_api_server.py",
         "project/test_markers.py",
     ]
     collect = subprocess.run(
