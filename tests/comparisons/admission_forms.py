@@ -45,8 +45,6 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The answer to a creation."""
-
     status: int
     pod: Json = field(default_factory=dict)
     message: str = ""
@@ -61,15 +59,12 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The comparison in one cluster."""
-
     forms: Forms
     asker: Asker
     tally: Tally
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def compare(self, pods: Sequence[tuple[GeneratedNamespace, CreatedPod]]) -> None:
-        """Create the pods in all namespaces, and compare."""
         await asyncio.gather(*(self._compare_one(namespace, pod) for namespace, pod in pods))
 
     async def _compare_one(self, namespace: GeneratedNamespace, created: CreatedPod) -> None:
@@ -172,7 +167,6 @@ class Comparison:
 
 
 def _sentence_of(reason: Reason) -> str:
-    """Return the longest part of a reason's sentence that has no details."""
     return max((text for text, *_ in Formatter().parse(reason.text)), key=len)
 
 
@@ -231,19 +225,7 @@ async def compare_forms(
     directed_pods: int,
     given: Sequence[CreatedPod] = (),
 ) -> Tally:
-    """Compare both forms in generated clusters.
-
-    Args:
-        plane: the control plane.
-        client: an administrator of it.
-        folder: folder for logs and certificates.
-        number: the seed.
-        clusters: number of clusters, each with settings of its own.
-        namespaces: number of policies of a cluster.
-        pods: number of generated pods for a cluster.
-        directed_pods: number of pods that are made for a reason.
-        given: pods that are created in every cluster.
-    """
+    """Compare both forms in generated clusters."""
     tally = Tally()
     for index in range(clusters):
         chance = random.Random(f"{number}-{index}")

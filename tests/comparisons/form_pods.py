@@ -1,9 +1,7 @@
 """Generated clusters and pods for the comparison of the webhook with the admission policies."""
 
-import copy
 import json
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +14,8 @@ from console.explain.pod_documents import as_json
 from kai import kaishare_keys, keys
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
-from tests.support import size_oracle
-from tests.support.pod_strategies import MIG, pods
+from tests.support.operator_jobs import generated_pods
+from tests.support.pod_strategies import pods
 from tests.support.pods import GPU
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
@@ -49,10 +47,12 @@ RESTORING: Final = ("one GPU", "two GPUs", "no GPU", "two ranges")
 
 
 def generated(number: int, count: int) -> list[CreatedPod]:
-    """Return pods, of which the API server refuses a part; the same number gives the same ones."""
-    chance = random.Random(number)
-    odd = [_with_valid_owners(pod) for pod in _odd_pods(number, count // 4)]
-    made = [*odd, *(_plain_pod(chance) for _ in range(count - len(odd)))]
+    """Return pods of operators and users, and odd ones, of which the API server refuses a part.
+
+    The same number gives the same ones.
+    """
+    odd = [_with_valid_owners(pod) for pod in _odd_pods(number, count // 2)]
+    made = [*odd, *generated_pods(number, count - len(odd))]
     return [CreatedPod(pod=pod) for pod in made if isinstance(pod.get("metadata", {}), dict)]
 
 
@@ -104,103 +104,7 @@ def _with_valid_owners(pod: Json) -> Json:
     return {**pod, "metadata": {**pod["metadata"], "ownerReferences": complete}}
 
 
-_RESOURCES: Final[Sequence[Json | None]] = (
-    *[{"limits": {GPU: "1"}}] * 6, *[None] * 3, {"limits": {GPU: 1, "cpu": "1"}}, {"limits": {GPU: "2"}},
-    {"limits": {GPU: "1"}, "requests": {GPU: "1", "cpu": "1"}}, {"limits": {GPU: "0"}}, {"requests": {"cpu": "1"}},
-    {"limits": {GPU: "1", "memory": None}}, {"limits": {}, "requests": {}}, {"limits": {MIG: "1"}},
-    {"limits": {"amd.com/gpu": "1"}}, {"limits": {"nvidia.com/gpu.shared": "1"}}, {"limits": None},
-    {"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}, {"limits": {GPU: "1000m"}}, {"requests": {GPU: "1"}},
-    {"limits": {"nvidia.com/gpu.shared": "1", "amd.com/gpu": "1"}}, {"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {GPU: None}},
-)  # fmt: skip
-_LABELS: Final[Mapping[str, Sequence[str]]] = {
-    **size_oracle.POD_LABELS,
-    "job-name": ("case",),
-    keys.QUEUE_LABEL: ("queue-a", "mine"),
-    keys.PRIORITY_LABEL: ("train",),
-    kaishare_keys.GPU_MARK: ("shared", "shared", "Shared"),
-    kaishare_keys.INJECT: ("false", "true"),
-    keys.GPU_GROUP: ("group",),
-}
-_ANNOTATIONS: Final[Mapping[str, Sequence[str]]] = {
-    keys.GPU_FRACTION: ("0.25", "0.5", "2"),
-    keys.GPU_MEMORY: ("2000",),
-    keys.NUM_DEVICES: ("2",),
-    keys.CONTAINER_NAME: ("tensorflow", "other"),
-    keys.MIRROR_POD: ("5f3a",),
-    keys.SHARED_GPU_CONFIGMAP: ("taken",),
-    kaishare_keys.WHOLE_GPU: ("true", "yes"),
-    kaishare_keys.REASON: ("mine",),
-    "example.com/team": ("blue",),
-}
-
-
-def _entries(chance: random.Random, table: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    chosen = chance.sample(sorted(table), chance.choice((0, 0, 0, 0, 1, 1, 2)))
-    return {key: chance.choice(table[key]) for key in chosen}
-
-
-def _plain_template(chance: random.Random) -> Json:
-    """Return a template that the API server admits, apart from its amounts."""
-    containers = [_container(chance, name) for name in ("tensorflow", "side", "more")]
-    spec: Json = {"restartPolicy": "Never", "containers": containers[: chance.choice((1, 1, 1, 2, 3))]}
-    if chance.random() < 0.2:
-        init = _container(chance, "init")
-        if chance.random() < 0.5:
-            init["restartPolicy"] = "Always"
-        spec["initContainers"] = [init]
-    rare: Sequence[tuple[str, Any]] = (
-        ("schedulerName", "kai-scheduler"), ("schedulerName", "volcano"), ("schedulerName", ""),
-        ("schedulerName", "default-scheduler"), ("nodeName", "node-1"), ("priorityClassName", "usual"),
-        ("priorityClassName", "inference"), ("priorityClassName", ""), ("tolerations", []),
-        ("tolerations", [{"operator": "Exists"}]), ("tolerations", [{"key": "a", "value": "b"}]),
-        ("resourceClaims", [{"name": "gpu", "resourceClaimName": "mine"}]),
-        ("resources", {"limits": {"cpu": "4"}}),
-    )  # fmt: skip
-    if chance.random() < 0.4:
-        spec.update([chance.choice(rare)])
-    metadata: Json = {}
-    if labels := _entries(chance, _LABELS):
-        metadata["labels"] = labels
-    if annotations := _entries(chance, _ANNOTATIONS):
-        metadata["annotations"] = annotations
-    if chance.random() < 0.2:
-        metadata["name"] = chance.choice(("named", "named.with.dots"))
-    return copy.deepcopy({"metadata": metadata, "spec": spec})
-
-
-def _container(chance: random.Random, name: str) -> Json:
-    made: Json = {"name": name, "image": "example.invalid/image"}
-    amounts = chance.choice(_RESOURCES if name == "tensorflow" else (None, None, None, *_RESOURCES))
-    if amounts is not None:
-        made["resources"] = amounts
-    if chance.random() < 0.15:
-        made["env"] = [{"name": "WORLD_SIZE", "value": chance.choice(("1", "4", "many"))}]
-    return made
-
-
-def _plain_pod(chance: random.Random) -> Json:
-    pod = _plain_template(chance)
-    names: Sequence[Json] = (
-        {"name": "case"},
-        {"name": "case"},
-        {"generateName": "case-"},
-        {"name": "with.dot"},
-    )
-    pod["metadata"] = {**pod["metadata"], **chance.choice(names)}
-    if chance.random() < 0.5:
-        owners: Sequence[tuple[str, str]] = (
-            ("apps/v1", "ReplicaSet"), ("batch/v1", "Job"), ("apps/v1", "DaemonSet"), ("v1", "Node"),
-            ("example.com/v1", "Fleet"),
-            ("example.com/v1", "Fleet"), ("example.com/v1", "Crew"), ("kubeflow.org/v2beta1", "MPIJob"),
-        )  # fmt: skip
-        pod["metadata"]["ownerReferences"] = [
-            _OWNER | dict(zip(("apiVersion", "kind"), chance.choice(owners), strict=True))
-        ]
-    return pod
-
-
 def of_folder(folder: Path) -> list[CreatedPod]:
-    """Return the pods of every manifest in a folder."""
     pods: list[CreatedPod] = []
     for file in sorted(folder.rglob("*.yaml")):
         try:

@@ -9,6 +9,7 @@ from console.explain.policy_edits import read_annotation_edit, read_label_edit
 from kai import kaishare_keys, keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support import size_oracle
+from tests.support.kinds import made
 from tests.support.pod_strategies import MIG
 from tests.support.pods import GPU
 
@@ -53,7 +54,6 @@ class WebhookSettings:
 
     @property
     def options(self) -> list[str]:
-        """Options of the command line."""
         options = [
             f"--inject-shares={str(self.inject_shares).lower()}",
             f"--default-mode={self.default_mode}",
@@ -67,8 +67,6 @@ class WebhookSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedNamespace:
-    """A namespace with its LimitRanges."""
-
     name: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -77,17 +75,11 @@ class GeneratedNamespace:
 
     @property
     def objects(self) -> list[Json]:
-        """The namespace and its LimitRanges."""
-        metadata = {"name": self.name, "labels": dict(self.labels), "annotations": dict(self.annotations)}
+        space = made("Namespace", self.name, labels=dict(self.labels), annotations=dict(self.annotations))
         return [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata},
+            space,
             *(
-                {
-                    "apiVersion": "v1",
-                    "kind": "LimitRange",
-                    "metadata": {"name": f"range-{number}", "namespace": self.name},
-                    "spec": {"limits": [item]},
-                }
+                made("LimitRange", f"range-{number}", self.name, spec={"limits": [item]})
                 for number, item in enumerate(LIMITS[self.limits])
             ),
         ]
@@ -102,14 +94,7 @@ class GeneratedCluster:
 
 
 def generated_cluster(chance: random.Random, number: int, prefix: str, count: int) -> GeneratedCluster:
-    """Return a cluster.
-
-    Args:
-        chance: for all choices but the release, which follows from the number.
-        number: number of the cluster.
-        prefix: beginning of the names of its namespaces.
-        count: number of namespaces.
-    """
+    """Return a cluster."""
     names = [f"{prefix}-{index}" for index in range(count)]
     excluded = frozenset({*EXCLUDED_NAMESPACES, *names[:2]}) if chance.random() < 0.6 else None
     settings = WebhookSettings(

@@ -20,6 +20,7 @@ from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, Genera
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, serving
 from tests.support.control_plane import ControlPlane
+from tests.support.kinds import made, object_path
 from tests.support.waiting import until
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
@@ -42,7 +43,6 @@ class Forms:
 
     @property
     def rules(self) -> DecisionSettings:
-        """The settings of both forms."""
         settings = self.cluster.settings
         excluded = EXCLUDED_NAMESPACES
         if settings.excluded is not None:
@@ -58,13 +58,11 @@ class Forms:
 
     @property
     def options(self) -> list[str]:
-        """The options of the webhook."""
         options = [option for option in self.cluster.settings.options if "--exclude" not in option]
         return [*options, f"--exclude-namespaces={','.join(sorted(self.rules.excluded_namespaces))}"]
 
     @staticmethod
     def view(pod: Json) -> PodView:
-        """Decode a pod."""
         return decode_pod(json.dumps(pod).encode())
 
 
@@ -79,12 +77,7 @@ def _objects(namespace: GeneratedNamespace, form: str, number: str) -> Iterator[
 
 
 async def _apply(client: KubeClient, item: Json) -> None:
-    metadata = item["metadata"]
-    path = (
-        f"/api/v1/namespaces/{metadata['name']}"
-        if item["kind"] == "Namespace"
-        else f"/api/v1/namespaces/{metadata['namespace']}/limitranges/{metadata['name']}"
-    )
+    path = object_path(item)
     await client.request(
         "PATCH",
         path,
@@ -95,13 +88,11 @@ async def _apply(client: KubeClient, item: Json) -> None:
 
 
 def _only_for(form: str, number: str, selector: Json) -> None:
-    """Restrict a namespaceSelector to the namespaces of one form."""
     expressions = selector.setdefault("matchExpressions", [])
     expressions.append({"key": FORM, "operator": "In", "values": [f"{form}-{number}"]})
 
 
 def _policies(forms: Forms) -> Iterator[Json]:
-    """Yield the policies of pods for the namespaces of the form."""
     for item in [*objects_of(MUTATING, forms.rules), *objects_of(VALIDATING, forms.rules)]:
         spec = item["spec"]
         if item["metadata"]["name"].endswith("namespaces"):
@@ -164,14 +155,10 @@ async def _acts(canary: Canary) -> bool:
 
 @asynccontextmanager
 async def default_class(client: KubeClient, *, exists: bool) -> AsyncIterator[None]:
-    """Create the PriorityClasses of the generated pods, one of them as the default."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     names = {CLASS: exists, "inference": False}
     for name, is_default in names.items():
-        item = {
-            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-            "value": 10, "globalDefault": is_default,
-        }  # fmt: skip
+        item = made("PriorityClass", name, value=10, globalDefault=is_default)
         await client.request("POST", path, body=json.dumps(item).encode())
     try:
         await asyncio.sleep(0.3)  # the API server's own plugin reads a cache

@@ -23,7 +23,6 @@ _QUESTIONS: Final = (
 
 
 def cases(folder: Path, server: ObjectServer) -> Iterator[tuple[str, Any]]:
-    """Yield the answers of both commands."""
     namespaces = [
         {"kind": "Namespace", "metadata": {"name": name, "labels": labels}} for name, labels in LABELS.items()
     ]

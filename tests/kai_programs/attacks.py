@@ -24,12 +24,9 @@ _SPARK: Final = "spark-app-selector"
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """One row."""
-
     title: str
     steps: Callable[..., Awaitable[str]]
     effect: str
-    """Effect without the guard."""
     guarded: str = NONE
     """Effect with the guard; another one than `.` where no policy closes the attack."""
     limit: float = 1
@@ -65,7 +62,6 @@ _Steps = Callable[..., Awaitable[str]]
 
 
 def attack(title: str, effect: str, **row: Any) -> Callable[[_Steps], _Steps]:
-    """Add a function to the table."""
 
     def add(steps: _Steps) -> _Steps:
         ATTACKS.append(Attack(title=title, steps=steps, effect=effect, **row))
@@ -80,7 +76,6 @@ def reclaim(title: str, effect: str, **row: Any) -> Any:
 
 
 async def _next(t: Tenant, gpus: float = 1, **template: Any) -> str:
-    """Create one pod more, and return whether the queue is over its limit then."""
     await t.pod("more", gpus, **template)
     return await t.over()
 
@@ -645,7 +640,6 @@ async def empty_at_creation(t: Tenant) -> str:
 
 
 async def _two(t: Tenant, **template: Any) -> None:
-    """Run two pods of one ConfigMap."""
     owner = await t.owner("o")
     for name in ("a", "b"):
         await t.pod(name, owners=[owner], **template)
@@ -750,7 +744,6 @@ async def second_pod(t: Tenant) -> str:
 
 
 async def _is_decided(t: Tenant, pods: int) -> bool:
-    """Return whether KAI has chosen nodes for some pods."""
     requests = await t.asker.send("GET", f"/apis/scheduling.run.ai/v1alpha2/namespaces/{t.name}/bindrequests")
     return len(requests.body["items"]) >= pods
 

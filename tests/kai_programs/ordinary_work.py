@@ -11,8 +11,6 @@ from tests.support.kai_tenant import GPU, Object, Tenant
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One row."""
-
     title: str
     steps: Callable[..., Awaitable[Any]]
     limit: float = -1
@@ -30,7 +28,6 @@ SOON: Final = 20.0
 
 
 def work(title: str, **row: Any) -> Callable[[_Steps], _Steps]:
-    """Add a function to the table."""
 
     def add(steps: _Steps) -> _Steps:
         WORK.append(Work(title=title, steps=steps, **row))

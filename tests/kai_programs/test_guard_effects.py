@@ -54,8 +54,6 @@ class Row:
 
 @dataclass
 class Outcome:
-    """The result of a row."""
-
     effect: str = ""
     error: str = ""
     refusals: list[str] = field(default_factory=list)

@@ -59,14 +59,11 @@ def inbox() -> Iterator[Inbox]:
 
 @dataclass(frozen=True)
 class Alertmanager:
-    """A running Alertmanager."""
-
     url: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def post(self, alerts: list[dict[str, Any]]) -> None:
-        """Send alerts as Prometheus does."""
         request = urllib.request.Request(
             f"{self.url}/api/v2/alerts",
             json.dumps(alerts).encode(),
@@ -76,13 +73,11 @@ class Alertmanager:
             pass
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts with their receivers, and with those that inhibit them."""
         with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=10) as response:
             alerts: list[dict[str, Any]] = json.load(response)
         return alerts
 
     def until(self, holds: Callable[[], Any]) -> None:
-        """Wait until a condition holds."""
 
         def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()

@@ -61,7 +61,6 @@ def own_proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cont
 
 @pytest.fixture(scope="session")
 def controllers(plane: ControlPlane) -> Iterator[None]:
-    """Run the controllers of Deployments and Jobs."""
     assets = needed_assets()
     if not (assets / "kube-controller-manager").is_file():
         pytest.skip("needs kube-controller-manager in KUBEBUILDER_ASSETS (see CONTRIBUTING.md)")

@@ -42,7 +42,6 @@ def helm_program() -> Path:
 
 
 def helm(*arguments: str, kubeconfig: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run helm, isolated from the user's settings."""
     home = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"), "/nonexistent/helm")
     environment = {**os.environ, **home, "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig")}
     return subprocess.run(
@@ -75,12 +74,10 @@ def _rendered(values: str) -> str:
 
 @cache
 def _objects(text: str) -> str:
-    """Return the list of objects as JSON, of which each test gets a copy of its own."""
     return json.dumps([item for item in yaml_text.load_all(text) if item is not None])
 
 
 def rendered_text(values: dict[str, Any] | None = None) -> str:
-    """Return the chart's output of helm."""
     return _rendered(json.dumps(values or {}, sort_keys=True))
 
 
@@ -93,34 +90,28 @@ def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> li
 
 
 def find_object(objects: list[Object], kind: str, name: str) -> Object:
-    """Return the object with this kind and name."""
     (item,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
     return item
 
 
 def kinds(objects: list[Object]) -> set[tuple[str, str]]:
-    """Return kinds and names."""
     return {(item["kind"], item["metadata"]["name"]) for item in objects}
 
 
 def pod_of(objects: list[Object], kind: str, name: str) -> Object:
-    """Return the template of a workload's pods."""
     template: Object = find_object(objects, kind, name)["spec"]["template"]
     return template
 
 
 def webhook_pod(values: dict[str, Any] | None = None) -> Object:
-    """Return the template of the webhook's pods."""
     return pod_of(rendered(values), "Deployment", "kaishare-webhook")
 
 
 def agent_pod(values: dict[str, Any] | None = None) -> Object:
-    """Return the template of the agent's pods."""
     return pod_of(rendered(values), "DaemonSet", "kaishare-agent")
 
 
 def container(pod: Object) -> Object:
-    """Return the only container of a pod."""
     (only,) = pod["spec"]["containers"]
     assert isinstance(only, dict)
     return only

@@ -86,22 +86,14 @@ class HostileApiServer:
         return self._accounts[token]
 
     def access(self, token: str) -> InCluster:
-        """Return the access of a pod with this token."""
         return InCluster(folder=self.account(token), environment=self.environment)
 
     def kubeconfig(self, token: str) -> Path:
-        """Write a kubeconfig with this token."""
         path = self._folder / f"kubeconfig-{len(list(self._folder.glob('kubeconfig-*')))}"
         return write_kubeconfig(path, server=self.url, ca_file=self._ca_file, token=token)
 
     def inject(self, fault: Fault, when: Predicate | None = None, *, count: int | None = None) -> Rule:
-        """Apply a fault to requests from now on. If several rules match, the oldest applies.
-
-        Args:
-            fault: what goes wrong.
-            when: which requests it applies to; all by default.
-            count: for how many; None until `Rule.end` or `heal`.
-        """
+        """Apply a fault to requests from now on. If several rules match, the oldest applies."""
         rule = Rule(fault, when or requests(), count)
         self._rules.append(rule)
         return rule
@@ -116,7 +108,6 @@ class HostileApiServer:
         self.link.recover()
 
     def seen(self, when: Predicate) -> list[SeenRequest]:
-        """Return matching requests, oldest first."""
         return [request for request in self.requests if when(request)]
 
     @contextlib.asynccontextmanager
@@ -189,7 +180,6 @@ class HostileApiServer:
     async def _forward(
         self, request: web.Request, seen: SeenRequest, upstream: Upstream
     ) -> web.StreamResponse:
-        """Forward the request and its answer, up to the point of a fault."""
         most = seen.fault.after if isinstance(seen.fault, Cut | Truncate | Silence) else None
         async with self._session.request(
             request.method,
@@ -229,7 +219,6 @@ async def hostile_api_server(upstream: Upstream, folder: Path) -> AsyncIterator[
 
 @contextlib.contextmanager
 def hostile_api_server_in_thread(upstream: Upstream, folder: Path) -> Iterator[HostileApiServer]:
-    """Run a hostile API server in a thread with its own event loop."""
     server = HostileApiServer(upstream, folder)
     is_ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
     stop = asyncio.Event()

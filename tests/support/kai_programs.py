@@ -28,7 +28,7 @@ from tests.support.control_plane_fixtures import needed_assets
 from tests.support.credentials import write_kubeconfig
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
-from tests.support.kai_definitions import definition
+from tests.support.kinds import definition, made
 from tests.support.kube_user import Asker
 
 SYSTEM: Final = "kai-scheduler"
@@ -115,24 +115,19 @@ def kai_build() -> KaiBuild:
 
 @dataclass(kw_only=True)
 class KaiCluster:
-    """A control plane with KAI."""
-
     plane: ControlPlane
     build: KaiBuild
     programs: dict[str, Program] = field(default_factory=dict)
 
     def stop(self, *names: str) -> None:
-        """Stop some of KAI's programs, all by default."""
         for name in names or ACCOUNTS:
             self.programs[name].stop()
 
     def kill(self) -> None:
-        """End all of KAI's programs with SIGKILL."""
         for program in self.programs.values():
             program.stop(signal.SIGKILL)
 
     def start(self, *names: str) -> None:
-        """Start programs again."""
         for name in names or ACCOUNTS:
             self.programs[name].start()
 
@@ -170,15 +165,10 @@ def _install(cluster: KaiCluster) -> None:
         *(item for item in cluster.build.manifests if item["kind"] == "CustomResourceDefinition"),
         definition("ray.io/v1", "RayCluster"),
         definition("kubeflow.org/v1", "PyTorchJob"),
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}},
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}},
+        made("Namespace", SYSTEM),
+        made("Namespace", RESERVATIONS),
     ]
-    runtime = {
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": {"name": "nvidia"},
-        "handler": "nvidia",
-    }
+    runtime = made("RuntimeClass", "nvidia", handler="nvidia")
     others = [item for item in cluster.build.manifests if item["kind"] != "CustomResourceDefinition"]
     for items in (definitions, [*others, runtime]):
         _kubectl(kubeconfig, items, "apply", "--server-side", "--force-conflicts", "-f", "-")
@@ -300,7 +290,6 @@ async def _kubeconfig(asker: Asker, plane: ControlPlane, namespace: str, account
 
 
 def _webhook(plane: ControlPlane, kind: str, url: str, operations: list[str]) -> dict[str, Any]:
-    """Return a webhook configuration as KAI's operator writes it, but with a URL."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{kind}WebhookConfiguration",

@@ -24,7 +24,6 @@ class Base:
     ca_file: Path
     token: str
     folder: Path
-    """Folder of the kubeconfig, for files that it names."""
 
     @property
     def ca_data(self) -> str:

@@ -58,7 +58,6 @@ ON_THE_OLDEST: Final = frozenset(
 
 
 def runs_on_the_oldest(path: Path) -> bool:
-    """Return whether the tests of a file run on the oldest supported Kubernetes, too."""
     return path.relative_to(_TESTS).as_posix() in ON_THE_OLDEST
 
 

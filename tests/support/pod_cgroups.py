@@ -21,11 +21,9 @@ class PodCgroups:
 
     @property
     def are_possible(self) -> bool:
-        """Whether a hierarchy is writable."""
         return bool(self._roots)
 
     def move(self, pid: int, uid: str, container: str = "0f" * 32) -> None:
-        """Move a process into the container of a pod."""
         self._move(pid, Path(in_pod(uid, container).partition("::/")[2]))
 
     def move_to_child(self, pid: int, uid: str, name: str, container: str = "0f" * 32) -> None:

@@ -34,13 +34,7 @@ def egress_option(folder: Path, socket: Path) -> str:
 async def pod_network(
     socket: Path, servers: Mapping[str, Address], received: dict[str, bytearray] | None = None
 ) -> AsyncIterator[None]:
-    """Run the CONNECT proxy.
-
-    Args:
-        socket: path of its UNIX socket.
-        servers: the server behind each pod address, as IP:PORT; other addresses are refused.
-        received: filled with the bytes that the API server sends to each pod address; None records nothing.
-    """
+    """Run the CONNECT proxy."""
 
     writers: set[asyncio.StreamWriter] = set()
 

@@ -41,7 +41,6 @@ class RealGpuNode:
         self.cgroups.move_to_child(process.pid, uid(number), name, _container(number))
 
     def end(self, process: CudaProcess) -> None:
-        """End a process."""
         process.end()
         del self.processes[process]
 

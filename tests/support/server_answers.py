@@ -33,7 +33,6 @@ def explained(
     namespace: str = "asked",
     defaults: Sequence[LimitRange] = (),
 ) -> ExplainedPod:
-    """Return the decision about the only pod of a document, with the policies of namespaces."""
     policies = {}
     for item in namespaces or (NAMESPACE, ENFORCED):
         name, labels = item["metadata"]["name"], item["metadata"].get("labels") or {}
@@ -47,13 +46,11 @@ def explained(
 
 
 async def ask(client: KubeClient, document: Mapping[str, Any], **options: Any) -> ServerAnswer:
-    """Return the answer about the only pod of a document."""
     (answer,) = await answers(client, [explained(document, **options)])
     return answer
 
 
 async def answers(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[ServerAnswer]:
-    """Return the answers about pods, in their order."""
     return [
         pod.server for pod in await ask_server(client, pods) if isinstance(pod, ExplainedPod) and pod.server
     ]
@@ -74,7 +71,6 @@ def workload(kind: str, name: str, *, pod: Json | None = None, **spec: Any) -> J
 
 
 def limit_range(name: str, **item: Any) -> Json:
-    """Return a LimitRange for containers of the plain namespace."""
     limits = {"limits": [{"type": "Container", **item}]}
     return {
         "kind": "LimitRange",
@@ -85,6 +81,5 @@ def limit_range(name: str, **item: Any) -> Json:
 
 
 async def created(admin: Administrator, path: str, item: Json) -> str:
-    """Create an object, and return its path."""
     await admin.post(path, item)
     return f"{path}/{item['metadata']['name']}"

@@ -12,10 +12,6 @@ async def ending_at_once(
     """Close a server and its connections at the end.
 
     From Python 3.12.1 on, `async with server` waits for clients to close theirs.
-
-    Args:
-        server: the server.
-        writers: one for each open connection; its handlers add and remove them.
     """
     try:
         yield server

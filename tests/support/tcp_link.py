@@ -129,7 +129,6 @@ class TcpLink:
             del self._open[connection]
 
     async def _forward(self, connection: _Connection) -> None:
-        """Forward both directions until one of them ends."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._to_port)
         ends = {
             asyncio.create_task(self._pass_on(connection.reader, writer)),
@@ -159,7 +158,6 @@ class TcpLink:
 
 
 def reset(transport: asyncio.BaseTransport) -> None:
-    """Close a connection with RST."""
     assert isinstance(transport, asyncio.WriteTransport)
     if not transport.is_closing():
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

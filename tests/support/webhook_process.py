@@ -42,8 +42,6 @@ REVIEW = json.dumps(review_of(pod(gpu_container()))).encode()
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An HTTP answer."""
-
     status: int
     headers: Mapping[str, str]
     """Headers by lower-case name."""
@@ -51,14 +49,11 @@ class Reply:
 
     @property
     def response(self) -> dict[str, Any]:
-        """Return the answer to a review."""
         response: dict[str, Any] = json.loads(self.body)["response"]
         return response
 
 
 class Connection:
-    """A connection with access to its bytes."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
@@ -68,7 +63,6 @@ class Connection:
         await self._writer.drain()
 
     async def reply(self) -> Reply:
-        """Return the next answer."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
             status = int(head.split(" ", 2)[1])
@@ -95,27 +89,22 @@ class Connection:
         return content
 
     async def ended(self) -> None:
-        """Wait until the server closes the connection."""
         await self.rest()
 
     def be_deaf(self) -> None:
-        """Stop reading."""
         cast(asyncio.Transport, self._writer.transport).pause_reading()
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection shows no sign of its end."""
         return not self._reader.at_eof() and self._reader.exception() is None
 
     @property
     def leaf(self) -> bytes:
-        """Return the server's certificate."""
         certificate = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         assert isinstance(certificate, bytes)
         return certificate
 
     def close(self) -> None:
-        """Close the connection."""
         self._writer.transport.abort()
 
 
@@ -159,8 +148,6 @@ async def ask_until_stalled(live: "Live", connection: Connection) -> None:
 
 @dataclass(kw_only=True)
 class Live:
-    """A running server."""
-
     admission: Address
     ops: Address
     trust: ssl.SSLContext
@@ -200,7 +187,6 @@ class Live:
         return connection
 
     async def get(self, path: str) -> Reply:
-        """Return a page of the port without TLS."""
         connection = await self._connect(self.ops)
         await connection.send(f"GET {path} HTTP/1.1\r\nHost: ops\r\nConnection: close\r\n\r\n".encode())
         return await connection.reply()
@@ -223,7 +209,6 @@ class Live:
 
 
 async def answered(live: Live) -> None:
-    """Whether another connection is served."""
     connection = await live.connect()
     assert (await connection.post()).status == 200
     connection.close()
@@ -260,7 +245,6 @@ class HeldPolicies:
 
 
 def admission(**limits: Any) -> ConnectionLimits:
-    """Return limits of the admission port, with changes."""
     return replace(ADMISSION_CONNECTIONS, **limits)
 
 
@@ -271,7 +255,6 @@ HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
 async def serving(
     folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: Any
 ) -> AsyncIterator[Live]:
-    """Run a server in this process with any policy source and limits."""
     metrics, stream = Metrics(), log_to or io.BytesIO()
     log = JsonLog(stream)
     metrics.show_policies(policies.all)
@@ -330,7 +313,6 @@ class Process:
         self.process.send_signal(signal.SIGTERM)
 
     async def status(self) -> int:
-        """Return the exit status once the process has ended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.process.wait()
 
@@ -368,5 +350,4 @@ def _started(read_log: Callable[[], bytes], tls: Path) -> Live:
 
 
 def trust_of(tls: Path) -> ssl.SSLContext:
-    """Return a client's TLS context that trusts a directory's CA."""
     return ssl.create_default_context(cafile=str(tls / "ca.crt"))

@@ -54,8 +54,6 @@ metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningWebhook:
-    """A running server, and clients for it."""
-
     url: str
     ops: str
     session: aiohttp.ClientSession
@@ -150,7 +148,6 @@ async def live(tmp_path: Path, held_policies: "HeldPolicies") -> AsyncIterator["
 
 
 def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[str, Any]:
-    """Return a review of a pod's creation as the API server sends it."""
     return {
         "kind": "AdmissionReview",
         "apiVersion": "admission.k8s.io/v1",

@@ -205,12 +205,7 @@ GONE: Fact[Any] = MISSING
 
 
 def make_evidence(pod: Pod | Fact[Pod] | None = None, **fields: Any) -> PodEvidence:
-    """Return the evidence of an administrator about a pod that KAI has grouped, and no more.
-
-    Args:
-        pod: the pod; by default one that waits.
-        fields: other fields: facts, or values that are known.
-    """
+    """Return the evidence of an administrator about a pod that KAI has grouped, and no more."""
     defaults: dict[str, Any] = {
         "now": NOW,
         "namespace": NAMESPACE,

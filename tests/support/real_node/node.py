@@ -109,7 +109,6 @@ class RealNode:
 
     @property
     def access(self) -> InCluster:
-        """An administrator's access."""
         return self.plane.access()
 
     @property
@@ -123,7 +122,6 @@ class RealNode:
         return int(children.read_text().split()[0])
 
     def boot(self) -> None:
-        """Start the node, and wait until it is ready."""
         words = [self.folder, self.assets, NODE, _ADDRESS, _GATEWAY]
         namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "--ipc", "--mount-proc"]
         self.process = subprocess.Popen(
@@ -171,7 +169,6 @@ class RealNode:
             time.sleep(0.1)
 
     def import_images(self, folder: Path) -> None:
-        """Give containerd the images of a folder's archives."""
         for archive in sorted(folder.glob("*.tar")):
             self.inside("ctr", "--namespace=k8s.io", "images", "import", str(archive))
 
@@ -210,7 +207,6 @@ class RealNode:
         self.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", f"--patch={patch}")
 
     def try_kubectl(self, *words: str, stdin: Any = None) -> "subprocess.CompletedProcess[str]":
-        """Run kubectl as an administrator."""
         given = json.dumps(stdin) if stdin is not None else None
         return subprocess.run(
             ["kubectl", f"--kubeconfig={self.kubeconfig}", *words],
@@ -248,7 +244,6 @@ class RealNode:
         return [int(line.split()[0]) for lines in listed for line in lines]
 
     def log(self) -> str:
-        """Return the ends of the programs' logs."""
         names = ("containerd.log", "kubelet.log", "kube-proxy.log")
         return "\n".join(
             (self.folder / name).read_text()[-1500:] for name in names if (self.folder / name).exists()
@@ -257,11 +252,7 @@ class RealNode:
 
 @contextlib.contextmanager
 def real_node(folder: Path) -> Iterator[RealNode]:
-    """Run a control plane and a node until the end of the block; nothing is left then.
-
-    Args:
-        folder: on a file system that overlayfs can use.
-    """
+    """Run a control plane and a node until the end of the block; nothing is left then."""
     assets, programs = needed_assets(), Path(os.environ["NODE_ASSETS"])
     with contextlib.ExitStack() as stack:
         stack.enter_context(_kept_sysctls())

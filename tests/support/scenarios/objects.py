@@ -18,8 +18,6 @@ _NAMES: Final = uuid.UUID("6f4b1f0a-3a52-4d0f-9b0e-6f3f0d8f4c11")
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Names of a pod in cgroup paths."""
-
     uid: str
     """The UID, or the config hash of a static pod."""
     containers: dict[str, str]
@@ -151,7 +149,6 @@ def _reservations(scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 
 def _completed(pod: dict[str, Any], node: str) -> dict[str, Any]:
-    """Add the fields of a running pod that the scenario omits."""
     meta = pod["metadata"]
     meta.setdefault("namespace", "default")
     meta.setdefault("uid", _uid(meta["namespace"], meta["name"]))

@@ -11,8 +11,6 @@ from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedProce
 
 @dataclass(frozen=True, slots=True)
 class ProcessLifetime:
-    """Start and end of one process, over all its GPUs."""
-
     pid: int
     start: float
     until: float | None
@@ -20,7 +18,6 @@ class ProcessLifetime:
     """The process's first entry; all its entries have the same owner."""
 
     def is_at(self, time: float) -> bool:
-        """Whether the process is alive at a time."""
         return self.start <= time and (self.until is None or time < self.until)
 
 

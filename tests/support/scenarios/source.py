@@ -60,7 +60,6 @@ class ScenarioGpus(GpuReader):
         return super().read()
 
     def close(self) -> None:
-        """Remove the temporary folder."""
         super().close()
         self._remove_folder()
 
