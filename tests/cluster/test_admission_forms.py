@@ -1,4 +1,4 @@
-"""The webhook and the admission policies do the same with generated pods and those of the examples."""
+"""The webhook and the admission policies do the same: the short form of tests/comparisons/admission_forms.py."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,7 @@ import pytest
 
 from kube.client import KubeClient
 from tests.comparisons.admission_forms import compare_forms
-from tests.comparisons.form_pods import of_folder
 from tests.support.control_plane import ControlPlane
-from tests.support.helm_chart import ROOT
 from tests.support.markers import scaled
 
 PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
@@ -29,7 +27,6 @@ async def test_pods_are_the_same_under_both_forms(own_plane: ControlPlane, tmp_p
             namespaces=20,
             pods=PODS,
             directed_pods=3 * PODS,
-            given=of_folder(ROOT / "examples"),
         )
     assert not tally.unexpected, "\n\n".join(tally.unexpected[:3])
     assert tally.results["equal"] > PODS

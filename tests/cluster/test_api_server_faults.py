@@ -1,4 +1,4 @@
-"""The webhook and the agent while two API servers have faults, as in tests/faults/api_server.py."""
+"""The webhook and the agent while two API servers have faults: the short form of tests/faults/api_server.py."""
 
 from collections.abc import Iterator
 from pathlib import Path

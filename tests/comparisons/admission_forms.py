@@ -18,10 +18,11 @@ from typing import Any, Final
 from docs.form_differences import DifferenceName
 from kube.client import KubeClient
 from tests.comparisons.expected_forms import differences_of_pod, expected
-from tests.comparisons.form_pods import RESTORING, CreatedPod, directed, form_cluster, generated
+from tests.comparisons.form_pods import RESTORING, CreatedPod, directed, form_cluster, generated, of_folder
 from tests.comparisons.generated_clusters import GeneratedNamespace
 from tests.comparisons.installed_forms import PLAIN, POLICY, WEBHOOK, Forms, both_forms, default_class
 from tests.support.control_plane import ControlPlane
+from tests.support.helm_chart import ROOT
 from tests.support.kube_user import Asker
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import mutate
@@ -223,9 +224,9 @@ async def compare_forms(
     namespaces: int,
     pods: int,
     directed_pods: int,
-    given: Sequence[CreatedPod] = (),
 ) -> Tally:
     """Compare both forms in generated clusters."""
+    given = of_folder(ROOT / "examples")
     tally = Tally()
     for index in range(clusters):
         chance = random.Random(f"{number}-{index}")

@@ -229,7 +229,7 @@ async def _start(cluster: KaiCluster, stack: contextlib.ExitStack, *binder: str)
             ("Mutating", "/mutate--v1-pod", ["CREATE"]),
             ("Validating", "/validate--v1-pod", ["CREATE", "UPDATE"]),
         ):
-            await _apply(asker, _webhook(plane, kind, f"https://127.0.0.1:{hook}{path}", operations))
+            await asker.apply(_webhook(plane, kind, f"https://127.0.0.1:{hook}{path}", operations))
 
 
 async def _simulate_kubelets(cluster: KaiCluster, assets: Path, stack: contextlib.ExitStack) -> None:
@@ -259,16 +259,6 @@ async def _wait_for_port(port: int, program: Program) -> None:
             writer.close()
             return
     raise AssertionError(f"{program.name} does not listen: {program.log.read_text()[-2000:]}")
-
-
-async def _apply(asker: Asker, item: dict[str, Any]) -> None:
-    group = item["apiVersion"]
-    plural = f"{item['kind'].lower()}s"
-    path = f"/apis/{group}/{plural}/{item['metadata']['name']}"
-    answer = await asker.send(
-        "PATCH", path, item, content_type="application/apply-patch+yaml", fieldManager="test", force="true"
-    )
-    assert answer.status < 300, answer.message
 
 
 async def _kubeconfig(asker: Asker, plane: ControlPlane, namespace: str, account: str) -> Path:
