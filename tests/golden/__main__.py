@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from tests.golden import agents, clusters, records, reviews, usage, waiting_pods
+from tests.golden import agents, clusters, records, reviews, usage
 from tests.golden.api_server import api_server
 from tests.support import why_states
 from tests.support.object_server import ObjectServer
@@ -41,7 +41,7 @@ GROUPS: Final[Mapping[str, Group]] = {
     "commands": _of_cluster(clusters.command_cases),
     "doctor": _of_cluster(clusters.doctor_cases),
     "usage": usage.cases,
-    **{f"why-{each}": _of_cluster(partial(waiting_pods.cases, release=each)) for each in why_states.RELEASES},
+    **{f"why-{each}": _of_cluster(partial(usage.why_cases, release=each)) for each in why_states.RELEASES},
 }
 
 

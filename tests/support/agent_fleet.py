@@ -15,7 +15,7 @@ from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
 from service.version import version
 from tests.support.kinds import made
-from tests.support.stream_servers import ending_at_once
+from tests.support.pod_network import ending_at_once
 
 NAMESPACE = "kaishare-agent"
 LABELS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.free_ports import free_port
-from tests.support.http_readiness import answers
+from tests.support.prometheus_server import answers
 from tests.support.promtool import needed
 from tests.support.waiting import wait_until
 

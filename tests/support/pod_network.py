@@ -6,11 +6,28 @@ proxy on a UNIX socket, which connects to a server on loopback. No network names
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 
 from service.http.limits import Address
-from tests.support.stream_servers import ending_at_once
+
+
+@contextlib.asynccontextmanager
+async def ending_at_once(
+    server: asyncio.Server, writers: Collection[asyncio.StreamWriter]
+) -> AsyncIterator[asyncio.Server]:
+    """Close a server and its connections at the end.
+
+    From Python 3.12.1 on, `async with server` waits for clients to close theirs.
+    """
+    try:
+        yield server
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await server.wait_closed()
+
 
 _EGRESS = """
 apiVersion: apiserver.k8s.io/v1beta1
