@@ -513,10 +513,7 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         team = managed_namespace(TEAM, gpu_fraction="0.5")
         consents = {
             "kind": "Namespace",
-            "metadata": {
-                "name": CONSENTS,
-                "labels": {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"},
-            },
+            "metadata": {"name": CONSENTS, "labels": {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"}},
         }
         await ensure_namespaces(client, team, consents)
         await admin.create(reservation())

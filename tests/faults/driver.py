@@ -29,12 +29,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu
 from gpuagent.gpus.nvml import NvmlGpus

@@ -63,7 +63,6 @@ _BY_OPTIONAL: Final = {"needs_optional": True, "since": "0.13.0", "closed_since"
 
 
 def attack(title: str, effect: str, **row: Any) -> Callable[[_Steps], _Steps]:
-
     def add(steps: _Steps) -> _Steps:
         ATTACKS.append(Attack(title=title, steps=steps, effect=effect, **row))
         return steps

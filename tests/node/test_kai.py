@@ -19,11 +19,7 @@ from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, print
 pytestmark = pytest.mark.timeout(300)
 
 TEAM = "team-a"
-LABELS = {
-    "kai.scheduler/queue": TEAM,
-    "kaishare.dev/gpu-fraction": "0.5",
-    "kaishare.dev/over-share": "evict",
-}
+LABELS = {"kai.scheduler/queue": TEAM, "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/over-share": "evict"}
 VALUES = {"agent": {"interval": "1s", "grace": "10s", "eviction": {"mode": "on", "budget": "5/1m"}}}
 
 

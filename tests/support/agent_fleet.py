@@ -105,7 +105,6 @@ def _server(fleet: AgentFleet, number: int) -> HttpServer:
 
 @contextlib.asynccontextmanager
 async def hanging_server() -> AsyncIterator[Address]:
-
     writers: set[asyncio.StreamWriter] = set()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -54,7 +54,6 @@ class Agent:
         return log_lines(self.log, message)
 
     def until(self, holds: Callable[[], Any]) -> None:
-
         def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
             return holds()

@@ -65,9 +65,7 @@ class Alertmanager:
 
     def post(self, alerts: list[dict[str, Any]]) -> None:
         request = urllib.request.Request(
-            f"{self.url}/api/v2/alerts",
-            json.dumps(alerts).encode(),
-            {"Content-Type": "application/json"},
+            f"{self.url}/api/v2/alerts", json.dumps(alerts).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=10):
             pass
@@ -78,7 +76,6 @@ class Alertmanager:
         return alerts
 
     def until(self, holds: Callable[[], Any]) -> None:
-
         def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
             return holds()

@@ -27,7 +27,6 @@ def status_object(code: int, reason: str, message: str = "told to") -> dict[str,
 
 
 def says(body: bytes | str, *, status: int = 200, kind: str = "application/json", **headers: str) -> Answer:
-
     async def answer(request: web.Request) -> web.StreamResponse:
         text = body.encode() if isinstance(body, str) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -54,7 +53,6 @@ def initial_events(*pods: dict[str, Any], version: int = 1) -> bytes:
 
 
 def streams(*chunks: bytes, cut: bool = False) -> Answer:
-
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         response.enable_chunked_encoding()

@@ -30,13 +30,7 @@ SOON = FetchTiming(gap=0.0, first_refused=0.1, longest_refused=0.2, first_pause=
 
 FORBIDDEN = refuses(403, "Forbidden", "no")
 NAMESPACE = namespace_object(labels={"team": "a"})
-EVERYTHING = (
-    fraction(schedulerName="kai-scheduler"),
-    reservation(),
-    bind_request(),
-    node(),
-    NAMESPACE,
-)
+EVERYTHING = (fraction(schedulerName="kai-scheduler"), reservation(), bind_request(), node(), NAMESPACE)
 
 
 @dataclass

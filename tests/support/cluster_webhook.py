@@ -135,7 +135,6 @@ class Canary:
         await until(lambda: self._answers(is_mutated=False), "the end of the configuration is taken up")
 
     async def until_called(self, other: Recorder) -> None:
-
         async def is_called() -> bool:
             before = len(other.calls)
             await self.pod(scheduler=keys.SCHEDULER_NAME)

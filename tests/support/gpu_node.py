@@ -98,12 +98,7 @@ class GpuNode:
         program = ("-c", prelude + _PROGRAM, str(self.plane.account(token)), str(library))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(
-            self.folder / "log",
-            *fixed.split(),
-            *options,
-            program=program,
-            is_forked=is_forked,
-            **environment,
+            self.folder / "log", *fixed.split(), *options, program=program, is_forked=is_forked, **environment
         ) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running

@@ -46,13 +46,7 @@ def pod_group(
     uid = uid_of(owner)
     middle = f"{owner}-6h2p9" if release == "0.13.4" else owner
     top = f"name: {owner}\nuid: {uid}\ngroup: {api.rpartition('/')[0] or chr(34) * 2}\nversion: v1\nkind: {kind}\n"
-    fields = {
-        "minMember": 1,
-        "priorityClassName": "train",
-        "queue": queue,
-        "topologyConstraint": {},
-        **spec,
-    }
+    fields = {"minMember": 1, "priorityClassName": "train", "queue": queue, "topologyConstraint": {}, **spec}
     about = {
         "labels": dict(labels or {}),
         "annotations": {"kai.scheduler/top-owner-metadata": top, **(annotations or {})},

@@ -90,11 +90,7 @@ FREE: Final[tuple[Key, ...]] = (
 ALL: Final = (*KAI_ONLY, *FIXED, *FREE)
 RESTORE: Final = "restore the old value, or delete and recreate the pod"
 """The remedy in a refusal to change a pod."""
-VALUES: Final = {
-    "gpu-fraction": "0.5",
-    "gpu-memory": "8000",
-    "gpu-fraction-num-devices": "2",
-}
+VALUES: Final = {"gpu-fraction": "0.5", "gpu-memory": "8000", "gpu-fraction-num-devices": "2"}
 """Values of the keys that have numbers."""
 
 

@@ -84,7 +84,6 @@ def with_one_container(
 
 
 def with_containers(make_one: Callable[[int], Json], *, init: bool = False) -> Callable[[int], bytes]:
-
     def make(size: int) -> bytes:
         count = max(1, size // ((len(json.dumps(make_one(10_000))) + 2) * (2 if init else 1)))
         made = [make_one(number) for number in range(count)]
@@ -114,7 +113,6 @@ def raw(before: bytes, piece: bytes, after: bytes = b"") -> Callable[[int], byte
 
 
 def deep(before: bytes, opening: bytes, closing: bytes, after: bytes) -> Callable[[int], bytes]:
-
     def make(size: int) -> bytes:
         depth = size // (len(opening) + len(closing))
         return before + opening * depth + b"1" + closing * depth + after

@@ -71,7 +71,7 @@ _INSTALLED: Final = (
     "RoleBinding",
 )
 """Kinds of the chart that the programs need; the others are workloads and settings of KAI's operator."""
-_HOW: Final = "NOT VERIFIED: KAI_BIN must name a folder with KAI's programs, such as kai-v0.17.0; CONTRIBUTING.md says how to build them"
+_HOW: Final = "needs KAI_BIN (see CONTRIBUTING.md)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,10 @@ async def _simulate_kubelets(cluster: KaiCluster, assets: Path, stack: contextli
     async with Asker(plane) as asker:
         await _kubeconfig(asker, plane, RESERVATIONS, RESERVATIONS)  # impersonated by kwok
     stages = plane.folder / "kwok.yaml"
-    stages.write_text("\n---\n".join(json.dumps(stage) for stage in _stages()))
+    text = Path(__file__).with_name("kwok_stages.yaml").read_text()
+    for word, value in {"HANGS": HANGS, "ENDS": ENDS, "RESERVATIONS": RESERVATIONS}.items():
+        text = text.replace(word, value)
+    stages.write_text(text)
     kwok = Program(
         name="kwok",
         command=[str(assets / "kwok"), f"--kubeconfig={plane.kubeconfig()}", f"--config={stages}", "--manage-all-nodes=true"],
@@ -263,8 +266,7 @@ async def _wait_for_port(port: int, program: Program) -> None:
 
 async def _kubeconfig(asker: Asker, plane: ControlPlane, namespace: str, account: str) -> Path:
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}
-    answer = await asker.send("POST", path, body)
+    answer = await asker.send("POST", path, made("ServiceAccount", account))
     assert answer.status in (201, 409), answer.message
     token = await asker.send(
         "POST", f"{path}/{account}/token",
@@ -280,11 +282,10 @@ async def _kubeconfig(asker: Asker, plane: ControlPlane, namespace: str, account
 
 
 def _webhook(plane: ControlPlane, kind: str, url: str, operations: list[str]) -> dict[str, Any]:
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": f"{kind}WebhookConfiguration",
-        "metadata": {"name": f"{kind.lower()}-kai-admission"},
-        "webhooks": [
+    return made(
+        f"{kind}WebhookConfiguration",
+        f"{kind.lower()}-kai-admission",
+        webhooks=[
             {
                 "name": "admission.kai-scheduler.svc",
                 "admissionReviewVersions": ["v1"],
@@ -299,92 +300,7 @@ def _webhook(plane: ControlPlane, kind: str, url: str, operations: list[str]) ->
                 "matchConditions": [{"name": "is-kai", "expression": "object.spec.schedulerName == 'kai-scheduler'"}],
             }
         ],
-    }  # fmt: skip
-
-
-def _stages() -> list[dict[str, Any]]:
-    """Return what the simulated kubelets and GPU reservation pods do."""
-    alive = {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
-    running = {"key": ".status.phase", "operator": "In", "values": ["Running"]}
-
-    def stage(
-        name: str,
-        expressions: list[dict[str, Any]],
-        following: dict[str, Any],
-        delay: int = 0,
-        kind: str = "Pod",
-    ) -> dict[str, Any]:
-        spec: dict[str, Any] = {
-            "resourceRef": {"apiGroup": "v1", "kind": kind},
-            "selector": {"matchExpressions": expressions},
-            "next": following,
-        }
-        if delay:
-            spec["delay"] = {"durationMilliseconds": delay}
-        return {
-            "apiVersion": "kwok.x-k8s.io/v1alpha1",
-            "kind": "Stage",
-            "metadata": {"name": name},
-            "spec": spec,
-        }
-
-    started = (
-        "{{ $now := Now }}\nphase: Running\nstartTime: {{ $now | Quote }}\nconditions:\n"
-        + "".join(
-            f"- {{type: {name}, status: 'True', lastTransitionTime: {{{{ $now | Quote }}}}}}\n"
-            for name in ("Initialized", "ContainersReady", "Ready")
-        )
-        + "containerStatuses:\n{{ range .spec.containers }}\n- {name: {{ .name | Quote }}, image: {{ .image | Quote }}, imageID: '',"
-        " ready: true, started: true, restartCount: 0, state: {running: {startedAt: {{ $now | Quote }}}}}\n{{ end }}\n"
-    )
-    return [
-        stage(
-            "node-ready",
-            [{"key": ".status.phase", "operator": "NotIn", "values": ["Running"]}],
-            {"statusTemplate": "phase: Running\n"},
-            kind="Node",
-        ),
-        stage(
-            "pod-running",
-            [alive, {"key": ".status.phase", "operator": "In", "values": ["Pending"]}],
-            {"statusTemplate": started},
-        ),
-        stage(
-            "pod-complete",
-            [alive, running, {"key": f'.metadata.annotations["{ENDS}"]', "operator": "Exists"}],
-            {
-                "statusTemplate": "phase: Succeeded\nconditions:\n- {type: Ready, status: 'False', reason: PodCompleted}\n"
-            },
-            delay=1000,
-        ),
-        stage(
-            "pod-gone",
-            [
-                {"key": ".metadata.deletionTimestamp", "operator": "Exists"},
-                {"key": f'.metadata.annotations["{HANGS}"]', "operator": "DoesNotExist"},
-            ],
-            {"delete": True},
-        ),
-        stage(
-            "gpu-reserved",
-            [
-                alive,
-                running,
-                {"key": ".metadata.namespace", "operator": "In", "values": [RESERVATIONS]},
-                {"key": '.metadata.annotations["run.ai/reserve_for_gpu_index"]', "operator": "DoesNotExist"},
-            ],
-            {
-                "patches": [
-                    {
-                        "root": "metadata",
-                        "type": "merge",
-                        "template": "annotations:\n  run.ai/reserve_for_gpu_index: GPU-{{ .metadata.uid }}\n",
-                        "impersonation": {"username": f"system:serviceaccount:{RESERVATIONS}:{RESERVATIONS}"},
-                    }
-                ]
-            },
-        ),
-    ]
+    )  # fmt: skip
 
 
 def guard_objects(optional: dict[str, Any] | None = None, *, kai: str = "") -> list[dict[str, Any]]:

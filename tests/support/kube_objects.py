@@ -52,11 +52,7 @@ def fraction(
         **({"runai-gpu-group": group} if group else {}),
         **more.pop("labels", {}),
     }
-    annotations = {
-        "gpu-fraction": share,
-        "received-resource-type": "Fraction",
-        **more.pop("annotations", {}),
-    }
+    annotations = {"gpu-fraction": share, "received-resource-type": "Fraction", **more.pop("annotations", {})}
     return pod(name, number, labels=labels, annotations=annotations, **more)
 
 

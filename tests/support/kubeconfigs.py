@@ -249,9 +249,7 @@ CASES: Final[Mapping[str, Case]] = {
         line='user "u": as-groups: Expected `array`, got `str`',
     ),
     "plugin": Case(user=printing({"token": "TOKEN"})),
-    "plugin by a relative path": Case(
-        user=lambda base: plugin(command=_script(base), args=None)(base),
-    ),
+    "plugin by a relative path": Case(user=lambda base: plugin(command=_script(base), args=None)(base)),
     "plugin with the cluster's address": Case(
         user=lambda base: plugin(
             "import json, os\n"

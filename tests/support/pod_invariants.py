@@ -26,11 +26,7 @@ from tests.support.pod_documents import (
     groups,
     named_gpus,
 )
-from tests.support.pod_strategies import (
-    VERSIONS,
-    Case,
-    is_rank,
-)
+from tests.support.pod_strategies import VERSIONS, Case, is_rank
 from tests.support.pods import GPU
 from tests.support.size_oracle import size_of
 from webhook.policy.decide import MOST_WARNINGS

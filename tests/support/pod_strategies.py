@@ -408,7 +408,6 @@ class Case:
 
 
 def cases(documents: st.SearchStrategy[Json] | None = None) -> st.SearchStrategy[Case]:
-
     def case(metadata: tuple[dict[str, str], dict[str, str]], **options: Any) -> Case:
         return Case(labels=metadata[0], annotations=metadata[1], **options)
 

@@ -68,7 +68,6 @@ class Prometheus:
         return samples
 
     def until(self, holds: Callable[[], Any], what: Callable[[], object] = lambda: "") -> None:
-
         def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
             return holds()

@@ -9,10 +9,7 @@ from console.explain.server_dry_runs import ask_server
 from kube.client import KubeClient
 from kube.kinds import LimitRange
 from tests.support.administrator import Administrator
-from tests.support.cluster_webhook import (
-    bare_pod,
-    managed_namespace,
-)
+from tests.support.cluster_webhook import bare_pod, managed_namespace
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 

@@ -128,7 +128,6 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 def gives(body: bytes, status: int = 200, **headers: str) -> Answer:
-
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response_only(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():

@@ -193,13 +193,7 @@ class RealNode:
 
         Without a device plugin the kubelet leaves the resource as it is in the node's status.
         """
-        labels = {
-            "present": "true",
-            "count": count,
-            "memory": 23028,
-            "product": "NVIDIA-A10",
-            "replicas": 1,
-        }
+        labels = {"present": "true", "count": count, "memory": 23028, "product": "NVIDIA-A10", "replicas": 1}
         words = [f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()]
         self.kubectl("label", "node", NODE, "--overwrite", "nvidia.com/mig.strategy=none", *words)
         size = {"nvidia.com/gpu": str(count)}
