@@ -217,11 +217,6 @@ class Tenant:
         kind_of_patch = _JSON_PATCH if isinstance(body, list) else MERGE
         return await self.send("PATCH", self.path(kind, name), body, user=user, content_type=kind_of_patch)
 
-    async def label(self, kind: str, name: str, **labels: str | None) -> Answer:
-        return await self.patch(
-            kind, name, {"metadata": {"labels": {_key(key): value for key, value in labels.items()}}}
-        )
-
     async def annotate(self, kind: str, name: str, annotations: Mapping[str, str | None]) -> Answer:
         return await self.patch(kind, name, {"metadata": {"annotations": dict(annotations)}})
 
@@ -408,7 +403,3 @@ class Tenant:
 
     def __repr__(self) -> str:
         return json.dumps({"name": self.name, "refusals": self.refusals})
-
-
-def _key(name: str) -> str:
-    return name.replace("__", "/").replace("_", "-")

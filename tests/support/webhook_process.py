@@ -19,6 +19,7 @@ from unittest import mock
 from service.http.limits import Address, ConnectionLimits
 from service.log import JsonLog
 from tests.support.certificates import directory_context
+from tests.support.page_server import ANY_PORT, Client
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_server import POLICIES, review_of
@@ -30,8 +31,6 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.serve import Settings, serve
 from webhook.server.admission_server import ADMISSION_CONNECTIONS, AdmissionServer
 from webhook.server.ops_server import OpsServer
-
-ANY_PORT = Address("127.0.0.1", 0)
 
 OTHER = "127.0.0.2"
 """The address of a second peer."""
@@ -53,23 +52,11 @@ class Reply:
         return response
 
 
-class Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+class Connection(Client):
+    """A connection to the webhook."""
 
     async def reply(self) -> Reply:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
-            status = int(head.split(" ", 2)[1])
-            headers = {
-                k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head.splitlines()[1:])
-            }
-            body = await self._reader.readexactly(int(headers.get("content-length", 0)))
+        status, headers, body = await self.answer()
         return Reply(status=status, headers=headers, body=body)
 
     async def post(self, body: bytes = REVIEW, path: str = "/mutate") -> Reply:
@@ -82,7 +69,7 @@ class Connection:
         content = b""
         async with asyncio.timeout(PATIENCE_SECONDS):
             try:
-                while data := await self._reader.read(65536):
+                while data := await self.reader.read(65536):
                     content += data
             except OSError:  # a reset also ends the data
                 pass
@@ -92,20 +79,16 @@ class Connection:
         await self.rest()
 
     def be_deaf(self) -> None:
-        cast(asyncio.Transport, self._writer.transport).pause_reading()
-
-    @property
-    def is_open(self) -> bool:
-        return not self._reader.at_eof() and self._reader.exception() is None
+        cast(asyncio.Transport, self.writer.transport).pause_reading()
 
     @property
     def leaf(self) -> bytes:
-        certificate = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        certificate = self.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         assert isinstance(certificate, bytes)
         return certificate
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        self.writer.transport.abort()
 
 
 def request(
@@ -253,14 +236,21 @@ HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
 
 @asynccontextmanager
 async def serving(
-    folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: Any
+    folder: Path,
+    policies: PolicySource,
+    *,
+    rules: DecisionSettings | None = None,
+    log_to: io.BytesIO | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Live]:
     metrics, stream = Metrics(), log_to or io.BytesIO()
     log = JsonLog(stream)
     metrics.show_policies(policies.all)
     context = directory_context(folder / "tls")
     ops_server = OpsServer(policies=policies, metrics=metrics, log=log)
-    server = AdmissionServer(policies=policies, rules=DecisionSettings, metrics=metrics, log=log, **limits)
+    server = AdmissionServer(
+        policies=policies, rules=lambda: rules or DecisionSettings(), metrics=metrics, log=log, **limits
+    )
     ops = await ops_server.start(ANY_PORT)
     admission = await server.start(ANY_PORT, context)
     live = Live(
