@@ -13,6 +13,7 @@ import yaml
 from benchmarks.generated import POLICIES, Reviews
 from tests.golden import product
 from tests.golden.records import digest
+from tests.support.kinds import made
 
 Json = Any
 _ODD, _USUAL, _NAMESPACES = 1000, 1800, 500
@@ -89,8 +90,8 @@ class _Generator:
         labels = {key: value for key, value in drawn.items() if value is not None}
         selectors = {f"size.kaishare.dev/{size}": self._one(_SELECTORS) for size in ("small", "large")}
         annotations = {key: value for key, value in selectors.items() if value}
-        metadata = {"name": name, "labels": labels, "annotations": annotations}
-        return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        metadata = {"labels": labels, "annotations": annotations}
+        return made("Namespace", name, metadata=metadata)
 
     def pod(self) -> Json:
         owner = self._one(_OWNERS)

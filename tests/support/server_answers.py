@@ -10,6 +10,7 @@ from kube.client import KubeClient
 from kube.kinds import LimitRange
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import bare_pod, managed_namespace
+from tests.support.kinds import made
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 
@@ -58,23 +59,11 @@ def workload(kind: str, name: str, *, pod: Json | None = None, **spec: Any) -> J
     template = pod or bare_pod("")
     template = {key: template[key] for key in ("metadata", "spec")}
     template["metadata"] = {key: value for key, value in template["metadata"].items() if value}
-    version = "batch/v1" if kind == "Job" else "apps/v1"
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": {"template": template, **spec},
-    }
+    return made(kind, name, spec={"template": template, **spec})
 
 
 def limit_range(name: str, **item: Any) -> Json:
-    limits = {"limits": [{"type": "Container", **item}]}
-    return {
-        "kind": "LimitRange",
-        "metadata": {"name": name, "namespace": PLAIN},
-        "spec": limits,
-        "apiVersion": "v1",
-    }
+    return made("LimitRange", name, PLAIN, spec={"limits": [{"type": "Container", **item}]})
 
 
 async def created(admin: Administrator, path: str, item: Json) -> str:

@@ -26,6 +26,7 @@ from tests.support.control_plane import ControlPlane, Program, control_plane, co
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.credentials import write_kubeconfig
 from tests.support.free_ports import free_ports
+from tests.support.kinds import made
 from tests.support.nvml_stub.build import built_library
 from tests.support.real_node.images import BUSYBOX
 
@@ -378,8 +379,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         for name in ("cpuset.cpus", "cpuset.mems"):
             if (controller / name).exists():
                 (cgroup / name).write_text((controller / name).read_text())
-    runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}  # fmt: skip
-    node.kubectl("apply", "-f", "-", stdin=runtime_class)
+    node.kubectl("apply", "-f", "-", stdin=made("RuntimeClass", "nvidia", handler="nvidia"))
 
 
 def _controllers() -> list[Path]:
@@ -403,7 +403,7 @@ def _remove_cgroups() -> bool:
 def _kept_sysctls() -> Iterator[None]:
     """Put back what the kubelet changes on the machine, and remove the node's cgroups."""
     kept = {name: Path("/proc/sys", name).read_text() for name in _SYSCTLS}
-    made = [path for path in (Path("/var/lib/kubelet"),) if not path.exists()]
+    new = [path for path in (Path("/var/lib/kubelet"),) if not path.exists()]
     try:
         yield
     finally:
@@ -413,7 +413,7 @@ def _kept_sysctls() -> Iterator[None]:
         for controller in _controllers():
             with contextlib.suppress(FileNotFoundError):
                 (controller / _CGROUP).rmdir()
-        assert not [path for path in made if path.exists()]
+        assert not [path for path in new if path.exists()]
 
 
 @contextlib.contextmanager

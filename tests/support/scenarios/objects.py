@@ -11,6 +11,7 @@ from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
 from kai.share import MIB, portion_text
 from kai.share_bytes import Card
+from tests.support.kinds import made
 from tests.support.scenarios.scenario import Scenario, SimulatedPod
 
 _NAMES: Final = uuid.UUID("6f4b1f0a-3a52-4d0f-9b0e-6f3f0d8f4c11")
@@ -27,9 +28,7 @@ class PodIdentity:
 def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
     """Return all objects of the scenario: the node, its pods, and the objects that KAI creates for them."""
     node = scenario.node
-    objects = [
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name, "labels": dict(node.labels)}}
-    ]
+    objects = [made("Node", node.name, labels=dict(node.labels))]
     for pod in scenario.pods:
         objects.append(_completed(_pod(pod, scenario), node.name))
         objects.extend(_bind_request(pod, scenario))
@@ -77,18 +76,15 @@ def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
     containers: list[dict[str, Any]] = [{"name": container} for container in pod.containers]
     if pod.whole:
         containers[0]["resources"] = {"limits": {keys.GPU_RESOURCE: str(pod.whole)}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "labels": labels | pod.labels,
-            "annotations": annotations | pod.annotations,
-        },
-        "spec": {"schedulerName": keys.SCHEDULER_NAME, "containers": containers},
-        "status": {"phase": pod.phase},
-    }
+    return made(
+        "Pod",
+        name,
+        namespace,
+        labels=labels | pod.labels,
+        annotations=annotations | pod.annotations,
+        spec={"schedulerName": keys.SCHEDULER_NAME, "containers": containers},
+        status={"phase": pod.phase},
+    )
 
 
 def _groups(pod: SimulatedPod, scenario: Scenario) -> list[str]:
@@ -104,19 +100,15 @@ def _bind_request(pod: SimulatedPod, scenario: Scenario) -> Iterator[dict[str, A
         return
     namespace, _, name = pod.name.partition("/")
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": _uid(namespace, name)}
-    yield {
-        "apiVersion": "scheduling.run.ai/v1alpha2",
-        "kind": "BindRequest",
-        "metadata": {"namespace": namespace, "name": name, "ownerReferences": [owner]},
-        "spec": {
-            "podName": name,
-            "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
-            "receivedResourceType": "Fraction",
-            "selectedGPUGroups": groups,
-            "selectedNode": scenario.node.name,
-        },
-        "status": {"phase": "Succeeded"},
+    spec = {
+        "podName": name,
+        "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
+        "receivedResourceType": "Fraction",
+        "selectedGPUGroups": groups,
+        "selectedNode": scenario.node.name,
     }
+    about = {"ownerReferences": [owner]}
+    yield made("BindRequest", name, namespace, metadata=about, spec=spec, status={"phase": "Succeeded"})
 
 
 def _portion(pod: SimulatedPod, scenario: Scenario) -> str:
@@ -137,14 +129,15 @@ def _reservations(scenario: Scenario) -> Iterator[dict[str, Any]]:
     for index in sorted(reserved):
         gpu = scenario.gpus[index].uuid
         group = _group(gpu)
-        metadata = {
-            "namespace": RESERVATION_NAMESPACE,
-            "name": f"gpu-reservation-{scenario.node.name}-{group[:5]}",
-            "labels": {"app": "kai-resource-reservation", keys.GPU_GROUP: group},
-            "annotations": {keys.RESERVED_GPU: gpu},
-        }
         container = {"name": "resource-reservation", "resources": {"limits": {keys.GPU_RESOURCE: "1"}}}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+        pod = made(
+            "Pod",
+            f"gpu-reservation-{scenario.node.name}-{group[:5]}",
+            RESERVATION_NAMESPACE,
+            labels={"app": "kai-resource-reservation", keys.GPU_GROUP: group},
+            annotations={keys.RESERVED_GPU: gpu},
+            spec={"containers": [container]},
+        )
         yield _completed(pod, scenario.node.name)
 
 
