@@ -297,6 +297,7 @@ def _api_server(
 def controller_manager(
     assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS, *options: str
 ) -> Iterator[Program]:
+    """Run kube-controller-manager with these controllers, each with its own service account."""
     (port,) = free_ports(1)
     kubeconfig = plane.kubeconfig()
     manager = Program(

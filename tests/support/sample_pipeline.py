@@ -57,6 +57,7 @@ class Pipeline:
         self.process(built(*items).inventory, used_bytes, times)
 
     def process(self, inventory: Inventory, used_bytes: dict[str, dict[str, int]], times: int = 1) -> None:
+        """Take samples with a given inventory."""
         pids = {
             (gpu_uuid, uid): number for number, (gpu_uuid, uid) in enumerate(
                 ((each, uid) for uid, on in used_bytes.items() for each in on), start=100
