@@ -14,6 +14,7 @@ _SECONDS = 1.0
 
 
 async def doctor(plane: ControlPlane, *options: str, token: str | None = None) -> list[CheckResult]:
+    """Run the checks, as an administrator without a token."""
     arguments = parser().parse_args(["doctor", *options])
     access = plane.access(token) if token else plane.access()
     with patch.object(node_checks, "Agents", partial(Agents, seconds=_SECONDS)):

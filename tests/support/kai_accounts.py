@@ -16,7 +16,7 @@ from console.doctor.cluster_state import ClusterNode
 from kai.numbers import parse_quantity
 from kai.releases import Version
 from kube.kinds import NODES, POD_GROUPS, QUEUES
-from tests.support.cluster_facts import UNREAD, but, installed, part, whole
+from tests.support.cluster_facts import UNREAD, but, installed, whole
 from tests.support.kinds import made
 
 GPU = "nvidia.com/gpu"
@@ -129,7 +129,6 @@ class KaiAccounts:
         version: str | None = "v0.17.0",
         *,
         unread: Iterable[str] = (),
-        partial_lists: Iterable[str] = (),
     ) -> Reading:
         """Decode the objects as the check does."""
         release = None if version is None else Version.parse(version)
@@ -147,8 +146,7 @@ class KaiAccounts:
         lists: dict[str, Listing[Any]] = {}
         for name, decode in read.items():
             items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]
-            make = part if name in partial_lists else whole
-            lists[name] = make(*(item for item in items if item is not None))
+            lists[name] = whole(*(item for item in items if item is not None))
             if name in unread:
                 lists[name] = UNREAD
         pods = lists.pop("pods")
