@@ -91,9 +91,9 @@ _MOST_REASONS: Final = 10
 def skips_by_reason(reasons: Iterable[str]) -> list[str]:
     """Return at most ten lines: how many tests were skipped for each reason, the most frequent one first."""
     counts = Counter(" ".join(reason.split()) for reason in reasons).most_common()
-    told = counts if len(counts) <= _MOST_REASONS else counts[: _MOST_REASONS - 1]
-    lines = [f"{count} skipped: {reason}" for reason, count in told]
-    others = counts[len(told) :]
+    rows = counts if len(counts) <= _MOST_REASONS else counts[: _MOST_REASONS - 1]
+    lines = [f"{count} skipped: {reason}" for reason, count in rows]
+    others = counts[len(rows) :]
     if others:
         lines.append(
             f"{sum(count for _, count in others)} skipped for {len(others)} other reasons (pytest -rs)"
