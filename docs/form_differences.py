@@ -92,4 +92,4 @@ DIFFERENCES: Final = (
         policy="The annotation `kaishare.dev/reason` on changed pods, and one sentence for a refusal.",
     ),
 )
-"""Every difference. `python -m tests.comparisons.admission_forms` fails on any other one."""
+"""Every difference. tests/cluster/test_admission_forms.py fails on any other one."""

@@ -32,7 +32,6 @@ class Creations:
     is_over: bool = False
 
     async def run(self) -> None:
-        """Create pods until it is over."""
         for number in itertools.count():
             if self.is_over:
                 return

@@ -27,7 +27,6 @@ class Node:
     """One GPU over time, and pods that use given amounts of its memory."""
 
     def __init__(self, *pod_shares: PodShare, grace: float = 10, interval: float = 10) -> None:
-        """Set the grace, and the seconds that a sample counts."""
         self.pod_shares = pod_shares or (pod_share("train", SHARE),)
         self.judge = Judge(grace=grace, interval=interval, longest_gap=1000)
 
@@ -60,11 +59,9 @@ class Node:
         )
 
     def flagged(self, used_bytes: Mapping[str, int], **options: object) -> Evaluation:
-        """Over for a whole grace."""
         self.judged(0, used_bytes, **options)  # type: ignore[arg-type]
         return self.judged(10, used_bytes, **options)  # type: ignore[arg-type]
 
 
 def of_pod(made: PodShare, **fields: object) -> PodShare:
-    """Return the pod's share for another pod."""
     return replace(made, pod=replace(made.pod, **fields))  # type: ignore[arg-type]

@@ -46,8 +46,6 @@ AGENT_NAMESPACE = "team-a"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """One GPU and its processes."""
-
     folder: Path
     plane: ControlPlane | HostileApiServer
     admin: Administrator
@@ -88,16 +86,7 @@ class GpuNode:
         is_forked: bool = True,
         **more: str,
     ) -> Iterator[Agent]:
-        """Run an agent in a process of its own, by default with a grace of 1 s and five samples a second.
-
-        Args:
-            token: the token of its service account.
-            options: further options of `serve`.
-            port: port of the API server; None for that of the control plane.
-            prelude: Python code that runs first.
-            is_forked: whether the process is a fork, which is cheap; a new Python otherwise.
-            more: variables of its environment.
-        """
+        """Run an agent in a process of its own, by default with a grace of 1 s and five samples a second."""
         self.plane.access(token)
         (self.plane.account(token) / "namespace").write_text(AGENT_NAMESPACE)
         environment = {
@@ -109,12 +98,7 @@ class GpuNode:
         program = ("-c", prelude + _PROGRAM, str(self.plane.account(token)), str(library))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(
-            self.folder / "log",
-            *fixed.split(),
-            *options,
-            program=program,
-            is_forked=is_forked,
-            **environment,
+            self.folder / "log", *fixed.split(), *options, program=program, is_forked=is_forked, **environment
         ) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running
@@ -144,7 +128,6 @@ async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0)
 
 
 def counted(running: Agent, family: str) -> dict[str, float]:
-    """Return the series of a counter of the agent by labels."""
     name = f"kaishare_agent_{family}_total"
     return {
         series.removeprefix(name).strip("{}"): value

@@ -23,8 +23,6 @@ Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 @dataclass(kw_only=True)
 class Recorder:
-    """The recorded requests, in order."""
-
     url: str
     ca_bundle: bytes
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -39,7 +37,6 @@ class Recorder:
 
 @contextlib.asynccontextmanager
 async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIterator[Recorder]:
-    """Serve a recorder on loopback."""
     recorder = Recorder(url="", ca_bundle=b"")
 
     async def answer(request: web.Request) -> web.Response:
@@ -75,13 +72,7 @@ class RecordingProxy:
 
 @contextlib.asynccontextmanager
 async def proxied(folder: Path, url: str, ca_bundle: bytes) -> AsyncIterator[RecordingProxy]:
-    """Serve a proxy in front of a webhook on loopback; bodies pass unchanged.
-
-    Args:
-        folder: folder for the certificate.
-        url: the webhook's URL.
-        ca_bundle: the webhook's CA in PEM.
-    """
+    """Serve a proxy in front of a webhook on loopback; bodies pass unchanged."""
     proxy = RecordingProxy(url="", ca_bundle=b"")
     trust = ssl.create_default_context(cadata=ca_bundle.decode())
     connector = aiohttp.TCPConnector(ssl=trust)

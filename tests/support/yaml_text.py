@@ -9,10 +9,8 @@ from service.documents import LOADER
 
 
 def load(text: str) -> Any:
-    """Return the only document of a text."""
     return yaml.load(text, LOADER)
 
 
 def load_all(text: str) -> Iterator[Any]:
-    """Yield the documents of a text."""
     yield from yaml.load_all(text, LOADER)
