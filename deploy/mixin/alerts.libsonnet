@@ -266,7 +266,7 @@ local notScraped(installed, selector, expected) = |||
           'KaishareAgentDown',
           'An agent does not answer',
           minutesOf('up{${agent}} == 0', '20m') + ' >= ${minutes}',
-          agent + " did not answer Prometheus in {{ $value }} of the last 20 minutes: that node's GPUs are not watched meanwhile."
+          agent + " did not answer Prometheus in ${minutes} or more of the last 20 minutes: that node's GPUs are not watched meanwhile."
         ),
         // Of one target by its start times, else of one node by its targets: a pod that is replaced has another instance. An update
         // and its roll-back are two starts of a target whose name is the node's.
@@ -285,7 +285,7 @@ local notScraped(installed, selector, expected) = |||
           'KaishareNodeUnwatched',
           "A node's GPUs are not watched",
           minutesOf('node:kaishare_watched:bool == 0', '20m') + ' >= ${minutes}',
-          'No agent reported any GPU of {{ $labels.node }} in {{ $value }} of the last 20 minutes. The node has NVIDIA GPUs, or had some when an agent last answered.'
+          'No agent reported any GPU of {{ $labels.node }} in ${minutes} or more of the last 20 minutes. The node has NVIDIA GPUs, or had some when an agent last answered.'
         ),
         alert(
           'KaishareAgentSimulated',
@@ -309,7 +309,7 @@ local notScraped(installed, selector, expected) = |||
             )
           |||, '20m') + ' >= ${minutes}',
           // Agents of two clusters may have one address; the cluster is empty where series have no such label.
-          agent + ' judged no pod in {{ $value }} of the last 20 minutes, or had no good sample of its GPUs; problems: {{- range printf "count by (reason) (max_over_time(kaishare_agent_attribution_problem{instance=%q,${cluster}=%q,reason!~\'reservation-.+\'}[20m]) == 1)" $labels.instance $labels.${cluster} | query | sortByLabel "reason" }} {{ .Labels.reason }}{{ else }} none named{{ end }}.'
+          agent + ' judged no pod in ${minutes} or more of the last 20 minutes, or had no good sample of its GPUs; problems: {{- range printf "count by (reason) (max_over_time(kaishare_agent_attribution_problem{instance=%q,${cluster}=%q,reason!~\'reservation-.+\'}[20m]) == 1)" $labels.instance $labels.${cluster} | query | sortByLabel "reason" }} {{ .Labels.reason }}{{ else }} none named{{ end }}.'
         ),
         // reservation-conflict and reservation-unresolved have alerts of their own.
         alert(
@@ -319,7 +319,7 @@ local notScraped(installed, selector, expected) = |||
             max by (${cluster}, job, instance, namespace, pod, node, reason, gpu_uuid) (kaishare_agent_attribution_problem{${agent}, reason!~"reservation-.+"}) == 1
               and on (${cluster}, job, instance) kaishare_agent_attribution_ok{${agent}} == 1
           |||, '20m') + ' >= ${minutes}',
-          agent + ' had the problem {{ $labels.reason }}{{ with $labels.gpu_uuid }} with {{ . }}{{ end }} in {{ $value }} of the last 20 minutes. Pods there are judged by what is known of them, or not at all.'
+          agent + ' had the problem {{ $labels.reason }}{{ with $labels.gpu_uuid }} with {{ . }}{{ end }} in ${minutes} or more of the last 20 minutes. Pods there are judged by what is known of them, or not at all.'
         ),
         alert(
           'KaishareEventsLost',

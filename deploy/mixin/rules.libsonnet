@@ -144,7 +144,7 @@ local reportedGpus(form) = std.join(' or ', [form % ('kaishare_gpu_memory_%s_byt
         rules: [
           record('pod:kaishare_pod_over_share_seconds:increase1h', |||
             max by (%s, node, pod, uid) (
-              sum_over_time(pod:kaishare_gpu_over:seconds1m[1h])
+              sum_over_time(pod:kaishare_gpu_over:seconds1m[1h] offset 1ms)
             ) > 0
           ||| % workloadLabels),
           record('workload:kaishare_pod_over_share_seconds:increase1h', 'sum by (%s) (pod:kaishare_pod_over_share_seconds:increase1h)' % workloadLabels),
