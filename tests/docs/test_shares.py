@@ -1,4 +1,4 @@
-"""The figures of docs/shares.md are those of the code."""
+"""The figures of docs/concepts.md are those of the code."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from kai.releases import Version
 from kai.share import MIB
 from kai.share_bytes import Card
 
-TEXT = (Path(__file__).parents[2] / "docs" / "shares.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text(encoding="utf-8")
 OLD = Version.parse("0.7.11")
 LABELS = {
     "T4": 15360,

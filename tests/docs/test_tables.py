@@ -11,7 +11,7 @@ from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("policy.md", "guard.md", "api.md", "choosing.md")
+PAGES = ("policy.md", "guard.md", "api.md", "install.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
