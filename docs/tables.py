@@ -6,7 +6,7 @@ replaced, the prose around it is not touched.
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -64,8 +64,8 @@ def _reasons(*groups: Group) -> Callable[[], str]:
 
 
 def _evidence() -> str:
-    rows = [(f"{row.place} `{row.name}`", row.counts, row.source) for row in _EVIDENCE]
-    return _table(("on the pod", "evidence if it is", "written by"), rows)
+    places = _grouped((row.counts, f"{row.place} `{row.name}` ({row.source})") for row in _EVIDENCE)
+    return _table(("evidence if it is", "on the pod (written by)"), places)
 
 
 def _form_differences() -> str:
@@ -79,13 +79,13 @@ def _kai_names() -> str:
 
 def _kai_keys(rule: KeyClass) -> Callable[[], str]:
     def table() -> str:
-        rows = [
-            (f"{row.kind} `{row.key}{'…' if row.is_prefix else ''}`", row.since, row.effect)
+        keys = _grouped(
+            (row.effect, f"{row.kind} `{row.key}{'…' if row.is_prefix else ''}` ({row.since})")
             for row in TABLE
             if row.rule is rule
-        ]
+        )
         effect = "what it sets" if rule is KeyClass.FREE else "what a later change could give"
-        return _table(("key", "read since KAI", effect), rows)
+        return _table((effect, "key (read since KAI)"), keys)
 
     return table
 
@@ -109,6 +109,14 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "kai-keys-fixed": _kai_keys(KeyClass.CREATION),
     "kai-keys-free": _kai_keys(KeyClass.FREE),
 }
+
+
+def _grouped(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return a row for each first cell, with the second cells of its rows in lines."""
+    groups: dict[str, list[str]] = {}
+    for first, second in rows:
+        groups.setdefault(first, []).append(second)
+    return [(first, "<br>".join(lines)) for first, lines in groups.items()]
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
