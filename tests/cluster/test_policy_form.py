@@ -110,7 +110,7 @@ async def test_the_documented_commands_switch_the_policies_off(
     own_plane: ControlPlane, client: KubeClient
 ) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5", mode="enforce"))
-    page = (ROOT / "docs" / "choosing.md").read_text()
+    page = (ROOT / "docs" / "install.md").read_text().partition("\n## Webhook or admission policies\n")[2]
     commands = re.findall(r"^\$ kubectl (delete .*)$", page, re.MULTILINE)
     assert len(commands) == 2
     policies = [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]

@@ -190,7 +190,7 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
     own_plane: ControlPlane,
 ) -> None:
     """Each policy is forgotten after up to a second, so the one that refuses goes first."""
-    page = (ROOT / "docs" / "choosing.md").read_text()
+    page = (ROOT / "docs" / "install.md").read_text().partition("\n## Webhook or admission policies\n")[2]
     (command,) = re.findall(r"^\$ kubectl (delete validating.*)$", page, re.MULTILINE)
     (seconds,) = re.findall(r"^\$ kubectl delete validating.*\n\$ sleep ([0-9]+)$", page, re.MULTILINE)
     namespace = "without-policies"

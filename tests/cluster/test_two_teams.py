@@ -34,7 +34,7 @@ from tests.support.webhook_recorder import recording
 FOLDER = ROOT / "deploy" / "kind" / "two-teams"
 FIRST = managed_namespace("two-teams-canary", gpu_fraction="0.5")
 HALF, QUARTER = 11500 * MIB, 5750 * MIB
-"""Shares of an A10, as docs/shares.md has them."""
+"""Shares of an A10, as docs/concepts.md has them."""
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ def test_api_servers_reach_the_agents_port_from_their_addresses_only_if_given() 
     ]
 
 
-def test_the_chart_accepts_the_port_that_the_page_on_clouds_names() -> None:
-    ports = re.findall(r"`webhook\.port=(\d+)`", (ROOT / "docs" / "clouds.md").read_text(encoding="utf-8"))
+def test_the_chart_accepts_the_port_that_the_page_on_platforms_names() -> None:
+    ports = re.findall(r"`webhook\.port=(\d+)`", (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8"))
     assert ports
     for port in ports:
         (admission, _) = container(webhook_pod({"webhook": {"port": int(port)}}))["ports"]

@@ -1,4 +1,4 @@
-"""The figures of docs/shares.md are those of the code."""
+"""The figures of docs/concepts.md are those of the code."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from kai.releases import Version
 from kai.share import MIB
 from kai.share_bytes import Card
 
-TEXT = (Path(__file__).parents[2] / "docs" / "shares.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text(encoding="utf-8")
 OLD = Version.parse("0.7.11")
 LABELS = {
     "T4": 15360,
@@ -43,26 +43,15 @@ def test_fractions(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", LABELS)
-def test_amounts(gpu: str) -> None:
-    card = Card.from_mib(LABELS[gpu])
-    cells = []
+def test_flags_amounts_and_the_unit_of_old_releases(gpu: str) -> None:
+    card, old = Card.from_mib(LABELS[gpu]), Card.from_mib(LABELS[gpu], OLD)
+    share = card.fraction_bytes(0.25)
+    slack = Slack.parse("256Mi,5%").of(share)
+    cells = [mib(slack), mib(share + slack)]
     for memory in (2000, 8000):
         portion = card.portion_of_memory(memory)
         cells += [f"{portion:g}", mib(card.fraction_bytes(float(f"{portion:.2f}")))]
-    assert table("`gpu-memory")[gpu] == cells
-
-
-@pytest.mark.parametrize("gpu", LABELS)
-def test_the_amount_above_which_a_pod_is_flagged(gpu: str) -> None:
-    share = Card.from_mib(LABELS[gpu]).fraction_bytes(0.25)
-    slack = Slack.parse("256Mi,5%").of(share)
-    assert table("share")[gpu] == [mib(share), mib(slack), mib(share + slack)]
-
-
-@pytest.mark.parametrize("gpu", LABELS)
-def test_the_unit_of_old_releases(gpu: str) -> None:
-    now, old = Card.from_mib(LABELS[gpu]), Card.from_mib(LABELS[gpu], OLD)
-    assert table("0.5 in")[gpu] == [mib(now.fraction_bytes(0.5)), mib(old.fraction_bytes(0.5))]
+    assert table("0.25: slack")[gpu] == [*cells, mib(old.fraction_bytes(0.5))]
 
 
 def test_four_pods_overfill_a_t4_of_an_old_release() -> None:

@@ -1,4 +1,4 @@
-"""docs/air-gapped.md lists every image of the chart, and everything that a build of the images reads."""
+"""docs/platforms.md lists every image of the chart, and everything that a build of the images reads."""
 
 import re
 from typing import Any
@@ -8,8 +8,8 @@ import yaml
 from tests.support.doc_tables import table_under
 from tests.support.helm_chart import CHART, EVERYTHING, ROOT, rendered
 
-PAGE = ROOT / "docs" / "air-gapped.md"
-CARRIED = table_under(PAGE, "## What to carry")
+PAGE = ROOT / "docs" / "platforms.md"
+CARRIED = table_under(PAGE, "### What to carry")
 
 
 def code_in(cell: str) -> list[str]:
