@@ -13,7 +13,7 @@ import pytest
 from console.render.expressions import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai import keys
-from kai.kaishare_keys import FRACTION, MAX_FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
+from kai.kaishare_keys import FRACTION, MAX_FRACTION, REASON, SIZE, SIZE_PREFIX
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.comparisons.generated_clusters import generated_cluster
@@ -306,26 +306,6 @@ async def test_the_largest_namespaces_are_edited_in_bounded_time(client: KubeCli
         assert await cost() < 3 * usual + MOST_CPU_SECONDS
 
 
-async def test_a_policy_that_fails_at_run_time_admits_the_pod_and_counts(client: KubeClient) -> None:
-    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
-    before = await failures(client)
-    policy, binding = objects_of(MUTATING, DecisionSettings())
-    for variable in policy["spec"]["variables"]:
-        if variable["name"] == "share":
-            variable["expression"] = "variables.namespaceLabels['missing']"
-    async with applied(client, [policy, binding]):
-        canary = Canary(client, TEAM)
-
-        async def has_failed() -> bool:
-            pod = await canary.pod(name="failing")
-            assert pod["spec"]["schedulerName"] == "default-scheduler"
-            return await failures(client) > before
-
-        await until(has_failed, "the failure is counted")
-    figures = await api_figures(client, CHECKS)
-    assert [labels for labels in figures if 'policy="kaishare"' in labels and "no_error" not in labels]
-
-
 def metadata_of(chance: random.Random) -> tuple[dict[str, str], dict[str, str]]:
     """Return labels and annotations of a namespace; some labels are not those of a policy."""
     (namespace,) = generated_cluster(chance, chance.randrange(4), "edited", 1).namespaces
@@ -422,31 +402,3 @@ async def refuses(client: KubeClient, namespace: Mapping[str, Any]) -> bool:
     except ApiError as error:
         return error.status == 422
     return False
-
-
-async def test_an_edit_with_two_thousand_sizes_is_judged(own_plane: ControlPlane, client: KubeClient) -> None:
-    labels = {f"{SIZE_PREFIX}s{number:04}": "0.25" for number in range(2000)}
-    namespace = managed_namespace("edited-sizes")
-    namespace["metadata"]["labels"] |= labels
-    await until(lambda: accepts(client, namespace), "no policy acts")
-    items = [
-        item
-        for item in objects_of(VALIDATING, DecisionSettings())
-        if item["metadata"]["name"].endswith("namespaces")
-    ]
-    async with applied(client, items), Asker(own_plane) as asker:
-        path = "/api/v1/namespaces/edited-sizes"
-
-        async def edited(**labels: str) -> int:
-            patch = {"metadata": {"labels": labels}}
-            return (await asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)).status
-
-        async def is_enforced() -> bool:
-            return await edited(**{MODE: "never"}) == 422
-
-        await until(is_enforced, "the policy acts")
-        assert await edited(**{f"{SIZE_PREFIX}s0001": "0.5"}) == 200
-        assert await edited(**{f"{SIZE_PREFIX}s0001": "7"}) == 422
-        assert await edited(**{f"{SIZE_PREFIX}s1999": "0.5"}) == 422
-        assert await edited(**{f"{SIZE_PREFIX}new": "0.5"}) == 422
-        assert await edited(**{"example.com/team": "blue"}) == 200

@@ -15,7 +15,7 @@ from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
 from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import GRACE, INTERVAL, RIGHTS, GpuNode, counted, until
-from tests.support.kube_objects import GPU_0, fraction, reservation
+from tests.support.kube_objects import GPU_0, reservation
 
 SHARE = 11500  # MiB: half of an A10 as KAI counts it
 SLOW = 5  # what a busy machine may take beside grace and interval
@@ -97,56 +97,6 @@ async def test_the_event_has_the_form_that_a_vcluster_copied(node: GpuNode) -> N
     assert shape(event) == shape(copied)
 
 
-async def test_every_flag_has_its_event_on_the_pod_it_is_about(node: GpuNode) -> None:
-    over = await node.pod("over")
-    strays = [
-        await node.pod("no-share", number=2, group=None, share="", annotations={"gpu-fraction": None}),
-        await node.pod("gone-group", number=3, group="no-such-group"),
-    ]
-    token = await node.admin.token("agent-every", *RIGHTS)
-    with node.agent(token) as running, stopped(running):
-        node.hold({over: SHARE + 2000, strays[0]: 300})
-        await until(lambda: running.log_lines("pod flagged"), running)
-        path = "/api/v1/namespaces/research/pods/over"
-        await node.admin.merge(path, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
-
-        async def all_are_there() -> bool:
-            reasons = [await node.reasons(uid) for uid in (over, *strays)]
-            return reasons == [
-                ["GPUMemoryOverShare", "GPUShareChanged"],
-                ["GPUShareMissing"],
-                ["GPUReservationMissing"],
-            ]
-
-        await until(all_are_there, running)
-
-
-@pytest.mark.slow
-@pytest.mark.kubernetes(1, 34)  # claims
-async def test_a_claim_excuses_a_pod_and_an_annotation_unknown_to_kai_does_not(node: GpuNode) -> None:
-    """The default scheduler placed all of them, and there is no BindRequest."""
-    liar = await node.pod("liar", group=None, share="0.01")
-    fields: dict[str, Any] = {"group": None, "annotations": {"gpu-fraction": None}}
-    claimed = fraction("claimed", 2, **fields)
-    claimed["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
-    sliced = fraction("sliced", 3, **fields)
-    sliced["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu.shared": "1"}}
-    excused = [(await node.admin.create(each))["metadata"]["uid"] for each in (claimed, sliced)]
-    token = await node.admin.token("agent-placed", *(RIGHTS[:1] + RIGHTS[2:]))
-    with node.agent(token) as running, stopped(running):
-        node.hold({liar: 4000, **dict.fromkeys(excused, 5000)})
-        await until(lambda: node.events(liar), running)
-        (event,) = await node.events(liar)
-        assert event["reason"] == "GPUShareMissing"
-        assert "its share annotation does not count, because KAI did not place the pod" in event["message"]
-        assert [await node.events(uid) for uid in excused] == [[], []]
-    token = await node.admin.token("agent-asks", *RIGHTS)
-    with node.agent(token) as running, stopped(running):
-        running.until(lambda: running.log_lines("pod flagged"))
-        await asyncio.sleep(2 * GRACE)
-        assert [line["uid"] for line in running.log_lines("pod flagged")] == [liar]
-
-
 async def test_a_restarted_agent_writes_no_second_event(node: GpuNode) -> None:
     uid = await node.pod()
     token = await node.admin.token("agent-again", *RIGHTS)
@@ -174,17 +124,6 @@ async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_r
             if "pod_flagged" in name and 'reason="over-share"' in name
         ]
         assert flags == [1]
-    assert await node.events(uid) == []
-
-
-async def test_with_events_off_nothing_is_written(node: GpuNode) -> None:
-    uid = await node.pod()
-    token = await node.admin.token("agent-silent", *RIGHTS)
-    with node.agent(token, "--events=false") as running, stopped(running):
-        node.hold({uid: SHARE + 2000})
-        await until(lambda: running.log_lines("pod flagged"), running)
-        await asyncio.sleep(2 * INTERVAL)
-        assert counted(running, "events") == {}
     assert await node.events(uid) == []
 
 

@@ -1,27 +1,19 @@
 """Evictions on a real API server: the right pod, after its Event, and not against a disruption budget."""
 
 import asyncio
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuagent.pods.inventory import NodePod
 from kai.kaishare_keys import OVER_SHARE
 from kube.client import KubeClient
-from kube.eviction import Evicted, EvictionAnswer, evict
+from kube.eviction import EvictionAnswer, evict
 from tests.support.administrator import Administrator
-from tests.support.api_faults import Cut
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
-from tests.support.evaluations import Node, of_pod
+from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import EVICT, INTERVAL, RIGHTS, GpuNode, counted, until
-from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import reservation
-from tests.support.running_evictor import desk
-from tests.support.samples import GIB, pod_share
-from tests.support.waiting import until as settled
 
 NAMESPACE = "wants-evictions"
 SHARE = 11500  # MiB: half of an A10 as KAI counts it
@@ -119,63 +111,6 @@ async def test_a_disruption_budget_protects_the_pod_and_is_rarely_retried(node: 
         assert running.stop() == 0
 
 
-async def test_an_eviction_that_a_disruption_budget_refuses_is_retried_with_growing_pauses(
-    node: GpuNode,
-) -> None:
-    uid = await node.pod("half", namespace=NAMESPACE)
-    await make_ready(node.admin, "half")
-    where = await budget(node.admin, 0)
-    asked_at: list[float] = []
-
-    async def ask(_pod: NodePod, *, is_trial: bool) -> Evicted:
-        asked_at.append(run.now)
-        return await evict(node.admin.client, namespace=NAMESPACE, name="half", uid=uid, is_trial=is_trial)
-
-    async def pass_time(seconds: int) -> None:
-        for _ in range(0, seconds, 5):
-            await run.step()
-            await settled(lambda: run.done.count("sample") == sum(run.results.values()))
-
-    async with desk(asking=ask) as run:
-        await pass_time(300)
-        assert set(run.results) == {"disruption-budget"}
-        waits = [later - sooner for sooner, later in itertools.pairwise(asked_at)]
-        assert [30 <= waits[0] <= 45, 60 <= waits[1] <= 80, 120 <= waits[2] <= 150] == [True] * 3
-        assert "tell train" not in run.done, "an eviction that does not happen has no event"
-        assert "deletionTimestamp" not in (await read_pod(node.admin, "half"))["metadata"]
-        status = {"disruptionsAllowed": 1, "currentHealthy": 2, "expectedPods": 2}
-        await node.admin.merge(where, {"status": status})
-        await pass_time(300)
-        assert run.results["evicted"] == 1
-    assert "deletionTimestamp" in (await read_pod(node.admin, "half"))["metadata"]
-
-
-async def test_evictions_whose_answers_are_lost_keep_to_the_budget(
-    node: GpuNode, hostile: HostileApiServer
-) -> None:
-    uids = {
-        name: await node.pod(name, number=number, namespace=NAMESPACE) for number, name in enumerate("abc", 1)
-    }
-    shares = [of_pod(pod_share(name, GIB), namespace=NAMESPACE) for name in uids]
-    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client:
-
-        async def ask(pod: NodePod, *, is_trial: bool) -> Evicted:
-            if not is_trial:
-                hostile.inject(Cut(after=0), count=1)
-            return await evict(
-                client, namespace=NAMESPACE, name=pod.name, uid=uids[pod.name], is_trial=is_trial
-            )
-
-        async with desk(asking=ask, node=Node(*shares), used_bytes=dict.fromkeys(uids, 2 * GIB)) as run:
-            await run.step()
-            await settled(lambda: run.results.get("failed") == 1)
-            for _ in range(20):
-                await run.step()
-            await settled(lambda: run.results == {"failed": 1, "owner-backoff": 1, "budget": 2})
-    leaving = [name for name in uids if "deletionTimestamp" in (await read_pod(node.admin, name))["metadata"]]
-    assert len(leaving) == 1, "the API server carried out the eviction whose answer was lost"
-
-
 async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     before = await read_pod(node.admin, "half")
@@ -270,20 +205,4 @@ async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending
             "GPUShareEvicted",
         }
         assert "deletionTimestamp" in (await read_pod(node.admin, "half"))["metadata"]
-        assert running.stop() == 0
-
-
-async def test_an_eviction_that_is_not_carried_out_is_always_reported(node: GpuNode) -> None:
-    begun = await node.pod("not-begun", namespace=NAMESPACE, phase="Pending")
-    leaving = await node.pod("leaving", number=2, namespace=NAMESPACE)
-    await node.admin.client.request("DELETE", path("leaving"), params={"gracePeriodSeconds": "600"})
-    token = await node.admin.token("evictor-silent", *RIGHTS, *EVICT)
-    with node.agent(token, "--eviction", "on") as running:
-        node.hold({begun: OVER, leaving: 100})
-        await until(lambda: counted(running, "evictions"), running)
-        await asyncio.sleep(4 * INTERVAL)
-        assert counted(running, "evictions") == {'result="not-running"': 1}
-        node.hold({begun: 100, leaving: OVER})
-        await until(lambda: len(counted(running, "evictions")) == 2, running)
-        assert counted(running, "evictions") == {'result="not-running"': 1, 'result="terminating"': 1}
         assert running.stop() == 0

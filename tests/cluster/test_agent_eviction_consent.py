@@ -22,18 +22,16 @@ from gpuagent.pods.node_pods import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.verdicts.verdict import Verdict
 from kai.kaishare_keys import EVICTED_OWNER, MODE, OVER_SHARE
-from kube.answers import ApiError
 from kube.client import KubeClient
 from kube.eviction import Evicted
 from service.log import JsonLog
 from tests.support.administrator import Administrator
-from tests.support.api_faults import Delay, SeenRequest, requests
+from tests.support.api_faults import Delay, SeenRequest
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.evaluations import RULES, SHARE, Node, of_pod
 from tests.support.gpu_node import AGENT_NAMESPACE, EVICT, RIGHTS, GpuNode, counted, until
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import GROUP_0, NODE, fraction, reservation
-from tests.support.markers import sampled
 from tests.support.samples import GIB, pod_share
 from tests.support.waiting import until as settled
 
@@ -68,55 +66,6 @@ WITHDRAWALS: list[dict[str, str | None]] = [
     {"kai.scheduler/queue": None},
 ]
 KINDS_OF_WITHDRAWAL = ["report", "no label", "off", "no queue"]
-
-
-@pytest.mark.parametrize("labels", sampled(WITHDRAWALS, 2), ids=KINDS_OF_WITHDRAWAL)
-async def test_a_pod_is_not_evicted_once_its_namespace_has_withdrawn_consent(
-    node: GpuNode, labels: dict[str, str | None]
-) -> None:
-    """The agent's copy of the labels is older: it has them from its start."""
-    uid = await node.pod("half", namespace=NAMESPACE)
-    token = await node.admin.token("evictor-withdrawn", *RIGHTS, *EVICT)
-    with node.agent(token, "--eviction", "on") as running:
-        policy = {"evict": True, "graceSeconds": None}
-        await until(lambda: [pod["overSharePolicy"] for pod in running.shares()["pods"]] == [policy], running)
-        await label(node.admin, **labels)
-        node.hold({uid: OVER})
-        await until(lambda: counted(running, "evictions"), running)
-        assert counted(running, "evictions") == {'result="consent-withdrawn"': 1}
-        assert not await is_leaving(node.admin)
-        assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
-        assert running.stop() == 0
-
-
-async def test_a_pod_is_not_evicted_once_the_agent_may_not_read_its_namespace(node: GpuNode) -> None:
-    uid = await node.pod("half", namespace=NAMESPACE)
-    name = "evictor-blinded"
-    token = await node.admin.token(name, *RIGHTS, *EVICT)
-    with node.agent(token, "--eviction", "on") as running:
-        await until(
-            lambda: [bool(pod["overSharePolicy"]) for pod in running.shares()["pods"]] == [True], running
-        )
-        rules = [rule for rule in (*RIGHTS, *EVICT) if rule["resources"] != ["namespaces"]]
-        role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}"
-        await node.admin.merge(role, {"rules": rules})
-        await label(node.admin, **{MODE: "off"})
-        async with KubeClient(node.plane.access(token)) as client:
-            await until(lambda: is_forbidden(client, f"/api/v1/namespaces/{NAMESPACE}"), running)
-        node.hold({uid: OVER})
-        await until(lambda: counted(running, "evictions"), running)
-        assert counted(running, "evictions") == {'result="forbidden"': 1}
-        assert 'cannot get resource "namespaces"' in running.log_lines("pod not evicted")[0]["why"]
-        assert not await is_leaving(node.admin)
-        assert running.stop() == 0
-
-
-async def is_forbidden(client: KubeClient, path: str) -> bool:
-    try:
-        await client.get(path)
-    except ApiError as error:
-        return error.status == 403
-    return False
 
 
 @dataclass
@@ -231,67 +180,6 @@ async def test_a_pod_that_was_recreated_under_its_name_is_not_evicted(node: GpuN
     assert not await is_leaving(node.admin)
 
 
-@pytest.mark.parametrize(
-    ("change", "result"),
-    [
-        ({"status": {"phase": "Succeeded"}}, "not-running"),
-        ({"metadata": {"annotations": {"gpu-fraction": "0.9"}}}, "pod-changed"),
-        ({"metadata": {"annotations": {"example.com/any": "x"}}}, "evicted"),
-    ],
-)
-async def test_a_pod_that_changed_after_the_dry_run_is_compared_with_the_verdict(
-    node: GpuNode, change: dict[str, Any], result: str
-) -> None:
-    async def edit() -> None:
-        await node.admin.merge(f"{PODS}/half{'/status' if 'status' in change else ''}", change)
-
-    async with live(node, edit) as run:
-        assert await run.result() == result
-    assert await is_leaving(node.admin) == (result == "evicted")
-
-
-async def test_a_budget_that_appears_after_the_trial_protects_the_pod_and_consent_is_read_again(
-    node: GpuNode,
-) -> None:
-    await label(node.admin, **CONSENT)
-    conditions = [{"type": "Ready", "status": "True"}]
-
-    async def protect() -> None:
-        await node.admin.merge(f"{PODS}/half/status", {"status": {"conditions": conditions}})
-        made = await node.admin.create(
-            {
-                "apiVersion": "policy/v1",
-                "kind": "PodDisruptionBudget",
-                "metadata": {"name": "keep", "namespace": NAMESPACE},
-                "spec": {"minAvailable": 1, "selector": {"matchLabels": {"kai.scheduler/queue": "team-a"}}},
-            }
-        )
-        status = {
-            "observedGeneration": made["metadata"]["generation"],
-            "disruptionsAllowed": 0,
-            "currentHealthy": 1,
-            "desiredHealthy": 1,
-            "expectedPods": 1,
-        }
-        await node.admin.merge(where, {"status": status})
-
-    where = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/keep/status"
-    async with live(node, protect) as run:
-        assert await run.result() == "disruption-budget"
-        assert run.announced == 1
-        run.on_trial = nothing
-        assert await run.result() == "disruption-budget"
-        assert run.announced == 1, "the dry run is refused, so that no further Event is written"
-        allowed = {"status": {"disruptionsAllowed": 1, "currentHealthy": 2, "expectedPods": 2}}
-        await label(node.admin, **{MODE: "off"})
-        await node.admin.merge(where, allowed)
-        assert await run.result() == "consent-withdrawn"
-        assert not await is_leaving(node.admin)
-        await label(node.admin, **CONSENT)
-        assert await run.result() == "evicted"
-    assert await is_leaving(node.admin)
-
-
 @pytest.mark.slow
 async def test_an_eviction_that_stalls_is_not_carried_out_later(
     node: GpuNode, hostile: HostileApiServer
@@ -314,18 +202,6 @@ async def test_an_eviction_that_stalls_is_not_carried_out_later(
         assert await decision == "failed"
         assert time.monotonic() - began < CONSENT_SECONDS + 1
         await asyncio.sleep(7 - (time.monotonic() - began))
-        assert not await is_leaving(node.admin)
-
-
-@pytest.mark.parametrize("path", [f"/api/v1/namespaces/{NAMESPACE}", f"{PODS}/half"])
-async def test_consent_that_is_read_too_slowly_does_not_count(
-    node: GpuNode, hostile: HostileApiServer, path: str
-) -> None:
-    in_namespace(hostile.account(ADMIN_TOKEN))
-    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, live(node, nothing, client) as run:
-        hostile.inject(Delay(seconds=2.5), lambda request: request.path == path)
-        assert await run.result() == "failed"
-        assert len(hostile.seen(requests(f"{PODS}/half/eviction"))) == 1, "the dry run"
         assert not await is_leaving(node.admin)
 
 
@@ -367,36 +243,6 @@ async def test_budget_and_back_off_hold_across_kills(node: GpuNode) -> None:
             assert running.log_lines("past evictions read")[0]["evictions"] == 1
             assert running.stop(signal.SIGKILL) == -signal.SIGKILL
         assert await leaving(node.admin, "abc") == evicted
-
-
-async def test_without_the_right_to_list_events_the_budget_starts_with_one_eviction(node: GpuNode) -> None:
-    uid = await node.pod("half", namespace=NAMESPACE)
-    token = await node.admin.token("evictor-forgetful", *RIGHTS, *EVICT[:2])
-    with node.agent(token, "--eviction", "on", "--eviction-budget", "9/10m") as running:
-        await until(lambda: running.log_lines("past evictions unavailable"), running)
-        (line,) = running.log_lines("past evictions unavailable")
-        assert 'cannot list resource "events"' in line["error"]
-        node.hold({uid: OVER})
-        await until(lambda: counted(running, "evictions"), running)
-        assert counted(running, "evictions") == {'result="evicted"': 1}
-        assert running.stop() == 0
-
-
-async def test_a_record_needs_the_right_to_create_events(node: GpuNode) -> None:
-    uid = await node.pod("half", namespace=NAMESPACE)
-    rights = [
-        rule
-        for rule in (*RIGHTS, *EVICT)
-        if "create" not in rule["verbs"] or "events" not in rule["resources"]
-    ]
-    token = await node.admin.token("evictor-mute", *rights)
-    with node.agent(token, "--eviction", "on") as running:
-        node.hold({uid: OVER})
-        await until(lambda: counted(running, "evictions"), running)
-        assert counted(running, "evictions") == {'result="forbidden"': 1}
-        assert 'cannot create resource "events"' in running.log_lines("pod not evicted")[0]["why"]
-        assert not await is_leaving(node.admin)
-        assert running.stop() == 0
 
 
 async def test_events_that_a_tenant_invents_or_deletes_change_no_budget(node: GpuNode) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuagent.sampling.sampler import LONGEST_GAP
-from kai.kaishare_keys import OVER_SHARE, SIMULATE
+from kai.kaishare_keys import SIMULATE
 from tests.cluster.test_agent import PROGRAM
 from tests.support.administrator import Administrator
 from tests.support.agent_process import ROOT, Agent, agent
@@ -22,11 +22,9 @@ from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import GRACE, INTERVAL, RIGHTS, counted, until
 from tests.support.kai_standin import Binder
 from tests.support.kube_objects import GPU_0, GPU_1, NODE, fraction, node, pod
-from tests.support.nvml_stub.build import built_library
 
 Done = subprocess.CompletedProcess[str]
 MIB = 1 << 20
-TOTAL = 23028 * MIB
 HALF = 11500 * MIB  # of an A10, as KAI counts it
 USUAL = HALF * 80 // 100
 MARK = "simulated: these figures are synthetic"
@@ -145,39 +143,6 @@ async def test_figures_follow_the_pods_within_an_interval(cluster: Cluster) -> N
         assert {gpu["uuid"] for gpu in running.shares()["gpus"]} == {GPU_0, GPU_1}
 
 
-async def test_a_whole_gpu_is_found_by_its_process(cluster: Cluster) -> None:
-    token = await cluster.admin.token("simulated-whole", *RIGHTS)
-    await cluster.run_half()
-    whole = pod("whole", 2, gpus="1")
-    whole["spec"]["schedulerName"] = "kai-scheduler"
-    await cluster.admin.create(whole)
-    with cluster.agent(token, is_forked=False) as running:
-        await until(lambda: len(used(running)) == 2, running)
-        (other,) = (gpu["uuid"] for gpu in running.shares()["gpus"] if gpu["uuid"] != GPU_0)
-        assert used(running) == {("half", GPU_0): USUAL, ("whole", other): TOTAL * 80 // 100}
-        shares = {each["name"]: each["shares"] for each in running.shares()["pods"]}
-        assert shares["whole"] == {other: {"bytes": TOTAL, "source": "whole-gpu"}}
-
-
-async def test_pods_that_come_and_go_all_the_time_break_no_sample(cluster: Cluster) -> None:
-    token = await cluster.admin.token("simulated-churn", *RIGHTS)
-    await cluster.run_half()
-    path = "/api/v1/namespaces/research/pods/"
-    with cluster.agent(token, "--interval", "100ms") as running:
-        await until(lambda: used(running), running)
-        for number in range(2, 32):
-            await cluster.admin.create(fraction(f"p{number}", number, "0.05", group="a"))
-            if number > 6:
-                await cluster.admin.delete(f"{path}p{number - 5}")
-        left = {f"p{number}" for number in range(27, 32)} | {"half"}
-        await until(lambda: {name for name, _ in used(running)} == left, running)
-        assert used(running)["half", GPU_0] == USUAL
-        assert not running.log_lines("sample failed")
-        assert not running.log_lines("pod flagged")
-        host = {gpu["uuid"]: gpu["hostBytes"] for gpu in running.shares()["gpus"]}
-        assert host[GPU_0] == 0
-
-
 async def test_a_pod_above_its_share_is_flagged_and_the_flag_clears(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-flags", *RIGHTS)
     uid = await cluster.run_half()
@@ -213,89 +178,6 @@ async def test_every_output_is_marked(cluster: Cluster) -> None:
         command = [sys.executable, "-m", "console", "top", "--once", "--url", running.url]
         assert MARK in await asyncio.to_thread(subprocess.check_output, command, cwd=ROOT, text=True)
         assert 'model="Simulated NVIDIA-A10"' in running.get("/metrics")[1]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            "--eviction on",
-            "--eviction=on is refused with --gpus simulated: its figures are synthetic",
-        ),
-        ("--proc-root /proc", "--proc-root cannot be combined with --gpus simulated"),
-    ],
-)
-async def test_the_agent_refuses_what_synthetic_figures_must_not_do(
-    cluster: Cluster, options: str, message: str
-) -> None:
-    token = await cluster.admin.token("simulated-refused", *RIGHTS)
-    done = cluster.run(token, "serve", *f"--node {NODE} --gpus simulated".split(), *options.split())
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-async def test_where_nvidias_library_loads_the_agent_refuses_to_simulate(cluster: Cluster) -> None:
-    token = await cluster.admin.token("simulated-driver", *RIGHTS)
-    library = built_library(cluster.folder)
-    options = f"--node {NODE} --gpus simulated".split()
-    done = cluster.run(token, "serve", *options, LD_LIBRARY_PATH=str(library.parent))
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    refused = "--gpus simulated is refused on a node with an NVIDIA driver: libnvidia-ml.so.1 loads"
-    assert line == f"kaishare-agent: {refused}"
-
-
-async def test_without_a_writable_folder_the_agent_says_so_in_one_line(cluster: Cluster) -> None:
-    token = await cluster.admin.token("simulated-folder", *RIGHTS)
-    options = f"--node {NODE} --gpus simulated".split()
-    # Python falls back to the current folder, which is writable here but not in a container.
-    prelude = "import tempfile; tempfile._candidate_tempdir_list = list\n"
-    done = cluster.run(token, "serve", *options, prelude=prelude)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "--gpus simulated needs a writable temporary folder ($TMPDIR): " in line
-
-
-async def test_a_dry_run_evicts_no_pod(cluster: Cluster) -> None:
-    labels = {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"}
-    await cluster.admin.merge("/api/v1/namespaces/research", {"metadata": {"labels": labels}})
-    token = await cluster.admin.token("simulated-dry-run", *RIGHTS)
-    try:
-        uid = await cluster.run_half(annotations={SIMULATE: "150%"})
-        with cluster.agent(token, "--eviction", "dry-run") as running:
-            await until(lambda: flags(running, "half").get("over-share") == 1, running)
-            await until(lambda: counted(running, "evictions"), running)
-            await asyncio.sleep(2 * INTERVAL)
-            assert "GPUShareEvicted" not in await cluster.messages(uid)
-            stored = await cluster.admin.read("/api/v1/namespaces/research/pods/half")
-            assert "deletionTimestamp" not in stored["metadata"]
-    finally:
-        removed: dict[str, Any] = dict.fromkeys(labels)
-        await cluster.admin.merge("/api/v1/namespaces/research", {"metadata": {"labels": removed}})
-
-
-async def test_without_the_right_to_read_its_node_the_agent_goes_on(cluster: Cluster) -> None:
-    token = await cluster.admin.token("simulated-blind", *RIGHTS[:2], RIGHTS[-1])
-    with cluster.agent(token) as running:
-        await until(lambda: "the Node is not readable" in running.get("/readyz")[1], running)
-        await cluster.run_half()
-        share = 16300 * MIB // 2  # of a GPU of the usual 16 GiB, as KAI counts
-        assert await until(lambda: used(running) == {("half", GPU_0): share * 80 // 100}, running) < A_GAP
-        assert running.get("/readyz")[0] == 200
-        denied = [line["resource"] for line in running.log_lines("resource unavailable")]
-        assert "nodes" in denied
-
-
-async def test_on_a_node_without_gpus_the_agent_is_ready_and_shows_none(cluster: Cluster) -> None:
-    token = await cluster.admin.token("simulated-none", *RIGHTS)
-    bare = {"nvidia.com/gpu.count": None, "nvidia.com/gpu.memory": None}
-    await cluster.admin.merge(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": bare}})
-    await cluster.admin.create(pod("plain", 2))
-    with cluster.agent(token) as running:
-        await until(lambda: running.get("/readyz")[0] == 200, running)
-        shares = running.shares()
-        assert (shares["gpus"], shares["problems"], shares["simulated"]) == ([], [], True)
 
 
 async def test_hostile_pods_cost_no_figure_of_others(cluster: Cluster) -> None:

@@ -28,7 +28,7 @@ from tests.support.control_plane import (
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.gpu_node import GpuNode
 from tests.support.guard import is_refused, put_on, until_all
-from tests.support.kube_user import APPLY, Asker, where
+from tests.support.kube_user import Asker, where
 from tests.support.pods import container
 from tests.support.waiting import until
 
@@ -439,45 +439,6 @@ async def test_a_controllers_pods_are_placed_in_the_namespaces_queue(asker: Aske
         assert kept["metadata"]["annotations"][keys.GPU_FRACTION] == "0.25"
 
 
-async def test_a_plain_daemon_set_runs(asker: Asker) -> None:
-    async with created(asker, controlled("DaemonSet", "works-plain")):
-        (kept,) = await pods_of(asker, "works-plain")
-        assert kept["spec"]["schedulerName"] == "default-scheduler"
-
-
-async def test_a_cron_jobs_job_is_admitted(asker: Asker) -> None:
-    """The CronJob controller creates a Job with its own owner reference; the test does it in its name."""
-    cron = controlled("CronJob", "works-cron", more={"suspend": True})
-    async with created(asker, cron) as kept:
-        job = controlled(
-            "Job",
-            "works-cron-1",
-            metadata=owned("works-cron", kept["metadata"]["uid"], "CronJob", "batch/v1"),
-        )
-        answer = await asker.create(job, user="system:serviceaccount:kube-system:cronjob-controller")
-        assert answer.status == 201, answer.message
-        (kept_pod,) = await pods_of(asker, "works-cron-1")
-        assert await queue_of(asker, kept_pod) == "queue-a"
-        await asker.remove(where(job))
-        await asker.send("DELETE", PODS, labelSelector="app=works-cron-1", gracePeriodSeconds="0")
-
-
-async def test_a_workload_scales_and_is_deleted_with_its_dependents(asker: Asker) -> None:
-    work = controlled("Deployment", "works-scale")
-    async with created(asker, work):
-        await pods_of(asker, "works-scale")
-        scale = await asker.merge(where(work) + "/scale", {"spec": {"replicas": 2}}, **ALICE)
-        assert scale.status == 200, scale.message
-        await pods_of(asker, "works-scale", 2)
-        answer = await asker.send("DELETE", where(work), propagationPolicy="Foreground", **ALICE)
-        assert answer.status == 200, answer.message
-
-        async def gone() -> bool:
-            return (await asker.send("GET", where(work))).status == 404
-
-        await until(gone, "the garbage collector has deleted the dependents first")
-
-
 async def test_requests_about_one_pod_work(asker: Asker) -> None:
     async with created(asker, pod("works", metadata={**SHARE, "labels": {"app": "works"}})) as kept:
         path = f"{PODS}/works"
@@ -502,28 +463,6 @@ async def test_requests_about_one_pod_work(asker: Asker) -> None:
             await asker.send("POST", path + "/eviction", eviction, **ALICE),
         ):
             assert answer.status in (200, 201), answer.message
-
-
-async def test_server_side_apply_works_twice(asker: Asker) -> None:
-    work = controlled("Deployment", "works-apply", more={"replicas": 0})
-    for replicas, status in ((0, 201), (1, 200)):
-        work["spec"]["replicas"] = replicas
-        answer = await asker.send(
-            "PATCH", where(work), work, content_type=APPLY, fieldManager="alice", **ALICE
-        )
-        assert answer.status == status, answer.message
-    await pods_of(asker, "works-apply")
-    await asker.remove(where(work))
-    await asker.send("DELETE", PODS, labelSelector="app=works-apply", gracePeriodSeconds="0")
-
-
-async def test_a_service_accounts_token_is_issued(asker: Asker) -> None:
-    path = f"/api/v1/namespaces/{TEAM}/serviceaccounts"
-    made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "works"}}
-    await asker.send("POST", path, made, **ALICE)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = await asker.send("POST", f"{path}/works/token", request, **ALICE)
-    assert answer.status == 201, answer.message
 
 
 # What admission cannot stop: docs/guard.md says so, and the agent flags such pods.

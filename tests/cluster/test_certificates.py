@@ -421,30 +421,6 @@ async def test_a_lost_secret_is_restored_from_the_known_ca_set(
         await until_trusted(admin, before["ca.crt"])
 
 
-async def test_garbage_without_a_known_ca_is_replaced(admin: Administrator, start: Start) -> None:
-    await put_secret(admin, {"ca.crt": b"x", "ca.key": b"y"})
-    replica = await start()
-    (line,) = replica.logged("CA replaced")
-    assert line["reason"] == "ca.crt and ca.key: no readable PEM certificate"
-    Authority.load((stored := await secret(admin))["ca.crt"], stored["ca.key"])
-
-
-async def test_a_ca_that_expired_during_a_shutdown_is_replaced_at_once(
-    admin: Administrator, start: Start
-) -> None:
-    expired = authority(age=timedelta(days=91), lifetime=timedelta(days=90))
-    await put_secret(admin, to_secret_data(CASet(current=expired)))
-    stale = configurations(NOWHERE, ca_bundle=expired.pair.certificate_pem)
-    async with configured(admin.client, *stale):
-        replica = await start()
-        (line,) = replica.logged("CA replaced")
-        assert line["reason"].startswith("the CA expired on ")
-        await until_ready(replica)
-        stored = await secret(admin)
-        assert stored.keys() == {"ca.crt", "ca.key"}
-        await until_trusted(admin, stored["ca.crt"])
-
-
 async def test_an_overwritten_bundle_is_corrected_and_other_fields_stay(
     admin: Administrator, start: Start
 ) -> None:
@@ -467,35 +443,6 @@ async def test_an_overwritten_bundle_is_corrected_and_other_fields_stay(
         other = await admin.read(MUTATING.replace(CONFIGURATION_NAME, "kai-00-other"))
         assert base64.b64decode(other["webhooks"][0]["clientConfig"]["caBundle"]) == b"theirs"
         assert other["metadata"]["generation"] == 1
-
-
-async def test_a_recreated_configuration_gets_its_bundle(admin: Administrator, start: Start) -> None:
-    replica = await start()
-    for _ in range(2):
-        async with configured(admin.client, *configurations(NOWHERE)):
-            await until_trusted(admin, (await secret(admin))["ca.crt"])
-            await until_ready(replica)
-    (trouble, *_) = replica.logged("certificate problem")
-    assert trouble["problem"].startswith("webhook configuration kai-00-kaishare does not exist")
-
-
-@pytest.mark.parametrize(
-    ("path", "problem"),
-    [
-        (MUTATING, "mutatingwebhookconfigurations kai-00-kaishare does not exist: no API server calls this webhook to change pods"),
-        (VALIDATING, "validatingwebhookconfigurations kai-00-kaishare does not exist: no API server calls this webhook to check pods and namespaces"),
-    ],
-    ids=REGISTRATIONS,
-)  # fmt: skip
-async def test_the_log_names_the_one_configuration_that_was_deleted(
-    admin: Administrator, start: Start, path: str, problem: str
-) -> None:
-    async with configured(admin.client, *configurations(NOWHERE)):
-        replica = await start()
-        await until_ready(replica)
-        await admin.delete(path)
-        await until(lambda: problem in [line["problem"] for line in replica.logged("certificate problem")])
-        assert (await replica.get("/readyz"))[0] == 200
 
 
 @pytest.mark.parametrize(

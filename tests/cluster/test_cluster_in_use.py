@@ -15,11 +15,8 @@ from typing import Any
 
 import pytest
 
-from console.doctor.check_results import State
-from console.policies import read_policies
 from kube.answers import ApiError
 from kube.client import KubeClient
-from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     Canary,
     Serving,
@@ -37,7 +34,6 @@ from tests.support.control_plane import ControlPlane, control_plane, controller_
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.doc_blocks import ROOT, search_path
 from tests.support.doc_tables import TURN_OFF, commands_in
-from tests.support.doctor_findings import doctor
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA, Release, let_go
 from tests.support.waiting import until
@@ -161,18 +157,6 @@ async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
     assert install(plane, "--dry-run=client").returncode == 0
 
 
-async def test_an_upgrade_looks_at_no_namespace(plane: ControlPlane, client: KubeClient) -> None:
-    release = Release(plane=plane, values={})
-    release.install()  # no namespace has the label
-    try:
-        await ensure_namespaces(client, managed_namespace(TEAM))
-        upgraded = install(plane, command="upgrade")
-        assert upgraded.returncode == 0, upgraded.stderr
-    finally:
-        release.uninstall()
-        await let_go(client, "kaishare-agent")
-
-
 # --- observe ---
 
 
@@ -225,54 +209,6 @@ async def test_two_hundred_namespaces_are_observed_and_every_pod_is_counted(
 
 
 # --- the running webhook's mode, and the look before the installation ---
-
-
-async def test_doctor_and_policies_read_the_mode_of_the_running_webhook(
-    plane: ControlPlane, client: KubeClient
-) -> None:
-    await ensure_namespaces(client, managed_namespace(TEAM))
-    release = Release(plane=plane, values={"webhook": {"defaultMode": "off"}})
-    release.install()
-    try:
-        (row,) = (await read_policies(client, None)).rows
-        assert row.policy.mode is Mode.OFF
-        (row,) = (await read_policies(client, TEAM, Mode.OBSERVE)).rows
-        assert row.policy.mode is Mode.OBSERVE
-        findings = [finding for finding in await doctor(plane) if finding.check == "managed namespaces"]
-        assert [finding.what for finding in findings] == [
-            f"{TEAM}: mode off, by --default-mode of the webhook"
-        ]
-    finally:
-        release.uninstall()
-        await let_go(client, "kaishare-agent")
-
-
-async def test_before_the_installation_nothing_is_a_problem_that_is_only_not_installed(
-    plane: ControlPlane, client: KubeClient, admin: Administrator
-) -> None:
-    await ensure_namespaces(client, managed_namespace(TEAM))
-    findings = await doctor(plane, "--pre")
-    assert [finding for finding in findings if finding.state is State.PROBLEM] == []
-    by_check = {finding.check: finding for finding in findings}
-    assert by_check["rights"].state is State.OK
-    assert by_check["RuntimeClass"].state is State.WARNING
-    assert {
-        by_check[check].state for check in ("KAI's version", "KAI's webhook", "queues", "node labels")
-    } == {State.UNKNOWN}
-    assert by_check["managed namespaces"].state is State.WARNING
-    assert TEAM in by_check["managed namespaces"].what
-    assert by_check["managed namespaces"].docs == "docs/doctor.md#managed-namespaces"
-    assert not by_check.keys() & {"mutating webhook", "agents", "dry run of a pod", "guard"}
-    assert [finding.what for finding in findings if finding.check == "API server"][1].startswith(
-        "Kubernetes 1."
-    )
-
-    token = await admin.token("looks-only", right("namespaces", "list"))
-    limited = {finding.check: finding for finding in await doctor(plane, "--pre", token=token)}
-    assert limited["managed namespaces"].state is State.WARNING
-    missing = [each for each in await doctor(plane, "--pre", token=token) if each.check == "rights"]
-    assert "may not create mutatingwebhookconfigurations" in missing[0].what
-    assert missing[0].state is State.PROBLEM
 
 
 # --- turn it off now ---

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpuagent.evaluation.status import PODS_STALE_SECONDS
-from gpuagent.pods import bind_requests, lookups
+from gpuagent.pods import lookups
 from gpuagent.pods.cluster_pods import WATCH_TIMING
 from gpuagent.pods.inventory import BindRequest, NodePod, UnavailableReason
 from gpuagent.pods.lookups import FetchTiming
@@ -21,8 +20,7 @@ from kube.watch import WatchTiming
 from tests.gpuagent.shares.test_live_objects import documents
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_pods import running
-from tests.support.control_plane import ADMIN_TOKEN, AUDITED, ControlPlane
-from tests.support.hostile_api_server import HostileApiServer
+from tests.support.control_plane import AUDITED, ControlPlane
 from tests.support.inventories import built
 from tests.support.kube_objects import (
     NODE,
@@ -181,28 +179,6 @@ async def test_bind_requests_are_read_as_from_a_file(admin: Administrator, folde
         assert run.pods.unavailable == ()
 
 
-async def test_with_all_permissions_no_resource_is_unavailable(
-    plane: ControlPlane, admin: Administrator
-) -> None:
-    await same(admin, OWN)
-    rights = [
-        PODS,
-        BIND_REQUESTS,
-        right("nodes", "get"),
-        right("namespaces", "get"),
-    ]
-    token = await admin.token("agent", *rights)
-    async with (
-        KubeClient(plane.access(token)) as client,
-        running(client, **USUAL) as run,
-    ):
-        await until(lambda: run.pods.inventory and len(run.inventory.namespaces) == 2)
-        assert run.pods.unavailable == ()
-        assert run.inventory.node_labels
-        assert run.inventory.bind_requests
-        assert run.inventory.namespaces.keys() == {"research", "kai-resource-reservation"}
-
-
 async def test_with_permission_for_pods_alone_the_other_resources_are_unavailable(
     plane: ControlPlane, admin: Administrator
 ) -> None:
@@ -223,57 +199,6 @@ async def test_with_permission_for_pods_alone_the_other_resources_are_unavailabl
         await admin.merge(binding, {"subjects": [subject]})
         await until(lambda: run.inventory.bind_requests)
         await until(lambda: "bindrequests.scheduling.run.ai" in run.log_subjects("resource available again"))
-
-
-async def test_without_permissions_the_failure_is_logged_until_one_is_granted(
-    plane: ControlPlane, admin: Administrator
-) -> None:
-    await admin.create(pod())
-    token = await admin.token("without-rights")
-    async with KubeClient(plane.access(token)) as client, running(client) as run:
-        await until(lambda: run.pods.watch.restarts["403"] > 3)
-        (line,) = run.log_subjects("pod watch failing")
-        assert line.startswith(
-            'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:without-rights"'
-        )
-        assert run.pods.inventory is None
-        role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/without-rights"
-        await admin.merge(role, {"rules": [PODS]})
-        await until(lambda: run.names == {"half"})
-
-
-async def test_an_api_version_that_is_not_served_is_reported(
-    admin: Administrator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bind_requests, "_PATH", "/apis/scheduling.run.ai/v9/bindrequests")
-    await admin.create(fraction())
-    async with running(admin.client) as run:
-        await until(lambda: run.names == {"half"})
-        assert [lack.reason for lack in run.pods.unavailable] == [UnavailableReason.NOT_SERVED]
-
-
-async def test_a_silently_dead_connection_is_replaced(
-    hostile: HostileApiServer, admin: Administrator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kube.client._SECONDS", 2.0)
-    assert WATCH_TIMING.silence + 20 < PODS_STALE_SECONDS, (
-        "a silent watch is renewed before the pods are stale"
-    )
-    quick = WatchTiming(watch=300, silence=1.5, first_pause=0.1, healthy_after=0.1)
-    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, running(client, timing=quick) as run:
-        await until(lambda: run.pods.inventory is not None)
-        await admin.create(pod())
-        await until(lambda: run.names == {"half"})  # by the watch, which is open now
-        hostile.link.fall_silent()
-        await admin.create(pod("more", 2))
-        took = await seconds_until(lambda: run.pods.watch.restarts["unreachable"], seconds=17)
-        assert took < 7, "the silence, and 2 s for an answer"
-        assert run.pods.watch.restarts["silent"] == 1
-        assert run.pods.seconds_since_contact() > 1
-        assert run.names == {"half"}
-        hostile.link.recover()
-        await until(lambda: run.names == {"half", "more"}, seconds=15)
-        assert run.pods.seconds_since_contact() < 3
 
 
 async def test_a_kill_of_the_api_server_is_survived_and_visible_in_the_last_contact(

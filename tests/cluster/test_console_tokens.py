@@ -19,7 +19,7 @@ from aiohttp import ClientSession, web
 
 from certs.authority import Authority
 from console.cluster.agents import AGENT_ACCOUNT, AgentPod, AgentReading, Agents
-from console.cluster.token_request import REPLACE_SECONDS, TOKEN_SECONDS
+from console.cluster.token_request import REPLACE_SECONDS
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.agent_server import AUDIENCE
 from kube.client import KubeClient
@@ -50,7 +50,6 @@ from tests.support.kai_standin import Binder
 from tests.support.kube_objects import GPU_0, fraction, namespace_object, node
 from tests.support.pod_network import pod_network
 
-AGENTS = 40
 PLAIN, OVER_TLS, STAND_IN = 0, 1, 2
 """Numbers of the nodes of a real agent, a real agent with TLS, and a server that records what it receives."""
 
@@ -346,37 +345,6 @@ async def fleet_of(
         pod_network(plane.folder / EGRESS_SOCKET, fleet.addresses),
     ):
         yield fleet
-
-
-async def test_forty_agents_and_one_that_hangs_cost_one_token_request(
-    plane: ControlPlane, admin: Administrator, platform: str
-) -> None:
-    async with guarded(plane, admin, platform, AGENTS) as console:
-        for _ in range(2):
-            readings = {reading.pod.node: reading for reading in await console.read()}
-            hanging = readings.pop(node_name(AGENTS))
-            assert hanging.failure.startswith("no answer within 2 s")
-            assert {reading.failure for reading in readings.values()} == {""}
-            assert len(readings) == AGENTS
-        assert len(console.requested) == 1
-
-
-async def test_a_token_is_renewed_after_half_of_its_life(
-    plane: ControlPlane, admin: Administrator, platform: str
-) -> None:
-    async with guarded(plane, admin, platform, 1) as console:
-        console.pods.pop()
-
-        async def failures() -> set[str]:
-            return {reading.failure for reading in await console.read()}
-
-        assert await failures() == {""}
-        console.clock[0] += TOKEN_SECONDS / 2 - 5
-        assert await failures() == {""}
-        assert len(console.requested) == 1
-        console.clock[0] += 5
-        assert await failures() == {""}
-        assert len(console.requested) == 2, "renewed after half of its life"
 
 
 async def test_a_token_of_an_account_that_was_replaced_is_replaced_after_a_minute(

@@ -42,22 +42,6 @@ async def test_events_are_made_and_counted_with_the_rights_to_create_and_to_patc
     assert json.loads(await admin.client.get(f"{EVENTS}/{name}"))["count"] == 2
 
 
-async def test_a_refused_event_has_the_reason(plane: ControlPlane, admin: Administrator) -> None:
-    about = ObjectReference(api_version="v1", kind="Pod", namespace="team-a", name="other", uid="u")
-    elsewhere = Event(
-        name="other.1", namespace="research", about=about, reason="GPUShareChanged", message="m"
-    )
-    async with writing(admin.client) as run:
-        run.writer.emit(elsewhere)
-        await run.settled(failed=1)
-        assert "does not match event.namespace" in run.troubles[0]
-    token = await admin.token("no-events", right("pods", "list"))
-    async with KubeClient(plane.access(token)) as client, writing(client) as run:
-        run.writer.emit(elsewhere)
-        await run.settled(failed=1)
-        assert 'cannot create resource "events"' in run.troubles[0]
-
-
 async def test_events_for_a_namespace_that_is_deleted_delay_no_others(admin: Administrator) -> None:
     """Pods of a deleted namespace keep running, and keep their flags, for their grace period."""
     made = (await admin.create({**pod("flagged"), "status": {}}))["metadata"]

@@ -30,10 +30,8 @@ from tests.support.server_answers import (
     ENFORCED,
     NAMESPACE,
     NAMESPACES,
-    PLAIN,
     Json,
     answers,
-    ask,
     explained,
     workload,
 )
@@ -119,30 +117,6 @@ async def test_the_answer_is_the_api_servers_own_about_any_pod(
 
 
 # --- rights, names and what is sent ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("namespace", "problem"),
-    [
-        ("asked-nowhere", "namespace asked-nowhere does not exist in this cluster"),
-        ("../../nodes", '"../../nodes" is not a name of a namespace'),
-    ],
-)
-async def test_a_namespace_that_does_not_exist(admin: Administrator, namespace: str, problem: str) -> None:
-    answer = await ask(admin.client, bare_pod("p"), namespace=namespace)
-    assert (answer.is_admitted, answer.problem, answer.fields) == (None, problem, {})
-
-
-async def test_a_stored_pod_is_sent_again(admin: Administrator, namespaces: None) -> None:
-    """`kubectl get -o yaml` of a pod has its uid, its resourceVersion and its status, and its name is taken."""
-    stored = await admin.create(bare_pod("there", namespace=PLAIN))
-    answer = await ask(admin.client, stored, namespace=PLAIN)
-    assert (answer.is_admitted, answer.fields["spec.schedulerName"], answer.differences) == (
-        True,
-        "default-scheduler",
-        [],
-    )
-    assert answer.notes == ["a pod named there exists, so the answer is for a pod with a generated name"]
 
 
 async def test_pods_have_the_names_and_owners_of_their_controllers(

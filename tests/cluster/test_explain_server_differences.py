@@ -14,7 +14,6 @@ from tests.support.cluster_webhook import (
     configured,
     ensure_namespaces,
     installed,
-    managed_namespace,
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.other_webhooks import others_configuration, patching
@@ -24,12 +23,9 @@ from tests.support.server_answers import (
     NAMESPACE,
     NAMESPACES,
     Json,
-    answers,
     ask,
     created,
-    explained,
     limit_range,
-    workload,
 )
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
@@ -39,39 +35,6 @@ from tests.support.webhook_recorder import recording
 async def namespaces(admin: Administrator) -> None:
     """Create the namespaces of these tests."""
     await ensure_namespaces(admin.client, *NAMESPACES)
-
-
-async def test_a_denial_that_was_not_predicted_is_a_difference(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    lenient = managed_namespace("asked-enforced", gpu_fraction="0.5")
-    pod = explained(
-        bare_pod("p", labels={"kaishare.dev/inject": "false"}), lenient, namespace="asked-enforced"
-    )
-    async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED):
-        (answer,) = await answers(admin.client, [pod])
-    assert answer.differences == [AnswerDifference("verdict", "admitted", "denied")]
-    assert "the policy or the settings of the cluster's webhook differ" in answer.causes[0]
-
-
-async def test_a_webhook_that_is_not_installed(admin: Administrator, namespaces: None) -> None:
-    answer = await ask(admin.client, bare_pod("p"))
-    assert answer.is_admitted
-    assert {difference.field for difference in answer.differences} == {
-        "spec.schedulerName",
-        "label kai.scheduler/queue",
-        "label priorityClassName",
-        "annotation gpu-fraction",
-        "annotation gpu-fraction-container-name",
-        "annotation kaishare.dev/reason",
-        "container main: limit nvidia.com/gpu",
-        "container main: request nvidia.com/gpu",
-    }
-    first = answer.differences[0]
-    assert first.sentence == "spec.schedulerName: default-scheduler in the cluster, kai-scheduler here"
-    (cause,) = answer.causes
-    assert cause.startswith("kaishare did not change the pod: it is not installed")
-    assert "annotation gpu-fraction" not in answer.fields
 
 
 async def test_a_webhook_that_is_down(
@@ -156,46 +119,3 @@ async def test_another_webhook_changes_the_share(
         assert cause.startswith(
             f'kaishare decided "{reason}", and the decision here is "whole-gpu-converted"'
         )
-
-
-async def test_the_clusters_policy_differs_from_the_one_that_was_used(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    edited = managed_namespace("asked", gpu_fraction="0.25", mode="observe")
-    items = [explained(bare_pod("p"), edited), explained(bare_pod("p"), {"metadata": {"name": "none"}})]
-    async with installed(plane, admin.client, tmp_path, NAMESPACE):
-        observed, unmanaged = await answers(admin.client, items)
-    for answer, words in ((observed, "mode is observe"), (unmanaged, "the pod is left alone")):
-        assert AnswerDifference("annotation gpu-fraction", None, "0.5") in answer.differences
-        (cause,) = answer.causes
-        assert words in cause
-        assert 'decided "whole-gpu-converted"' in cause
-
-
-async def test_mode_observe_is_no_difference(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    observed = managed_namespace("asked-observed", gpu_fraction="0.5", mode="observe")
-    async with installed(plane, admin.client, tmp_path, NAMESPACE, observed):
-        (answer,) = await answers(
-            admin.client, [explained(bare_pod("p"), observed, namespace="asked-observed")]
-        )
-    assert (answer.is_admitted, answer.differences, answer.causes) == (True, [], [])
-    assert answer.fields.keys() == {
-        "spec.schedulerName",
-        *(f"container main: {part} nvidia.com/gpu" for part in ("limit", "request")),
-    }
-
-
-async def test_a_daemon_set_of_an_enforced_namespace(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    pod = {"metadata": {}, "spec": {"containers": [{"name": "main", "image": "example.invalid/image"}]}}
-    item = explained(workload("DaemonSet", "agent", pod=pod), namespace="asked-enforced")
-    assert not item.is_denied
-    async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED):
-        (answer,) = await answers(admin.client, [item])
-    assert (answer.is_admitted, answer.refused_by) == (False, "webhook pods.validate.kaishare.dev")
-    (cause,) = answer.causes
-    assert "from the DaemonSet controller only" in cause
-    assert answer.differences == [AnswerDifference("verdict", "admitted", "denied")]

@@ -1,21 +1,16 @@
 """`explain --server` on the real API server: what refuses a pod, and who is named."""
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from console.explain.explainer import ServerAnswer
-from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     bare_pod,
     ensure_namespaces,
 )
-from tests.support.control_plane import ControlPlane
-from tests.support.guard import ENFORCED as GUARDED
-from tests.support.guard import guard_on
 from tests.support.server_answers import (
     ADMISSION,
     NAMESPACES,
@@ -165,20 +160,3 @@ async def test_an_admission_policy_refuses_or_warns(
 
 
 # --- the guard, on for the rest of the file ----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def guarded(plane: ControlPlane) -> Iterator[None]:
-    with guard_on(plane):
-        yield
-
-
-def test_the_guard_refuses(plane: ControlPlane, guarded: None) -> None:
-    async def answered() -> ServerAnswer:
-        async with KubeClient(plane.access()) as client:
-            pod = bare_pod("p", annotations={"received-resource-type": "Fraction"})
-            return await ask(client, pod, namespace=GUARDED)
-
-    answer = asyncio.run(answered())
-    assert (answer.is_admitted, answer.refused_by) == (False, "ValidatingAdmissionPolicy kaishare-guard-pods")
-    assert "only KAI writes this" in answer.refusal

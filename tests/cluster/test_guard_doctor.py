@@ -10,13 +10,10 @@ import msgspec
 import pytest
 
 from console.cluster.facts import Fact, FactReader, items
-from console.doctor.admission import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PODS, digest
+from console.doctor.admission import DIGEST, OBJECTS, PODGROUPS, PODS, digest
 from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import DoctorOptions, read_cluster
 from console.doctor.guard import guard_stands
-from console.doctor.guard_proof import Breach, _is_refusal_of
-from console.why.core import explain
-from console.why.explanation import Code
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicySpec
 from tests.support.administrator import Administrator, right
@@ -26,7 +23,6 @@ from tests.support.guard import (
     ENFORCED,
     HOST,
     NAMESPACES,
-    POD_GROUPER,
     SYNCER,
     guard_on,
     is_refused,
@@ -35,10 +31,7 @@ from tests.support.guard import (
     until_all,
 )
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
-from tests.support.guard_requests import until_answered
-from tests.support.guarded_objects import bare, user_of
-from tests.support.kube_user import Answer, Asker, where
-from tests.support.why_evidence import FORBIDDEN, make_event, make_evidence, make_pod
+from tests.support.kube_user import Asker, where
 
 Spec = dict[str, Any]
 _WITHIN_SECONDS: Final = 20.0
@@ -235,40 +228,6 @@ async def test_a_changed_guard_is_a_problem(
     await nothing_is_stored(asker)
 
 
-@pytest.fixture
-async def members(asker: Asker, denying: dict[str, Any]) -> AsyncIterator[dict[str, dict[str, Any]]]:
-    """Yield the optional policy on members and its binding, beside a pod of each PodGroup; remove them."""
-    items = {_title(item): item for item in rendered(optional={"members": True}) if MEMBERS in _title(item)}
-    assert len(items) == 2
-    pods = []
-    for group in _GROUPS:
-        place, name = group["metadata"]["namespace"], group["metadata"]["name"]
-        pods.append(bare(place, "held"))
-        assert (await asker.create(pods[-1], user=user_of(place))).status == 201
-        member = {"metadata": {"annotations": {"pod-group-name": name}}}
-        assert (await asker.merge(where(pods[-1]), member, user=POD_GROUPER)).status == 200
-    for item in items.values():
-        await asker.apply(item)
-    yield copy.deepcopy(items)
-    for item in (*items.values(), *pods):
-        await asker.remove(where(item))
-
-
-async def test_the_optional_policy_on_members_is_part_of_the_guard(
-    asker: Asker, plane: ControlPlane, members: dict[str, dict[str, Any]]
-) -> None:
-    async def delete() -> Answer:
-        return await asker.send("DELETE", where(_GROUPS[0]), dry_run=True)
-
-    # Without the count of podgroup-controller `MEMBERS` alone refuses; with it, the first of both.
-    await count(asker, where(_GROUPS[0]), None)
-    answer = await until_answered(delete, lambda answer: MEMBERS in answer.message)
-    assert _is_refusal_of(Breach.HELD_GROUP, answer.message), answer
-    await count(asker, where(_GROUPS[0]), RUNNING)
-    results = await until_states(plane, State.OK, State.OK)
-    assert all(_PROVED in result.what for result in results)
-
-
 async def test_an_edited_digest_hides_no_hole(
     asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
 ) -> None:
@@ -351,24 +310,3 @@ async def test_an_account_of_kai_is_not_told_that_the_guard_fails(
     assert "exempt as one of KAI's" in str(results)
     assert "does not act" not in str(results)
     assert [_KEY in result.what for result in results if result.state is State.OK] == [False, False]
-
-
-@pytest.mark.parametrize(
-    ("group", "code_words"),
-    [
-        (pod_group("web", queue="other"), 'queue "other" is not a queue of namespace enforced (team-a)'),
-        (pod_group("web", queue=""), 'queue "" is not a queue of namespace enforced (team-a)'),
-        (pod_group("web", name="pg-of-another"), "the name of the PodGroup"),
-    ],
-)
-async def test_why_reads_the_refusal_in_the_event_of_kais_pod_grouper(
-    asker: Asker, denying: dict[str, Any], group: dict[str, Any], code_words: str
-) -> None:
-    answer = await asker.create(group, user=POD_GROUPER, dry_run=True)
-    assert answer.status != 201
-    event = make_event("PodGrouperWarning", answer.message, component="pod-grouper")
-    waiting = make_evidence(make_pod(grouped=False), pod_group=FORBIDDEN, pod_events=[event])
-    cause = explain(waiting).cause
-    assert cause.code is Code.GROUP_REFUSED
-    assert cause.sentence.startswith(f"the guard refuses the pod's PodGroup: {code_words}")
-    assert not cause.remedies[0].text.startswith("Undo what these words name"), "the rule is known"

@@ -3,9 +3,7 @@
 import copy
 import json
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -14,7 +12,7 @@ from service.documents import DocumentError, flatten_lists, load_file
 from tests.support.administrator import admissible
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, GARBAGE_COLLECTOR, POD_GROUPER, SCHEDULER, guard_on, host
-from tests.support.guard_pod_groups import RELEASES, RUNNING, STARTED, count, pod_group
+from tests.support.guard_pod_groups import RELEASES, STARTED, count
 from tests.support.guard_requests import admitted, changes, refused
 from tests.support.guarded_objects import (
     ALICE,
@@ -114,93 +112,6 @@ async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker
             assert answered.status == 200, answered.message
         await asker.remove(where(item))
     assert count > 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Honest:
-    """A change of a workload by an honest user, and its effect on the PodGroup."""
-
-    words: dict[str, Any]
-    """Fields of the PodGroup that the change of the workload brings."""
-    waits: str = ""
-    """Words of the Event while the old pods run; empty if the change is admitted at once."""
-
-
-HONEST: Final = {
-    "scale": Honest(words={"minMember": 3}),
-    "labels, annotations, project": Honest(
-        words={
-            "labels": {"project": "website", "app": "b"},
-            "annotations": {"gpu-memory-note": "x", "run.ai/project": "y"},
-        }
-    ),
-    "a share put on the workload, where KAI reads none": Honest(
-        words={"annotations": {"gpu-fraction": "0.5"}}
-    ),
-    "another preemptible class": Honest(words={"priorityClassName": "build-preemptible"}),
-    "preemptible": Honest(words={"preemptibility": "preemptible"}),
-    "a gang, with subgroups": Honest(
-        words={"minMember": 2, "subGroups": [{"name": "worker", "minMember": 2}]}
-    ),
-    "a higher class, as when a StatefulSet is rolled to it": Honest(
-        words={"priorityClassName": "inference"}, waits="or delete all pods of the workload first"
-    ),
-    "an empty queue label, as a Helm chart's default": Honest(
-        words={"queue": ""}, waits="with an empty value"
-    ),
-}
-
-
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("title", HONEST)
-async def test_a_changed_workload_goes_on_or_waits_with_a_reason(
-    asker: Asker, title: str, release: str
-) -> None:
-    row = HONEST[title]
-    before = pod_group("honest", release=release)
-    await admitted(asker.create(before, user=POD_GROUPER))
-    await count(asker, where(before), RUNNING)
-    changed = pod_group("honest", release=release, **row.words)
-    patch = {
-        "metadata": {key: changed["metadata"][key] for key in ("labels", "annotations")},
-        "spec": changed["spec"],
-    }
-    request = asker.merge(where(before), patch, user=POD_GROUPER)
-    await (refused(request, row.waits) if row.waits else admitted(request))
-    collect = partial(asker.send, "DELETE", where(before), user=GARBAGE_COLLECTOR)
-    await refused(collect(), "delete them first")  # as at a foreground deletion, until the last pod is gone
-    await count(asker, where(before), {})
-    if row.waits and "queue" not in row.words:
-        await admitted(asker.merge(where(before), patch, user=POD_GROUPER))
-    await admitted(collect())
-
-
-async def test_after_kais_upgrade_new_groups_have_new_names_and_running_pods_keep_theirs(
-    asker: Asker,
-) -> None:
-    """KAI 0.17.0 names the group of a Job after the Job, and 0.13.4 after its first pod."""
-    old, new = (pod_group("upgraded", release=release) for release in ("0.13.4", "0.17.0"))
-    assert old["metadata"]["name"] != new["metadata"]["name"]
-    for group in (old, new):
-        await admitted(asker.create(group, user=POD_GROUPER))
-    await count(asker, where(old), RUNNING)
-    running, later = bare(ENFORCED, "running"), bare(ENFORCED, "later")
-    for pod, group in ((running, old), (later, new)):
-        await admitted(asker.create(pod, user=ALICE))
-        await admitted(asker.merge(where(pod), changes(annotations=name_of(group)), user=POD_GROUPER))
-    await refused(
-        asker.merge(where(running), changes(annotations=name_of(new)), user=POD_GROUPER),
-        "stays in its PodGroup",
-    )
-    await asker.remove(where(running))
-    await asker.remove(where(later))
-    await count(asker, where(old), {})
-    for group in (old, new):
-        await admitted(asker.send("DELETE", where(group), user=GARBAGE_COLLECTOR))
-
-
-def name_of(group: Item) -> dict[str, str | None]:
-    return {"pod-group-name": group["metadata"]["name"]}
 
 
 async def test_workloads_may_have_any_label_and_change_it(asker: Asker, controllers: None) -> None:

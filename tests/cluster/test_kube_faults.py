@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import itertools
 import json
 import time
 import warnings
@@ -24,7 +23,6 @@ from tests.support.api_faults import (
     HTML,
     Answer,
     Cut,
-    Delay,
     Fault,
     Flood,
     HalfOpen,
@@ -48,7 +46,6 @@ CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
 EVENTS = "/api/v1/namespaces/team-a/events"
 ABOUT_CONFIG_MAPS = requests(CONFIG_MAPS)
 PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.1, healthy_after=0.1)
-SLOW_PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.1, longest_pause=1.0, healthy_after=0.1)
 REQUESTS_A_TRY = 3
 """A list, a fallback of it and a watch, or one of them twice with a renewed token."""
 EVENT_PACE = EventTiming(
@@ -56,7 +53,6 @@ EVENT_PACE = EventTiming(
 )
 FAULT_SECONDS = 0.4
 MIB = 1 << 20
-FLOOD = Flood(size=96 * MIB)
 ANSWERS: dict[str, Fault] = {
     "400": refusal(400, "BadRequest"),
     "401": refusal(401, "Unauthorized"),
@@ -244,19 +240,6 @@ async def test_a_watch_recovers_also_if_it_starts_during_the_fault(
     await with_each(names, plane, tmp_path, hold)
 
 
-@table({name: fault for name, fault in FAULTS.items() if not isinstance(fault, Flood | HalfOpen | Silence)})
-async def test_a_lasting_fault_is_retried_with_growing_pauses(
-    hostile: HostileApiServer, client: KubeClient, fault: Fault
-) -> None:
-    hostile.inject(fault, ABOUT_CONFIG_MAPS)
-    resource = Resource(name="configmaps", path=CONFIG_MAPS)
-    async with running(client, timing=SLOW_PACE, resource=resource) as run:
-        await asyncio.sleep(0.3)
-        # The pauses are at least 50, 100 and 200 ms; without them the bound is passed within the time.
-        assert 1 <= len(hostile.requests) <= 4 * REQUESTS_A_TRY
-        assert run.watch.restarts.total() <= 4
-
-
 @pytest.mark.parametrize("fault", LINK)
 async def test_a_watch_recovers_when_the_link_does(
     hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: str
@@ -300,46 +283,6 @@ async def test_a_request_on_a_lost_connection_ends_in_time_and_the_connection_is
     assert failures >= 1
 
 
-async def test_late_answers_are_no_error(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    hostile.inject(Delay(seconds=0.2), ABOUT_CONFIG_MAPS)
-    async with watching(client) as run:
-        await make(admin, "made")
-        expected = await truth(admin)
-        await until(lambda: run.watch.objects == expected)
-        assert run.troubles == []
-
-
-async def test_a_watch_obeys_retry_after(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    hostile.inject(ANSWERS["429"], ABOUT_CONFIG_MAPS, count=3)
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced, seconds=10)
-    refused = hostile.seen(lambda request: request.status == 429)
-    assert len(refused) == 3
-    at = [request.at for request in hostile.requests[:4]]
-    assert all(later - sooner >= 0.99 for sooner, later in itertools.pairwise(at))
-
-
-async def test_a_watch_with_cuts_at_many_places_has_the_final_state(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    changed = await make(admin, "changed")
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced)
-        for number in range(60):
-            fault = Truncate(after=37 * number) if number % 3 == 0 else Cut(after=37 * number)
-            hostile.inject(fault, ABOUT_CONFIG_MAPS, count=1)
-            if number % 10 == 0:
-                hostile.link.reset()
-            await admin.merge(changed, {"data": {"number": str(number)}})
-            await asyncio.sleep(0.01)
-        hostile.heal()
-        await recovered(run, await truth(admin))
-
-
 # Requests
 
 
@@ -364,51 +307,6 @@ async def test_a_request_ends_in_one_line_and_in_time(
     assert hostile.requests[0].sent_bytes < 32 * MIB
     hostile.heal()
     assert await client.get(path) == whole
-
-
-async def test_a_body_without_end_is_given_up(hostile: HostileApiServer, client: KubeClient) -> None:
-    hostile.inject(FLOOD, requests("/version"))
-    with contextlib.suppress(Unreachable):
-        await client.get("/version", seconds=30)
-    assert hostile.requests[0].sent_bytes < FLOOD.size / 2
-
-
-async def test_a_list_without_end_is_given_up(
-    hostile: HostileApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kube.client._LIST_SECONDS", 30, raising=False)
-    hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=False))
-    hostile.inject(FLOOD, requests(CONFIG_MAPS), count=1)
-    async with watching(client) as run:
-        await until(lambda: run.troubles, seconds=30)
-    assert max(request.sent_bytes for request in hostile.requests) < FLOOD.size / 2
-
-
-async def test_a_watch_event_without_end_is_given_up(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced)
-        hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=True), count=1)
-        await until(lambda: run.troubles, seconds=10)
-        (flooded,) = hostile.seen(lambda request: request.fault is FLOOD)
-        assert flooded.sent_bytes < 32 * MIB
-        await recovered(run, await truth(admin))
-
-
-async def test_a_refused_token_is_read_again_once_and_a_lasting_refusal_is_reported(
-    hostile: HostileApiServer, admin: Administrator
-) -> None:
-    good = await admin.token("faults", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]})
-    async with KubeClient(hostile.access("expired")) as client:
-        with pytest.raises(ApiError, match="401"):
-            await client.get(CONFIG_MAPS)
-        assert [request.token for request in hostile.requests] == ["expired"] * 2
-        async with watching(client) as run:
-            await until(lambda: run.troubles)
-            (hostile.account("expired") / "token").write_text(good)
-            await recovered(run, await truth(admin))
-        assert {request.token for request in hostile.requests} == {"expired", good}
 
 
 # Events

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -114,29 +112,6 @@ async def test_a_just_created_namespace_has_its_policy(
                     assert str(policy.share) == "gpu-fraction 0.5"
         assert await unstarted.find("kube-system") is None
         assert await unstarted.find("no-such-namespace") is None
-
-
-async def test_many_are_known_at_once(admin: Administrator, namespaces: Namespaces) -> None:
-    names = {f"many-{number}" for number in range(5)}
-    for name in names:
-        await namespaces.make(name)
-    async with following(admin.client) as follow:
-        await until(lambda: follow.policies.ready)
-        assert names <= follow.names
-
-
-async def test_without_permission_to_read_namespaces_the_log_has_one_line_and_the_webhook_is_not_ready(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
-) -> None:
-    await namespaces.make("forbidden")
-    token = await admin.token("webhook", EVENTS)
-    async with KubeClient(plane.access(token)) as client, following(client) as follow:
-        await until(lambda: follow.policies.watch.restarts["403"] >= 3)
-        (line,) = follow.log_lines("API server unavailable")
-        assert 'cannot watch resource "namespaces"' in line["error"]
-        assert not follow.policies.ready
-        with pytest.raises(PolicyUnknown, match='cannot get resource "namespaces"'):
-            await follow.policies.find("forbidden")
 
 
 async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(
@@ -261,42 +236,3 @@ async def test_a_bad_label_shows_in_the_metrics_the_log_and_one_event_of_all_rep
             return gauge not in await first.series()
 
         await until_true(is_mended, "mended")
-
-
-async def test_a_webhook_without_permissions_starts_and_names_them(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path
-) -> None:
-    token = await admin.token("webhook", EVENTS)
-    async with webhook(plane, token, tmp_path) as running:
-        await until_true(lambda: running.logged("API server unavailable"), "the trouble is said")
-        status, text = await running.get("/readyz")
-        assert (status, text) == (503, "policies not loaded or stale; see the log\n")
-        listed = await running.get("/policies")
-        assert listed == (503, "policies not loaded yet; see the log\n"), "not an empty list"
-        assert (await running.get("/healthz"))[0] == 200
-        (line,) = running.logged("API server unavailable")
-        assert 'cannot watch resource "namespaces"' in line["error"]
-        assert not any(name.startswith("kaishare_webhook_policies") for name in await running.series())
-        assert "namespaces" not in running.logged("serving")[0], "what is not known is not zero"
-
-
-async def test_explain_reads_the_cluster(plane: ControlPlane, namespaces: Namespaces, tmp_path: Path) -> None:
-    await namespaces.make("explained", queue="vision", gpu_fraction="0.5")
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a", "namespace": "explained"},
-        "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-    }
-    (tmp_path / "pod.json").write_text(json.dumps(manifest))
-    command = f"explain --policies cluster --kubeconfig {plane.kubeconfig()} -f {tmp_path}/pod.json"
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "console", *command.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "+    gpu-fraction: '0.5'" in done.stdout
-    assert "+    kai.scheduler/queue: vision" in done.stdout

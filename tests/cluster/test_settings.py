@@ -15,9 +15,9 @@ from kube.answers import ApiError
 from kube.client import KubeClient
 from service.version import version
 from tests.support.administrator import Administrator
-from tests.support.api_faults import refusal, requests
-from tests.support.cluster_webhook import Serving, from_files, managed_namespace, serving
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.api_faults import requests
+from tests.support.cluster_webhook import serving
+from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.helm_chart import NAMESPACE, find_object, rendered
 from tests.support.helm_release import Release, token_of
@@ -28,7 +28,7 @@ from tests.support.webhook_in_a_pod import in_a_pod
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
 from webhook.settings.decision_options import DEFAULT_CLASS
-from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
+from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError
 
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 SETTINGS = f"{CONFIG_MAPS}/{NAME}"
@@ -189,38 +189,6 @@ async def test_any_user_may_get_the_settings_and_nothing_beside_them(
     async with Asker(plane) as asker:
         anonymous = await asker.send("GET", SETTINGS, user="system:anonymous", group="system:unauthenticated")
         assert anonymous.status == 403
-
-
-@pytest.mark.slow
-async def test_a_webhook_that_may_not_publish_serves_and_publishes_once_it_may(
-    admin: Administrator, hostile: HostileApiServer, tmp_path: Path
-) -> None:
-    """Policies come from files here, so nothing watches PriorityClasses."""
-    kept = {"kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "team-a"}}
-    path = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
-    await admin.create({**kept, "data": {"of-another-writer": "kept"}})
-    refused = hostile.inject(refusal(403, "Forbidden"), requests(path))
-    publishing = ["--settings-namespace=team-a", f"--kubeconfig={hostile.kubeconfig(ADMIN_TOKEN)}"]
-    options = [*from_files(tmp_path, managed_namespace("training")), *publishing]
-    async with serving(tmp_path / "log", *options, "--default-priority-class=usual") as webhook:
-        await until(lambda: webhook.logged("settings not published"), "the refusal is logged")
-        assert (await webhook.get("/readyz"))[0] == 200
-        assert refused.used >= 1
-        refused.end()
-        await until(lambda: webhook.logged("settings published again"), "the settings are published")
-        assert await webhook.stop() == 0
-        check(webhook)
-    data = (await admin.read(path))["data"]
-    assert data["of-another-writer"] == "kept"
-    settings = decode_settings(data[KEY])
-    assert (settings.policies, DEFAULT_CLASS in settings.known) == ("files", True)
-    assert settings.rules == DecisionSettings(default_priority_class="usual")
-
-
-def check(webhook: Serving) -> None:
-    (line,) = webhook.logged("settings not published")
-    assert line["configmap"] == f"team-a/{NAME}"
-    assert "403 Forbidden" in line["error"]
 
 
 async def test_uninstalling_leaves_no_settings_also_while_a_webhook_writes_them(

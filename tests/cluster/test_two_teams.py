@@ -202,37 +202,3 @@ async def test_a_team_with_its_own_kai_in_a_vcluster(admin: Administrator, host:
         "over-share"
     }
     assert not any(verdict["flagged"] for verdict in pods[train_uid]["verdicts"])
-
-
-async def test_a_team_on_the_default_scheduler_is_not_changed(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path
-) -> None:
-    """The same workload in a namespace without the queue label keeps its whole GPU."""
-    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "green"}})
-    async with installed(plane, admin.client, tmp_path, FIRST):
-        written = json.loads(
-            await admin.client.request(
-                "POST",
-                "/api/v1/namespaces/green/pods",
-                params={"dryRun": "All"},
-                body=json.dumps(
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Pod",
-                        "metadata": {"name": "whole"},
-                        "spec": {
-                            "containers": [
-                                {
-                                    "name": "main",
-                                    "image": "registry.k8s.io/pause:3.10",
-                                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                                }
-                            ]
-                        },
-                    }
-                ).encode(),
-            )
-        )
-    assert written["spec"]["schedulerName"] == "default-scheduler"
-    assert written["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
-    assert "annotations" not in written["metadata"]

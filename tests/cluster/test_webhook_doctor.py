@@ -4,17 +4,14 @@ Our webhook is a real process. KAI is a stand-in with the configuration that its
 and PodGroups have definitions that keep any object.
 """
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from certs.authority import Authority
 from console.doctor.check_results import CheckResult, State, exit_status
 from kai.releases import Version
 from kube.answers import ApiError
@@ -31,7 +28,6 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
-from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.published_settings import settings_object
@@ -41,7 +37,6 @@ from tests.support.webhook_recorder import recording
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, UrlTarget
 
-NOWHERE = UrlTarget("https://127.0.0.1:1")
 VISION = "doctor-vision"
 
 
@@ -184,17 +179,6 @@ async def our_webhook(folder: Path, *policies: dict[str, Any]) -> AsyncIterator[
 # --- nothing, and everything ---
 
 
-async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, admin: Administrator) -> None:
-    report = await examined(plane)
-    assert report.wrong == [
-        "problem: installation: kaishare's webhook is not installed here: no configuration kai-00-kaishare exists",
-        "warning: managed namespaces: none: no namespace has the label kai.scheduler/queue",
-    ]
-    assert report.states("queues") == [State.UNKNOWN], "inside a vCluster there are none to see"
-    assert report.states("KAI's webhook") == [State.UNKNOWN]
-    assert exit_status(report.findings) == 1
-
-
 async def test_a_healthy_cluster_has_no_problem(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
 ) -> None:
@@ -227,71 +211,7 @@ async def test_a_healthy_cluster_has_no_problem(
 # --- pods on their way ---
 
 
-async def test_the_dry_run_tries_the_share_of_a_policy(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
-) -> None:
-    """The namespace `aaa` sorts first and has no share."""
-    bare = managed_namespace("aaa", "team-a")
-    await admin.ensure(bare)
-    await admin.merge("/api/v1/namespaces/aaa", {"metadata": {"labels": bare["metadata"]["labels"]}})
-    sized = managed_namespace(VISION, "team-a")
-    sized["metadata"]["labels"]["size.kaishare.dev/small"] = "2Gi"
-    check, title = "dry run of a share", "KAI's webhook saw a pod with"
-    cases = (
-        (sized, f"in {vision} {title} the size small, gpu-memory 2048 MiB"),
-        (managed_namespace(VISION, "team-a", gpu_fraction="0.5"), f"in {vision} {title} the default share, gpu-fraction 0.5"),
-        (managed_namespace(VISION, "team-a"), f"in aaa {title} a share of its own, gpu-fraction 0.02; no policy in mode default has a share"),
-    )  # fmt: skip
-    for number, (policy, what) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        await label(
-            admin,
-            {
-                "kaishare.dev/gpu-fraction": None,
-                "size.kaishare.dev/small": None,
-                **policy["metadata"]["labels"],
-            },
-        )
-        async with (
-            our_webhook(folder, policy, bare) as (target, ca),
-            configured(admin.client, *our_configurations(target, ca), kai),
-        ):
-            report = await until_reported(plane, State.OK, check)
-            assert [result.what for result in report.of(check)] == [what]
-    async with (
-        our_webhook(folder, bare, managed_namespace(VISION, "team-a", mode="observe")) as (target, ca),
-        configured(admin.client, *our_configurations(target, ca), kai),
-    ):
-        await label(admin, {"kaishare.dev/gpu-fraction": "0.25"})
-        report = await until_reported(plane, State.PROBLEM, "dry run of a pod", f"in {vision}")
-        assert report.of(check) == [], "a webhook that does not change the pod is tried no further"
-    await admin.merge("/api/v1/namespaces/aaa", {"metadata": {"labels": {"kai.scheduler/queue": None}}})
-
-
-async def test_a_webhook_that_gives_another_share_than_the_policy(
-    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
-) -> None:
-    async with (
-        our_webhook(tmp_path, managed_namespace(VISION, "team-a")) as (target, ca),
-        configured(admin.client, *our_configurations(target, ca), kai),
-    ):
-        report = await until_reported(plane, State.PROBLEM, "dry run of a share")
-        (finding,) = report.of("dry run of a share")
-        assert finding.what.startswith(
-            f"in {vision} a pod with the default share, gpu-fraction 0.5, gets no share; kaishare.dev/reason: "
-        )
-
-
 # --- certificates ---
-
-
-async def test_an_unreachable_webhook(plane: ControlPlane, admin: Administrator, vision: str) -> None:
-    ca = Authority.create(now=datetime.now(UTC)).pair.certificate_pem
-    async with configured(admin.client, *our_configurations(NOWHERE, ca)):
-        report = await until_reported(plane, State.PROBLEM, "dry run of a pod", "the pod is not changed")
-        assert report.states("certificate") == [State.PROBLEM]
-        assert report.of("certificate")[0].what == "127.0.0.1:1: Connection refused"
 
 
 async def test_behind_a_service(
@@ -365,21 +285,3 @@ async def test_a_requirement_of_a_platform_hides_a_namespace(
 
 
 # --- the command ---
-
-
-def command(*options: str) -> EndedProgram:
-    return run_forked("-m", "console", "doctor", *options)
-
-
-@pytest.mark.parametrize(
-    "options", [("--kubeconfig", "/nowhere"), ("--context", "nowhere"), ("--output", "xml")]
-)
-async def test_an_unusable_option_is_an_error_of_one_line(
-    plane: ControlPlane, options: tuple[str, ...]
-) -> None:
-    known = () if "--kubeconfig" in options else ("--kubeconfig", str(plane.kubeconfig()))
-    done = await asyncio.to_thread(command, *known, *options)
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("kaishare: ")
-    assert done.err.count("\n") == 1
-    assert options[1] in done.err

@@ -3,10 +3,9 @@
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -20,11 +19,9 @@ from tests.support.cluster_webhook import (
     ca_of,
     configured,
     ensure_namespaces,
-    external_service,
     failed_open,
     from_cluster,
     from_files,
-    has_share,
     installed,
     is_unchanged,
     kubectl,
@@ -34,16 +31,12 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.waiting import until
-from tests.support.webhook_process import HeldPolicies
-from tests.support.webhook_process import serving as serving_here
-from webhook.policy.labels import NamespacePolicy
-from webhook.registration.configurations import VALIDATE_PODS, ServiceTarget, UrlTarget
+from webhook.registration.configurations import VALIDATE_PODS
 
 REACHED = managed_namespace("reached", gpu_fraction="0.5", priority="train")
 ENFORCED = managed_namespace("reached-enforced", gpu_fraction="0.5", priority="train", mode="enforce")
 UNMANAGED = {"kind": "Namespace", "metadata": {"name": "unmanaged"}}
 MANY = 1000
-ERRORS = 'kaishare_webhook_requests_total{action="error",reason="internal-error",webhook="mutate"}'
 
 
 async def create_many(client: KubeClient, namespace: str, count: int) -> list[dict[str, Any]]:
@@ -55,23 +48,6 @@ async def create_many(client: KubeClient, namespace: str, count: int) -> list[di
             return await canary.pod(name=f"pod-{number}")
 
     return await asyncio.gather(*map(create, range(count)))
-
-
-async def test_a_service_is_reached_by_its_name(admin: Administrator, tmp_path: Path) -> None:
-    await ensure_namespaces(admin.client, REACHED)
-    options = from_files(tmp_path, REACHED, names=["kaishare-webhook.reached.svc"])
-    async with serving(tmp_path / "log", *options) as webhook:
-        target = ServiceTarget(namespace="reached", name="kaishare-webhook", port=webhook.admission.port)
-        services = "/api/v1/namespaces/reached/services"
-        await admin.post(services, external_service(target.name, target.namespace, target.port))
-        try:
-            async with configured(admin.client, *our_configurations(target, ca_of(tmp_path))):
-                canary = Canary(admin.client, "reached")
-                await canary.until_mutated()
-                assert has_share(await canary.pod())
-            await canary.until_unchanged()
-        finally:
-            await admin.delete(f"{services}/{target.name}")
 
 
 async def test_an_unreachable_webhook_leaves_managed_pods_unchanged_and_other_pods_unaffected(
@@ -151,32 +127,3 @@ async def test_a_hanging_webhook_delays_a_pod_by_its_time_limit_only(
                 webhook.process.send_signal(signal.SIGCONT)
             await canary.until_mutated()
         await canary.until_unchanged()
-
-
-class BrokenPolicies(HeldPolicies):
-    """Raises an unexpected error for every namespace."""
-
-    async def find(self, namespace: str) -> NoReturn:
-        raise ZeroDivisionError(namespace)
-
-    def all(self) -> Mapping[str, NamespacePolicy]:
-        return {}
-
-
-async def test_an_internal_error_costs_no_pod(admin: Administrator, tmp_path: Path) -> None:
-    await ensure_namespaces(admin.client, REACHED)
-    async with serving_here(tmp_path, BrokenPolicies()) as webhook:
-        ca = (tmp_path / "tls" / "ca.crt").read_bytes()
-        target = UrlTarget(f"https://{webhook.admission}")
-        before = await failed_open(admin.client)
-        async with configured(admin.client, *our_configurations(target, ca)):
-            canary = Canary(admin.client, "reached")
-
-            async def is_called() -> bool:
-                assert is_unchanged(await canary.pod())
-                return bool(webhook.logged("internal error"))
-
-            await until(is_called, "the configuration is taken up")
-            assert all(is_unchanged(pod) for pod in await create_many(admin.client, "reached", 20))
-        assert await webhook.figure(ERRORS) > 20
-        assert await failed_open(admin.client) == before, "it answers all the same"

@@ -14,14 +14,12 @@ import pytest
 
 from console.why.explanation import Code
 from console.why.reader import MOST_REQUESTS
-from kai import keys
 from kube.answers import ApiError
 from kube.client import KubeClient
-from tests.cluster.test_console import served_status
 from tests.console.why.test_recorded_states import expected_codes, targets
 from tests.support.administrator import Administrator, admissible
 from tests.support.agent_fleet import NAMESPACE as AGENTS
-from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, node_name, pod_name, pod_status
+from tests.support.agent_fleet import gpu_node, node_name
 from tests.support.api_faults import SeenRequest
 from tests.support.cluster_webhook import managed_namespace
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
@@ -30,7 +28,6 @@ from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kai_definitions import DEFINITIONS, define, definition
 from tests.support.object_server import list_path, object_path
-from tests.support.pod_network import pod_network
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import binding
 from tests.support.waiting import until
@@ -322,20 +319,6 @@ async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers
     assert "not visible" not in administrator.text
 
 
-async def test_an_eviction_is_told_of_a_pod_that_is_gone_and_nothing_else_is(site: Site) -> None:
-    await plant(site)
-    await site.admin.delete(f"/api/v1/namespaces/{TEAM}/pods/train-1")
-    ended = await site.why(EDIT, "train-1", "-o", "json")
-    assert (ended.console.status, code_of(ended)) == (2, Code.EVICTED)
-    assert SECRET not in ended.text
-    ended = await site.why(EDIT, "train-1", "-n", RIVALS)
-    line = f"kaishare: you may not get pods in namespace {RIVALS}\n"
-    assert (ended.console.status, ended.console.out, ended.console.err) == (2, "", line)
-    ended = await site.why(ADMINISTRATOR, "train-1", "-n", "nowhere")
-    assert (ended.console.status, ended.console.out) == (2, "")
-    assert ended.console.err == "kaishare: namespace nowhere does not exist in this cluster\n"
-
-
 async def test_a_workload_of_another_kind_is_found_by_discovery(site: Site) -> None:
     await define(site.admin, definition("example.com/v1", "Widget"))
     widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w", "namespace": TEAM}}
@@ -355,35 +338,6 @@ async def test_a_workload_of_another_kind_is_found_by_discovery(site: Site) -> N
     ended = await site.why(EDIT, "widget/w")
     assert (ended.console.status, ended.console.err) == (1, ""), "the pods are found without the widget"
     assert "Widget w" in ended.text
-
-
-async def test_a_running_pod_has_the_figures_of_its_agent(plane: ControlPlane, site: Site) -> None:
-    pods = f"/api/v1/namespaces/{AGENTS}/pods"
-    await site.put(node(node_name(0)), agent_pod(0))
-    await site.admin.merge(f"{pods}/{pod_name(0)}/status", {"status": pod_status(0)})
-    group = {"runai-gpu-group": "group-1"}
-    reserving = {"app": keys.RESERVATION_APP, "runai-gpu-group": "of-another-gpu"}
-    await site.put(
-        pod("gpu-reservation", keys.RESERVATION_APP, labels=reserving),
-        pod(
-            "runs",
-            labels=group,
-            spec={"nodeName": node_name(0)},
-            status={"phase": "Running", "conditions": []},
-        ),
-    )
-    async with (
-        agent_fleet(1, served_status()) as fleet,
-        pod_network(plane.folder / "egress.sock", fleet.addresses),
-    ):
-        ended = await site.why(ADMINISTRATOR, "runs", "-o", "json")
-        edit = await site.why(EDIT, "runs", "-o", "json")
-    assert [path for path in ended.paths if path.endswith("/proxy/api/v1/shares")]
-    assert code_of(ended) == Code.NO_RESERVATION
-    assert len(ended.requests) <= MOST_REQUESTS, ended.paths
-    assert (edit.console.status, code_of(edit)) == (0, Code.RUNNING)
-    assert "the agents" in edit.text
-    assert len(edit.requests) <= MOST_REQUESTS, edit.paths
 
 
 # --- the recorded states on a real API server ---
