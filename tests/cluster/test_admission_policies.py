@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,15 +18,17 @@ from kai.kaishare_keys import FRACTION, MAX_FRACTION, REASON, SIZE, SIZE_PREFIX
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.comparisons.generated_clusters import generated_cluster
-from tests.support.admission_policies import applied
+from tests.support.admission_policies import applied, list_path
 from tests.support.cluster_webhook import (
     Canary,
     api_figures,
     bare_pod,
     ensure_namespaces,
+    kubectl,
     managed_namespace,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.helm_chart import ROOT
 from tests.support.kube_user import MERGE, Asker
 from tests.support.markers import nightly
 from tests.support.pods import view
@@ -43,10 +46,9 @@ MOST_CPU_SECONDS = 1.0
 pytestmark = pytest.mark.kubernetes(1, 36)
 
 
-@pytest.fixture
-async def client(own_plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient(own_plane.access()) as connected:
-        yield connected
+@pytest.fixture(scope="module")
+def plane(own_plane: ControlPlane) -> ControlPlane:
+    return own_plane
 
 
 @asynccontextmanager
@@ -327,7 +329,7 @@ def is_refused(after: PolicyMetadata, before: PolicyMetadata) -> bool:
 
 
 async def test_edits_of_namespaces_are_refused_as_by_the_webhook(
-    own_plane: ControlPlane, client: KubeClient
+    plane: ControlPlane, client: KubeClient
 ) -> None:
     chance = random.Random(35)
     cases = []
@@ -355,7 +357,7 @@ async def test_edits_of_namespaces_are_refused_as_by_the_webhook(
         for item in objects_of(VALIDATING, DecisionSettings())
         if item["metadata"]["name"].endswith("namespaces")
     ]
-    async with applied(client, items), Asker(own_plane) as asker:
+    async with applied(client, items), Asker(plane) as asker:
 
         async def is_enforced() -> bool:
             wrong = {"metadata": {"name": "wrong", "labels": {keys.QUEUE_LABEL: "q", FRACTION: "7"}}}
@@ -402,3 +404,23 @@ async def refuses(client: KubeClient, namespace: Mapping[str, Any]) -> bool:
     except ApiError as error:
         return error.status == 422
     return False
+
+
+async def test_the_documented_commands_switch_the_policies_off(
+    plane: ControlPlane, client: KubeClient
+) -> None:
+    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5", mode="enforce"))
+    page = (ROOT / "docs" / "choosing.md").read_text()
+    commands = re.findall(r"^\$ kubectl (delete .*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    policies = [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]
+    bindings = [item for item in policies if item["kind"].endswith("Binding")]
+    async with applied(client, [item for item in policies if item not in bindings]):
+        for item in bindings:  # which the commands delete
+            await client.request("POST", list_path(item["kind"]), body=json.dumps(item).encode())
+        canary = Canary(client, TEAM)
+        await canary.until_mutated()
+        for command in commands:
+            done = await kubectl(plane, *command.split())
+            assert done.status == 0, done.errors
+        await canary.until_unchanged()

@@ -29,9 +29,9 @@ from tests.support.administrator import Administrator
 from tests.support.api_faults import Delay, SeenRequest
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.evaluations import RULES, SHARE, Node, of_pod
-from tests.support.gpu_node import AGENT_NAMESPACE, EVICT, RIGHTS, GpuNode, counted, until
+from tests.support.gpu_node import AGENT_NAMESPACE, EVICT, RIGHTS, GpuNode, counted, node_with_consent, until
 from tests.support.hostile_api_server import HostileApiServer
-from tests.support.kube_objects import GROUP_0, NODE, fraction, reservation
+from tests.support.kube_objects import GROUP_0, NODE, fraction
 from tests.support.samples import GIB, pod_share
 from tests.support.waiting import until as settled
 
@@ -43,12 +43,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 @pytest.fixture
 async def node(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> GpuNode:
-    await admin.ensure({"kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    await label(admin, **CONSENT)
-    await admin.create(reservation())
-    gpu_node = GpuNode(folder=tmp_path, plane=plane, admin=admin)
-    await gpu_node.forget_evictions()
-    return gpu_node
+    return await node_with_consent(plane, admin, tmp_path, NAMESPACE)
 
 
 async def label(admin: Administrator, **labels: str | None) -> None:

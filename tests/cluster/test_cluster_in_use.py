@@ -75,12 +75,11 @@ async def unlabel(client: KubeClient) -> None:
         )
 
 
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient(plane.access()) as connected:
-        await unlabel(connected)
-        yield connected
-        await unlabel(connected)
+@pytest.fixture(autouse=True)
+async def _unlabelled(client: KubeClient) -> AsyncIterator[None]:
+    await unlabel(client)
+    yield
+    await unlabel(client)
 
 
 async def shell(plane: ControlPlane, command: str, folder: Path = ROOT) -> str:
@@ -101,9 +100,6 @@ async def shell(plane: ControlPlane, command: str, folder: Path = ROOT) -> str:
     )
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
-
-
-# --- helm install ---
 
 
 def install(
@@ -157,9 +153,6 @@ async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
     assert install(plane, "--dry-run=client").returncode == 0
 
 
-# --- observe ---
-
-
 @contextlib.asynccontextmanager
 async def installed(
     plane: ControlPlane, client: KubeClient, folder: Path, mode: Mode = Mode.DEFAULT
@@ -208,12 +201,6 @@ async def test_two_hundred_namespaces_are_observed_and_every_pod_is_counted(
             await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="2", mode="default"))
 
 
-# --- the running webhook's mode, and the look before the installation ---
-
-
-# --- turn it off now ---
-
-
 def filled(what: str, part: int, name: str = "web") -> list[str]:
     """Return the commands of one row of the table, with names in place of the words in capitals."""
     commands = commands_in(TURN_OFF[what][part])
@@ -233,16 +220,16 @@ async def shared(plane: ControlPlane, client: KubeClient, tmp_path: Path) -> Asy
         yield canary
 
 
-def test_the_table_has_these_rows() -> None:
-    assert list(TURN_OFF) == [
-        "one pod",
-        "the pods of one Deployment",
-        "one namespace",
-        "the whole cluster",
-        "namespaces without a mode of their own",
-        "refusals of the guard",
-    ]
-    assert all(len(commands_in(command)) == 1 for command, *_ in TURN_OFF.values())
+def test_the_tests_below_run_each_command_of_the_table() -> None:
+    commands = {what: [len(commands_in(cells[part])) for part in (0, 2)] for what, cells in TURN_OFF.items()}
+    assert commands == {
+        "one pod": [1, 0],
+        "the pods of one Deployment": [1, 1],
+        "one namespace": [1, 1],
+        "the whole cluster": [1, 1],
+        "namespaces without a mode of their own": [1, 1],
+        "refusals of the guard": [1, 1],
+    }
 
 
 async def test_off_for_one_pod(
@@ -294,15 +281,14 @@ async def test_off_for_the_pods_of_one_deployment_and_on_again(
     await client.request("DELETE", PODS, params={"gracePeriodSeconds": "0"})
 
 
-async def test_off_for_one_namespace_and_on_again(plane: ControlPlane, shared: Canary) -> None:
+async def test_off_for_one_namespace_and_on_again_and_for_the_whole_cluster(
+    plane: ControlPlane, shared: Canary
+) -> None:
     (off,), (on,) = filled("one namespace", 0), filled("one namespace", 2)
     await shell(plane, off)
     await shared.until_unchanged()
     await shell(plane, on)
     await shared.until_mutated()
-
-
-async def test_off_for_the_whole_cluster(plane: ControlPlane, shared: Canary) -> None:
     (off,) = filled("the whole cluster", 0)
     await shell(plane, off)
     await shared.until_unchanged()
@@ -346,9 +332,3 @@ async def test_off_and_on_again_by_helm(plane: ControlPlane, client: KubeClient)
     finally:
         release.uninstall()
         await let_go(client, "kaishare-agent")
-
-
-def test_every_command_of_the_way_back_is_run_too() -> None:
-    """The tests above run one command of each way back that has one."""
-    backs = {what: len(commands_in(cells[2])) for what, cells in TURN_OFF.items()}
-    assert backs == {**dict.fromkeys(TURN_OFF, 1), "one pod": 0}

@@ -152,8 +152,6 @@ def as_recorded(items: Mapping[K, T]) -> dict[K, T]:
     [
         ("", NODE),
         ("kai-live-v0.9.8", NODE),
-        ("kai-live-v0.13.4", NODE),
-        ("kai-live-v0.13.4", "gpu-node-1"),
         ("kai-live-v0.17.0", NODE),
         ("kai-live-v0.17.0", "gpu-node-1"),
         ("vcluster-live-v0.36.1", NODE),

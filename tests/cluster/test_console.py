@@ -9,20 +9,19 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 
-from console.cluster.agents import AgentPod, Agents
+from console.cluster.agents import Agents
 from console.doctor.check_results import CheckResult, State
 from console.doctor.command import with_link
-from console.policies import PodCounts, read_policies
 from gpuagent.evaluation.status import Evaluation
 from kube.answers import ApiError
 from kube.client import KubeClient
-from tests.support.administrator import Administrator, right
+from tests.support.administrator import Administrator
 from tests.support.agent_fleet import (
     NAMESPACE,
     AgentFleet,
@@ -33,12 +32,11 @@ from tests.support.agent_fleet import (
     pod_name,
     pod_status,
 )
-from tests.support.control_plane import ControlPlane, control_plane
-from tests.support.control_plane_fixtures import needed_assets
+from tests.support.control_plane import ControlPlane
 from tests.support.doctor_findings import doctor
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
-from tests.support.pod_network import egress_option, pod_network
+from tests.support.pod_network import pod_network
 from tests.support.samples import GIB, in_pod, pod_share, sample, snapshot_of
 from tests.support.samples import gpu as sampled_gpu
 
@@ -48,11 +46,8 @@ ADVICE = "check that networkPolicies.apiServerCIDRs lets the API server reach th
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    assets = needed_assets()
-    folder = tmp_path_factory.mktemp("console")
-    with control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running:
-        yield running
+def plane(own_proxied_plane: ControlPlane) -> ControlPlane:
+    return own_proxied_plane
 
 
 def served_status() -> Evaluation:
@@ -97,40 +92,21 @@ def of(findings: list[CheckResult], check: str) -> list[CheckResult]:
     return [finding for finding in findings if finding.check == check]
 
 
-# --- the agents through the proxy ---
-
-
 async def test_all_agents_are_read_and_the_hanging_one_is_named(
     plane: ControlPlane, fleet: AgentFleet
 ) -> None:
     async with KubeClient(plane.access()) as client:
         agents = Agents(client, seconds=2.0)
-        pods = await agents.list()
-        assert [pod.node for pod in pods] == sorted(node_name(number) for number in range(AGENTS + 1))
-        readings = {reading.pod.node: reading for reading in await read_all(agents, pods)}
-        hanging = readings.pop(node_name(HANGING))
-        for node, reading in readings.items():
-            assert reading.failure == ""
-            assert reading.received is not None
-            assert reading.received.answer.node == node
-            assert [pod.name for pod in reading.received.answer.pods] == ["train"]
-        assert hanging.received is None
-        assert hanging.failure == f"no answer within 2 s; {ADVICE}"
-
-
-async def read_all(agents: Agents, pods: list[AgentPod]) -> list[Any]:
-    return await asyncio.gather(*map(agents.read, pods))
-
-
-async def test_a_user_without_the_right_to_the_proxy_reads_nothing(
-    plane: ControlPlane, admin: Administrator, fleet: AgentFleet
-) -> None:
-    token = await admin.token("only-lists", right("pods", "list"), right("nodes", "list"))
-    async with KubeClient(plane.access(token)) as client:
-        agents = Agents(client)
-        reading = await agents.read((await agents.list())[0])
-        assert reading.received is None
-        assert reading.failure == f"the caller may not get pods/proxy in {NAMESPACE}"
+        listed = await asyncio.gather(*map(agents.read, await agents.list()))
+    readings = {reading.pod.node: reading for reading in listed}
+    hanging = readings.pop(node_name(HANGING))
+    assert readings.keys() == {node_name(number) for number in range(AGENTS)}
+    for node, reading in readings.items():
+        assert reading.failure == ""
+        assert reading.received is not None
+        assert reading.received.answer.node == node
+        assert [pod.name for pod in reading.received.answer.pods] == ["train"]
+    assert (hanging.received, hanging.failure) == (None, f"no answer within 2 s; {ADVICE}")
 
 
 async def test_ui_serves_all_agents_and_the_past_of_one_until_it_is_interrupted(
@@ -162,9 +138,6 @@ async def test_ui_serves_all_agents_and_the_past_of_one_until_it_is_interrupted(
     assert err == b""
 
 
-# --- doctor ---
-
-
 async def test_doctor_shows_every_agent_and_the_age_of_the_hanging_one(
     plane: ControlPlane, fleet: AgentFleet
 ) -> None:
@@ -181,87 +154,6 @@ async def test_doctor_shows_every_agent_and_the_age_of_the_hanging_one(
         "40 agents attribute all memory to pods"
     ]
     assert all(finding == with_link(finding) for finding in findings)
-
-
-# --- policies ---
-
-
-@pytest.fixture
-async def managed(admin: Administrator) -> AsyncIterator[None]:
-    """Make three managed namespaces and one that is not; with pods."""
-    labels = {
-        "vision": {"kai.scheduler/queue": "team-a", "kaishare.dev/gpu-fraction": "0.5",
-                   "kaishare.dev/max-gpu-fraction": "1", "size.kaishare.dev/small": "0.25",
-                   "size.kaishare.dev/whole": "1"},
-        "speech": {"kai.scheduler/queue": "team-b", "kaishare.dev/mode": "observe"},
-        "broken": {"kai.scheduler/queue": "team-b", "kaishare.dev/gpu-fraction": "2"},
-        "unmanaged": {"team": "none"},
-    }  # fmt: skip
-    for name, own in labels.items():
-        await admin.ensure(namespace_object(name))
-        await admin.merge(f"/api/v1/namespaces/{name}", {"metadata": {"labels": own}})
-    for name, scheduler, phase in (
-        ("a", "kai-scheduler", "Running"),
-        ("b", "kai-scheduler", "Pending"),
-        ("c", "default-scheduler", "Running"),
-        ("d", "kai-scheduler", "Succeeded"),
-    ):
-        spec = {"schedulerName": scheduler, "containers": [{"name": "main"}]}
-        await admin.create(
-            {
-                "kind": "Pod",
-                "metadata": {"name": name, "namespace": "vision"},
-                "spec": spec,
-                "status": {"phase": phase},
-            }
-        )
-        spec_merge = f"/api/v1/namespaces/vision/pods/{name}"
-        assert (await admin.read(spec_merge))["spec"]["schedulerName"] == scheduler
-    yield
-    for name in labels:
-        await admin.merge(
-            f"/api/v1/namespaces/{name}", {"metadata": {"labels": {"kai.scheduler/queue": None}}}
-        )
-
-
-async def test_policies_of_the_cluster(plane: ControlPlane, managed: None) -> None:
-    async with KubeClient(plane.access()) as client:
-        table = await read_policies(client, None)
-    rows = {row.policy.namespace: row for row in table.rows}
-    assert list(rows) == ["broken", "speech", "vision"]
-    assert rows["vision"].pods == PodCounts(in_kai=2, others=1), "a pod that has ended does not count"
-    assert rows["speech"].pods == PodCounts(0, 0)
-    states = (rows["vision"].policy.state, rows["broken"].policy.state)
-    assert states == ("valid", "invalid")
-    ended = await kaishare(plane, "policies")
-    assert (ended.status, ended.err) == (1, ""), "a policy is invalid"
-    head, broken, speech, vision, problem, *_ = ended.out.splitlines()
-    assert head.split() == [
-        "NAMESPACE",
-        "QUEUE",
-        "MODE",
-        "SHARE",
-        "SIZES",
-        "CAPS",
-        "IN-KAI",
-        "PROBLEMS",
-    ]
-    assert vision.split() == [
-        "vision",
-        "team-a",
-        "default",
-        "0.5",
-        "small=0.25,whole=1",
-        "1",
-        "2/3",
-        "0",
-    ]
-    assert speech.split() == ["speech", "team-b", "observe", "-", "-", "-", "0/0", "0"]
-    assert broken.split() == ["broken", "team-b", "default", "-", "-", "-", "0/0", "1"]
-    assert problem.startswith('problem: broken: kaishare.dev/gpu-fraction: "2" is not allowed')
-
-
-# --- top ---
 
 
 async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(

@@ -5,11 +5,10 @@ The API server reaches the agents as in test_console.py; see tests/support/pod_n
 
 import asyncio
 import contextlib
-import io
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,14 @@ import pytest
 from aiohttp import ClientSession, web
 
 from certs.authority import Authority
-from console.cluster.agents import AGENT_ACCOUNT, AgentPod, AgentReading, Agents
-from console.cluster.token_request import REPLACE_SECONDS
-from gpuagent.evaluation.status import Evaluation
-from gpuagent.server.agent_server import AUDIENCE
+from console.cluster.agents import AGENT_ACCOUNT, Agents
 from kube.client import KubeClient
-from kube.tokens import TokenAuthorizer
-from service.http.authentication import OWN_HEADER, Authentication
+from service.http.authentication import OWN_HEADER
 from service.http.limits import Address
-from service.http.page_server import PortSecurity
-from service.log import JsonLog
 from tests.cluster.test_agent import PROGRAM
-from tests.cluster.test_console import served_status
 from tests.support.administrator import Administrator
 from tests.support.agent_fleet import (
     NAMESPACE,
-    AgentFleet,
-    agent_fleet,
     agent_pod,
     node_name,
     pod_ip,
@@ -292,103 +282,3 @@ async def test_an_account_without_the_readers_role_is_named_with_the_url(
 
 
 # --- many agents in this process ---
-
-
-@dataclass(kw_only=True)
-class Console:
-    """Agents that ask for tokens, and the console's view of them, on injected clocks."""
-
-    agents: Agents
-    pods: list[AgentPod]
-    clock: list[float]
-    requested: list[str] = field(default_factory=list)
-    """Paths of TokenRequests."""
-
-    async def read(self) -> list[AgentReading]:
-        return list(await asyncio.gather(*map(self.agents.read, self.pods)))
-
-
-@contextlib.asynccontextmanager
-async def guarded(
-    plane: ControlPlane, admin: Administrator, token: str, count: int
-) -> AsyncIterator[Console]:
-    """Run agents that ask for tokens, and one that hangs."""
-    clock = [1000.0]
-    for number in range(count + 1):
-        await create_agent_pod(admin, number)
-
-    def security(_: int) -> PortSecurity:
-        authorizer = TokenAuthorizer(admin.client, audience=AUDIENCE, clock=lambda: clock[0])
-        log = JsonLog(io.BytesIO())
-        return PortSecurity(authentication=Authentication(authorizer, accepts_own_header=True, log=log))
-
-    async with fleet_of(plane, count, served_status(), security), KubeClient(plane.access(token)) as client:
-        agents = Agents(client, seconds=2.0, clock=lambda: clock[0])
-        console = Console(agents=agents, pods=await agents.list(), clock=clock)
-        request = client.request
-
-        async def recorded(method: str, path: str, **options: Any) -> bytes:
-            if path.endswith("/token"):
-                console.requested.append(path)
-            return await request(method, path, **options)
-
-        client.request = recorded  # type: ignore[method-assign]
-        yield console
-
-
-@contextlib.asynccontextmanager
-async def fleet_of(
-    plane: ControlPlane, count: int, status: Evaluation, security: Any
-) -> AsyncIterator[AgentFleet]:
-    async with (
-        agent_fleet(count, status, security) as fleet,
-        pod_network(plane.folder / EGRESS_SOCKET, fleet.addresses),
-    ):
-        yield fleet
-
-
-async def test_a_token_of_an_account_that_was_replaced_is_replaced_after_a_minute(
-    plane: ControlPlane, admin: Administrator, platform: str
-) -> None:
-    async with guarded(plane, admin, platform, 1) as console:
-        console.pods.pop()
-        token = await console.agents._tokens.token()
-        assert token
-        await replace_account(admin)
-        for _ in range(3):
-            (reading,) = await console.read()
-            assert reading.failure == (
-                f"the agent refuses the service account {AGENT_ACCOUNT} in {NAMESPACE}:"
-                " 401, the token is not valid here"
-            )
-        assert len(console.requested) == 1
-        console.clock[0] += REPLACE_SECONDS
-        (reading,) = await console.read()
-        assert reading.failure == ""
-        assert len(console.requested) == 2
-
-
-async def replace_account(admin: Administrator) -> None:
-    """Delete the readers' account and create it again; return when the API server refuses its old tokens.
-
-    The API server remembers an accepted token for 10 s, so each attempt has a token of its own.
-    """
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    tokens = [
-        (await admin.post(f"{path}/{AGENT_ACCOUNT}/token", token_request))["status"]["token"]
-        for _ in range(20)
-    ]
-    await admin.delete(f"{path}/{AGENT_ACCOUNT}")
-    await admin.post(path, {"kind": "ServiceAccount", "metadata": {"name": AGENT_ACCOUNT}})
-    for token in tokens:
-        review = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token},
-        }
-        answer = await admin.post("/apis/authentication.k8s.io/v1/tokenreviews", review)
-        if not answer["status"].get("authenticated"):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the API server accepts tokens of the deleted account")

@@ -55,13 +55,9 @@ async def test_labels_of_every_kind(
     assert {kind for kind, _, _ in SPECS.values()} == WORKLOADS.keys() - {"Pod", "PodTemplate"}
     await admin.ensure({"kind": "Namespace", "metadata": {"name": NAMESPACE}})
     await admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "labels-node"}})
+    metadata = {"namespace": NAMESPACE}
     objects = [
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": spec,
-        }
+        {"apiVersion": version, "kind": kind, "metadata": {**metadata, "name": name}, "spec": spec}
         for name, (kind, version, spec) in SPECS.items()
     ]
     applied = await kubectl(
@@ -71,18 +67,8 @@ async def test_labels_of_every_kind(
     try:
         # The controller starts the Job of a schedule that it missed.
         missed = json.dumps({"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}})
-        patch = (
-            "patch",
-            "cronjob",
-            "cron-job",
-            "-n",
-            NAMESPACE,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            missed,
-        )
-        assert (await kubectl(plane, *patch)).status == 0
+        patch = f"patch cronjob cron-job -n {NAMESPACE} --subresource=status --type=merge".split()
+        assert (await kubectl(plane, *patch, "-p", missed)).status == 0
         for item in objects:
             await compare(admin, item)
     finally:

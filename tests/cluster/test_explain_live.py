@@ -17,6 +17,7 @@ from tests.support.cluster_webhook import bare_pod, ensure_namespaces, installed
 from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.helm_release import until_kind_is_deleted
+from tests.support.kai_definitions import define, definition
 from tests.support.operator_jobs import py_torch_job
 from tests.support.pods import container
 from tests.support.waiting import until
@@ -26,26 +27,7 @@ from webhook.policy.labels import NamespacePolicy
 TEAM, OTHER, PLAIN = "live-team", "live-other", "live-plain"
 HALF = managed_namespace(TEAM, gpu_fraction="0.5")
 MORE_CONTROLLERS = ("cronjob-controller", "clusterrole-aggregation-controller")
-JOBS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "pytorchjobs.kubeflow.org"},
-    "spec": {
-        "group": "kubeflow.org",
-        "scope": "Namespaced",
-        "names": {"kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
+JOBS = definition("kubeflow.org/v1", "PyTorchJob")
 JOBS_PATH = f"/apis/kubeflow.org/v1/namespaces/{TEAM}/pytorchjobs"
 JOBS_DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org"
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [container(limits={"nvidia.com/gpu": "1"})]}}
@@ -104,9 +86,8 @@ async def team(
 ) -> AsyncIterator[None]:
     """Workloads and pods that were created under the webhook, and a namespace without a policy."""
     plain = {"kind": "Namespace", "metadata": {"name": PLAIN}}
-    await admin.ensure(JOBS)
     await ensure_namespaces(admin.client, HALF, managed_namespace(OTHER, gpu_fraction="0.5"), plain)
-    await until(lambda: answers(admin, JOBS_PATH), "PyTorchJobs are served")
+    await define(admin, JOBS)
     try:
         async with installed(plane, admin.client, tmp_path, HALF):
             await create_all(admin)
@@ -172,11 +153,10 @@ async def delete_all(admin: Administrator, path: str) -> None:
     await admin.client.request("DELETE", path, params=params)
 
 
-def explainer(**labels: str) -> Explainer:
+def explainer() -> Explainer:
     policies = {}
     for name in (TEAM, OTHER):
-        own = {**HALF["metadata"]["labels"], **labels}
-        policy = NamespacePolicy.from_labels(name, own)
+        policy = NamespacePolicy.from_labels(name, HALF["metadata"]["labels"])
         assert policy is not None
         policies[name] = policy
     return Explainer("default", policies, DecisionSettings())
@@ -206,24 +186,13 @@ async def test_workloads_and_pods_of_one_and_of_all_namespaces(team: None, admin
     assert web is not None
     assert str(web) == "1 GPU"  # two pods, which the webhook gave half a GPU each
 
-    tried = await live_workloads(
-        admin.client, explainer(**{"kaishare.dev/gpu-fraction": "0.25"}), namespaces=[TEAM]
-    )
-    converted = next(
-        item for item in tried.items if isinstance(item, ExplainedPod) and item.pod.name == "converted"
-    )
-    assert converted.earlier is not None
-    assert converted.earlier.is_current is False
-
     result = await live_workloads(admin.client, explainer(), namespaces=None)
     assert lines(result) == ["Pod other: own-share, 1", *sorted([*IN_TEAM, *PY_TORCH])]
     assert any(note.startswith("left out: the objects of ") for note in result.notes)
     plain = await live_workloads(admin.client, explainer(), namespaces=[PLAIN])
     assert lines(plain) == ["Pod plain: not-managed, 1"]
 
-
-async def test_a_binding_is_told_from_a_node_of_the_creator(team: None, admin: Administrator) -> None:
-    """`as_new` relies on field management, which has no part in a binding."""
+    # `as_new` tells a binding from a node of the creator by field management, which has no part in a binding.
     owners = {}
     for name in ("bound", "pinned"):
         pod = await admin.read(f"/api/v1/namespaces/{TEAM}/pods/{name}")

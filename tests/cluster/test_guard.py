@@ -1,13 +1,10 @@
 """The guard on a real API server: PodGroups as KAI writes them, from the words of tenants and of honest users."""
 
 import copy
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
 
-from tests.support.control_plane import ControlPlane
 from tests.support.guard import (
     BINDER,
     ENFORCED,
@@ -16,7 +13,6 @@ from tests.support.guard import (
     POD_GROUPER,
     SCHEDULER,
     UNLISTED,
-    guard_on,
     host,
 )
 from tests.support.guard_pod_groups import (
@@ -31,27 +27,17 @@ from tests.support.guard_pod_groups import (
     pod_group,
     uid_of,
 )
-from tests.support.guard_requests import admitted, refused, until_answered
+from tests.support.guard_requests import admitted, changes, refused, until_answered
+from tests.support.guarded_objects import PLACES, managed
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
 
 FUTURE: Final = "2099-01-01T00:00:00Z"
 TIMESTAMPS: Final = tuple(
     f"kai.scheduler/{name}-timestamp" for name in ("last-start", "stale-podgroup", "last-eviction")
 )
-MANAGED: Final = {"vcluster.loft.sh/managed-by": "team-a"}
+MANAGED: Final = managed(HOST)
+pytestmark = pytest.mark.usefixtures("guarded")
 NOT_ENFORCED: Final = "not-enforced"
-
-
-@pytest.fixture(scope="module")
-def guarded(plane: ControlPlane) -> Iterator[ControlPlane]:
-    with guard_on(plane):
-        yield plane
-
-
-@pytest.fixture
-async def asker(guarded: ControlPlane) -> AsyncIterator[Asker]:
-    async with Asker(guarded) as asking:
-        yield asking
 
 
 async def store(asker: Asker, group: Item, resources: Item | None) -> str:
@@ -75,79 +61,69 @@ async def drop(asker: Asker, path: str) -> None:
 # Creation: the queue and the name.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Creation:
-    """A PodGroup that KAI's pod-grouper makes of a tenant's words."""
-
-    refused: str = ""
-    """Words of the refusal; empty if it is admitted."""
-    fields: dict[str, Any] = field(default_factory=dict)
-    place: str = ENFORCED
-
-
 QUEUE: Final = "is not a queue of namespace"
 NAME: Final = "the name of the PodGroup may be another workload's"
 ONLY_SCHEDULER: Final = "only KAI's scheduler writes"
 GANG: Final = {"kind": "PodGang", "api": "scheduler.grove.io/v1alpha1"}
-CREATIONS: Final = {
-    "a label of pod or owner, a Namespace as owner, project": Creation(
-        refused=f'queue "team-b" {QUEUE} enforced (team-a): set the label', fields={"queue": "team-b"}
+CREATIONS: Final[dict[str, tuple[Item, str]]] = {
+    "a label of pod or owner, a Namespace as owner, project": (
+        {"queue": "team-b"},
+        f'queue "team-b" {QUEUE} enforced (team-a): set the label',
     ),
-    "an empty label, as some Helm charts have": Creation(
-        refused="one of these has the label with an empty value", fields={"queue": ""}
+    "an empty label, as some Helm charts have": (
+        {"queue": ""},
+        "one of these has the label with an empty value",
     ),
-    "no queue": Creation(refused=f'queue "" {QUEUE} enforced', fields={"queue": None}),
-    "the namespace's queue": Creation(),
-    "the namespace's queue and the label project": Creation(fields={"labels": {"project": "website"}}),
-    "a low class and words of the owner": Creation(
-        fields={"priorityClassName": "build", "annotations": {"run.ai/project": "x", "gpu-memory-note": "y"}}
+    "no queue": ({"queue": None}, f'queue "" {QUEUE} enforced'),
+    "the namespace's queue": ({}, ""),
+    "the namespace's queue and the label project": ({"labels": {"project": "website"}}, ""),
+    "a low class and words of the owner": (
+        {"priorityClassName": "build", "annotations": {"run.ai/project": "x", "gpu-memory-note": "y"}},
+        "",
     ),
-    "not preemptible from the start": Creation(fields={"priorityClassName": "inference"}),
-    "the name of another's PodGroup": Creation(
-        refused=NAME, fields={"name": f"pg-victim-{uid_of('victim')}"}
+    "not preemptible from the start": ({"priorityClassName": "inference"}, ""),
+    "the name of another's PodGroup": ({"name": f"pg-victim-{uid_of('victim')}"}, NAME),
+    "the name of an application of Spark": ({"name": "spark-0123456789abcdef"}, ""),
+    "a PodGang of Grove": ({**GANG, "name": "work"}, ""),
+    "a PodGang with the name of another's PodGroup": (
+        {**GANG, "name": f"pg-victim-{uid_of('victim')}"},
+        NAME,
     ),
-    "the name of an application of Spark": Creation(fields={"name": "spark-0123456789abcdef"}),
-    "a PodGang of Grove": Creation(fields={**GANG, "name": "work"}),
-    "a PodGang with the name of another's PodGroup": Creation(
-        refused=NAME, fields={**GANG, "name": f"pg-victim-{uid_of('victim')}"}
-    ),
-    "a PodGang of no Grove": Creation(refused=NAME, fields={**GANG, "api": "v1", "name": "work"}),
-    "a PodGang with another name": Creation(refused=NAME, fields={**GANG, "name": "victim"}),
+    "a PodGang of no Grove": ({**GANG, "api": "v1", "name": "work"}, NAME),
+    "a PodGang with another name": ({**GANG, "name": "victim"}, NAME),
     **{
-        f"a future {key} on the owner": Creation(
-            refused=ONLY_SCHEDULER, fields={"annotations": {key: FUTURE}}
-        )
-        for key in TIMESTAMPS
+        f"a future {key} on the owner": ({"annotations": {key: FUTURE}}, ONLY_SCHEDULER) for key in TIMESTAMPS
     },
-    "a thousand labels and annotations of the owner": Creation(
-        fields={
-            "labels": {f"example.com/label-{number}": "x" for number in range(1000)},
-            "annotations": {f"example.com/note-{number}": "x" for number in range(1000)},
-        }
+    "a thousand labels and annotations of the owner": (
+        {kind: {f"example.com/{n}": "x" for n in range(1000)} for kind in ("labels", "annotations")},
+        "",
     ),
-    "another queue of a vCluster's list": Creation(
-        place=HOST, fields={"queue": "team-a-batch", "labels": MANAGED}
+    "another queue of a vCluster's list": (
+        {"namespace": HOST, "queue": "team-a-batch", "labels": MANAGED},
+        "",
     ),
-    "a queue that is not in a vCluster's list": Creation(
-        refused=f'queue "team-b" {QUEUE} vcluster-team-a (team-a, team-a-batch): set',
-        place=HOST,
-        fields={"queue": "team-b", "labels": MANAGED},
+    "a queue that is not in a vCluster's list": (
+        {"namespace": HOST, "queue": "team-b", "labels": MANAGED},
+        f'queue "team-b" {QUEUE} vcluster-team-a (team-a, team-a-batch): set',
     ),
-    "no queue in a vCluster": Creation(
-        refused=f'queue "" {QUEUE} vcluster', place=HOST, fields={"queue": "", "labels": MANAGED}
+    "no queue in a vCluster": (
+        {"namespace": HOST, "queue": "", "labels": MANAGED},
+        f'queue "" {QUEUE} vcluster',
     ),
-    "a queue in a host namespace without the label of the syncer": Creation(
-        refused=QUEUE, place=HOST, fields={"queue": "team-b"}
+    "a queue in a host namespace without the label of the syncer": (
+        {"namespace": HOST, "queue": "team-b"},
+        QUEUE,
     ),
-    "a queue in a host namespace without a list": Creation(
-        refused="(none: an administrator must list some in its annotation kaishare.dev/queues)",
-        place=UNLISTED,
-        fields={"labels": MANAGED},
+    "a queue in a host namespace without a list": (
+        {"namespace": UNLISTED, "labels": MANAGED},
+        "(none: an administrator must list some in its annotation kaishare.dev/queues)",
     ),
-    "any queue elsewhere": Creation(
-        place=NOT_ENFORCED, fields={"queue": "team-b", "name": "any", "annotations": {STARTED: FUTURE}}
+    "any queue elsewhere": (
+        {"namespace": NOT_ENFORCED, "queue": "team-b", "name": "any", "annotations": {STARTED: FUTURE}},
+        "",
     ),
 }
+"""Fields of a PodGroup that KAI's pod-grouper makes of a tenant's words, and words of the refusal."""
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -155,29 +131,14 @@ CREATIONS: Final = {
 async def test_a_pod_group_is_created_in_a_queue_of_its_namespace(
     asker: Asker, title: str, release: str
 ) -> None:
-    row = CREATIONS[title]
-    group = pod_group("work", namespace=row.place, release=release, **row.fields)
+    fields, words = CREATIONS[title]
+    group = pod_group("work", release=release, **fields)
     for user in (POD_GROUPER, ADMINISTRATOR):
         request = asker.create(group, user=user, dry_run=True)
-        if row.refused:
-            await refused(request, "kaishare-guard-podgroups", row.refused)
-        else:
-            await admitted(request)
+        await (refused(request, "kaishare-guard-podgroups", words) if words else admitted(request))
 
 
 # Changes while the group has pods, and afterwards.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """A change of a stored PodGroup by KAI's pod-grouper, which follows a tenant's words."""
-
-    patch: Item
-    refused: str = ""
-    """Words of the refusal while the group has pods; empty if the change is always admitted."""
-    before: dict[str, Any] = field(default_factory=dict)
-    later: str = ""
-    """Words of the refusal without pods."""
 
 
 STAY: Final = "priority and preemptibility stay while the group has pods"
@@ -187,65 +148,72 @@ def spec(**fields: Any) -> Item:
     return {"spec": fields}
 
 
-CHANGES: Final = {
-    "another queue": Change(patch=spec(queue="team-b"), refused=QUEUE, later=QUEUE),
-    "an empty queue": Change(patch=spec(queue=""), refused=QUEUE, later=QUEUE),
-    "no queue": Change(patch=spec(queue=None), refused=QUEUE, later=QUEUE),
-    "a class that is not preemptible": Change(
-        patch=spec(priorityClassName="inference"),
-        refused=f'{STAY} (now "train" "", wanted "inference" ""): restore the labels, or delete all pods',
+CHANGES: Final[dict[str, tuple[Item, str, Item]]] = {
+    "another queue": (spec(queue="team-b"), QUEUE, {}),
+    "an empty queue": (spec(queue=""), QUEUE, {}),
+    "no queue": (spec(queue=None), QUEUE, {}),
+    "a class that is not preemptible": (
+        spec(priorityClassName="inference"),
+        f'{STAY} (now "train" "", wanted "inference" ""): restore the labels, or delete all pods',
+        {},
     ),
-    "no class": Change(patch=spec(priorityClassName=None), refused=STAY),
-    "not preemptible": Change(patch=spec(preemptibility="non-preemptible"), refused=STAY),
-    "semi-preemptible": Change(patch=spec(preemptibility="semi-preemptible"), refused=STAY),
-    "not preemptible, with a preemptible class": Change(
-        patch=spec(preemptibility="non-preemptible", priorityClassName="build-preemptible"), refused=STAY
+    "no class": (spec(priorityClassName=None), STAY, {}),
+    "not preemptible": (spec(preemptibility="non-preemptible"), STAY, {}),
+    "semi-preemptible": (spec(preemptibility="semi-preemptible"), STAY, {}),
+    "not preemptible, with a preemptible class": (
+        spec(preemptibility="non-preemptible", priorityClassName="build-preemptible"),
+        STAY,
+        {},
     ),
-    "no word about preemption, with a high class": Change(
-        patch=spec(preemptibility=None),
-        before={"preemptibility": "preemptible", "priorityClassName": "inference"},
-        refused=STAY,
+    "no word about preemption, with a high class": (
+        spec(preemptibility=None),
+        STAY,
+        {"preemptibility": "preemptible", "priorityClassName": "inference"},
     ),
-    "another preemptible class": Change(patch=spec(priorityClassName="build-preemptible")),
-    "a preemptible class after a high one": Change(
-        patch=spec(priorityClassName="train"), before={"priorityClassName": "inference"}
+    "another preemptible class": (spec(priorityClassName="build-preemptible"), "", {}),
+    "a preemptible class after a high one": (
+        spec(priorityClassName="train"),
+        "",
+        {"priorityClassName": "inference"},
     ),
-    "preemptible": Change(
-        patch=spec(preemptibility="preemptible"), before={"priorityClassName": "inference"}
+    "preemptible": (spec(preemptibility="preemptible"), "", {"priorityClassName": "inference"}),
+    "preemptible, with a higher class at once": (
+        spec(preemptibility="preemptible", priorityClassName="inference"),
+        "",
+        {},
     ),
-    "preemptible, with a higher class at once": Change(
-        patch=spec(preemptibility="preemptible", priorityClassName="inference")
+    "a larger gang and further subgroups": (
+        spec(minMember=3, subGroups=[{"name": "workers", "minMember": 2}]),
+        "",
+        {},
     ),
-    "a larger gang and further subgroups": Change(
-        patch=spec(minMember=3, subGroups=[{"name": "workers", "minMember": 2}])
+    "labels and annotations of the owner": (
+        changes({"project": "x", "app": "y"}, {"run.ai/project": "x"}),
+        "",
+        {},
     ),
-    "labels and annotations of the owner": Change(
-        patch={"metadata": {"labels": {"project": "x", "app": "y"}, "annotations": {"run.ai/project": "x"}}}
-    ),
-    **{
-        f"a future {key}": Change(
-            patch={"metadata": {"annotations": {key: FUTURE}}}, refused=ONLY_SCHEDULER, later=ONLY_SCHEDULER
-        )
-        for key in TIMESTAMPS
-    },
+    **{f"a future {key}": (changes(annotations={key: FUTURE}), ONLY_SCHEDULER, {}) for key in TIMESTAMPS},
 }
+"""A change of a stored PodGroup, words of the refusal while the group has pods, and the fields before.
+
+Without pods, only changes of the queue and of the scheduler's timestamps are refused.
+"""
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("place", [ENFORCED, HOST])
+@PLACES
 async def test_a_pod_group_keeps_what_it_started_with_while_it_has_pods(
     asker: Asker, place: str, release: str
 ) -> None:
-    labels = MANAGED if place == HOST else {}
-    for number, (title, row) in enumerate(CHANGES.items()):
-        group = pod_group(f"kept-{number}", namespace=place, release=release, labels=labels, **row.before)
+    for number, (title, (patch, words, before)) in enumerate(CHANGES.items()):
+        group = pod_group(f"kept-{number}", namespace=place, release=release, labels=managed(place), **before)
         path = await store(asker, group, None)
         for resources in (WAITING, RUNNING, NON_PREEMPTIBLE, EMPTY, None):
             await count(asker, path, resources)
-            words = row.refused if resources and resources != EMPTY else row.later
+            has_pods = bool(resources) and resources != EMPTY
             for user in (POD_GROUPER, ADMINISTRATOR):
-                request = asker.merge(path, row.patch, user=user, dry_run=True)
-                if words:
+                request = asker.merge(path, patch, user=user, dry_run=True)
+                if words in (QUEUE, ONLY_SCHEDULER) or (words and has_pods):
                     await refused(request, words)
                 else:
                     assert (answer := await request).status == 200, (title, resources, answer.message)

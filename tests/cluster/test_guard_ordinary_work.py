@@ -114,42 +114,6 @@ async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker
     assert count > 20
 
 
-async def test_workloads_may_have_any_label_and_change_it(asker: Asker, controllers: None) -> None:
-    """KAI copies them to the PodGroup, where the guard judges the effect."""
-    keys = {
-        "kai.scheduler/queue": "team-b",
-        "priorityClassName": "inference",
-        "project": "x",
-        "kai.scheduler/any": "y",
-    }
-    notes = {
-        "gpu-fraction": "0.5",
-        "gpu-memory-note": "x",
-        "run.ai/project": "y",
-        STARTED: "2099-01-01T00:00:00Z",
-    }
-    for kind in ("Deployment", "StatefulSet", "Job", "ConfigMap"):
-        item = workload(kind, f"any-{kind.lower()}")
-        item["metadata"]["labels"], item["metadata"]["annotations"] = keys, notes
-        await admitted(asker.create(item, user=ALICE))
-        for change in (
-            changes({"project": "z"}, {"gpu-fraction": "0.9"}),
-            changes(dict.fromkeys(keys), dict.fromkeys(notes)),
-        ):
-            await admitted(asker.merge(where(item), change, user=ALICE))
-        if kind in ("Deployment", "StatefulSet"):
-            for replicas in (0, 2):
-                await admitted(
-                    asker.merge(where(item) + "/scale", {"spec": {"replicas": replicas}}, user=ALICE)
-                )
-            restart = {"spec": {"template": {"metadata": {"annotations": {"example.com/restarted": "now"}}}}}
-            await admitted(asker.merge(where(item), restart, user=ALICE))
-        if kind == "Job":
-            for suspend in (True, False):
-                await admitted(asker.merge(where(item), {"spec": {"suspend": suspend}}, user=ALICE))
-        await asker.remove(where(item))
-
-
 async def test_generated_names_are_judged_as_others(asker: Asker) -> None:
     item = bare(ENFORCED)
     item["metadata"] |= {"generateName": "any-"}

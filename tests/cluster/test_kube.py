@@ -1,7 +1,6 @@
 """kube/ against a real API server: the behaviour that the loopback server of other tests assumes."""
 
 import json
-import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -69,20 +68,6 @@ async def test_a_list_is_read_to_its_end(any_admin: Administrator, limit: dict[s
     async with any_admin.client.list_objects(CONFIG_MAPS, params=limit) as maps:
         assert made <= {json.loads(item)["metadata"]["name"] async for item in maps}
         assert int(maps.resource_version) > 0
-
-
-async def test_large_objects_are_read_one_at_a_time(any_admin: Administrator) -> None:
-    for number in range(6):
-        await any_admin.create(config_map(f"large-{number}", data="x" * 700_000))
-    resource = Resource(name="configmaps", path=CONFIG_MAPS)
-    tracemalloc.start()
-    try:
-        async with running(any_admin.client, resource=resource, read=len) as run:
-            # The API server lists from its cache, which learns of an object after its creation.
-            await until(lambda: sum(size > 700_000 for size in run.watch.objects.values()) == 6)
-        assert tracemalloc.get_traced_memory()[1] < 4_000_000
-    finally:
-        tracemalloc.stop()
 
 
 async def test_errors_are_distinguished_by_their_reason(plane: ControlPlane, admin: Administrator) -> None:

@@ -11,17 +11,14 @@ import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from aiohttp import web
 
 from gpuagent.evaluation.status import Evaluation
-from gpuagent.server.agent_server import AUDIENCE, HttpServer
+from gpuagent.server.agent_server import HttpServer
 from gpuagent.server.exposition import Metrics
 from kube.client import KubeClient
-from kube.tokens import TokenAuthorizer, right_url
-from service.http.authentication import AccessRefusal, Authentication
+from service.http.authentication import Authentication
 from service.http.limits import Address
 from service.http.page_server import PortSecurity
 from service.log import JsonLog
@@ -32,17 +29,6 @@ from tests.support.kube_objects import NODE, pod
 from tests.support.pod_network import pod_network
 
 POD_IP = "10.77.0.7"
-SHARES = "/api/v1/shares"
-
-
-class Recorded(Authentication):
-    """An agent's check of tokens that records the headers of requests."""
-
-    headers: ClassVar[list[dict[str, str]]] = []
-
-    async def refusal(self, request: web.BaseRequest) -> AccessRefusal | None:
-        self.headers.append(dict(request.headers))
-        return await super().refusal(request)
 
 
 @contextlib.asynccontextmanager
@@ -91,38 +77,6 @@ async def pod_at(address: Address, socket: Path, client: KubeClient) -> AsyncIte
         await admin.merge("/api/v1/namespaces/research/pods/half/status", {"status": address_of_pod})
         yield admin
         await admin.clean_up()
-
-
-async def test_the_proxy_never_forwards_the_callers_token_and_forwards_the_agents(
-    proxying: tuple[ControlPlane, Path],
-) -> None:
-    plane, socket = proxying
-    Recorded.headers.clear()
-    log = JsonLog(io.BytesIO())
-    async with KubeClient(plane.access()) as client:
-        authentication = Recorded(
-            TokenAuthorizer(client, audience=AUDIENCE),
-            accepts_own_header=True,
-            log=log,
-        )
-        async with agent(authentication) as address, pod_at(address, socket, client) as admin:
-            usual = await admin.token("reader", {"nonResourceURLs": [right_url(SHARES)], "verbs": ["get"]})
-            ours = await admin.audience_token("reader", AUDIENCE)
-
-            async def get(path: str, **headers: str) -> tuple[int, bytes]:
-                return await asyncio.to_thread(get_through_proxy, plane, path, "api.example.com", **headers)
-
-            # An administrator's own rights are not enough, because the token does not come through.
-            assert (await get(SHARES))[0] == 401
-            assert (await get(SHARES, **{"X-Kaishare-Token": usual}))[0] == 401
-            status, body = await get(SHARES, **{"X-Kaishare-Token": ours})
-            assert status == 200
-            assert json.loads(body)["node"] == NODE
-            assert await get("/healthz") == (200, b"ok\n")
-    assert len(Recorded.headers) == 4
-    for headers in Recorded.headers:
-        assert "Authorization" not in headers
-        assert ADMIN_TOKEN not in str(headers)
 
 
 async def test_the_proxy_of_the_api_server(proxying: tuple[ControlPlane, Path]) -> None:

@@ -24,7 +24,7 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.followed_namespaces import PATH, following, source
+from tests.support.followed_namespaces import PATH, following
 from tests.support.memory import peak_resident_mib
 from tests.support.waiting import seconds_until, until
 from tests.support.waiting import until as until_true
@@ -94,24 +94,6 @@ async def test_a_label_is_policy_within_a_second_until_it_is_gone(
         await namespaces.label("labelled", {QUEUE: None})
         assert await seconds_until(lambda: "labelled" not in follow.names) < 5
         assert follow.log_lines("API server unavailable") == []
-
-
-async def test_a_just_created_namespace_has_its_policy(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
-) -> None:
-    token = await admin.token("webhook", NAMESPACES)
-    async with KubeClient(plane.access(token)) as client:
-        unstarted = source(client).policies
-        async with following(client) as follow:
-            await until(lambda: follow.policies.ready)
-            for number in range(10):
-                await namespaces.make(f"new-{number}", gpu_fraction="0.5")
-                for policies in (follow.policies, unstarted):
-                    policy = await policies.find(f"new-{number}")
-                    assert policy is not None
-                    assert str(policy.share) == "gpu-fraction 0.5"
-        assert await unstarted.find("kube-system") is None
-        assert await unstarted.find("no-such-namespace") is None
 
 
 async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(

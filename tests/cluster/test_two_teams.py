@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from kai import keys
-from kai.kaishare_keys import VCLUSTER
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
 from tests.support.cluster_webhook import (
     Canary,
     configured,
-    ensure_namespaces,
     installed,
     kubectl,
     managed_namespace,
@@ -26,7 +24,7 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import MIB, RIGHTS, GpuNode, until
 from tests.support.helm_chart import ROOT
-from tests.support.kube_objects import GPU_0, GROUP_0, bind_request, fraction, node, reservation
+from tests.support.kube_objects import GPU_0, GROUP_0, bind_request, node, reservation
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.waiting import until as until_true
 from tests.support.webhook_recorder import recording
@@ -147,58 +145,3 @@ async def clean_up(plane: ControlPlane, admin: Administrator) -> None:
         labels = (await admin.read(f"/api/v1/namespaces/{namespace}"))["metadata"]["labels"]
         ours = {key: None for key in labels if key.startswith(("kai.scheduler/", "kaishare.dev/"))}
         await admin.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": ours}})
-
-
-def synced(pod: dict[str, Any], vcluster: str, namespace: str) -> dict[str, Any]:
-    """Return a tenant's pod as vCluster's syncer creates it on the host."""
-    metadata = pod["metadata"]
-    name, host_namespace = f"{metadata['name']}-x-{namespace}-x-{vcluster}", f"vcluster-{vcluster}"
-    return {
-        **pod,
-        "metadata": {
-            **metadata,
-            "name": name,
-            "namespace": host_namespace,
-            "labels": {
-                **(metadata["labels"] or {}),
-                "vcluster.loft.sh/managed-by": vcluster,
-                "vcluster.loft.sh/namespace": namespace,
-            },
-            "annotations": {
-                **(metadata["annotations"] or {}),
-                "vcluster.loft.sh/object-kind": "/v1, Kind=Pod",
-                "vcluster.loft.sh/object-name": metadata["name"],
-                "vcluster.loft.sh/object-namespace": namespace,
-                "vcluster.loft.sh/object-uid": metadata["uid"],
-                "vcluster.loft.sh/object-host-name": name,
-                "vcluster.loft.sh/object-host-namespace": host_namespace,
-            },
-        },
-    }
-
-
-async def test_a_team_with_its_own_kai_in_a_vcluster(admin: Administrator, host: GpuNode) -> None:
-    """KAI and its reservation pod are in the vCluster; the host has only what the syncer copies."""
-    await ensure_namespaces(
-        admin.client,
-        {"kind": "Namespace", "metadata": {"name": "vcluster-red", "labels": {VCLUSTER: "true"}}},
-    )
-    await admin.create(synced(reservation(), "red", "kai-resource-reservation"))
-    uids = []
-    for number, (name, share) in enumerate((("train", "0.5"), ("serve", "0.25")), 1):
-        pod = fraction(name, number, share, labels={keys.QUEUE_LABEL: "test"})
-        uids.append((await admin.create(synced(pod, "red", "ml")))["metadata"]["uid"])
-    train_uid, serve_uid = uids
-    host.hold({train_uid: 9000, serve_uid: 8625})
-    with host.agent(await admin.token("agent", *RIGHTS)) as running:
-        pods = await until_flagged(running, serve_uid)
-        assert await until(lambda: host_reasons(host, serve_uid, "vcluster-red"), running) < 20
-    assert pods[serve_uid]["vcluster"] == {"name": "red", "namespace": "ml", "pod": "serve"}
-    assert (pods[serve_uid]["namespace"], pods[serve_uid]["queue"]) == ("vcluster-red", "test")
-    assert share_of(pods[train_uid]) == ("annotation", HALF)
-    assert share_of(pods[serve_uid]) == ("annotation", QUARTER)
-    assert pods[train_uid]["gpuUuids"] == pods[serve_uid]["gpuUuids"] == [GPU_0]
-    assert {verdict["reason"] for verdict in pods[serve_uid]["verdicts"] if verdict["flagged"]} == {
-        "over-share"
-    }
-    assert not any(verdict["flagged"] for verdict in pods[train_uid]["verdicts"])

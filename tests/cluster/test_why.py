@@ -319,27 +319,6 @@ async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers
     assert "not visible" not in administrator.text
 
 
-async def test_a_workload_of_another_kind_is_found_by_discovery(site: Site) -> None:
-    await define(site.admin, definition("example.com/v1", "Widget"))
-    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w", "namespace": TEAM}}
-    path = f"/apis/example.com/v1/namespaces/{TEAM}/widgets"
-    with contextlib.suppress(ApiError):
-        await site.admin.delete(f"{path}/w")
-    stored = await site.admin.post(path, widget)
-    reference = {**{key: widget[key] for key in ("apiVersion", "kind")}, "name": "w", "controller": True}
-    own = pod("w-0")
-    own["metadata"]["ownerReferences"] = [{**reference, "uid": stored["metadata"]["uid"]}]
-    await site.put(own)
-    for target in ("widget/w", "Widgets/w", "widgets.example.com/w", "widgets.v1.example.com/w"):
-        ended = await site.why(ADMINISTRATOR, target, "-o", "json")
-        assert ended.console.status == 1, ended.text
-        assert "w-0" in ended.text
-        assert len(ended.requests) <= MOST_REQUESTS
-    ended = await site.why(EDIT, "widget/w")
-    assert (ended.console.status, ended.console.err) == (1, ""), "the pods are found without the widget"
-    assert "Widget w" in ended.text
-
-
 # --- the recorded states on a real API server ---
 
 

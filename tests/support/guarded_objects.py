@@ -5,6 +5,8 @@ import copy
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
+import pytest
+
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, HOST, SYNCER, synced_pod
 from tests.support.kube_user import APPLY, Answer, Asker, where
@@ -95,6 +97,14 @@ VALUES: Final = {
     "gpu-fraction-num-devices": "2",
 }
 """Values of the keys that have numbers."""
+
+
+PLACES: Final = pytest.mark.parametrize("place", [ENFORCED, HOST], ids=["enforce", "vcluster"])
+
+
+def managed(place: str) -> dict[str, str]:
+    """Return the label that vCluster's syncer gives to objects of a place."""
+    return {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
 
 
 def user_of(place: str) -> str:
