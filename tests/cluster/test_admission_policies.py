@@ -31,12 +31,10 @@ from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import ROOT
 from tests.support.kube_user import MERGE, Asker
 from tests.support.markers import nightly
-from tests.support.pods import view
 from tests.support.waiting import until
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, label_problems
+from webhook.policy.labels import Mode, PolicyMetadata, label_problems
 from webhook.policy.sizes import MOST_SIZES
-from webhook.policy.verify import Requester, verify
 
 CHECKS = "apiserver_mutating_admission_policy_check_total"
 TEAM = "policies-team"
@@ -237,52 +235,6 @@ async def test_the_largest_pods_are_decided_in_bounded_time(client: KubeClient, 
             assert "cost limit" not in answer, title
             assert seconds < 3 * usual + MOST_CPU_SECONDS, title
     assert await failures(client) == before
-
-
-GPU_CONTAINERS = (
-    (0, "1"), (1, "1"), (0, "S1"), (1, "S1"), (0, "1 1"), (0, "S1 1"), (0, "1 S1"), (0, "S1 S1"), (0, "2"), (1, ""), (2, ""),
-    (0, "S0 1"), (0, "S1 0"),
-)  # fmt: skip
-"""GPUs of the regular container, and of init containers in their order; `S` is a sidecar."""
-
-
-def with_gpus(regular: int, init: str) -> dict[str, Any]:
-    """Return a pod with GPUs, in KAI and in its queue."""
-    pod = bare_pod("counted", gpus=regular, labels={keys.QUEUE_LABEL: "queue-a"})
-    pod["spec"]["schedulerName"] = keys.SCHEDULER_NAME
-    pod["spec"]["initContainers"] = [
-        {
-            "name": f"i{number}",
-            "image": "example.invalid/image",
-            "resources": {"limits": {keys.GPU_RESOURCE: word[-1]}},
-            **({"restartPolicy": "Always"} if word[0] == "S" else {}),
-        }
-        for number, word in enumerate(init.split())
-    ]
-    return pod
-
-
-async def test_gpus_of_init_containers_count_as_for_the_webhook(client: KubeClient) -> None:
-    namespace = managed_namespace("policies-counted", mode="enforce", max_gpu_fraction="1")
-    await until(partial(accepts, client, namespace), "no policy acts")
-    policy = NamespacePolicy.from_labels("policies-counted", namespace["metadata"]["labels"])
-
-    async def is_refused(pod: Mapping[str, Any]) -> bool:
-        try:
-            await stored(client, "policies-counted", pod)
-        except ApiError as error:
-            return "request no more than 1" in str(error)
-        return False
-
-    async with applied(client, list(objects_of(VALIDATING, DecisionSettings()))):
-        await until(partial(is_refused, with_gpus(2, "")), "the policy acts")
-        refused = {case: await is_refused(with_gpus(*case)) for case in GPU_CONTAINERS}
-    verdicts = {
-        case: not verify(policy, view(with_gpus(*case)), DecisionSettings(), Requester("user")).is_allowed
-        for case in GPU_CONTAINERS
-    }
-    assert refused == verdicts
-    assert 3 < sum(refused.values()) < len(refused) - 3
 
 
 async def test_the_largest_namespaces_are_edited_in_bounded_time(client: KubeClient) -> None:

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnRights
 from gpuagent.sampling.sampler import LONGEST_GAP
+from kube.client import KubeClient
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
@@ -14,7 +18,7 @@ from tests.support.kube_objects import GPU_0, NODE, bind_request, fraction, rese
 from tests.support.memory import peak_resident_mib
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree
-from tests.support.waiting import seconds_until
+from tests.support.waiting import seconds_until, until
 
 MIB = 1 << 20
 INTERVAL = 0.5
@@ -37,7 +41,7 @@ RIGHTS = (
 )
 
 
-async def until(running: Agent, holds: Callable[[list[dict[str, Any]]], object]) -> float:
+async def until_pods(running: Agent, holds: Callable[[list[dict[str, Any]]], object]) -> float:
     """Wait until the agent's pods satisfy a condition; return the seconds that it took."""
 
     async def is_so() -> object:
@@ -73,16 +77,74 @@ async def test_pods_of_the_api_server_are_in_the_agent_within_a_gap_and_the_memo
         await admin.create(request)
         await admin.bind("research", "half")
         a_gap = LONGEST_GAP * INTERVAL + 0.4
-        assert await until(running, lambda pods: [pod["name"] for pod in pods] == ["half"]) < a_gap
+        assert await until_pods(running, lambda pods: [pod["name"] for pod in pods] == ["half"]) < a_gap
         await admin.set_status("/api/v1/namespaces/research/pods/half", {"phase": "Running"})
-        assert await until(running, lambda pods: [pod["phase"] for pod in pods] == ["Running"]) < a_gap
+        assert await until_pods(running, lambda pods: [pod["phase"] for pod in pods] == ["Running"]) < a_gap
         series = await asyncio.to_thread(running.series)
         (share,) = (value for name, value in series.items() if 'source="bind-request"' in name)
         assert share == 11500 * MIB
         assert time.time() - series['kaishare_watch_last_contact_timestamp_seconds{resource="pods"}'] < 10
         await admin.delete("/api/v1/namespaces/research/pods/half")
-        assert await until(running, lambda pods: not pods) < a_gap
+        assert await until_pods(running, lambda pods: not pods) < a_gap
         assert peak_resident_mib(running.process.pid) <= 54
         assert await asyncio.to_thread(running.stop) == 0
     loaded = (tmp_path / "loaded").read_text().split()
     assert "kube.watch" in loaded
+
+
+# The rights that an agent reviews at its start, against a real API server with RBAC.
+
+PODS = right("pods", "list", "watch")
+EVENTS = right("events", "create", "patch")
+
+
+@pytest.mark.parametrize(
+    ("rules", "rights", "denied"),
+    [
+        ((PODS, EVENTS), POD_RIGHTS + EVENT_RIGHTS, ()),
+        ((PODS,), POD_RIGHTS, ()),
+        ((PODS,), POD_RIGHTS + EVENT_RIGHTS, EVENT_RIGHTS),
+        ((EVENTS,), POD_RIGHTS + EVENT_RIGHTS, POD_RIGHTS),
+        ((PODS,), POD_RIGHTS + EVICTION_RIGHTS, EVICTION_RIGHTS),
+        ((), POD_RIGHTS, POD_RIGHTS),
+    ],
+)
+async def test_each_right_that_is_missing_is_told_until_it_is_granted(
+    plane: ControlPlane,
+    admin: Administrator,
+    rules: tuple[dict[str, Any], ...],
+    rights: tuple[str, ...],
+    denied: tuple[str, ...],
+) -> None:
+    async with KubeClient(plane.access(await admin.token("own-rights", *rules))) as client:
+        own = OwnRights(client, *rights, first_pause=0.1)
+        reviewing = asyncio.create_task(own.run())
+        try:
+            await until(lambda: own.denied if denied else reviewing.done())
+            assert own.denied == denied
+            if denied:
+                await grant_the_rest(admin)
+                await until(reviewing.done)
+                assert own.denied == ()
+        finally:
+            reviewing.cancel()
+
+
+async def grant_the_rest(admin: Administrator) -> None:
+    """Bind the account to another role, as an administrator does who follows the text."""
+    group = "rbac.authorization.k8s.io"
+    rules = [
+        right("pods", "list", "watch", "get"),
+        right("pods/eviction", "create"),
+        right("events", "create", "patch", "list"),
+    ]
+    role = {"apiVersion": f"{group}/v1", "metadata": {"name": "own-rights-rest"}}
+    await admin.create({**role, "kind": "ClusterRole", "rules": rules})
+    await admin.create(
+        {
+            **role,
+            "kind": "ClusterRoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "own-rights-rest"},
+            "subjects": [{"kind": "ServiceAccount", "name": "own-rights", "namespace": "team-a"}],
+        }
+    )

@@ -97,19 +97,6 @@ async def test_the_event_has_the_form_that_a_vcluster_copied(node: GpuNode) -> N
     assert shape(event) == shape(copied)
 
 
-async def test_a_restarted_agent_writes_no_second_event(node: GpuNode) -> None:
-    uid = await node.pod()
-    token = await node.admin.token("agent-again", *RIGHTS)
-    node.hold({uid: SHARE + 2000})
-    for _ in range(2):
-        with node.agent(token) as running, stopped(running):
-            await until(lambda: counted(running, "events"), running)
-            results = counted(running, "events")
-    (event,) = await node.events(uid)
-    assert event["count"] == 2
-    assert results == {'reason="GPUMemoryOverShare",result="updated"': 1}
-
-
 async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_reason(node: GpuNode) -> None:
     uid = await node.pod()
     token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
@@ -125,28 +112,3 @@ async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_r
         ]
         assert flags == [1]
     assert await node.events(uid) == []
-
-
-async def test_during_an_outage_of_the_api_server_verdicts_go_on_and_events_wait(
-    node: GpuNode, plane: ControlPlane
-) -> None:
-    uid = await node.pod()
-    token = await node.admin.token("agent-alone", *RIGHTS)
-    with node.agent(token) as running, stopped(running):
-        await asyncio.to_thread(plane.kill)
-        try:
-            node.hold({uid: SHARE + 2000})
-            await until(lambda: running.log_lines("Event writes failing"), running)
-            flags = [
-                value
-                for name, value in running.series().items()
-                if "pod_flagged" in name and 'reason="over-share"' in name
-            ]
-            assert flags == [1]
-            assert counted(running, "events") == {}
-        finally:
-            await asyncio.to_thread(plane.start)
-        await until(lambda: counted(running, "events"), running)
-        assert counted(running, "events") == {'reason="GPUMemoryOverShare",result="created"': 1}
-        assert running.log_lines("Event writes recovered")
-    assert await node.reasons(uid) == ["GPUMemoryOverShare"]

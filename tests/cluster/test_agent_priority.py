@@ -204,19 +204,6 @@ async def test_no_pod_of_a_tenant_preempts_the_agent(owner: Administrator) -> No
     assert await bound(owner) == before
 
 
-async def test_with_priority_0_the_same_pod_preempts_the_agent(owner: Administrator) -> None:
-    """So the test above would see it."""
-    await install(owner, has_quota=False, priorityClassName="")
-    await until(lambda: bound(owner))
-    before = await bound(owner)
-    await ask_for_the_whole_node(owner)
-
-    async def is_preempted() -> bool:
-        return await bound(owner) != before
-
-    await until(is_preempted)
-
-
 async def test_without_the_quota_such_a_cluster_admits_no_agent(owner: Administrator) -> None:
     """The quota of the chart is thus what admits it above."""
     await install(owner, has_quota=False)

@@ -6,14 +6,12 @@ import contextlib
 import json
 import ssl
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import yaml
 from cryptography.exceptions import InvalidSignature
@@ -36,10 +34,9 @@ from tests.support.cluster_webhook import (
     start_serving,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.free_ports import free_port
 from tests.support.kube_user import account
 from tests.support.self_policy import self_policy_on
-from tests.support.waiting import PATIENCE_SECONDS, until
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
@@ -232,47 +229,6 @@ async def until_not_ready_because(replica: Serving, text: str) -> None:
         return await replica.get("/readyz") == (503, text)
 
     await until(is_so, f"not ready: {text}")
-
-
-async def test_without_a_secret_readyz_has_the_command_and_no_review_is_accepted(
-    plane: ControlPlane, admin: Administrator, start: Start, tmp_path: Path
-) -> None:
-    await admin.delete(SECRET)
-    pod = in_a_pod(plane, await admin.token("early", *RIGHTS), tmp_path)
-    options = f"--policies {tmp_path}/policies.yaml --namespace {NAMESPACE} --drain 200ms"
-    port = free_port()
-    ports = f"--listen 127.0.0.1:{port} --ops-listen 127.0.0.1:0"
-    log = tmp_path / "early"
-    with log.open("wb") as stream:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *pod.program, "serve", *options.split(), *ports.split(),
-            stderr=stream, env=pod.environment,
-        )  # fmt: skip
-    try:
-        await until(lambda: b'"certificate problem"' in log.read_bytes(), "the Secret is missed")
-        lines = [json.loads(line) for line in log.read_bytes().splitlines()]
-        assert [line["message"] for line in lines] == ["waiting for a certificate", "certificate problem"]
-        async with (
-            aiohttp.ClientSession(trust_env=False) as session,
-            session.get(f"{lines[0]['ops']}/readyz") as response,
-        ):
-            assert response.status == 503
-            problem = (
-                "no trusted certificate yet: Secret team-a/kaishare-webhook-ca does not exist: create it with"
-            )
-            assert (await response.text()).startswith(problem)
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-        await put_secret(admin, {})
-        await until(lambda: b'"serving"' in log.read_bytes(), "it serves")
-        await admin.delete(SECRET)
-        process.terminate()
-        assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        await put_secret(admin, {})
 
 
 async def test_replicas_that_start_at_once_agree_on_one_ca(admin: Administrator, start: Start) -> None:

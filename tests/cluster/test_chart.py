@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.support.administrator import Administrator
-from tests.support.chart_variants import VARIANTS
+from tests.support.chart_variants import VARIANTS, WITH_POLICIES
 from tests.support.cluster_webhook import (
     Canary,
     bare_pod,
@@ -31,16 +31,14 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
-from tests.support.gpu_node import GpuNode
-from tests.support.gpu_node import until as until_agent
-from tests.support.helm_chart import EVERYTHING, NAMESPACE, ROOT, find_object, rendered
+from tests.support.helm_chart import EVERYTHING, NAMESPACE, ROOT, Object, find_object, rendered
 from tests.support.helm_release import (
     Release,
     define_others_kinds,
+    kept,
     let_go,
     token_of,
 )
-from tests.support.kube_objects import reservation
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from webhook.registration.configurations import CONFIGURATION_NAME
@@ -347,21 +345,6 @@ async def test_applying_the_charts_objects_again_keeps_the_fields_that_the_webho
         }
 
 
-async def test_the_agent_of_the_chart_does_its_work_with_its_own_account(
-    plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
-) -> None:
-    await admin.create(reservation())
-    node = GpuNode(folder=tmp_path, plane=plane, admin=admin)
-    uid = await node.pod()
-    token = await token_of(admin.client, "kaishare-agent", AGENT_NAMESPACE)
-    with node.agent(token) as running:
-        node.hold({uid: 20000})
-        await until_agent(lambda: node.events(uid), running)
-        assert await asyncio.to_thread(running.stop) == 0
-        log = running.log.read_text()
-    assert "403 Forbidden" not in log
-
-
 async def test_uninstalling_removes_the_webhooks_first_and_leaves_nothing(
     release: Release, admin: Administrator
 ) -> None:
@@ -387,3 +370,52 @@ async def test_uninstalling_removes_the_webhooks_first_and_leaves_nothing(
         with pytest.raises(ApiError) as gone:
             await admin.client.get(path)
         assert gone.value.status == 404
+
+
+# Every object that the chart can render, created on a real API server.
+
+_OF_DEPLOYMENTS = ("/apis/apps/v1/namespaces/{}/replicasets", "/api/v1/namespaces/{}/pods")
+
+
+@pytest.fixture
+async def client(admin: Administrator) -> AsyncIterator[KubeClient]:
+    """Return an administrator's client; the cluster has the foreign kinds and the release's namespace."""
+    await define_others_kinds(admin.client)
+    home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    await ensure_namespaces(admin.client, home)
+    yield admin.client
+    for path in _OF_DEPLOYMENTS:  # no garbage collector runs here
+        await admin.client.request("DELETE", path.format(NAMESPACE), params={"gracePeriodSeconds": "0"})
+
+
+async def all_are_taken(client: KubeClient, objects: Iterable[Object]) -> None:
+    items = list(objects)
+    assert items
+    async with kept(client, items):
+        pass
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=pytest.mark.kubernetes(1, 36)) if name in WITH_POLICIES else name
+        for name in VARIANTS
+        if name != "nothing"
+    ],
+)
+async def test_an_api_server_accepts_every_object_of_every_kind_of_installation(
+    variant: str, client: KubeClient
+) -> None:
+    await all_are_taken(client, rendered(VARIANTS[variant], tests=True))
+
+
+async def test_an_api_server_accepts_a_webhook_on_the_network_of_its_node(client: KubeClient) -> None:
+    await all_are_taken(client, rendered({"webhook": {**ON_THE_NODE["webhook"], "createNamespace": False}}))
+
+
+async def test_an_object_that_an_api_server_refuses_is_noticed(client: KubeClient) -> None:
+    broken = json.loads(json.dumps(rendered()))
+    (deployment,) = (item for item in broken if item["kind"] == "Deployment")
+    deployment["spec"]["replikas"] = 3
+    with pytest.raises(Exception, match="replikas"):
+        await all_are_taken(client, broken)

@@ -165,42 +165,6 @@ async def installed(
         await Canary(client, "default").until_unchanged()
 
 
-async def test_two_hundred_namespaces_are_observed_and_every_pod_is_counted(
-    plane: ControlPlane, client: KubeClient, tmp_path: Path
-) -> None:
-    names = [f"observed-{number:03}" for number in range(200)]
-    for start in range(0, len(names), 20):
-        batch = names[start : start + 20]
-        await asyncio.gather(
-            *(ensure_namespaces(client, managed_namespace(name, gpu_fraction="0.5")) for name in batch)
-        )
-    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5", mode="default"))
-    async with installed(plane, client, tmp_path, Mode.OBSERVE) as webhook:
-        await Canary(client, TEAM).until_mutated()  # the label beats the default mode
-        assert await webhook.answered(action="observed") == 0
-
-        async def create(namespace: str) -> None:
-            path = f"/api/v1/namespaces/{namespace}/pods"
-            stored = json.loads(
-                await client.request("POST", path, body=json.dumps(bare_pod("first")).encode())
-            )
-            assert is_unchanged(stored)
-
-        await asyncio.gather(*map(create, names))
-        assert await webhook.answered(action="observed", reason="whole-gpu-converted") == 200
-        assert await webhook.answered(action="observed") == 200
-        policies = {
-            each["namespace"]: each["mode"] for each in json.loads((await webhook.get("/policies"))[1])
-        }
-        assert policies == dict.fromkeys(names, "observe") | {TEAM: "default"}
-        assert webhook.logged("serving")[0]["default_mode"] == "observe"
-
-        bad = ensure_namespaces(client, managed_namespace("observed-000", gpu_fraction="2"))
-        await bad  # a warning, not a refusal
-        with pytest.raises(ApiError, match="is not allowed; allowed"):
-            await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="2", mode="default"))
-
-
 def filled(what: str, part: int, name: str = "web") -> list[str]:
     """Return the commands of one row of the table, with names in place of the words in capitals."""
     commands = commands_in(TURN_OFF[what][part])

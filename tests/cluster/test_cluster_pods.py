@@ -1,29 +1,24 @@
 """The pods of a node from a real API server."""
 
 import asyncio
-import copy
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from gpuagent.pods import lookups
 from gpuagent.pods.cluster_pods import WATCH_TIMING
-from gpuagent.pods.inventory import BindRequest, NodePod, UnavailableReason
+from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.pods.lookups import FetchTiming
 from gpuagent.pods.node_pods import read_pod
 from kube.client import KubeClient
 from kube.watch import WatchTiming
-from tests.gpuagent.shares.test_live_objects import documents
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_pods import running
 from tests.support.control_plane import AUDITED, ControlPlane
-from tests.support.inventories import built
 from tests.support.kube_objects import (
-    NODE,
     bind_request,
     fraction,
     node,
@@ -104,28 +99,6 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_hide_no_pod(admin: A
         assert [read_pod(item).name async for item in items] == ["half"]
 
 
-async def same(admin: Administrator, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make objects; return them as they were, with the UIDs that pods got."""
-    uids: dict[str, str] = {}
-    for namespace in {item["metadata"].get("namespace", "default") for item in items}:
-        await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
-    for item in items:
-        if item["kind"] == "Pod":
-            made = await admin.create(item)
-            uids[item["metadata"]["uid"]] = made["metadata"]["uid"]
-    renamed = copy.deepcopy(items)
-    for item in renamed:
-        is_pod = item["kind"] == "Pod"  # whose owners, workloads, are as they were
-        if is_pod:
-            item["spec"].setdefault("schedulerName", "default-scheduler")  # as the API server does
-        owners = () if is_pod else item["metadata"].get("ownerReferences", ())
-        for about in (item["metadata"], *owners):
-            about["uid"] = uids.get(about.get("uid", ""), "00000000-0000-0000-0000-000000000000")
-        if not is_pod:
-            await admin.create(item)
-    return renamed
-
-
 OWN = [
     fraction(phase="Running"),
     reservation(),
@@ -133,48 +106,6 @@ OWN = [
     pod("whole", 3, gpus="1"),
     node(),
 ]
-
-
-K, T = TypeVar("K"), TypeVar("T", NodePod, BindRequest)
-
-
-def as_recorded(items: Mapping[K, T]) -> dict[K, T]:
-    """Return pods or BindRequests without what the API server sets, and the conditions that tests leave out."""
-    own = {"created": "", "has_bound_condition": False}
-    return {
-        key: replace(item, **{name: value for name, value in own.items() if hasattr(item, name)})
-        for key, item in items.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("folder", "on"),
-    [
-        ("", NODE),
-        ("kai-live-v0.9.8", NODE),
-        ("kai-live-v0.17.0", NODE),
-        ("kai-live-v0.17.0", "gpu-node-1"),
-        ("vcluster-live-v0.36.1", NODE),
-    ],
-)
-async def test_bind_requests_are_read_as_from_a_file(admin: Administrator, folder: str, on: str) -> None:
-    recorded = documents(folder) if folder else OWN
-    recorded = [item for item in recorded if item["kind"] in ("Pod", "BindRequest")]
-    created = await same(admin, [*recorded, node()])
-    async with running(admin.client, node=on, **USUAL) as run:
-        want = built(*created, node=on).inventory
-        bound = {pod.key for pod in want.pods.values()}
-        await until(lambda: run.pods.inventory)
-        have = run.inventory
-        assert as_recorded(have.pods) == as_recorded(want.pods)
-        assert have.reservations == want.reservations
-        assert have.reservation_uids == want.reservation_uids
-        assert have.node_labels == want.node_labels
-        assert as_recorded(have.bind_requests) == {
-            key: value for key, value in as_recorded(want.bind_requests).items() if key in bound
-        }
-        assert bool(have.bind_requests) is (folder != "vcluster-live-v0.36.1")
-        assert run.pods.unavailable == ()
 
 
 async def test_with_permission_for_pods_alone_the_other_resources_are_unavailable(

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,13 +18,11 @@ from kube.client import KubeClient
 from kube.kinds import AdmissionPolicySpec
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
-from tests.support.doctor_guard import with_parameters
 from tests.support.guard import (
     ENFORCED,
     HOST,
     NAMESPACES,
     SYNCER,
-    guard_on,
     is_refused,
     rendered,
     synced_pod,
@@ -49,18 +47,6 @@ _GROUPS = (
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("console.doctor.guard_proof._TAKES_EFFECT_SECONDS", 0.0)  # the tests repeat doctor
-
-
-@pytest.fixture
-async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
-    async with Asker(plane) as asking:
-        yield asking
-
-
-@pytest.fixture(scope="module")
-def guarded(plane: ControlPlane) -> Iterator[None]:
-    with guard_on(plane):
-        yield
 
 
 @pytest.fixture
@@ -292,21 +278,3 @@ async def test_the_refusal_of_another_policy_is_no_proof(
         for each in (binding, other):
             await asker.remove(where(each))
     assert "does not act" not in str(results)
-
-
-async def test_an_account_of_kai_is_not_told_that_the_guard_fails(
-    admin: Administrator, asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
-) -> None:
-    for changed in with_parameters(
-        [denying[PODS], denying[OBJECTS]], kaiNamespaces="['kai-scheduler', 'team-a']"
-    ):
-        await put(asker, changed)
-    everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
-    token = await admin.token("as-kai", everything)
-    ends = time.monotonic() + _WITHIN_SECONDS
-    unproved = f"not proved: {_KEY} ({PODS}), {_CONFIG_MAP} ({OBJECTS})"
-    while f"{unproved}, {_KEY}" not in str(results := await findings(plane, token)):
-        assert time.monotonic() < ends, results
-    assert "exempt as one of KAI's" in str(results)
-    assert "does not act" not in str(results)
-    assert [_KEY in result.what for result in results if result.state is State.OK] == [False, False]

@@ -4,11 +4,8 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from tests.support import helm_chart
 from tests.support.control_plane import ControlPlane
@@ -31,12 +28,6 @@ from tests.support.kube_user import Answer, Asker, where
 _COUNTED = re.compile(
     r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE
 )
-
-
-@pytest.fixture
-async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
-    async with Asker(plane) as asking:
-        yield asking
 
 
 async def counted(asker: Asker, action: str) -> set[str]:

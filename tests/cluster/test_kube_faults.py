@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 
-from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.events import Event, EventTiming, ObjectReference, event_name
 from kube.eviction import EvictionAnswer, evict
 from kube.watch import Resource, WatchTiming
 from tests.support.administrator import Administrator
 from tests.support.api_faults import (
-    HTML,
     Answer,
     Cut,
     Fault,
@@ -35,7 +32,6 @@ from tests.support.api_faults import (
 )
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, control_plane
 from tests.support.control_plane_fixtures import needed_assets
-from tests.support.event_writer import writing
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kube_objects import config_map
 from tests.support.kube_objects import pod as pod_on_node
@@ -43,14 +39,10 @@ from tests.support.waiting import until
 from tests.support.watches import Running, running
 
 CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
-EVENTS = "/api/v1/namespaces/team-a/events"
 ABOUT_CONFIG_MAPS = requests(CONFIG_MAPS)
 PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.1, healthy_after=0.1)
 REQUESTS_A_TRY = 3
 """A list, a fallback of it and a watch, or one of them twice with a renewed token."""
-EVENT_PACE = EventTiming(
-    per_second=1000.0, burst=1000, give_up_after_forbidden=20.0, first_pause=0.02, longest_pause=0.1
-)
 FAULT_SECONDS = 0.4
 MIB = 1 << 20
 ANSWERS: dict[str, Fault] = {
@@ -262,93 +254,10 @@ async def test_a_watch_recovers_when_the_link_does(
         await recovered(run, await truth(admin))
 
 
-async def test_a_request_on_a_lost_connection_ends_in_time_and_the_connection_is_not_used_again(
-    hostile: HostileApiServer, client: KubeClient
-) -> None:
-    await asyncio.gather(*(client.get(CONFIG_MAPS) for _ in range(4)))
-    kept = hostile.link.connections
-    assert kept == 4
-    hostile.link.half_open()
-    failures, limit = 0, 0.3
-    while True:
-        began = time.monotonic()
-        try:
-            await client.get(CONFIG_MAPS, seconds=limit)
-        except Unreachable:
-            failures += 1
-            assert failures <= kept
-            assert time.monotonic() - began < limit + 5
-        else:
-            break
-    assert failures >= 1
-
-
 # Requests
 
 
-@table(FAULTS)
-async def test_a_request_ends_in_one_line_and_in_time(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: Fault
-) -> None:
-    path = await make(admin, "one")
-    hostile.inject(fault, ABOUT_CONFIG_MAPS)
-    whole = await admin.client.get(path)
-    began = time.monotonic()
-    (answer,) = await asyncio.gather(client.get(path), return_exceptions=True)
-    if isinstance(answer, bytes):
-        assert isinstance(fault, Answer | Truncate), fault
-        assert answer in (whole[:40], b"", b"{}", HTML)
-    else:
-        assert isinstance(answer, ApiError | Unreachable)
-        assert len(str(answer)) < 500
-        assert str(answer).isprintable()
-    assert time.monotonic() - began < 5
-    assert len(hostile.requests) <= 2
-    assert hostile.requests[0].sent_bytes < 32 * MIB
-    hostile.heal()
-    assert await client.get(path) == whole
-
-
 # Events
-
-
-@groups(FAULTS)
-async def test_an_event_is_written_once_the_fault_is_over_or_its_failure_is_counted(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, names: list[str]
-) -> None:
-    about = (await admin.read(await make(admin, "about")))["metadata"]
-    reference = ObjectReference(
-        api_version="v1", kind="ConfigMap", namespace="team-a", name=about["name"], uid=about["uid"]
-    )
-
-    async def hold(hostile: HostileApiServer, client: KubeClient, name: str) -> None:
-        event = Event(
-            name=event_name("about", name, about["uid"]),
-            namespace="team-a",
-            about=reference,
-            reason="Test",
-            message="m",
-        )
-        async with writing(client, EVENT_PACE) as run:
-            began = time.monotonic()
-            hostile.inject(FAULTS[name], requests(EVENTS))
-            run.writer.emit(event)
-            await until(lambda: run.troubles)
-            await asyncio.sleep(FAULT_SECONDS)
-            requests_sent = len(hostile.requests)
-            assert requests_sent <= most_requests(time.monotonic() - began)
-            assert requests_sent == 1 or name != "429"
-            hostile.heal()
-            await asyncio.wait_for(run.writer.settled(), 10)
-            await until(lambda: run.results.total() == 1)
-            ((_, result),) = run.results
-            assert (result == "failed") == (name in ("400", "403", "404", "410", "302 to a log-in page"))
-            if result != "failed":
-                assert run.troubles[-1] == ""
-                written = await admin.read(f"{EVENTS}/{event.name}")
-                assert written["involvedObject"]["uid"] == about["uid"]
-
-    await with_each(names, plane, tmp_path, hold)
 
 
 # Evictions

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from console.cli import main
-from console.cluster.token_request import ServiceAccountTokens, TokenUnavailable
 from kube.client import KubeClient
 from kube.kubeconfig import KubeConfig
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
@@ -89,13 +88,3 @@ async def test_the_api_server_sees_the_same_user_as_from_kubectl(base: Base) -> 
     assert user["extra"]["example.com/reason %"] == ["a", "b"]
     whoami = kubectl(base, EVERYTHING, "auth", "whoami", "-o", "json")
     assert json.loads(whoami.stdout)["status"]["userInfo"] == user, whoami.stderr
-
-
-async def test_requests_to_pods_and_for_tokens_are_impersonated(base: Base) -> None:
-    async with KubeClient(await KubeConfig.load(str(write(Case(user={"as": "reader"}), base)))) as client:
-        answer = await client.send_through_proxy("/api/v1/namespaces/default/pods/agent:9445/proxy/status")
-        assert answer.status == 403
-        assert b'User "reader" cannot get resource "pods/proxy"' in answer.body.replace(b'\\"', b'"')
-        tokens = ServiceAccountTokens(client, namespace="default", account="agent", audience="a")
-        with pytest.raises(TokenUnavailable, match="the caller may not create serviceaccounts/token"):
-            await tokens.token()

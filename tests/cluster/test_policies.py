@@ -1,6 +1,5 @@
 """Policies from the namespaces of a real API server."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +10,6 @@ import pytest
 
 from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.watch import WatchTiming
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     Canary,
@@ -24,15 +22,11 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.followed_namespaces import PATH, following
+from tests.support.followed_namespaces import PATH
 from tests.support.memory import peak_resident_mib
-from tests.support.waiting import seconds_until, until
 from tests.support.waiting import until as until_true
 from tests.support.webhook_in_a_pod import in_a_pod
-from webhook.namespaces.policy_source import PolicyUnknown
-from webhook.policy.labels import Mode
 
-QUEUE = "kai.scheduler/queue"
 NAMESPACES = right("namespaces", "get", "list", "watch")
 EVENTS = right("events", "create", "patch")
 
@@ -72,53 +66,6 @@ async def namespaces(admin: Administrator) -> AsyncIterator[Namespaces]:
     made = Namespaces(admin.client)
     yield made
     await made.clear()
-
-
-async def test_a_label_is_policy_within_a_second_until_it_is_gone(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
-) -> None:
-    await namespaces.make("labelled")
-    await namespaces.label("labelled", {QUEUE: None})
-    token = await admin.token("webhook", NAMESPACES)
-    async with KubeClient(plane.access(token)) as client, following(client) as follow:
-        policies = follow.policies
-        await until(lambda: policies.ready)
-        assert "labelled" not in follow.names
-        await namespaces.label("labelled", {QUEUE: "vision"})
-        assert await seconds_until(lambda: "labelled" in follow.names) < 5
-        await namespaces.label("labelled", {"kaishare.dev/mode": "enforce"})
-        assert await seconds_until(lambda: policies.all()["labelled"].mode is Mode.ENFORCE) < 5
-        await namespaces.label("labelled", {"kaishare.dev/mode": None, QUEUE: "speech"})
-        assert await seconds_until(lambda: policies.all()["labelled"].mode is Mode.DEFAULT) < 5
-        assert policies.all()["labelled"].queue == "speech"
-        await namespaces.label("labelled", {QUEUE: None})
-        assert await seconds_until(lambda: "labelled" not in follow.names) < 5
-        assert follow.log_lines("API server unavailable") == []
-
-
-async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.namespaces.cluster_policies.STALE_SECONDS", 1.0)
-    await namespaces.make("lasting", gpu_fraction="0.5")
-    timing = WatchTiming(watch=1, first_pause=0.05, longest_pause=0.2)
-    async with following(admin.client, timing=timing) as follow:
-        policies = follow.policies
-        await until(lambda: "lasting" in follow.names)
-        plane.kill()
-        try:
-            await until(lambda: not policies.ready)
-            policy = await policies.find("lasting")
-            assert str(policy and policy.share) == "gpu-fraction 0.5"
-            heard = policies.watch.last_contact
-            with pytest.raises(PolicyUnknown, match="Connection refused"):
-                await policies.find("unknown")
-        finally:
-            await asyncio.to_thread(plane.start)
-        assert await seconds_until(lambda: policies.ready) < 3
-        assert (policies.watch.last_contact or 0) > (heard or 0) + 1
-        await namespaces.label("lasting", {"kaishare.dev/gpu-fraction": "0.25"})
-        await until(lambda: str(policies.all()["lasting"].share) == "gpu-fraction 0.25")
 
 
 @contextlib.asynccontextmanager

@@ -38,13 +38,6 @@ def test_every_queue_of_the_examples_exists_with_a_parent_and_without_children()
     }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_queue_of_a_file_is_a_parent_or_has_a_parent_of_the_same_file(name: str) -> None:
-    parents = {queue["metadata"]["name"]: queue["spec"].get("parentQueue") for queue in queues_in(name)}
-    roots = {queue for queue, parent in parents.items() if not parent}
-    assert {parent for parent in parents.values() if parent} == roots
-
-
 @pytest.mark.parametrize("release", ["v0.9.8", "v0.13.0", "v0.17.0"])
 async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrator) -> None:
     folder = os.environ.get("KAISHARE_FIXTURES")

@@ -189,26 +189,3 @@ async def test_any_user_may_get_the_settings_and_nothing_beside_them(
     async with Asker(plane) as asker:
         anonymous = await asker.send("GET", SETTINGS, user="system:anonymous", group="system:unauthenticated")
         assert anonymous.status == 403
-
-
-async def test_uninstalling_leaves_no_settings_also_while_a_webhook_writes_them(
-    plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
-) -> None:
-    pod = in_a_pod(plane, await token_of(admin.client, "kaishare-webhook", NAMESPACE), tmp_path)
-    async with serving(
-        tmp_path / "log", *deployed_options(release), program=pod.program, environment=pod.environment
-    ) as webhook:
-        deleted = await asyncio.to_thread(release.uninstall)
-        assert set(re.findall(rf'Starting delete for "{NAME}" (\w+)', deleted)) == {
-            "ConfigMap",
-            "Role",
-            "RoleBinding",
-        }
-        await admin.create(CLASS)  # the settings change once more, if the webhook may still watch
-        await until(lambda: webhook.logged("settings not published"), "a write fails")
-    for path in (
-        SETTINGS,
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{NAME}",
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/{NAME}",
-    ):
-        assert await status_of(admin.client, "GET", path) == 404

@@ -32,7 +32,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.creations import RATE, Creations, created_throughout
-from tests.support.helm_chart import CHART, NAMESPACE, ROOT, find_object, helm, rendered, rendered_text
+from tests.support.helm_chart import CHART, NAMESPACE, ROOT, find_object, helm, rendered
 from tests.support.helm_release import Release, let_go, packaged, token_of
 from tests.support.markers import sampled
 from tests.support.waiting import until
@@ -238,13 +238,3 @@ async def test_the_end_of_the_webhook_refuses_no_pod(way: str, plane: ControlPla
         await Canary(replicas.client, ENFORCED).until_unchanged()
     assert creations.failed == []
     assert creations.made > creations.changed > RATE / 2
-
-
-async def test_the_package_is_the_folder_and_serves(plane: ControlPlane, tmp_path: Path) -> None:
-    package = packaged(tmp_path)
-    usual = ("--namespace", NAMESPACE, "--kube-version", "1.30.0")
-    done = helm("template", "kaishare", str(package), *usual)
-    assert (done.returncode, done.stdout) == (0, rendered_text())
-    async with installed(plane, package, tmp_path) as (_, replicas):
-        await replicas.add()
-        await Canary(replicas.client, DEFAULT).until_mutated()

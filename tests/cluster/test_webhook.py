@@ -82,28 +82,6 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_change_no_answer(
     assert read["metadata"]["labels"]["kai.scheduler/queue"] == "queue-a"
 
 
-async def test_server_side_apply_creates_the_same_pod_and_a_second_time_costs_no_call(
-    plane: ControlPlane, admin: Administrator, ours: Serving
-) -> None:
-    pod = bare_pod("applied", gpus=0, namespace="managed", annotations={"gpu-fraction": "0.25"})
-    apply = ("apply", "--server-side", "-f", "-")
-    try:
-        result = await kubectl(plane, *apply, manifest=pod)
-        assert result.status == 0, result.errors
-        kept = await admin.read(f"{PODS.format('managed')}/applied")
-        assert kept["spec"]["schedulerName"] == "kai-scheduler"
-        assert kept["metadata"]["annotations"]["gpu-fraction"] == "0.25", "a share of one's own is kept"
-        before = await ours.answered()
-        result = await kubectl(plane, *apply, manifest=pod)
-        assert result.status == 0, result.errors
-        assert (await admin.read(f"{PODS.format('managed')}/applied"))["metadata"]["uid"] == kept["metadata"][
-            "uid"
-        ]
-        assert await ours.answered() == before
-    finally:
-        await admin.delete(f"{PODS.format('managed')}/applied")
-
-
 @pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
 async def test_a_bare_pod_whose_gpu_became_a_share_cannot_be_applied_again(
     plane: ControlPlane, admin: Administrator, ours: Serving, how: tuple[str, ...]

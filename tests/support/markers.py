@@ -37,7 +37,6 @@ ON_THE_OLDEST: Final = frozenset(
     for name in (
         "agent",  # the agent with the chart's rights
         "chart",  # installed, used, upgraded, uninstalled
-        "chart_objects",  # every object, validated strictly
         "cluster_pods",  # the agent's watches
         "configurations",  # the webhook configurations
         "console",
@@ -46,7 +45,6 @@ ON_THE_OLDEST: Final = frozenset(
         "guard_keys",
         "guard_optional",
         "guard_ordinary_work",
-        "guard_races",
         "guard_rollout",
         "policies",
         "self_policy",
