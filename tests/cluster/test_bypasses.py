@@ -31,6 +31,7 @@ from tests.support.guard import is_refused, put_on, until_all
 from tests.support.kube_user import Asker, where
 from tests.support.pods import container
 from tests.support.waiting import until
+from tests.support.yaml_text import given
 
 ALICE = {"user": "alice", "group": "system:authenticated"}
 TEAM = "team-a"
@@ -178,61 +179,45 @@ SHARE = {"annotations": {keys.GPU_FRACTION: "0.5"}}
 QUEUE_B = {keys.QUEUE_LABEL: "queue-b"}
 LARGE = {"annotations": {keys.GPU_FRACTION: "0.95"}}
 A_GROUP = {"runai-gpu-group": "x"}
-DRA = "deviceclass.resource.kubernetes.io"
 ONE_GPU = {GPU: "1"}
-SIDECARS = [container(name=f"sidecar-{number}", restartPolicy="Always", limits=ONE_GPU) for number in "ab"]
 
-REFUSED: dict[str, tuple[Item, str]] = {
-    "another queue": (pod(metadata={"labels": QUEUE_B}), "queue-b"),
-    "a share above the cap": (pod(metadata=LARGE), "0.5"),
-    "a share in another unit": (pod(metadata={"annotations": {keys.GPU_MEMORY: "2000"}}), "use gpu-fraction"),
-    "a share on two devices": (
-        pod(metadata={"annotations": {keys.GPU_FRACTION: "0.5", keys.NUM_DEVICES: "2"}}),
-        "0.5",
-    ),
-    "a whole GPU above the cap": (
-        pod("tried", container(limits=ONE_GPU), metadata={"annotations": {"kaishare.dev/whole-gpu": "true"}}),
-        "0.5",
-    ),
-    "two whole GPUs": (pod("tried", container(limits={GPU: "2"})), "0.5"),
-    "sidecars above the cap": (
-        pod("tried", container(requests={"cpu": "1m"}), initContainers=SIDECARS),
-        "0.5",
-    ),
-    "a MIG device": (pod("tried", container(limits={"nvidia.com/mig-1g.5gb": "1"})), "nvidia.com/mig-1g.5gb"),
-    "time slices": (pod("tried", container(limits={"nvidia.com/gpu.shared": "8"})), "nvidia.com/gpu.shared"),
-    "a vGPU": (pod("tried", container(limits={"nvidia.com/vgpu": "1"})), "nvidia.com/vgpu"),
-    "another vendor's GPU": (pod("tried", container(limits={"amd.com/gpu": "1"})), "amd.com/gpu"),
-    "an extended resource of DRA": (
-        pod("tried", container(limits={f"{DRA}/gpu.nvidia.com": "8"})),
-        f"{DRA}/gpu.nvidia.com",
-    ),
-    "a claim": (
-        pod(
-            "tried",
-            container(resources={"claims": [{"name": "gpu"}], "requests": {"cpu": "1m"}}),
-            resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
-        ),
-        "ResourceClaim",
-    ),
-    "another scheduler": (pod(schedulerName="mine"), "mine"),
-    "the opt-out": (pod(metadata={"labels": {"kaishare.dev/inject": "false"}}), "kaishare.dev/inject"),
-    "a chosen node": (pod(nodeName=NODE), "nodeName"),
-    "a GPU group": (pod(metadata={"labels": A_GROUP}), "runai-gpu-group"),
-    "another PodGroup": (pod(metadata={"annotations": {"pod-group-name": "x"}}), "pod-group-name"),
-    "no pod-grouper": (
-        pod(metadata={"annotations": {"kai.scheduler/skip-podgrouper": "true"}}),
-        "kai.scheduler/skip-podgrouper",
-    ),
-    "a pod as of a DaemonSet": (
-        pod(metadata={**SHARE, **owned("a", "b", "DaemonSet", "apps/v1")}),
-        "DaemonSet",
-    ),
-    "a LimitRange that gives GPUs": (
-        item("LimitRange", "tried", spec={"limits": [{"type": "Container", "default": {GPU: "1"}}]}),
-        'cannot create resource "limitranges"',
-    ),
-}
+REFUSED: dict[str, tuple[Item, Item, str]] = given("""
+another queue: [{labels: {kai.scheduler/queue: queue-b}}, {}, queue-b]
+a share above the cap: [{annotations: {gpu-fraction: "0.95"}}, {}, "0.5"]
+a share in another unit: [{annotations: {gpu-memory: "2000"}}, {}, use gpu-fraction]
+a share on two devices: [{annotations: {gpu-fraction: "0.5", gpu-fraction-num-devices: "2"}}, {}, "0.5"]
+a whole GPU above the cap: [{annotations: {kaishare.dev/whole-gpu: "true"}}, {limits: {$GPU: "1"}}, "0.5"]
+two whole GPUs: [{}, {limits: {$GPU: "2"}}, "0.5"]
+sidecars above the cap:
+  - {}
+  - requests: {cpu: 1m}
+    initContainers: [{name: a, restartPolicy: Always, limits: {$GPU: "1"}}, {name: b, restartPolicy: Always, limits: {$GPU: "1"}}]
+  - "0.5"
+a MIG device: [{}, {limits: {nvidia.com/mig-1g.5gb: "1"}}, nvidia.com/mig-1g.5gb]
+time slices: [{}, {limits: {nvidia.com/gpu.shared: "8"}}, nvidia.com/gpu.shared]
+a vGPU: [{}, {limits: {nvidia.com/vgpu: "1"}}, nvidia.com/vgpu]
+another vendor's GPU: [{}, {limits: {amd.com/gpu: "1"}}, amd.com/gpu]
+an extended resource of DRA: [{}, {limits: {$DRA/gpu.nvidia.com: "8"}}, $DRA/gpu.nvidia.com]
+a claim:
+  - {}
+  - requests: {cpu: 1m}
+    claims: [{name: gpu}]
+    resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}]
+  - ResourceClaim
+another scheduler: [{}, {schedulerName: mine}, mine]
+the opt-out: [{labels: {kaishare.dev/inject: "false"}}, {}, kaishare.dev/inject]
+a chosen node: [{}, {nodeName: $NODE}, nodeName]
+a GPU group: [{labels: {runai-gpu-group: x}}, {}, runai-gpu-group]
+another PodGroup: [{annotations: {pod-group-name: x}}, {}, pod-group-name]
+no pod-grouper: [{annotations: {kai.scheduler/skip-podgrouper: "true"}}, {}, kai.scheduler/skip-podgrouper]
+a pod as of a DaemonSet:
+  - annotations: {gpu-fraction: "0.5"}
+    ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: a, uid: b}]
+  - {}
+  - DaemonSet
+""", GPU=GPU, NODE=NODE, DRA="deviceclass.resource.kubernetes.io")  # fmt: skip
+"""Metadata of a pod, its spec with the resources of its container, and a word of the refusal."""
+OF_CONTAINERS = ("limits", "requests", "claims")
 
 
 @pytest.mark.parametrize(
@@ -243,13 +228,28 @@ REFUSED: dict[str, tuple[Item, str]] = {
     ],
 )
 async def test_a_developers_bypass_is_refused(asker: Asker, attempt: str) -> None:
-    tried, word = REFUSED[attempt]
+    metadata, fields, word = REFUSED[attempt]
+    resources = {key: value for key, value in fields.items() if key in OF_CONTAINERS}
+    spec = {key: value for key, value in fields.items() if key not in OF_CONTAINERS}
+    if "initContainers" in spec:
+        spec["initContainers"] = [container(**each) for each in spec["initContainers"]]
+    tried = pod("tried", container(**resources), metadata=metadata, **spec)
     answer = await asker.create(tried, **ALICE)
     if answer.status < 300:
         await asker.remove(where(tried))
     assert answer.status == 403, f"stored: {answer.body}"
     assert word in answer.message
     assert (await asker.send("GET", where(tried))).status == 404
+
+
+async def test_a_developer_creates_no_limit_range_that_gives_gpus_and_binds_no_pod(asker: Asker) -> None:
+    limits = {"limits": [{"type": "Container", "default": ONE_GPU}]}
+    binding = item("Binding", "any", target={"apiVersion": "v1", "kind": "Node", "name": NODE})
+    for answer, what in (
+        (await asker.create(item("LimitRange", "tried", spec=limits), **ALICE), "limitranges"),
+        (await asker.send("POST", f"{PODS}/any/binding", binding, **ALICE), "pods/binding"),
+    ):
+        assert (answer.status, f'cannot create resource "{what}"' in answer.message) == (403, True)
 
 
 # Owners.
@@ -293,6 +293,7 @@ async def created_without_pods(asker: Asker, tried: Item, *words: str) -> None:
         await asker.send("DELETE", PODS, labelSelector=f"app={name}", gracePeriodSeconds="0")
 
 
+DRA = "deviceclass.resource.kubernetes.io/g"
 BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
     "ds-queue": (
         controlled(
@@ -304,7 +305,7 @@ BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
     "ds-gpus": (controlled("DaemonSet", "ds-gpus", container(limits={GPU: "8"})), GPU),
     "ds-kai": (controlled("DaemonSet", "ds-kai", schedulerName="kai-scheduler"), "kai-scheduler"),
     "ds-group": (controlled("DaemonSet", "ds-group", metadata={"labels": A_GROUP}), "runai-gpu-group"),
-    "ds-dra": (controlled("DaemonSet", "ds-dra", container(limits={f"{DRA}/g": "1"})), f"{DRA}/g"),
+    "ds-dra": (controlled("DaemonSet", "ds-dra", container(limits={DRA: "1"})), DRA),
     "rs-queue": (controlled("ReplicaSet", "rs-queue", metadata={"labels": QUEUE_B}), "queue-b"),
     "job-cap": (controlled("Job", "job-cap", metadata=LARGE), "0.5"),
 }
@@ -352,13 +353,6 @@ async def test_a_pod_keeps_queue_and_share(asker: Asker, attempt: str) -> None:
             assert "only KAI changes this" in answer.message
     finally:
         await asker.remove(f"{PODS}/running")
-
-
-async def test_a_developer_binds_no_pod(asker: Asker) -> None:
-    binding = item("Binding", "any", target={"apiVersion": "v1", "kind": "Node", "name": NODE})
-    answer = await asker.send("POST", f"{PODS}/any/binding", binding, **ALICE)
-    assert answer.status == 403
-    assert 'cannot create resource "pods/binding"' in answer.message
 
 
 # What must work.

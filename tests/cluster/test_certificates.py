@@ -21,8 +21,9 @@ from certs.authority import Authority
 from certs.ca_injector import CABundleInjector, certificates_in, der
 from certs.rotation import CASet, to_secret_data
 from kube.answers import ApiError
-from tests.support.administrator import Administrator, right
+from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
+    WEBHOOK_RIGHTS,
     Canary,
     Serving,
     configured,
@@ -56,15 +57,7 @@ REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 MUTATING = f"{REGISTRATION}/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
 VALIDATING = f"{REGISTRATION}/validatingwebhookconfigurations/{CONFIGURATION_NAME}"
 REGISTRATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-GROUP = "admissionregistration.k8s.io"
-RIGHTS = (
-    {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
-    *(right(resource, "list", "watch", group=GROUP) for resource in REGISTRATIONS),
-    *(
-        {**right(resource, "patch", group=GROUP), "resourceNames": [CONFIGURATION_NAME]}
-        for resource in REGISTRATIONS
-    ),
-)
+RIGHTS = tuple(rule for rule in WEBHOOK_RIGHTS if rule["resources"][0] in ("secrets", *REGISTRATIONS))
 NOWHERE = UrlTarget("https://127.0.0.1:9")
 
 Start = Callable[..., Awaitable[Serving]]
@@ -253,14 +246,7 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
     known = configurations(mutates.target, validates.target, ca_bundle=due.pair.certificate_pem)
     async with configured(admin.client, *known):
         canary = Canary(admin.client, "certified-strictly")
-
-        async def is_taken_up() -> bool:
-            try:
-                return await canary.is_mutated()
-            except ApiError:  # refused by a configuration of another test that is just being forgotten
-                return False
-
-        await until(is_taken_up, "the configurations are taken up")
+        await canary.until_mutated()
         before, created = await failed_open(admin.client, MUTATE), 0
         assert is_of(await asyncio.to_thread(leaf_of, mutates), due.pair.certificate_pem)
 
@@ -285,21 +271,9 @@ async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> No
         assert due.pair.key_pem not in stored.values()
         await until_trusted(admin, stored["ca.crt"], stored["old.crt"])
         done = [await rotations(replica) for replica in (mutates, validates)]
-        assert {
-            key: sum(counts.get(key, 0) for counts in done) for key in ("added", "switched", "replaced")
-        } == {
-            "added": 1,
-            "switched": 1,
-            "replaced": 0,
-        }
-
-    async def is_forgotten() -> bool:
-        try:
-            return not await canary.is_mutated()
-        except ApiError:  # only the validating one is still known
-            return False
-
-    await until(is_forgotten, "the configurations are forgotten")
+        sums = {key: sum(each.get(key, 0) for each in done) for key in ("added", "switched", "replaced")}
+        assert sums == {"added": 1, "switched": 1, "replaced": 0}
+    await canary.until_unchanged()
 
 
 async def test_a_ca_that_is_added_by_hand_is_next_and_the_old_one_can_be_removed(
@@ -431,8 +405,7 @@ async def test_a_repeated_overwrite_of_the_bundle_is_reported_and_not_fought(
             woken.clear()
             again = await ca_injector.reconcile([ca], now=datetime.now(UTC))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(again):
-                    await woken.wait()
+                await asyncio.wait_for(woken.wait(), again)
 
     async with configured(admin.client, *configurations(NOWHERE)):
         annotation = {"cert-manager.io/inject-ca-from": "kaishare/theirs"}

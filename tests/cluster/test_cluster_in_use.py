@@ -4,7 +4,6 @@ The commands that switch kaishare off are those of docs/troubleshooting.md, read
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -16,10 +15,9 @@ from typing import Any
 import pytest
 
 from kube.answers import ApiError
-from kube.client import KubeClient
+from kube.client import MERGE_PATCH, KubeClient
 from tests.support.cluster_webhook import (
     Canary,
-    Serving,
     bare_pod,
     ca_of,
     configured,
@@ -36,6 +34,7 @@ from tests.support.doc_blocks import ROOT, search_path
 from tests.support.doc_tables import TURN_OFF, commands_in
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA, Release, let_go
+from tests.support.kube_objects import namespace_object
 from tests.support.waiting import until
 from webhook.policy.labels import Mode
 
@@ -67,12 +66,8 @@ async def unlabel(client: KubeClient) -> None:
     items = json.loads(await client.get("/api/v1/namespaces", params={"labelSelector": QUEUE}))["items"]
     for item in items:
         labels = {key: None for key in item["metadata"]["labels"] if not key.startswith("kubernetes.io/")}
-        await client.request(
-            "PATCH",
-            f"/api/v1/namespaces/{item['metadata']['name']}",
-            body=json.dumps({"metadata": {"labels": labels}}).encode(),
-            content_type="application/merge-patch+json",
-        )
+        path, body = f"/api/v1/namespaces/{item['metadata']['name']}", {"metadata": {"labels": labels}}
+        await client.request("PATCH", path, body=json.dumps(body).encode(), content_type=MERGE_PATCH)
 
 
 @pytest.fixture(autouse=True)
@@ -89,33 +84,16 @@ async def shell(plane: ControlPlane, command: str, folder: Path = ROOT) -> str:
     if shutil.which(program, path=environment["PATH"]) is None:
         pytest.skip(f"NOT VERIFIED: there is no {program}")
     done = await asyncio.to_thread(
-        subprocess.run,
-        ["bash", "-euo", "pipefail", "-c", command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        subprocess.run, ["bash", "-euo", "pipefail", "-c", command], cwd=folder, env=environment,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
 
 
-def install(
-    plane: ControlPlane, *more: str, command: str = "install", **values: Any
-) -> "subprocess.CompletedProcess[str]":
-    what = [
-        command,
-        "kaishare",
-        str(CHART),
-        "--namespace",
-        NAMESPACE,
-        WITHOUT_SCHEMA,
-        *options(values),
-        *more,
-    ]
-    return helm(*what, kubeconfig=plane.kubeconfig())
+def install(plane: ControlPlane, *more: str, **values: Any) -> "subprocess.CompletedProcess[str]":
+    what = ("install", "kaishare", str(CHART), "--namespace", NAMESPACE, WITHOUT_SCHEMA)
+    return helm(*what, *options(values), *more, kubeconfig=plane.kubeconfig())
 
 
 async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
@@ -127,19 +105,14 @@ async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
         *(managed_namespace(name) for name in names),
         managed_namespace("kube-public"),
         managed_namespace("labelled", mode="default"),
-        {
-            "metadata": {"name": "sized", "labels": {QUEUE: "a", "size.kaishare.dev/small": "0.5"}},
-            "kind": "Namespace",
-        },
+        namespace_object("sized", {QUEUE: "a", "size.kaishare.dev/small": "0.5"}),
     )
     server = "--dry-run=server"
     for dry in ([server], []):
         refused = install(plane, *dry)
         assert refused.returncode == 1
-        assert (
-            f"{', '.join(names[:10])} and 2 more: the label {QUEUE} makes the webhook change"
-            in refused.stderr
-        )
+        words = f"{', '.join(names[:10])} and 2 more: the label {QUEUE} makes the webhook change"
+        assert words in refused.stderr
         for name in ("kube-public", "labelled", "sized", "team-10"):
             assert name not in refused.stderr
     for mode in Mode.DEFAULT, Mode.OBSERVE, Mode.OFF:
@@ -151,18 +124,6 @@ async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
     assert excluded.returncode == 0, excluded.stderr
     assert helm("template", "kaishare", str(CHART), "--kube-version", "1.30.0").returncode == 0
     assert install(plane, "--dry-run=client").returncode == 0
-
-
-@contextlib.asynccontextmanager
-async def installed(
-    plane: ControlPlane, client: KubeClient, folder: Path, mode: Mode = Mode.DEFAULT
-) -> AsyncIterator[Serving]:
-    """Run the webhook with a default mode, and install its configurations."""
-    settings = [*from_cluster(plane, folder), "--default-mode", mode]
-    async with serving(folder / "log", *settings) as webhook:
-        async with configured(client, *our_configurations(webhook.target, ca_of(folder))):
-            yield webhook
-        await Canary(client, "default").until_unchanged()
 
 
 def filled(what: str, part: int, name: str = "web") -> list[str]:
@@ -179,9 +140,11 @@ async def shared(plane: ControlPlane, client: KubeClient, tmp_path: Path) -> Asy
     """Run the webhook for one managed namespace."""
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
     canary = Canary(client, TEAM)
-    async with installed(plane, client, tmp_path):
-        await canary.until_mutated()
-        yield canary
+    async with serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook:
+        async with configured(client, *our_configurations(webhook.target, ca_of(tmp_path))):
+            await canary.until_mutated()
+            yield canary
+        await Canary(client, "default").until_unchanged()
 
 
 def test_the_tests_below_run_each_command_of_the_table() -> None:

@@ -33,40 +33,8 @@ WATCH_LIST_SINCE = (1, 32)
 """First Kubernetes release whose API server answers `sendInitialEvents` by default."""
 USUAL: dict[str, Any] = {"timing": None, "fetch_timing": FetchTiming(gap=0.0)}
 POD = "/api/v1/namespaces/research/pods/half"
-CONTAINER = "0123456789abcdef" * 4
 PODS = right("pods", "list", "watch")
 BIND_REQUESTS = right("bindrequests", "list", "watch", group="scheduling.run.ai")
-
-
-async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> None:
-    async with running(admin.client, **USUAL) as run:
-        await until(lambda: run.names == set())
-        unbound = fraction(node=None)
-        await admin.create({**unbound, "status": {}})
-        await admin.create(bind_request())
-        await admin.bind("research", "half")
-        assert await seconds_until(lambda: run.names == {"half"}) < 5
-        (inventory_pod,) = run.inventory.pods.values()
-        assert inventory_pod.phase == "Pending"
-        started = {
-            "name": "main",
-            "containerID": f"containerd://{CONTAINER}",
-            "image": "",
-            "imageID": "",
-            "ready": True,
-            "restartCount": 0,
-        }
-        await admin.set_status(POD, {"phase": "Running", "containerStatuses": [started]})
-        assert await seconds_until(lambda: run.inventory.pods[inventory_pod.uid].phase == "Running") < 5
-        assert run.inventory.pods[inventory_pod.uid].container_ids == (CONTAINER,)
-        await admin.merge(POD, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
-
-        def share() -> str:
-            return run.inventory.pods[inventory_pod.uid].annotations["gpu-fraction"]
-
-        assert await seconds_until(lambda: share() == "0.9") < 5
-        await admin.delete(POD)
-        assert await seconds_until(lambda: run.names == set()) < 5
 
 
 async def test_pods_of_other_nodes_are_not_followed(admin: Administrator) -> None:

@@ -6,7 +6,6 @@ The API server reaches the agents as in test_console.py; see tests/support/pod_n
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ import pytest
 from aiohttp import ClientSession, web
 
 from certs.authority import Authority
-from console.cluster.agents import AGENT_ACCOUNT, Agents
 from kube.client import KubeClient
 from service.http.authentication import OWN_HEADER
 from service.http.limits import Address
@@ -44,12 +42,11 @@ PLAIN, OVER_TLS, STAND_IN = 0, 1, 2
 """Numbers of the nodes of a real agent, a real agent with TLS, and a server that records what it receives."""
 
 READER = {"kind": "ServiceAccount", "name": "platform", "namespace": "team-a"}
-RIGHT = f"create serviceaccounts/token of {AGENT_ACCOUNT} in {NAMESPACE}"
 
 
 @pytest.fixture(scope="module")
-def plane(proxied_plane: ControlPlane) -> ControlPlane:
-    return proxied_plane
+def plane(own_proxied_plane: ControlPlane) -> ControlPlane:
+    return own_proxied_plane
 
 
 @pytest.fixture
@@ -225,60 +222,6 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
             for path in ("/metrics", f"/api/v1/namespaces/{NAMESPACE}/pods"):
                 with pytest.raises(Exception, match="401 Unauthorized"):
                     await client.get(path)
-
-
-def lines_with(reason: str, output: str) -> int:
-    """Count the agents that did not answer for a reason, on lines of any width."""
-    return len(re.findall(rf"no answer for [0-9]+ s: {re.escape(reason)}", " ".join(output.split())))
-
-
-async def test_without_the_right_to_create_tokens_each_command_names_it_once(
-    plane: ControlPlane, admin: Administrator, site: Site, platform: str
-) -> None:
-    rules = [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
-    ]
-    token = await admin.token("proxy-only", *rules)
-    line = f"the caller may not {RIGHT}; the agent asks for authentication"
-    ended = await kaishare(plane, token, "top", "--once")
-    assert (ended.status, ended.err) == (1, "")
-    assert lines_with(line, ended.out) == 3, ended.out
-    assert "half" not in ended.out
-    report = json.loads((await kaishare(plane, token, "doctor", "-o", "json")).out)
-    (finding,) = [entry for entry in report["findings"] if entry["check"] == "agent responses"]
-    assert finding["state"] == "unknown"
-    assert finding["what"].endswith(line)
-    assert finding["advice"] == f"grant the right to {RIGHT}"
-    assert all(OWN_HEADER not in headers for headers in site.headers)
-
-    missing = await kaishare(plane, platform, "top", "--once", "--agent-account", "kaishare-readers")
-    assert missing.status == 1
-    assert f"the caller may not create serviceaccounts/token of kaishare-readers in {NAMESPACE}" in " ".join(
-        missing.out.split()
-    )
-    assert platform not in missing.out + site.logs()
-
-
-async def test_an_account_without_the_readers_role_is_named_with_the_url(
-    plane: ControlPlane, admin: Administrator, site: Site, platform: str
-) -> None:
-    await admin.delete(f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{AGENT_ACCOUNT}")
-    ended = await kaishare(plane, platform, "top", "--once")
-    assert ended.status == 1
-    line = (
-        f"the agent refuses the service account {AGENT_ACCOUNT} in {NAMESPACE}: 403, the user may not get the"
-        ' nonResourceURL "/kaishare/api/v1/shares"; a ClusterRole can allow it'
-    )
-    assert lines_with(line, ended.out) == 2, ended.out
-    async with KubeClient(plane.access()) as client:
-        await client.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{AGENT_ACCOUNT}")
-        agents = Agents(client)
-        reading = await agents.read((await agents.list())[0])
-    assert reading.failure == (
-        f"the service account {AGENT_ACCOUNT} does not exist in {NAMESPACE};"
-        " the agent asks for authentication"
-    )
 
 
 # --- many agents in this process ---

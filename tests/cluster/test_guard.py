@@ -33,6 +33,7 @@ from tests.support.guard_pod_groups import (
 from tests.support.guard_requests import admitted, changes, refused, until_answered
 from tests.support.guarded_objects import PLACES, managed
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
+from tests.support.yaml_text import given
 
 FUTURE: Final = "2099-01-01T00:00:00Z"
 TIMESTAMPS: Final = tuple(
@@ -40,7 +41,6 @@ TIMESTAMPS: Final = tuple(
 )
 MANAGED: Final = managed(HOST)
 pytestmark = pytest.mark.usefixtures("guarded")
-NOT_ENFORCED: Final = "not-enforced"
 
 
 async def store(asker: Asker, group: Item, resources: Item | None) -> str:
@@ -67,64 +67,51 @@ async def drop(asker: Asker, path: str) -> None:
 QUEUE: Final = "is not a queue of namespace"
 NAME: Final = "the name of the PodGroup may be another workload's"
 ONLY_SCHEDULER: Final = "only KAI's scheduler writes"
-GANG: Final = {"kind": "PodGang", "api": "scheduler.grove.io/v1alpha1"}
-CREATIONS: Final[dict[str, tuple[Item, str]]] = {
-    "a label of pod or owner, a Namespace as owner, project": (
-        {"queue": "team-b"},
-        f'queue "team-b" {QUEUE} enforced (team-a): set the label',
-    ),
-    "an empty label, as some Helm charts have": (
-        {"queue": ""},
-        "one of these has the label with an empty value",
-    ),
-    "no queue": ({"queue": None}, f'queue "" {QUEUE} enforced'),
-    "the namespace's queue": ({}, ""),
-    "the namespace's queue and the label project": ({"labels": {"project": "website"}}, ""),
-    "a low class and words of the owner": (
-        {"priorityClassName": "build", "annotations": {"run.ai/project": "x", "gpu-memory-note": "y"}},
-        "",
-    ),
-    "not preemptible from the start": ({"priorityClassName": "inference"}, ""),
-    "the name of another's PodGroup": ({"name": f"pg-victim-{uid_of('victim')}"}, NAME),
-    "the name of an application of Spark": ({"name": "spark-0123456789abcdef"}, ""),
-    "a PodGang of Grove": ({**GANG, "name": "work"}, ""),
-    "a PodGang with the name of another's PodGroup": (
-        {**GANG, "name": f"pg-victim-{uid_of('victim')}"},
-        NAME,
-    ),
-    "a PodGang of no Grove": ({**GANG, "api": "v1", "name": "work"}, NAME),
-    "a PodGang with another name": ({**GANG, "name": "victim"}, NAME),
-    **{
-        f"a future {key} on the owner": ({"annotations": {key: FUTURE}}, ONLY_SCHEDULER) for key in TIMESTAMPS
-    },
-    "a thousand labels and annotations of the owner": (
+CREATIONS: Final[dict[str, tuple[Item, str]]] = given(
+    """
+a label of pod or owner, a Namespace as owner, project:
+  [{queue: team-b}, 'queue "team-b" $QUEUE enforced (team-a): set the label']
+an empty label, as some Helm charts have: [{queue: ""}, one of these has the label with an empty value]
+no queue: [{queue: null}, 'queue "" $QUEUE enforced']
+the namespace's queue: [{}, ""]
+the namespace's queue and the label project: [{labels: {project: website}}, ""]
+a low class and words of the owner:
+  [{priorityClassName: build, annotations: {run.ai/project: x, gpu-memory-note: y}}, ""]
+not preemptible from the start: [{priorityClassName: inference}, ""]
+the name of another's PodGroup: [{name: $VICTIM}, $NAME]
+the name of an application of Spark: [{name: spark-0123456789abcdef}, ""]
+a PodGang of Grove: [{kind: PodGang, api: scheduler.grove.io/v1alpha1, name: work}, ""]
+a PodGang with the name of another's PodGroup:
+  [{kind: PodGang, api: scheduler.grove.io/v1alpha1, name: $VICTIM}, $NAME]
+a PodGang of no Grove: [{kind: PodGang, api: v1, name: work}, $NAME]
+a PodGang with another name: [{kind: PodGang, api: scheduler.grove.io/v1alpha1, name: victim}, $NAME]
+another queue of a vCluster's list: [{namespace: $HOST, queue: team-a-batch, labels: $MANAGED}, ""]
+a queue that is not in a vCluster's list:
+  [{namespace: $HOST, queue: team-b, labels: $MANAGED}, '"team-b" $QUEUE $HOST (team-a, team-a-batch): set']
+no queue in a vCluster: [{namespace: $HOST, queue: "", labels: $MANAGED}, 'queue "" $QUEUE vcluster']
+a queue in a host namespace without the label of the syncer: [{namespace: $HOST, queue: team-b}, $QUEUE]
+a queue in a host namespace without a list:
+  - {namespace: $UNLISTED, labels: $MANAGED}
+  - "(none: an administrator must list some in its annotation kaishare.dev/queues)"
+any queue elsewhere:
+  - {namespace: $NOT_ENFORCED, queue: team-b, name: any, annotations: {$STARTED: $FUTURE}}
+  - ""
+""",
+    QUEUE=QUEUE,
+    NAME=NAME,
+    VICTIM=f"pg-victim-{uid_of('victim')}",
+    HOST=HOST,
+    UNLISTED=UNLISTED,
+    NOT_ENFORCED="not-enforced",
+    MANAGED="{vcluster.loft.sh/managed-by: team-a}",
+    STARTED=STARTED,
+    FUTURE=f'"{FUTURE}"',
+) | {
+    **{f"a future {key}": [{"annotations": {key: FUTURE}}, ONLY_SCHEDULER] for key in TIMESTAMPS},
+    "a thousand labels and annotations of the owner": [
         {kind: {f"example.com/{n}": "x" for n in range(1000)} for kind in ("labels", "annotations")},
         "",
-    ),
-    "another queue of a vCluster's list": (
-        {"namespace": HOST, "queue": "team-a-batch", "labels": MANAGED},
-        "",
-    ),
-    "a queue that is not in a vCluster's list": (
-        {"namespace": HOST, "queue": "team-b", "labels": MANAGED},
-        f'queue "team-b" {QUEUE} vcluster-team-a (team-a, team-a-batch): set',
-    ),
-    "no queue in a vCluster": (
-        {"namespace": HOST, "queue": "", "labels": MANAGED},
-        f'queue "" {QUEUE} vcluster',
-    ),
-    "a queue in a host namespace without the label of the syncer": (
-        {"namespace": HOST, "queue": "team-b"},
-        QUEUE,
-    ),
-    "a queue in a host namespace without a list": (
-        {"namespace": UNLISTED, "labels": MANAGED},
-        "(none: an administrator must list some in its annotation kaishare.dev/queues)",
-    ),
-    "any queue elsewhere": (
-        {"namespace": NOT_ENFORCED, "queue": "team-b", "name": "any", "annotations": {STARTED: FUTURE}},
-        "",
-    ),
+    ],
 }
 """Fields of a PodGroup that KAI's pod-grouper makes of a tenant's words, and words of the refusal."""
 
@@ -151,56 +138,39 @@ def spec(**fields: Any) -> Item:
     return {"spec": fields}
 
 
-CHANGES: Final[dict[str, tuple[Item, str, Item]]] = {
-    "another queue": (spec(queue="team-b"), QUEUE, {}),
-    "an empty queue": (spec(queue=""), QUEUE, {}),
-    "no queue": (spec(queue=None), QUEUE, {}),
-    "a class that is not preemptible": (
-        spec(priorityClassName="inference"),
-        f'{STAY} (now "train" "", wanted "inference" ""): restore the labels, or delete all pods',
-        {},
-    ),
-    "no class": (spec(priorityClassName=None), STAY, {}),
-    "not preemptible": (spec(preemptibility="non-preemptible"), STAY, {}),
-    "semi-preemptible": (spec(preemptibility="semi-preemptible"), STAY, {}),
-    "not preemptible, with a preemptible class": (
-        spec(preemptibility="non-preemptible", priorityClassName="build-preemptible"),
-        STAY,
-        {},
-    ),
-    "no word about preemption, with a high class": (
-        spec(preemptibility=None),
-        STAY,
-        {"preemptibility": "preemptible", "priorityClassName": "inference"},
-    ),
-    "another preemptible class": (spec(priorityClassName="build-preemptible"), "", {}),
-    "a preemptible class after a high one": (
-        spec(priorityClassName="train"),
-        "",
-        {"priorityClassName": "inference"},
-    ),
-    "preemptible": (spec(preemptibility="preemptible"), "", {"priorityClassName": "inference"}),
-    "preemptible, with a higher class at once": (
-        spec(preemptibility="preemptible", priorityClassName="inference"),
-        "",
-        {},
-    ),
-    "a larger gang and further subgroups": (
-        spec(minMember=3, subGroups=[{"name": "workers", "minMember": 2}]),
-        "",
-        {},
-    ),
-    "labels and annotations of the owner": (
-        changes({"project": "x", "app": "y"}, {"run.ai/project": "x"}),
-        "",
-        {},
-    ),
-    **{f"a future {key}": (changes(annotations={key: FUTURE}), ONLY_SCHEDULER, {}) for key in TIMESTAMPS},
-}
-"""A change of a stored PodGroup, words of the refusal while the group has pods, and the fields before.
+CHANGES: Final[dict[str, tuple[Item, str, Item]]] = given(
+    """
+another queue: [{queue: team-b}, $QUEUE, {}]
+an empty queue: [{queue: ""}, $QUEUE, {}]
+no queue: [{queue: null}, $QUEUE, {}]
+a class that is not preemptible:
+  - {priorityClassName: inference}
+  - '$STAY (now "train" "", wanted "inference" ""): restore the labels, or delete all pods'
+  - {}
+no class: [{priorityClassName: null}, $STAY, {}]
+not preemptible: [{preemptibility: non-preemptible}, $STAY, {}]
+semi-preemptible: [{preemptibility: semi-preemptible}, $STAY, {}]
+not preemptible, with a preemptible class:
+  [{preemptibility: non-preemptible, priorityClassName: build-preemptible}, $STAY, {}]
+no word about preemption, with a high class:
+  [{preemptibility: null}, $STAY, {preemptibility: preemptible, priorityClassName: inference}]
+another preemptible class: [{priorityClassName: build-preemptible}, "", {}]
+a preemptible class after a high one: [{priorityClassName: train}, "", {priorityClassName: inference}]
+preemptible: [{preemptibility: preemptible}, "", {priorityClassName: inference}]
+preemptible, with a higher class at once: [{preemptibility: preemptible, priorityClassName: inference}, "", {}]
+a larger gang and further subgroups: [{minMember: 3, subGroups: [{name: workers, minMember: 2}]}, "", {}]
+""",
+    QUEUE=QUEUE,
+    STAY=STAY,
+)
+"""Changed fields of a stored PodGroup, words of the refusal while it has pods, and the fields before.
 
 Without pods, only changes of the queue and of the scheduler's timestamps are refused.
 """
+METADATA: Final = {
+    "labels and annotations": (changes({"project": "x", "app": "y"}, {"run.ai/project": "x"}), ""),
+    **{f"a future {key}": (changes(annotations={key: FUTURE}), ONLY_SCHEDULER) for key in TIMESTAMPS},
+}
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -208,7 +178,9 @@ Without pods, only changes of the queue and of the scheduler's timestamps are re
 async def test_a_pod_group_keeps_what_it_started_with_while_it_has_pods(
     asker: Asker, place: str, release: str
 ) -> None:
-    for number, (title, (patch, words, before)) in enumerate(CHANGES.items()):
+    rows = [(title, spec(**fields), words, before) for title, (fields, words, before) in CHANGES.items()]
+    rows += [(title, patch, words, {}) for title, (patch, words) in METADATA.items()]
+    for number, (title, patch, words, before) in enumerate(rows):
         group = pod_group(f"kept-{number}", namespace=place, release=release, labels=managed(place), **before)
         path = await store(asker, group, None)
         for resources in (WAITING, RUNNING, NON_PREEMPTIBLE, EMPTY, None):

@@ -6,10 +6,9 @@ import gc
 import json
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -92,17 +91,6 @@ def connections_cut_while_being_made() -> Iterator[None]:
         gc.collect()
 
 
-def table(faults: dict[str, Fault]) -> Any:
-    return pytest.mark.parametrize("fault", faults.values(), ids=faults.keys())
-
-
-def groups(faults: dict[str, Fault], size: int = 9) -> Any:
-    """Faults that one test holds at the same time, each with a server of its own."""
-    names = list(faults)
-    parts = [names[start : start + size] for start in range(0, len(names), size)]
-    return pytest.mark.parametrize("names", parts, ids=lambda part: f"{part[0]} to {part[-1]}")
-
-
 @pytest.fixture(autouse=True)
 def _short_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kube.client._SECONDS", 1.0)
@@ -114,32 +102,6 @@ def _short_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 async def client(hostile: HostileApiServer) -> AsyncIterator[KubeClient]:
     async with KubeClient(hostile.access(ADMIN_TOKEN)) as client:
         yield client
-
-
-async def with_each(
-    names: list[str],
-    plane: ControlPlane,
-    folder: Path,
-    hold: Callable[[HostileApiServer, KubeClient, str], Awaitable[None]],
-) -> None:
-    """Call `hold` for all faults at once, each with a hostile API server and a client of its own."""
-
-    async def hold_one(name: str) -> None:
-        own = folder / name.replace(" ", "-")
-        own.mkdir()
-        try:
-            async with (
-                hostile_api_server(plane.upstream, own) as hostile,
-                KubeClient(hostile.access(ADMIN_TOKEN)) as client,
-            ):
-                await hold(hostile, client, name)
-        except Exception as error:
-            error.add_note(f"fault: {name}")
-            raise
-
-    async with asyncio.TaskGroup() as group:
-        for name in names:
-            group.create_task(hold_one(name))
 
 
 @dataclass
@@ -199,37 +161,51 @@ async def recovered(run: Running, expected: dict[tuple[str, str], str]) -> None:
     await until(lambda: run.watch.problem == "", seconds=10)
 
 
-@groups(FAULTS)
+NAMES = list(FAULTS)
+
+
+@pytest.mark.parametrize(
+    "names", [NAMES[:9], NAMES[9:18], NAMES[18:]], ids=lambda part: f"{part[0]} to {part[-1]}"
+)
 async def test_a_watch_recovers_also_if_it_starts_during_the_fault(
     plane: ControlPlane, admin: Administrator, tmp_path: Path, names: list[str]
 ) -> None:
-    async def hold(hostile: HostileApiServer, client: KubeClient, name: str) -> None:
-        label = f"n{list(FAULTS).index(name)}"
-        changed, deleted = await make(admin, "changed", label), await make(admin, "deleted", label)
-        async with watching(client, label) as following, contextlib.AsyncExitStack() as stack:
-            await until(lambda: following.watch.is_synced)
-            before, began = len(hostile.requests), time.monotonic()
-            hostile.inject(FAULTS[name], ABOUT_CONFIG_MAPS)
-            hostile.link.reset()
-            beginning = await stack.enter_async_context(watching(client, label))
-            await admin.merge(changed, {"data": {"changed": "yes"}})
-            await admin.delete(deleted)
-            await make(admin, "made", label)
-            await asyncio.sleep(FAULT_SECONDS)
-            await until(lambda: following.troubles and beginning.troubles, seconds=10)
-            took = time.monotonic() - began
-            assert len(hostile.requests) - before <= 2 * most_requests(took)
-            hostile.heal()
-            expected = await truth(admin, label)
-            for run in (following, beginning):
-                await recovered(run, expected)
-                assert run.troubles[-1] == ""
-                assert all(line.isprintable() and len(line) < 500 for line in run.troubles)
-            gone = deleted.rpartition("/")[2]
-            was_there = [gone in names for names in following.changes]
-            assert was_there == sorted(was_there, reverse=True), "a deleted object does not come back"
+    """Each fault has a hostile API server and a client of its own."""
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(recovers_from(name, plane, admin, tmp_path))
 
-    await with_each(names, plane, tmp_path, hold)
+
+async def recovers_from(name: str, plane: ControlPlane, admin: Administrator, folder: Path) -> None:
+    label = f"n{NAMES.index(name)}"
+    (folder / label).mkdir()
+    changed, deleted = await make(admin, "changed", label), await make(admin, "deleted", label)
+    async with (
+        hostile_api_server(plane.upstream, folder / label) as hostile,
+        KubeClient(hostile.access(ADMIN_TOKEN)) as client,
+        watching(client, label) as following,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await until(lambda: following.watch.is_synced)
+        before, began = len(hostile.requests), time.monotonic()
+        hostile.inject(FAULTS[name], ABOUT_CONFIG_MAPS)
+        hostile.link.reset()
+        beginning = await stack.enter_async_context(watching(client, label))
+        await admin.merge(changed, {"data": {"changed": "yes"}})
+        await admin.delete(deleted)
+        await make(admin, "made", label)
+        await asyncio.sleep(FAULT_SECONDS)
+        await until(lambda: following.troubles and beginning.troubles, name, seconds=10)
+        assert len(hostile.requests) - before <= 2 * most_requests(time.monotonic() - began), name
+        hostile.heal()
+        expected = await truth(admin, label)
+        for run in (following, beginning):
+            await recovered(run, expected)
+            assert run.troubles[-1] == "", name
+            assert all(line.isprintable() and len(line) < 500 for line in run.troubles), name
+        gone = deleted.rpartition("/")[2]
+        was_there = [gone in names for names in following.changes]
+        assert was_there == sorted(was_there, reverse=True), f"{name}: a deleted object does not come back"
 
 
 @pytest.mark.parametrize("fault", LINK)
@@ -263,30 +239,21 @@ async def test_a_watch_recovers_when_the_link_does(
 # Evictions
 
 
-@table(FAULTS)
+@pytest.mark.parametrize("name", FAULTS)
 async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: Fault
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient, name: str
 ) -> None:
     made = (await admin.create({**pod_on_node("evicted"), "status": {}}))["metadata"]
-    hostile.inject(fault, requests("/api/v1/namespaces", method="POST"))
-    answer = await evict(
-        client, namespace=made["namespace"], name=made["name"], uid=made["uid"], is_trial=True
-    )
-    expected = {
-        "403": EvictionAnswer.FORBIDDEN,
-        "404": EvictionAnswer.GONE,
-        "409": EvictionAnswer.GONE,
-    }
-    name = next(name for name, other in FAULTS.items() if other is fault)
+    about = {key: made[key] for key in ("namespace", "name", "uid")}
+    hostile.inject(FAULTS[name], requests("/api/v1/namespaces", method="POST"))
+    answer = await evict(client, **about, is_trial=True)
+    expected = {"403": EvictionAnswer.FORBIDDEN, "404": EvictionAnswer.GONE, "409": EvictionAnswer.GONE}
     assert answer.answer is expected.get(name, EvictionAnswer.FAILED)
     assert answer.line
     assert answer.retry_after == (1.0 if name == "429" else 0.0)
     assert len(hostile.requests) <= 2
     hostile.heal()
-    answer = await evict(
-        client, namespace=made["namespace"], name=made["name"], uid=made["uid"], is_trial=True
-    )
-    assert answer.answer is EvictionAnswer.EVICTED
+    assert (await evict(client, **about, is_trial=True)).answer is EvictionAnswer.EVICTED
 
 
 # A restore

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,13 +61,6 @@ async def stranger(plane: ControlPlane, release: Release, admin: Administrator) 
         yield client
 
 
-def deployed_options(release: Release) -> list[str]:
-    """Return the options of the chart's Deployment, without those that this machine needs otherwise."""
-    deployment = find_object(rendered(release.values), "Deployment", "kaishare-webhook")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    return [option for option in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", option)]
-
-
 def excluded(options: list[str]) -> frozenset[str]:
     (names,) = (option.partition("=")[2] for option in options if option.startswith("--exclude-namespaces="))
     return frozenset(names.split(","))
@@ -112,7 +104,7 @@ async def test_the_charts_webhook_publishes_its_settings_to_every_user_and_throu
 ) -> None:
     with pytest.raises(SettingsError, match="the webhook has not written it yet"):
         await read_settings(stranger)
-    options = deployed_options(release)
+    options = release.webhook_options()
     # The proxy forwards all requests, and records which rights the webhook uses.
     pod = in_a_pod(hostile, await token_of(admin.client, "kaishare-webhook", NAMESPACE), tmp_path)
     async with serving(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -16,7 +17,7 @@ from kube.answers import ApiError
 from kube.client import MERGE_PATCH, KubeClient
 from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
-from tests.support.helm_chart import CHART, NAMESPACE, Object, helm, options
+from tests.support.helm_chart import CHART, NAMESPACE, Object, find_object, helm, options, rendered
 from tests.support.waiting import until
 
 _KINDS = {
@@ -84,6 +85,12 @@ class Release:
         return self._helm(
             "uninstall", "kaishare", "--namespace", self.namespace, "--debug", "--ignore-not-found"
         )
+
+    def webhook_options(self) -> list[str]:
+        """Return the options of the webhook's Deployment, without those that a test machine needs otherwise."""
+        deployment = find_object(rendered(self.values), "Deployment", "kaishare-webhook")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        return [word for word in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", word)]
 
     def _what(self) -> list[str]:
         return [

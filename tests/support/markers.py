@@ -37,6 +37,7 @@ ON_THE_OLDEST: Final = frozenset(
     for name in (
         "agent",  # the agent with the chart's rights
         "chart",  # installed, used, upgraded, uninstalled
+        "chart_objects",  # every object, validated strictly
         "cluster_pods",  # the agent's watches
         "configurations",  # the webhook configurations
         "console",
