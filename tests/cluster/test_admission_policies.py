@@ -14,7 +14,7 @@ import pytest
 from console.render.expressions import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai import keys
-from kai.kaishare_keys import FRACTION, MAX_FRACTION, REASON, SIZE, SIZE_PREFIX
+from kai.kaishare_keys import FRACTION, MAX_FRACTION, REASON, SIZE_PREFIX
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.comparisons.generated_clusters import generated_cluster
@@ -34,7 +34,6 @@ from tests.support.markers import nightly
 from tests.support.waiting import until
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata, label_problems
-from webhook.policy.sizes import MOST_SIZES
 
 CHECKS = "apiserver_mutating_admission_policy_check_total"
 TEAM = "policies-team"
@@ -65,57 +64,12 @@ async def failures(client: KubeClient) -> float:
     return sum(value for labels, value in figures.items() if 'error_type="no_error"' not in labels)
 
 
-def large_pod(containers: int, labels: int, **named: str) -> dict[str, Any]:
-    """Return a pod with a GPU in its first container, and with variables, limits and annotations in each."""
-    pod = bare_pod("large")
-    amounts = {"cpu": "1", "memory": "1Gi", "example.com/nic": "1"}
-    pod["spec"]["containers"] = [
-        {
-            "name": f"c{index}",
-            "image": "example.invalid/image",
-            "env": [{"name": f"SOME_VARIABLE_{number}", "value": "some value"} for number in range(4)],
-            "resources": {"limits": amounts if index else amounts | {keys.GPU_RESOURCE: "1"}},
-        }
-        for index in range(containers)
-    ]
-    entries = {f"example.com/some-key-{index}": "value" for index in range(labels)}
-    pod["metadata"] |= {"labels": entries | named, "annotations": entries}
-    return pod
-
-
 async def stored(client: KubeClient, namespace: str, pod: Mapping[str, Any]) -> dict[str, Any]:
     path = f"/api/v1/namespaces/{namespace}/pods"
     body = json.dumps(pod).encode()
     answer = await client.request("POST", path, params={"dryRun": "All"}, body=body, seconds=60)
     kept: dict[str, Any] = json.loads(answer)
     return kept
-
-
-async def test_the_expressions_stay_within_the_api_servers_budget(client: KubeClient) -> None:
-    sizes = {f"{SIZE_PREFIX}s{number:04}": "0.25" for number in range(2000)}
-    first = dict(list(sizes.items())[:MOST_SIZES])
-    namespaces = [
-        managed_namespace(name, gpu_fraction="0.5") for name in (TEAM, "policies-sizes", "policies-many")
-    ]
-    namespaces[1]["metadata"]["labels"] |= first | {f"example.com/key-{n}": "x" for n in range(200)}
-    namespaces[2]["metadata"]["labels"] |= sizes
-    await ensure_namespaces(client, *namespaces)
-    before = await failures(client)
-    async with mutating(client, TEAM):
-        for namespace in namespaces:
-            name = namespace["metadata"]["name"]
-            pod = await stored(client, name, large_pod(50, 200))
-            assert pod["metadata"]["annotations"][REASON] == "whole-gpu-converted"
-            assert pod["spec"]["schedulerName"] == "kai-scheduler"
-        for number, reason in ((15, "whole-gpu-converted"), (16, "policy-invalid"), (1999, "policy-invalid")):
-            named = await stored(client, "policies-many", large_pod(50, 200, **{SIZE: f"s{number:04}"}))
-            assert named["metadata"]["annotations"][REASON] == reason
-        most = await stored(client, "policies-many", large_pod(400, MOST_KEYS))
-        assert most["metadata"]["annotations"][REASON] == "whole-gpu-converted"
-        larger = await stored(client, "policies-many", large_pod(1, MOST_KEYS + 1))
-        assert larger["spec"]["schedulerName"] == "default-scheduler"
-        assert REASON not in larger["metadata"]["annotations"]
-    assert await failures(client) == before
 
 
 def of_container(**fields: Any) -> dict[str, Any]:

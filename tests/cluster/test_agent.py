@@ -92,8 +92,6 @@ async def test_pods_of_the_api_server_are_in_the_agent_within_a_gap_and_the_memo
     assert "kube.watch" in loaded
 
 
-# The rights that an agent reviews at its start, against a real API server with RBAC.
-
 PODS = right("pods", "list", "watch")
 EVENTS = right("events", "create", "patch")
 

@@ -53,9 +53,7 @@ def shape(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_clears(
-    node: GpuNode,
-) -> None:
+async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_clears(node: GpuNode) -> None:
     uid = await node.pod()
     token = await node.admin.token("agent-events", *RIGHTS)
     with node.agent(token) as running, stopped(running):

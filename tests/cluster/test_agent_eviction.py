@@ -119,11 +119,7 @@ async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) 
 
 
 @pytest.mark.parametrize(
-    ("missing", "line"),
-    [
-        (0, 'cannot create resource "pods/eviction"'),
-        (1, 'cannot get resource "pods"'),
-    ],
+    ("missing", "line"), [(0, 'cannot create resource "pods/eviction"'), (1, 'cannot get resource "pods"')]
 )
 async def test_an_eviction_without_permission_is_logged(node: GpuNode, missing: int, line: str) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
@@ -199,6 +195,3 @@ async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending
         }
         assert "deletionTimestamp" in (await read_pod(node.admin, "half"))["metadata"]
         assert running.stop() == 0
-
-
-# Pods with copied keys.

@@ -59,9 +59,6 @@ _API_VERSIONS = {
 Item = dict[str, Any]
 
 
-# The cluster.
-
-
 POLICIES = pytest.param("policies", marks=[pytest.mark.nightly, pytest.mark.kubernetes(1, 36)])
 
 
@@ -120,9 +117,6 @@ async def asker(tenancy: ControlPlane, cluster: None) -> AsyncIterator[Asker]:
         yield asking
 
 
-# Objects.
-
-
 def item(kind: str, name: str, **more: Any) -> Item:
     metadata = {"name": name, "namespace": TEAM, **more.pop("metadata", {})}
     return {"apiVersion": _API_VERSIONS.get(kind, "apps/v1"), "kind": kind, "metadata": metadata, **more}
@@ -171,8 +165,6 @@ async def queue_of(asker: Asker, kept: Item) -> str:
     labels = [document["metadata"].get("labels", {}) for document in (top, kept)]
     return next((each[keys.QUEUE_LABEL] for each in labels if keys.QUEUE_LABEL in each), "default-queue")
 
-
-# What is refused to a developer at once.
 
 GPU = keys.GPU_RESOURCE
 SHARE = {"annotations": {keys.GPU_FRACTION: "0.5"}}
@@ -252,9 +244,6 @@ async def test_a_developer_creates_no_limit_range_that_gives_gpus_and_binds_no_p
         assert (answer.status, f'cannot create resource "{what}"' in answer.message) == (403, True)
 
 
-# Owners.
-
-
 async def test_a_pod_whose_owner_is_namespaced_stays_in_its_queue(asker: Asker) -> None:
     """Spark's driver owns its executors: owners of kind Pod are allowed, and their queue is the namespace's."""
     first = await asker.create(pod("driver", metadata=SHARE), **ALICE)
@@ -264,9 +253,6 @@ async def test_a_pod_whose_owner_is_namespaced_stays_in_its_queue(asker: Asker) 
     assert await queue_of(asker, second.body) == "queue-a"
     await asker.remove(f"{PODS}/executor")
     await asker.remove(f"{PODS}/driver")
-
-
-# Pods that controllers make.
 
 
 async def created_without_pods(asker: Asker, tried: Item, *words: str) -> None:
@@ -318,8 +304,6 @@ async def test_a_controllers_pods_with_a_bypass_are_refused(asker: Asker, form: 
     await created_without_pods(asker, tried, word, *first)
 
 
-# Changes of a pod that exists.
-
 LATER: dict[str, tuple[str, Item]] = {
     "another queue": ("", {"metadata": {"labels": QUEUE_B}}),
     "a larger share": ("", {"metadata": LARGE}),
@@ -353,9 +337,6 @@ async def test_a_pod_keeps_queue_and_share(asker: Asker, attempt: str) -> None:
             assert "only KAI changes this" in answer.message
     finally:
         await asker.remove(f"{PODS}/running")
-
-
-# What must work.
 
 
 async def pods_of(asker: Asker, name: str, count: int = 1) -> list[Item]:
@@ -404,10 +385,7 @@ ADMITTED_AND_FLAGGED: dict[str, tuple[Item, str]] = {
         pod("unseen-cdi", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}),
         "cdi.k8s.io",
     ),
-    "a host path": (
-        pod("unseen-path", volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
-        "hostPath",
-    ),
+    "a host path": (pod("unseen-path", volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]), "hostPath"),
 }
 
 

@@ -427,21 +427,3 @@ async def test_a_repeated_overwrite_of_the_bundle_is_reported_and_not_fought(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-
-
-async def test_a_replica_keeps_serving_during_an_outage_of_the_api_server(
-    plane: ControlPlane, admin: Administrator, start: Start
-) -> None:
-    async with configured(admin.client, *configurations(NOWHERE)):
-        replica = await start("--bundle-wait", "1s")
-        await until_ready(replica)
-        before = await asyncio.to_thread(leaf_of, replica)
-        plane.kill()
-        try:
-            await until(lambda: replica.logged("certificate problem"), "it is missed")
-            assert (await replica.get("/readyz"))[0] == 200
-            assert await asyncio.to_thread(leaf_of, replica) == before
-        finally:
-            await asyncio.to_thread(plane.start)
-        await until(lambda: replica.logged("certificate problem resolved"), "it is back")
-        assert (await rotations(replica)).keys() - {"failed"} == {"created"}  # 403 until its rights are read

@@ -35,6 +35,8 @@ from tests.support.helm_chart import EVERYTHING, NAMESPACE, ROOT, find_object, r
 from tests.support.helm_release import (
     Release,
     define_others_kinds,
+    deployed_options,
+    lead_to_this_machine,
     let_go,
     token_of,
 )
@@ -235,10 +237,8 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
 ) -> None:
     client = admin.client
     await ensure_namespaces(client, managed_namespace("chart-users", gpu_fraction="0.5", priority="train"))
-    # What a Service's address is in a cluster: the way to the process.
-    way = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
-    await merge(client, f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook", {"spec": way})
-    options = release.webhook_options()
+    await lead_to_this_machine(client)
+    options = await deployed_options(client)
     pod = in_a_pod(plane, await token_of(client, "kaishare-webhook", NAMESPACE), tmp_path)
     canary = Canary(client, "chart-users")
     async with serving(

@@ -18,13 +18,7 @@ from kube.watch import WatchTiming
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_pods import running
 from tests.support.control_plane import AUDITED, ControlPlane
-from tests.support.kube_objects import (
-    bind_request,
-    fraction,
-    node,
-    pod,
-    reservation,
-)
+from tests.support.kube_objects import bind_request, fraction, node, pod, reservation
 from tests.support.kubernetes_release import kubernetes_release
 from tests.support.large_objects import deep_fields
 from tests.support.waiting import seconds_until, until
@@ -67,13 +61,7 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_hide_no_pod(admin: A
         assert [read_pod(item).name async for item in items] == ["half"]
 
 
-OWN = [
-    fraction(phase="Running"),
-    reservation(),
-    bind_request(),
-    pod("whole", 3, gpus="1"),
-    node(),
-]
+OWN = [fraction(phase="Running"), reservation(), bind_request(), pod("whole", 3, gpus="1"), node()]
 
 
 async def test_with_permission_for_pods_alone_the_other_resources_are_unavailable(

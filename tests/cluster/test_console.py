@@ -16,8 +16,6 @@ import aiohttp
 import pytest
 
 from console.cluster.agents import Agents
-from console.doctor.check_results import CheckResult, State
-from console.doctor.command import with_link
 from gpuagent.evaluation.status import Evaluation
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -33,7 +31,6 @@ from tests.support.agent_fleet import (
     pod_status,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.doctor_findings import doctor
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import pod_network
@@ -88,10 +85,6 @@ async def kaishare(
     return done
 
 
-def of(findings: list[CheckResult], check: str) -> list[CheckResult]:
-    return [finding for finding in findings if finding.check == check]
-
-
 async def test_all_agents_are_read_and_the_hanging_one_is_named(
     plane: ControlPlane, fleet: AgentFleet
 ) -> None:
@@ -136,24 +129,6 @@ async def test_ui_serves_all_agents_and_the_past_of_one_until_it_is_interrupted(
     program.send_signal(signal.SIGINT)
     _, err = await program.communicate()
     assert err == b""
-
-
-async def test_doctor_shows_every_agent_and_the_age_of_the_hanging_one(
-    plane: ControlPlane, fleet: AgentFleet
-) -> None:
-    findings = await doctor(plane)
-    assert [finding.what for finding in of(findings, "agents")] == ["each of 41 nodes with GPUs has an agent"]
-    assert [finding.what for finding in of(findings, "agent readiness")] == ["41 agents ready"]
-    (silent,) = of(findings, "agent responses")
-    assert silent.state is State.PROBLEM
-    name = f"{node_name(HANGING)} (pod {pod_name(HANGING)}, "
-    assert silent.what.startswith(name)
-    assert silent.what.removeprefix(name).split(" ", 1)[0].isdigit(), "the age"
-    assert silent.what.endswith(f"no answer within 1 s; {ADVICE}")
-    assert [finding.what for finding in of(findings, "attribution")] == [
-        "40 agents attribute all memory to pods"
-    ]
-    assert all(finding == with_link(finding) for finding in findings)
 
 
 async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(

@@ -6,41 +6,40 @@ The API server reaches the agents as in test_console.py; see tests/support/pod_n
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import ClientSession, web
 
 from certs.authority import Authority
+from gpuagent.server.agent_server import AUDIENCE
 from kube.client import KubeClient
 from service.http.authentication import OWN_HEADER
 from service.http.limits import Address
 from tests.cluster.test_agent import PROGRAM
 from tests.support.administrator import Administrator
-from tests.support.agent_fleet import (
-    NAMESPACE,
-    agent_pod,
-    node_name,
-    pod_ip,
-    pod_name,
-    pod_status,
-)
+from tests.support.agent_fleet import NAMESPACE, agent_pod, node_name, pod_ip, pod_name, pod_status
 from tests.support.agent_process import Agent, agent
+from tests.support.cluster_webhook import from_files, managed_namespace, serving
 from tests.support.control_plane import ControlPlane
 from tests.support.control_plane_fixtures import EGRESS_SOCKET
 from tests.support.forked_python import EndedProgram, run_forked
-from tests.support.helm_chart import rendered
+from tests.support.helm_chart import find_object, rendered
 from tests.support.kai_standin import Binder
 from tests.support.kube_objects import GPU_0, fraction, namespace_object, node
 from tests.support.pod_network import pod_network
+from tests.support.webhook_in_a_pod import in_a_pod
 
 PLAIN, OVER_TLS, STAND_IN = 0, 1, 2
 """Numbers of the nodes of a real agent, a real agent with TLS, and a server that records what it receives."""
 
+AUTHORITY = Authority.create(now=datetime.now(UTC))
 READER = {"kind": "ServiceAccount", "name": "platform", "namespace": "team-a"}
 
 
@@ -68,9 +67,6 @@ async def kaishare(plane: ControlPlane, token: str, *arguments: str) -> EndedPro
     return done
 
 
-# --- real agents as processes ---
-
-
 @dataclass(kw_only=True)
 class Site:
     """Three nodes: two real agents that ask for tokens, one of them with TLS, and a server that records."""
@@ -95,13 +91,11 @@ def start_agent(plane: ControlPlane, folder: Path, number: int, token: str, *opt
     return agent(folder / "log", *every, program=program, is_forked=True, **environment)
 
 
-def write_certificate(folder: Path) -> None:
-    """Write tls.crt and tls.key of a name that the API server does not ask for."""
-    folder.mkdir()
-    authority = Authority.create(now=datetime.now(UTC))
-    pair = authority.issue(["agent.example"], now=datetime.now(UTC), lifetime=timedelta(days=1))
-    (folder / "tls.key").write_bytes(pair.key_pem)
-    (folder / "tls.crt").write_bytes(pair.certificate_pem)
+def rules(name: str) -> list[dict[str, Any]]:
+    """Return the rules of a ClusterRole of the chart."""
+    objects = rendered({"authentication": {"enabled": True}})
+    rules_of_role: list[dict[str, Any]] = find_object(objects, "ClusterRole", name)["rules"]
+    return rules_of_role
 
 
 @contextlib.asynccontextmanager
@@ -135,12 +129,7 @@ async def site(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> Asy
         labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-A10"}
         await admin.create({**node(**labels), "metadata": {"name": node_name(number), "labels": labels}})
         await create_agent_pod(admin, number, has_tls=number == OVER_TLS)
-    rules = next(
-        item["rules"]
-        for item in rendered({"authentication": {"enabled": True}})
-        if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", "kaishare-agent")
-    )
-    token = await admin.token("agent", *rules)
+    token = await admin.token("agent", *rules("kaishare-agent"))
     certs = tmp_path / "certs"
     write_certificate(certs)
     headers: list[dict[str, str]] = []
@@ -224,4 +213,60 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
                     await client.get(path)
 
 
-# --- many agents in this process ---
+def write_certificate(folder: Path) -> None:
+    """Write tls.crt and tls.key for loopback."""
+    pair = AUTHORITY.issue(["localhost", "127.0.0.1"], now=datetime.now(UTC), lifetime=timedelta(days=1))
+    folder.mkdir(exist_ok=True)
+    (folder / "tls.key").write_bytes(pair.key_pem)
+    (folder / "tls.crt").write_bytes(pair.certificate_pem)
+
+
+@contextlib.asynccontextmanager
+async def reading(url: str) -> AsyncIterator[Callable[..., Any]]:
+    """Return a function that requests a path over TLS and trusts only the tests' CA; each on a new connection."""
+    trust = ssl.create_default_context(cadata=AUTHORITY.pair.certificate_pem.decode())
+    connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
+    async with aiohttp.ClientSession(trust_env=False, connector=connector) as session:
+
+        async def get(path: str, **headers: str) -> tuple[int, str]:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            async with session.get(url + path, headers=named) as response:
+                return response.status, await response.text()
+
+        yield get
+
+
+async def test_the_webhooks_ops_port_answers_readers_of_the_charts_role_over_tls(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    token = await admin.token("webhook", *rules("kaishare-webhook"))
+    reader = await admin.token("reader", *rules("kaishare-metrics-reader"))
+    stranger = await admin.token("stranger")
+    ours = await admin.audience_token("reader", AUDIENCE, "kaishare-webhook")
+    agents = await admin.audience_token("reader", AUDIENCE)
+    certs = tmp_path / "ops"
+    write_certificate(certs)
+    pod = in_a_pod(plane, token, tmp_path)
+    options = from_files(tmp_path, managed_namespace("secret-project"))
+    async with serving(
+        tmp_path / "log", *options, "--authentication=tokens", f"--ops-certs={certs}",
+        program=pod.program, environment=pod.environment,
+    ) as webhook, reading(f"https://{webhook.ops}") as get:  # fmt: skip
+        assert webhook.logged("serving")[0]["ops"] == f"https://{webhook.ops}"
+        for path, text in (("/metrics", "kaishare_webhook_policies"), ("/policies", "secret-project")):
+            for good in (reader, ours):
+                status, body = await get(path, Authorization=f"Bearer {good}")
+                assert status == 200, body
+                assert text in body
+            for bad, wanted in ((stranger, 403), (agents, 401)):
+                status, body = await get(path, Authorization=f"Bearer {bad}")
+                assert status == wanted
+                assert text not in body
+            assert (await get(path))[0] == 401
+            assert (await get(path, X_Kaishare_Token=ours))[0] == 401  # a header of agents only
+        assert await get("/healthz") == (200, "ok\n")
+        assert await get("/readyz") == (200, "ok\n")
+        assert await webhook.stop() == 0
+        log = (tmp_path / "log").read_text()
+    assert not any(secret in log for secret in (token, reader, stranger, ours, agents))
+    assert json.loads(log.splitlines()[-1])["message"] == "stopped"

@@ -11,6 +11,7 @@ from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
 from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
+from tests.support.kube_objects import pod
 from tests.support.waiting import until
 
 NAMESPACE = "controller-labels"
@@ -98,3 +99,18 @@ async def compare(admin: Administrator, item: dict[str, Any]) -> None:
             assert stored[key].rpartition("-")[2].isdigit()
         else:
             assert stored[key] == value, (name, key)
+
+
+async def test_a_binding_is_told_from_a_node_of_the_creator_by_field_management(admin: Administrator) -> None:
+    """`as_new` of `explain --live` relies on it: a binding has no part in field management."""
+    owners = {}
+    for name, node in (("bound", None), ("pinned", "live-node")):
+        made = pod(name, node=node)
+        await admin.create({**made, "status": {}})
+        if node is None:
+            await admin.bind("research", name, "live-node")
+        stored = await admin.read(f"/api/v1/namespaces/research/pods/{name}")
+        assert stored["spec"]["nodeName"] == "live-node"
+        entries = [entry for entry in stored["metadata"]["managedFields"] if "subresource" not in entry]
+        owners[name] = json.dumps(entries).count('"f:nodeName"')
+    assert owners == {"bound": 0, "pinned": 1}

@@ -17,13 +17,7 @@ from console.explain.manifest_pods import TemplateError
 from console.explain.server_dry_runs import written_fields
 from kube.kinds import LIMIT_RANGES
 from tests.support.administrator import Administrator
-from tests.support.cluster_webhook import (
-    Canary,
-    bare_pod,
-    configured,
-    ensure_namespaces,
-    installed,
-)
+from tests.support.cluster_webhook import Canary, bare_pod, configured, ensure_namespaces, installed
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import Answer, Asker
 from tests.support.markers import scaled
@@ -120,9 +114,6 @@ async def test_the_answer_is_the_api_servers_own_about_any_pod(
             assert answer.fields == (written_fields(ours.body) if answer.is_admitted else {})
             seen[answer.refused_by] += 1
     assert {"", "the API server", "webhook pods.validate.kaishare.dev"} <= seen.keys(), seen
-
-
-# What refuses a pod of the namespace without a policy.
 
 
 def of_admission(kind: str, name: str, **spec: Any) -> Json:
@@ -231,9 +222,6 @@ async def test_pod_security_refuses_and_warns(admin: Administrator) -> None:
     assert answer.refusal.endswith(
         'violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)'
     )
-
-
-# What changes a pod, or does not.
 
 
 async def test_a_webhook_that_is_down(

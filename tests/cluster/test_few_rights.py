@@ -26,10 +26,7 @@ from tests.support.administrator import Administrator
 from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, pod_name, pod_status
 from tests.support.cluster_webhook import bare_pod, installed, managed_namespace
-from tests.support.control_plane import (
-    ADMIN_TOKEN,
-    ControlPlane,
-)
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.doc_blocks import ROOT
 from tests.support.doc_tables import table_under
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
@@ -128,9 +125,6 @@ async def publish_settings(admin: Administrator) -> None:
     published = settings_object(DecisionSettings(kai_version=Version(0, 13, 0)))
     path = f"/api/v1/namespaces/{RELEASE}/configmaps/{SETTINGS}"
     await admin.merge(path, {"data": published["data"]})
-
-
-# --- the roles view and edit ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +276,6 @@ RUNS = [
     if role == "view" or each.edit is not None or number % 4 == 0
 ]
 """Roles with their commands: `view` with all, `edit` with those that end otherwise than with `view` and some more."""
-
-# --- exactly the rights of the requests ----------------------------------------------------------------------
 
 MAY_INSTALL = [
     UsedRight("", "admissionregistration.k8s.io", f"{kind}webhookconfigurations", "create", "")

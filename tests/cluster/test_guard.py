@@ -61,9 +61,6 @@ async def drop(asker: Asker, path: str) -> None:
     await admitted(asker.send("DELETE", path))
 
 
-# Creation: the queue and the name.
-
-
 QUEUE: Final = "is not a queue of namespace"
 NAME: Final = "the name of the PodGroup may be another workload's"
 ONLY_SCHEDULER: Final = "only KAI's scheduler writes"
@@ -126,9 +123,6 @@ async def test_a_pod_group_is_created_in_a_queue_of_its_namespace(
     for user in (POD_GROUPER, ADMINISTRATOR):
         request = asker.create(group, user=user, dry_run=True)
         await (refused(request, "kaishare-guard-podgroups", words) if words else admitted(request))
-
-
-# Changes while the group has pods, and afterwards.
 
 
 STAY: Final = "priority and preemptibility stay while the group has pods"
@@ -310,8 +304,6 @@ async def test_the_message_about_many_queues_fits_into_an_event(asker: Asker) ->
     assert "remove it from objects that own the pod" in answer.message
     assert len(answer.message.encode()) < 1024
 
-
-# Writes of KAI and of a tenant in generated orders, on a real API server with the guard.
 
 QUEUES: Final = {ENFORCED: ("team-a",), HOST: ("team-a", "team-a-batch")}
 STEPS: Final = 60

@@ -140,9 +140,6 @@ async def test_another_account_of_that_name_is_not_kai(asker: Asker, pods: None)
         await refused(request, "runai-gpu-group")
 
 
-# Numbers that KAI's programs read differently.
-
-
 @PLACES
 @pytest.mark.parametrize(
     ("key", "values"),
@@ -166,8 +163,6 @@ async def test_the_numbers_of_a_share_are_plain(
         assert answer.status == (201 if is_plain else 403), (value, answer)
         assert is_plain or f"{key}: KAI's programs read this value differently" in answer.message
 
-
-# GPUs that no status of a PodGroup shows.
 
 INIT_GPU: Final = {"name": "first", "image": "example.invalid/image", **WHOLE_GPU}
 CLAIMED: Final = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
@@ -243,9 +238,6 @@ async def test_the_largest_pod_that_is_admitted_costs_no_error(asker: Asker) -> 
     await asker.remove(where(item))
 
 
-# A pod from before the guard.
-
-
 async def test_a_pod_with_forbidden_keys_still_lives_and_ends(asker: Asker) -> None:
     item = full(ENFORCED)
     item["metadata"] |= {"name": "old", "finalizers": ["example.com/stay"]}
@@ -272,9 +264,6 @@ async def test_a_large_pod_from_before_the_guard_keeps_its_status_and_kais_keys(
     await admitted(asker.merge(where(pod), changes(annotations={"pod-group-name": "pg"}), user=POD_GROUPER))
     await refused(asker.merge(where(pod), changes({"app": "b"}), user=ALICE), ": use fewer")
     await asker.remove(where(pod))
-
-
-# ConfigMaps, claims and monitors.
 
 
 @pytest.mark.parametrize(
@@ -390,9 +379,6 @@ async def test_a_monitor_has_no_label_of_kais_prometheus(asker: Asker) -> None:
         asker.send("POST", path, labelled, user=ALICE, dry_run=True), "kai.scheduler/accounting: remove it"
     )
     await asker.remove(where(kind))
-
-
-# vClusters: GPUs past KAI, and the syncer's writes.
 
 
 def past_kai(**spec: Any) -> Item:

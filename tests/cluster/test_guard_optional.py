@@ -88,9 +88,6 @@ async def test_the_pods_of_a_group_without_a_status_are_found(asker: Asker, plac
         await asker.remove(where(each))
 
 
-# Policies that change requests.
-
-
 @pytest.fixture
 async def changing(asker: Asker) -> AsyncIterator[Asker]:
     """Add both policies to the guard."""

@@ -12,16 +12,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.guard import ENFORCED, GARBAGE_COLLECTOR
 from tests.support.guard_pod_groups import STARTED
 from tests.support.guard_requests import admitted, changes, refused
-from tests.support.guarded_objects import (
-    ALICE,
-    STRATEGIC,
-    Item,
-    bare,
-    full,
-    store,
-    stored,
-    workload,
-)
+from tests.support.guarded_objects import ALICE, STRATEGIC, Item, bare, full, store, stored, workload
 from tests.support.kube_user import Asker, account, where
 from tests.support.pods import folder_from
 
@@ -42,9 +33,6 @@ async def owners(guarded: ControlPlane) -> AsyncIterator[None]:
     job["spec"]["suspend"] = True
     async with stored(guarded, [deployment, job]):
         yield
-
-
-# An ordinary user's day.
 
 
 def corpus() -> list[Item]:
@@ -115,8 +103,6 @@ async def test_generated_names_are_judged_as_others(asker: Asker) -> None:
     item["metadata"]["annotations"]["received-resource-type"] = "x"
     await refused(asker.send("POST", path, item, user=ALICE, dry_run=True), "received-resource-type")
 
-
-# Writes of other programs.
 
 GATED: Final = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
 KUEUE: Final = account("kueue-system", "kueue-controller-manager")

@@ -16,7 +16,6 @@ from tests.support.guard import (
     POD_GROUPER,
     SCHEDULER,
     SYNCER,
-    host,
     synced_pod,
 )
 from tests.support.guard_pod_groups import RELEASES, STARTED, count
@@ -134,8 +133,6 @@ async def test_a_vcluster_with_a_scheduler_of_its_own_cannot_be_guarded(
     await refused(asker.create(sent, user=SYNCER, dry_run=True), word)
 
 
-# What was recorded of running KAI.
-
 KAIS: Final = {"pod-group-name", "received-resource-type", "kai.scheduler/subgroup-name"}
 
 
@@ -199,20 +196,6 @@ async def test_kai_writes_recorded_config_maps_and_users_do_not(asker: Asker) ->
     assert len(recorded) >= 5
 
 
-async def test_kais_reservation_pods_are_not_guarded(asker: Asker) -> None:
-    space = "kai-resource-reservation"
-    await asker.apply(host(space, None))
-    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
-    for release in RELEASES:
-        for file in (folder / f"kai-live-v{release}").glob("reservation-pod*.json"):
-            item = admissible(json.loads(file.read_text()))
-            kept = ("name", "namespace", "labels", "annotations")
-            item["metadata"] = {key: item["metadata"][key] for key in kept if key in item["metadata"]}
-            assert item["metadata"]["labels"]["app"] == "kai-resource-reservation"
-            answer = await asker.create(item, user=BINDER, dry_run=True)
-            assert answer.status == 201, answer.message
-
-
 async def test_recorded_pod_groups_are_created_counted_started_and_deleted(asker: Asker) -> None:
     folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
     files = [
@@ -238,8 +221,6 @@ async def test_recorded_pod_groups_are_created_counted_started_and_deleted(asker
         await admitted(asker.send("DELETE", where(item), user=GARBAGE_COLLECTOR))
     assert len(files) > 10
 
-
-# What vCluster tells the tenant.
 
 LONG_KEY = f"kai.scheduler/{'k' * 63}"
 

@@ -230,15 +230,6 @@ async def test_a_watch_recovers_when_the_link_does(
         await recovered(run, await truth(admin))
 
 
-# Requests
-
-
-# Events
-
-
-# Evictions
-
-
 @pytest.mark.parametrize("name", FAULTS)
 async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
     hostile: HostileApiServer, admin: Administrator, client: KubeClient, name: str
@@ -254,9 +245,6 @@ async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
     assert len(hostile.requests) <= 2
     hostile.heal()
     assert (await evict(client, **about, is_trial=True)).answer is EvictionAnswer.EVICTED
-
-
-# A restore
 
 
 @pytest.mark.nightly

@@ -19,7 +19,7 @@ from tests.support.cluster_webhook import serving
 from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.helm_chart import NAMESPACE, find_object, rendered
-from tests.support.helm_release import Release, token_of
+from tests.support.helm_release import Release, deployed_options, token_of
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_user import Asker
 from tests.support.waiting import until
@@ -96,15 +96,11 @@ async def status_of(client: KubeClient, method: str, path: str, body: Any = None
 
 @pytest.mark.slow
 async def test_the_charts_webhook_publishes_its_settings_to_every_user_and_through_an_upgrade(
-    release: Release,
-    admin: Administrator,
-    hostile: HostileApiServer,
-    stranger: KubeClient,
-    tmp_path: Path,
+    release: Release, admin: Administrator, hostile: HostileApiServer, stranger: KubeClient, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match="the webhook has not written it yet"):
         await read_settings(stranger)
-    options = release.webhook_options()
+    options = await deployed_options(admin.client)
     # The proxy forwards all requests, and records which rights the webhook uses.
     pod = in_a_pod(hostile, await token_of(admin.client, "kaishare-webhook", NAMESPACE), tmp_path)
     async with serving(

@@ -50,10 +50,7 @@ async def test_one_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
         (Phase(title="B: …", failed=["500"]), "1 creations failed: 500"),
         (Phase(title="C: …", unmutated=2, failed_open=2, lost_connections=2), ""),
         (Phase(title="C: …", unmutated=2, failed_open=2, lost_connections=1), "1 connections lost"),
-        (
-            Phase(title="C: …", unmutated=1, failed_open=2, lost_connections=2),
-            "API server counts 2",
-        ),
+        (Phase(title="C: …", unmutated=1, failed_open=2, lost_connections=2), "API server counts 2"),
         (Phase(title="D: …", observes=True, creations=9, unmutated=4), ""),
         (Phase(title="D: …", observes=True, creations=9), "one mode only"),
         (Phase(title="D: …", observes=True, creations=9, unmutated=4, failed_open=1), "no answer for 1"),

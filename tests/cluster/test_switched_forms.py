@@ -4,20 +4,15 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kube.answers import ApiError
-from kube.client import KubeClient
+from kube.client import MERGE_PATCH, KubeClient
 from tests.support.admission_policies import list_path
 from tests.support.cluster_webhook import (
     Canary,
-    bare_pod,
     ca_of,
     ensure_namespaces,
     from_cluster,
@@ -27,54 +22,18 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.creations import created_throughout
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
-from tests.support.helm_release import WITHOUT_SCHEMA
+from tests.support.helm_release import WITHOUT_SCHEMA, lead_to_this_machine
 from tests.support.waiting import until
 from tests.support.webhook_checks import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 TEAM = "switching"
-PODS = f"/api/v1/namespaces/{TEAM}/pods"
-SERVICE = f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
 STANDS_SECONDS = 11
 """The chart demands that both forms have stood for 10 s."""
-
-
-@dataclass
-class Creations:
-    """Pods that are created one after the other until the end of the test."""
-
-    client: KubeClient
-    prefix: str = "pod"
-    pods: list[dict[str, Any]] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-    is_over: bool = False
-    """Ends `run` after the creation in progress."""
-
-    async def run(self) -> None:
-        number = 0
-        while not self.is_over:
-            number += 1
-            body = json.dumps(bare_pod(f"{self.prefix}-{number}")).encode()
-            try:
-                self.pods.append(json.loads(await self.client.request("POST", PODS, body=body)))
-            except ApiError as error:
-                self.refusals.append(str(error))
-            await asyncio.sleep(0.1)
-
-
-@asynccontextmanager
-async def created_all_the_time(plane: ControlPlane, prefix: str = "pod") -> AsyncIterator[Creations]:
-    async with KubeClient(plane.access()) as client:
-        creations = Creations(client, prefix)
-        task = asyncio.create_task(creations.run())
-        try:
-            yield creations
-        finally:
-            creations.is_over = True
-            await task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +74,10 @@ class Release:
 
     async def reach(self) -> None:
         """Let the Service lead to this machine, and let the Deployment be ready, as its controller does."""
-        spec = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
-        await self._merge(SERVICE, {"spec": spec})
+        await lead_to_this_machine(self.client)
         status = {"status": {"replicas": 2, "readyReplicas": 2}}
-        await self._merge(f"{DEPLOYMENT}/status", status)
-
-    async def _merge(self, path: str, patch: dict[str, Any]) -> None:
-        await self.client.request(
-            "PATCH", path, body=json.dumps(patch).encode(), content_type="application/merge-patch+json"
-        )
+        path, body = f"{DEPLOYMENT}/status", json.dumps(status).encode()
+        await self.client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
 
 @pytest.mark.kubernetes(1, 36)
@@ -143,7 +97,7 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
             assert not await release.helm("install", "webhook")
             await release.reach()
             await canary.until_mutated()
-            async with created_all_the_time(own_plane) as creations:
+            async with created_throughout(client, TEAM, rate=10) as creations:
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "policy")
                 assert not await release.helm("upgrade", "both")
                 assert "for 10 s" in await release.helm("upgrade", "policy")
@@ -157,7 +111,7 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
                 await webhook.stop()
                 first = len(creations.pods)
                 await until(lambda: len(creations.pods) > first + 20, "pods are created without a webhook")
-                assert not creations.refusals, creations.refusals[:3]
+                assert not creations.failed, creations.failed[:3]
 
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "webhook")
                 await release.is_not_rolled_back(1, "from policy to webhook")
@@ -170,7 +124,7 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
                     await release.is_not_rolled_back(3, "from webhook to policy")
                     last = len(creations.pods)
                     await until(lambda: len(creations.pods) > last + 20, "pods are created after the switch")
-                    assert not creations.refusals, creations.refusals[:3]
+                    assert not creations.failed, creations.failed[:3]
                     decisions = [*webhook.logged("decision"), *again.logged("decision")]
         assert all(map(has_share, creations.pods))
         reasons = {pod["metadata"]["annotations"]["kaishare.dev/reason"] for pod in creations.pods}
@@ -203,14 +157,14 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
         done = await asyncio.to_thread(helm, *what, kubeconfig=own_plane.kubeconfig())
         assert done.returncode == 0, done.stderr
         await Canary(client, TEAM).until_mutated()
-        async with created_all_the_time(own_plane, "policy") as creations:
+        async with created_throughout(client, TEAM, rate=10) as creations:
             await until(lambda: len(creations.pods) > 20, "pods are created under the policies")
             deleted = await kubectl(own_plane, *command.split())
             assert deleted.status == 0, deleted.errors
             await asyncio.sleep(int(seconds))
             await uninstalled(own_plane, *release[::2])
             await Canary(client, TEAM).until_unchanged()
-        assert not creations.refusals, creations.refusals[:3]
+        assert not creations.failed, creations.failed[:3]
         for kind in ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
             assert json.loads(await client.get(list_path(kind)))["items"] == []
 

@@ -10,14 +10,7 @@ import pytest_asyncio
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
-from tests.support.cluster_webhook import (
-    Serving,
-    bare_pod,
-    has_share,
-    installed,
-    kubectl,
-    managed_namespace,
-)
+from tests.support.cluster_webhook import Serving, bare_pod, has_share, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.large_objects import deep_fields
 from tests.support.waiting import until
@@ -48,12 +41,6 @@ async def made(admin: Administrator, namespace: str, pod: dict[str, Any], **para
     kept = await admin.read(path)
     await admin.delete(path)
     return kept
-
-
-async def test_a_bare_pod_gets_scheduler_queue_priority_and_share(
-    admin: Administrator, ours: Serving
-) -> None:
-    assert has_share(await made(admin, "managed", bare_pod("bare")))
 
 
 @pytest.mark.parametrize("levels", [2000, 9000])

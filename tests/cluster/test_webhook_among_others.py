@@ -140,35 +140,6 @@ async def test_an_injected_first_sidecar_does_not_get_the_share(
     await until(lambda: actions(ours, pod_name) == ["injected", "unchanged"], "the log has both decisions")
 
 
-async def test_where_kais_version_is_unknown_a_container_behind_a_sidecar_keeps_its_gpu(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path
-) -> None:
-    """KAI before 0.9.12 gives the share to the first container, whatever the pod says."""
-    canary = Canary(admin.client, "crowded")
-    options = from_files(tmp_path, NAMESPACE)
-    async with (
-        serving(tmp_path / "log", *options) as webhook,
-        recording(tmp_path, patching(with_sidecar_in_front)) as injector,
-    ):
-        configurations = our_configurations(webhook.target, ca_of(tmp_path))
-        async with configured(admin.client, others_configuration("a-sidecars", injector), *configurations):
-            await canary.until_called(injector)
-            await canary.until_mutated()
-            manifest = bare_pod("behind", namespace="crowded")
-            result = await kubectl(
-                plane, "create", "--dry-run=server", "-o", "json", "-f", "-", manifest=manifest
-            )
-        await canary.until_unchanged()
-    assert result.status == 0, result.errors
-    assert result.errors.startswith("Warning: "), result.errors
-    assert '"gpu-fraction"' not in result.output
-    assert '"nvidia.com/gpu": "1"' in result.output
-    assert '"schedulerName": "kai-scheduler"' in result.output
-    assert [line["reason"] for line in webhook.logged("decision") if line["name"] == "behind"] == [
-        "container-not-first"
-    ]
-
-
 # A LimitRange's default for nvidia.com/gpu, which the API server adds after the first round of webhooks.
 
 GPU = "nvidia.com/gpu"
@@ -205,8 +176,6 @@ async def test_a_gpu_from_a_limit_range_is_removed_again(
             for kind in ("limits", "requests"):
                 assert GPU not in container.get("resources", {}).get(kind, {})
 
-
-# How an API server reaches the webhook, and the fate of pods if it cannot.
 
 REACHED = managed_namespace("reached", gpu_fraction="0.5", priority="train")
 ENFORCED = managed_namespace("reached-enforced", gpu_fraction="0.5", priority="train", mode="enforce")

@@ -261,9 +261,6 @@ async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers
     assert "not visible" not in administrator.text
 
 
-# The recorded states on a real API server.
-
-
 YOUNG = {"27d-podgroupcontroller-down": (Code.RUNNING, Code.RUNNING)}
 """The codes of states that show only after some time: the pods on the API server are seconds old."""
 

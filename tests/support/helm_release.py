@@ -17,7 +17,7 @@ from kube.answers import ApiError
 from kube.client import MERGE_PATCH, KubeClient
 from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
-from tests.support.helm_chart import CHART, NAMESPACE, Object, find_object, helm, options, rendered
+from tests.support.helm_chart import CHART, NAMESPACE, Object, helm, options
 from tests.support.waiting import until
 
 _KINDS = {
@@ -86,12 +86,6 @@ class Release:
             "uninstall", "kaishare", "--namespace", self.namespace, "--debug", "--ignore-not-found"
         )
 
-    def webhook_options(self) -> list[str]:
-        """Return the options of the webhook's Deployment, without those that a test machine needs otherwise."""
-        deployment = find_object(rendered(self.values), "Deployment", "kaishare-webhook")
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        return [word for word in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", word)]
-
     def _what(self) -> list[str]:
         return [
             "kaishare",
@@ -106,6 +100,20 @@ class Release:
         done = helm(*arguments, kubeconfig=self.plane.kubeconfig())
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
+
+
+async def deployed_options(client: KubeClient) -> list[str]:
+    """Return the options of the webhook's Deployment, without those that a test machine needs otherwise."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
+    (container,) = json.loads(await client.get(path))["spec"]["template"]["spec"]["containers"]
+    return [word for word in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", word)]
+
+
+async def lead_to_this_machine(client: KubeClient) -> None:
+    """Let the webhook's Service lead to this machine: the way to the process, as a Service's address in a cluster."""
+    way = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
+    path, body = f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook", json.dumps({"spec": way})
+    await client.request("PATCH", path, body=body.encode(), content_type=MERGE_PATCH)
 
 
 def packaged(folder: Path) -> Path:
