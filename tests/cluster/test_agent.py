@@ -1,24 +1,30 @@
-"""A whole agent in a cluster: a service account, a real API server, and the driver's stand-in."""
+"""A whole agent in a cluster: its pods, its rights, and its flags as Events, which a vCluster can copy to its tenant."""
 
 import asyncio
+import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnRights
-from gpuagent.sampling.sampler import LONGEST_GAP
+from gpuagent.sampling.sampler import LONGEST_GAP, SHORTEST_GAP
 from kube.client import KubeClient
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
+from tests.support.gpu_node import GRACE, RIGHTS, GpuNode, counted
+from tests.support.gpu_node import INTERVAL as SAMPLES
+from tests.support.gpu_node import until as until_agent
 from tests.support.kube_objects import GPU_0, NODE, bind_request, fraction, reservation
 from tests.support.memory import peak_resident_mib
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree
-from tests.support.waiting import seconds_until, until
+from tests.support.waiting import until
 
 MIB = 1 << 20
 INTERVAL = 0.5
@@ -33,21 +39,11 @@ atexit.register(lambda: loaded.write_text(" ".join(sys.modules)))
 from gpuagent.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-RIGHTS = (
-    right("pods", "list", "watch"),
-    right("bindrequests", "list", "watch", group="scheduling.run.ai"),
-    right("nodes", "get"),
-    right("namespaces", "get"),
-)
 
 
 async def until_pods(running: Agent, holds: Callable[[list[dict[str, Any]]], object]) -> float:
     """Wait until the agent's pods satisfy a condition; return the seconds that it took."""
-
-    async def is_so() -> object:
-        return holds((await asyncio.to_thread(running.shares))["pods"])
-
-    return await seconds_until(is_so, running.log.read_text, 20)
+    return await until_agent(lambda: holds(running.shares()["pods"]), running)
 
 
 async def test_pods_of_the_api_server_are_in_the_agent_within_a_gap_and_the_memory_is_small(
@@ -146,3 +142,98 @@ async def grant_the_rest(admin: Administrator) -> None:
             "subjects": [{"kind": "ServiceAccount", "name": "own-rights", "namespace": "team-a"}],
         }
     )
+
+
+SHARE = 11500  # MiB: half of an A10 as KAI counts it
+SLOW = 5  # what a busy machine may take beside grace and interval
+BY_THE_SERVER = {"uid", "resourceVersion", "creationTimestamp", "managedFields"}
+
+
+@pytest.fixture
+async def node(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> GpuNode:
+    await admin.create(reservation())
+    return GpuNode(folder=tmp_path, plane=plane, admin=admin)
+
+
+@contextmanager
+def stopped(running: Agent) -> Iterator[Agent]:
+    yield running
+    assert running.stop() == 0
+
+
+def shape(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an Event, and the values that a vCluster and kubectl use."""
+    metadata = event["metadata"]
+    about = event["involvedObject"]
+    return {
+        "fields": set(event) - {"kind", "apiVersion"},
+        "metadata": set(metadata) - BY_THE_SERVER,
+        "about": set(about),
+        "kind": (about["apiVersion"], about["kind"]),
+        "is about a pod of its namespace": about["namespace"] == metadata["namespace"],
+        "begins with the pod's name": metadata["name"].startswith(f"{about['name']}."),
+        "source": set(event["source"]),
+        "component": (event["source"]["component"], event["reportingComponent"]),
+        "one host": event["source"]["host"] == event["reportingInstance"],
+        "type": event["type"],
+        "eventTime": event["eventTime"],
+    }
+
+
+async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_clears(node: GpuNode) -> None:
+    uid = await node.pod()
+    token = await node.admin.token("agent-events", *RIGHTS)
+    with node.agent(token) as running, stopped(running):
+        node.hold({uid: SHARE + 2000})
+        took = await until_agent(lambda: node.events(uid), running)
+        assert took > (GRACE - SAMPLES) * SHORTEST_GAP  # one sample for each interval of the grace
+        assert took < GRACE * LONGEST_GAP + SLOW
+        await asyncio.sleep(5 * SAMPLES)
+        (event,) = await node.events(uid)
+        assert (event["reason"], event["type"], event["count"]) == ("GPUMemoryOverShare", "Warning", 1)
+        assert event["message"].startswith(
+            f"uses 13.2 GiB on GPU 0 ({GPU_0}), above its share of 11.2 GiB, for "
+        )
+        node.hold({uid: SHARE - 500})
+
+        async def both() -> bool:
+            return await node.reasons(uid) == ["GPUMemoryOverShare", "GPUMemoryWithinShare"]
+
+        await until_agent(both, running)
+        within = next(each for each in await node.events(uid) if each["type"] == "Normal")
+        assert within["message"] == f"uses 10.7 GiB on GPU 0 ({GPU_0}), within its share of 11.2 GiB again"
+        assert counted(running, "events") == {
+            'reason="GPUMemoryOverShare",result="created"': 1,
+            'reason="GPUMemoryWithinShare",result="created"': 1,
+        }
+
+
+async def test_the_event_has_the_form_that_a_vcluster_copied(node: GpuNode) -> None:
+    folder = os.environ.get("KAISHARE_FIXTURES")
+    if not folder:
+        pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder with recorded objects")
+    copied = json.loads((Path(folder) / "vcluster-live-v0.36.1" / "event.host.json").read_text())
+    uid = await node.pod()
+    token = await node.admin.token("agent-form", *RIGHTS)
+    with node.agent(token) as running, stopped(running):
+        node.hold({uid: SHARE + 2000})
+        await until_agent(lambda: node.events(uid), running)
+    (event,) = await node.events(uid)
+    assert shape(event) == shape(copied)
+
+
+async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_reason(node: GpuNode) -> None:
+    uid = await node.pod()
+    token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
+    with node.agent(token) as running, stopped(running):
+        node.hold({uid: SHARE + 2000})
+        await until_agent(lambda: running.log_lines("Event writes failing"), running)
+        (line,) = running.log_lines("Event writes failing")
+        assert 'cannot create resource "events"' in line["error"]
+        flags = [
+            value
+            for name, value in running.series().items()
+            if "pod_flagged" in name and 'reason="over-share"' in name
+        ]
+        assert flags == [1]
+    assert await node.events(uid) == []

@@ -34,14 +34,11 @@ async def read_pod(admin: Administrator, name: str) -> dict[str, Any]:
 
 async def budget(admin: Administrator, allowed: int) -> str:
     """Create a PodDisruptionBudget for every pod of the namespace, with the status that its controller would write."""
-    made = await admin.create(
-        {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": {"name": "keep", "namespace": NAMESPACE},
-            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"kai.scheduler/queue": "team-a"}}},
-        }
-    )
+    selector = {"matchLabels": {"kai.scheduler/queue": "team-a"}}
+    item = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    metadata = {"name": "keep", "namespace": NAMESPACE}
+    spec = {"minAvailable": 1, "selector": selector}
+    made = await admin.create({**item, "metadata": metadata, "spec": spec})
     where = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/keep/status"
     status = {
         "observedGeneration": made["metadata"]["generation"],
@@ -149,17 +146,8 @@ async def test_an_eviction_is_requested_for_one_uid(node: GpuNode) -> None:
     assert await ask(uid) is EvictionAnswer.DISRUPTION_BUDGET
     await node.admin.merge(where, {"status": {"observedGeneration": 0}})
     assert await ask(uid) is EvictionAnswer.DISRUPTION_BUDGET, "nothing is known of it yet"
-    await node.admin.merge(
-        where,
-        {
-            "status": {
-                "observedGeneration": 1,
-                "disruptionsAllowed": 1,
-                "currentHealthy": 2,
-                "expectedPods": 2,
-            }
-        },
-    )
+    known = {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "expectedPods": 2}
+    await node.admin.merge(where, {"status": known})
     before = await read_pod(node.admin, "half")
     assert await ask(uid, is_trial=True) is EvictionAnswer.EVICTED
     assert await read_pod(node.admin, "half") == before, "a trial changes nothing"

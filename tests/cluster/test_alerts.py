@@ -97,7 +97,7 @@ async def test_the_api_servers_counters_raise_their_alerts(
 
         async def is_out_of_reach() -> bool:
             return not await refusal(asker, "alerts") and "connection refused" in await refusal(
-                client, "alerts-enforced"
+                asker, "alerts-enforced"
             )
 
         # Prometheus is new to this API server, and takes only what it sees happen for recent.

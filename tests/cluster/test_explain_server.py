@@ -224,20 +224,6 @@ async def test_pod_security_refuses_and_warns(admin: Administrator) -> None:
     )
 
 
-async def test_a_webhook_that_is_down(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
-) -> None:
-    async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED) as webhook:
-        await webhook.kill()
-        ignored = await ask(admin.client, bare_pod("p"))
-        failed = await ask(admin.client, bare_pod("p"), namespace="asked-enforced")
-    assert ignored.is_admitted
-    assert "did not answer (failurePolicy Ignore)" in ignored.causes[0]
-    name = "webhook pods.validate.kaishare.dev"
-    assert (failed.is_admitted, failed.refused_by) == (False, name)
-    assert failed.causes == [f"{name} did not answer, and its failurePolicy is Fail"]
-
-
 async def test_a_limit_range_that_gives_a_gpu(
     plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
 ) -> None:

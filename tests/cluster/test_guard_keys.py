@@ -125,14 +125,6 @@ async def test_a_binding_writes_no_key_of_kais(asker: Asker, place: str) -> None
     await asker.remove(where(item))
 
 
-@pytest.mark.kubernetes(1, 33)  # the subresource resize
-async def test_resizing_and_debugging_leave_metadata_alone(asker: Asker, pods: None) -> None:
-    for subresource in ("/resize", "/ephemeralcontainers"):
-        change = changes({"runai-gpu-group": "x"}, {"pod-group-name": "x"})
-        answer = await admitted(asker.merge(where(bare(ENFORCED)) + subresource, change, user=ALICE))
-        assert "runai-gpu-group" not in answer.body["metadata"]["labels"]
-
-
 async def test_another_account_of_that_name_is_not_kai(asker: Asker, pods: None) -> None:
     names = (account(HOST, "binder"), account("kai-scheduler-2", "binder"), "kai-scheduler", ADMINISTRATOR)
     for user in names:

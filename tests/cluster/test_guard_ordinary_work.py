@@ -9,12 +9,13 @@ import pytest_asyncio
 
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.support.control_plane import ControlPlane
-from tests.support.guard import ENFORCED, GARBAGE_COLLECTOR
+from tests.support.guard import ENFORCED
 from tests.support.guard_pod_groups import STARTED
 from tests.support.guard_requests import admitted, changes, refused
 from tests.support.guarded_objects import ALICE, STRATEGIC, Item, bare, full, store, stored, workload
 from tests.support.kube_user import Asker, account, where
 from tests.support.pods import folder_from
+from tests.support.yaml_text import given
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
@@ -55,20 +56,9 @@ def corpus() -> list[Item]:
 
 async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker: Asker) -> None:
     # KAI copies the words of a workload to its PodGroup, where the guard judges the effect.
-    foreign = changes(
-        {
-            "gpu-type": "h100",
-            "kai.scheduler/queue": "team-b",
-            "priorityClassName": "inference",
-            "project": "x",
-        },
-        {
-            "nvidia.com/note": "x",
-            "gpu-fraction": "0.5",
-            "run.ai/project": "y",
-            STARTED: "2099-01-01T00:00:00Z",
-        },
-    )
+    labels = {"gpu-type": "h100", "kai.scheduler/queue": "team-b", "priorityClassName": "inference"}
+    notes = {"nvidia.com/note": "x", "gpu-fraction": "0.5", STARTED: "2099-01-01T00:00:00Z"}
+    foreign = changes({**labels, "project": "x"}, {**notes, "run.ai/project": "y"})
     count = 0
     for number, item in enumerate(corpus()):
         item["metadata"] = {**item["metadata"], "namespace": ENFORCED, "name": f"corpus-{number}"}
@@ -105,68 +95,42 @@ async def test_generated_names_are_judged_as_others(asker: Asker) -> None:
 
 
 GATED: Final = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
-KUEUE: Final = account("kueue-system", "kueue-controller-manager")
-IN_POOL: Final[Item] = {"nodeSelector": {"pool": "a"}}
-OWNER: Final = {
-    "apiVersion": "kubeflow.org/v1",
-    "kind": "PyTorchJob",
-    "name": "a",
-    "uid": "b",
-    "controller": True,
-}
-OPERATORS: Final[dict[str, tuple[str, str, Item]]] = {
-    "Kueue admits a Job": (
-        KUEUE,
-        "Job held",
-        changes({"kueue.x-k8s.io/queue-name": "a"}, {"kueue.x-k8s.io/x": "b"})
-        | {"spec": {"suspend": False, "template": {"spec": IN_POOL}}},
-    ),
-    "Kueue opens a pod's gate": (
-        KUEUE,
-        "Pod gated",
-        changes({"kueue.x-k8s.io/managed": "true"}) | {"spec": {"schedulingGates": None, **IN_POOL}},
-    ),
-    "KubeRay switches a pod's service": (
-        account("ray-system", "kuberay-operator"),
-        "Pod full",
-        changes({"ray.io/serve": "false", "ray.io/originated-from-cr-name": "a"}),
-    ),
-    "Spark marks an executor": (
-        account(ENFORCED, "spark"),
-        "Pod full",
-        changes({"spark-exec-inactive": "true"}),
-    ),
-    "a training operator adopts a pod": (
-        account("kubeflow", "training-operator"),
-        "Pod full",
-        {"metadata": {"ownerReferences": [OWNER]}},
-    ),
-    "the garbage collector waits for dependents": (
-        GARBAGE_COLLECTOR,
-        "Deployment held",
-        {"metadata": {"finalizers": ["foregroundDeletion"]}},
-    ),
-    "the Job controller counts pods": (
-        account("kube-system", "job-controller"),
-        "Job held /status",
-        changes(annotations={"mine": "counted"}) | {"status": {"ready": 0}},
-    ),
-    "an autoscaler scales": (
-        account("kube-system", "horizontal-pod-autoscaler"),
-        "Deployment held /scale",
-        {"spec": {"replicas": 5}},
-    ),
-    "kubectl debug adds a container": (
-        ALICE,
-        "Pod full /ephemeralcontainers",
-        {"spec": {"ephemeralContainers": [{"name": "debug", "image": "example.invalid/image"}]}},
-    ),
-    "an autoscaler resizes a container": (
-        account("kube-system", "vpa-updater"),
-        "Pod full /resize",
-        {"spec": {"containers": [{"name": "main", "resources": {}}]}},
-    ),
-}
+OPERATORS: Final[dict[str, tuple[str, str, Item]]] = given("""
+Kueue admits a Job:
+  - kueue-system:kueue-controller-manager
+  - Job held
+  - metadata: {labels: {kueue.x-k8s.io/queue-name: a}, annotations: {kueue.x-k8s.io/x: b}}
+    spec: {suspend: false, template: {spec: {nodeSelector: {pool: a}}}}
+Kueue opens a pod's gate:
+  - kueue-system:kueue-controller-manager
+  - Pod gated
+  - metadata: {labels: {kueue.x-k8s.io/managed: "true"}}
+    spec: {schedulingGates: null, nodeSelector: {pool: a}}
+KubeRay switches a pod's service:
+  - ray-system:kuberay-operator
+  - Pod full
+  - metadata: {labels: {ray.io/serve: "false", ray.io/originated-from-cr-name: a}}
+Spark marks an executor: ["$ENFORCED:spark", Pod full, {metadata: {labels: {spark-exec-inactive: "true"}}}]
+a training operator adopts a pod:
+  - kubeflow:training-operator
+  - Pod full
+  - metadata:
+      ownerReferences: [{apiVersion: kubeflow.org/v1, kind: PyTorchJob, name: a, uid: b, controller: true}]
+the garbage collector waits for dependents:
+  ["kube-system:generic-garbage-collector", Deployment held, {metadata: {finalizers: [foregroundDeletion]}}]
+the Job controller counts pods:
+  - kube-system:job-controller
+  - Job held /status
+  - {metadata: {annotations: {mine: counted}}, status: {ready: 0}}
+an autoscaler scales: ["kube-system:horizontal-pod-autoscaler", Deployment held /scale, {spec: {replicas: 5}}]
+a developer debugs a pod:
+  - $ENFORCED:alice
+  - Pod full /ephemeralcontainers
+  - spec: {ephemeralContainers: [{name: debug, image: example.invalid/image}]}
+an autoscaler resizes a container:
+  ["kube-system:vpa-updater", Pod full /resize, {spec: {containers: [{name: main, resources: {}}]}}]
+""", ENFORCED=ENFORCED)  # fmt: skip
+"""Namespace and name of an account, the object with its subresource, and the patch."""
 
 
 @pytest.mark.parametrize("writing", OPERATORS)
@@ -181,7 +145,12 @@ async def test_other_programs_write_to_objects_with_every_key(
     if name == "gated":
         await store(asker, gated)
     answer = await asker.send(
-        "PATCH", where(item) + "".join(subresource), patch, user=user, content_type=STRATEGIC, dry_run=True
+        "PATCH",
+        where(item) + "".join(subresource),
+        patch,
+        user=account(*user.split(":")),
+        content_type=STRATEGIC,
+        dry_run=True,
     )
     if answer.status == 404 and subresource == ["/resize"]:
         pytest.skip("NOT VERIFIED: the API server has no subresource resize")

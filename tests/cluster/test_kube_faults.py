@@ -75,7 +75,6 @@ CONNECTIONS: dict[str, Fault] = {
     "silence within the body": Silence(after=40),
 }
 FAULTS = ANSWERS | CONNECTIONS
-LINK = ["fall_silent", "half_open", "lose", "reset", "go_down"]
 
 
 @pytest.fixture(autouse=True)
@@ -206,28 +205,6 @@ async def recovers_from(name: str, plane: ControlPlane, admin: Administrator, fo
         gone = deleted.rpartition("/")[2]
         was_there = [gone in names for names in following.changes]
         assert was_there == sorted(was_there, reverse=True), f"{name}: a deleted object does not come back"
-
-
-@pytest.mark.parametrize("fault", LINK)
-async def test_a_watch_recovers_when_the_link_does(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: str
-) -> None:
-    changed, deleted = await make(admin, "changed"), await make(admin, "deleted")
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced)
-        before = len(hostile.requests)
-        began = time.monotonic()
-        getattr(hostile.link, fault)()
-        await admin.merge(changed, {"data": {"changed": "yes"}})
-        await admin.delete(deleted)
-        await make(admin, "made")
-        await asyncio.sleep(FAULT_SECONDS)
-        # A request on a connection that was reset is repeated by aiohttp, without an error.
-        await until(lambda: run.troubles or fault == "reset")
-        assert len(hostile.requests) - before <= most_requests(time.monotonic() - began)
-        assert hostile.link.connections <= most_requests(time.monotonic() - began)
-        hostile.heal()
-        await recovered(run, await truth(admin))
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -106,10 +106,8 @@ async def test_the_labels_of_a_controller_select_the_size_of_its_pods(
 ) -> None:
     namespace = CONTROLLERS["metadata"]["name"]
     restart = "Never" if kind == "Job" else "Always"
-    template = {
-        "metadata": {"labels": {"app": "a"}},
-        "spec": {**bare_pod("")["spec"], "restartPolicy": restart},
-    }
+    pod_spec = {**bare_pod("")["spec"], "restartPolicy": restart}
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": pod_spec}
     owner = {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {"name": "owner"}}
     path = f"/apis/{group}/v1/namespaces/{namespace}"
     workloads = f"{path}/{kind.lower()}s"

@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kube.answers import ApiError
 from kube.client import MERGE_PATCH, KubeClient
 from tests.support.admission_policies import list_path
+from tests.support.chart_variants import CERT_MANAGER, WEBHOOK
 from tests.support.cluster_webhook import (
     Canary,
     ca_of,
@@ -25,7 +28,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.creations import created_throughout
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
-from tests.support.helm_release import WITHOUT_SCHEMA, lead_to_this_machine
+from tests.support.helm_release import WITHOUT_SCHEMA, Release, define_others_kinds, lead_to_this_machine
 from tests.support.waiting import until
 from tests.support.webhook_checks import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
@@ -37,7 +40,7 @@ STANDS_SECONDS = 11
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
+class Switched:
     """The chart's release, whose Service leads to a webhook on this machine."""
 
     plane: ControlPlane
@@ -93,7 +96,7 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
         await ensure_namespaces(client, team)
         canary = Canary(client, TEAM)
         async with serving(tmp_path / "log", *command, listen=port) as webhook:
-            release = Release(plane=own_plane, client=client, port=port, ca=ca_of(tmp_path).decode())
+            release = Switched(plane=own_plane, client=client, port=port, ca=ca_of(tmp_path).decode())
             assert not await release.helm("install", "webhook")
             await release.reach()
             await canary.until_mutated()
@@ -145,8 +148,8 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
 ) -> None:
     """Each policy is forgotten after up to a second, so the one that refuses goes first."""
     page = (ROOT / "docs" / "choosing.md").read_text()
-    (command,) = re.findall(r"^\$ kubectl (delete validating.*)$", page, re.MULTILINE)
-    (seconds,) = re.findall(r"^\$ kubectl delete validating.*\n\$ sleep ([0-9]+)$", page, re.MULTILINE)
+    commands = r"^\$ kubectl (delete validating.*)\n\$ sleep ([0-9]+)\n\$ kubectl (delete mutating.*)$"
+    ((first, seconds, second),) = re.findall(commands, page, re.MULTILINE)
     namespace = "without-policies"
     release = ("kaishare", "--namespace", namespace)
     async with KubeClient(own_plane.access()) as client:
@@ -159,9 +162,10 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
         await Canary(client, TEAM).until_mutated()
         async with created_throughout(client, TEAM, rate=10) as creations:
             await until(lambda: len(creations.pods) > 20, "pods are created under the policies")
-            deleted = await kubectl(own_plane, *command.split())
-            assert deleted.status == 0, deleted.errors
-            await asyncio.sleep(int(seconds))
+            for command in (first, second):
+                deleted = await kubectl(own_plane, *command.split())
+                assert deleted.status == 0, deleted.errors
+                await asyncio.sleep(int(seconds))
             await uninstalled(own_plane, *release[::2])
             await Canary(client, TEAM).until_unchanged()
         assert not creations.failed, creations.failed[:3]
@@ -174,3 +178,63 @@ async def uninstalled(plane: ControlPlane, name: str, namespace: str) -> None:
     what = ("uninstall", name, "--namespace", namespace, "--ignore-not-found")
     done = await asyncio.to_thread(helm, *what, kubeconfig=plane.kubeconfig())
     assert done.returncode == 0, done.stderr
+
+
+SELF: dict[str, Any] = {"webhook": {"certificates": {"mode": "self"}}}
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+CERTIFICATES = f"/apis/cert-manager.io/v1/namespaces/{NAMESPACE}/certificates"
+
+
+async def issue_certificates(client: KubeClient) -> set[str]:
+    """Create the Secret of each Certificate, as cert-manager does; return the Secrets' names.
+
+    cert-manager gives its Secrets no owner by default, so they outlive the Certificates.
+    """
+    certificates = json.loads(await client.get(CERTIFICATES))["items"]
+    names = {certificate["spec"]["secretName"] for certificate in certificates}
+    for name in names:
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name, "labels": {"controller.cert-manager.io/fao": "true"}},
+            "type": "kubernetes.io/tls",
+            "data": dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), "YQ=="),
+        }
+        try:
+            await client.request("POST", SECRETS, body=json.dumps(secret).encode())
+        except ApiError as error:
+            if error.status != 409:
+                raise
+    return names
+
+
+async def secret_types(client: KubeClient) -> dict[str, str]:
+    secrets = json.loads(await client.get(SECRETS))["items"]
+    return {secret["metadata"]["name"]: secret["type"] for secret in secrets}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [CERT_MANAGER, SELF], ids=["cert-manager first", "self first"])
+async def test_certificates_change_between_cert_manager_and_the_webhook(
+    first: dict[str, Any], own_plane: ControlPlane
+) -> None:
+    second = SELF if first is CERT_MANAGER else CERT_MANAGER
+    release = Release(plane=own_plane, values={**WEBHOOK, **first})
+    theirs: set[str] = set()
+    async with KubeClient(own_plane.access()) as client:
+        await define_others_kinds(client)
+        try:
+            for values in (first, second, first):
+                release.values = {**WEBHOOK, **values}
+                release.upgrade_or_install()
+                theirs |= await issue_certificates(client)
+                types = await secret_types(client)
+                # Helm deletes none of cert-manager's Secrets, and the webhook gets one of its own.
+                assert {types.get(name) for name in theirs} <= {"kubernetes.io/tls"}
+                if values is SELF:
+                    assert types.get("kaishare-webhook-ca") == "Opaque"
+            assert len(theirs) == 2
+        finally:
+            release.uninstall()
+            for name in theirs:
+                await client.request("DELETE", f"{SECRETS}/{name}")
