@@ -49,11 +49,6 @@ def scraped(plane: ControlPlane) -> dict[str, Any]:
     }
 
 
-async def raised(running: Prometheus, *names: str) -> None:
-    """Wait until alerts are pending or firing."""
-    await asyncio.to_thread(running.until, lambda: set(names) <= running.alerts(), running.alerts)
-
-
 async def refusal(asker: Asker, namespace: str) -> str:
     """Return the reason for the denial of a pod; empty if it is admitted."""
     return (await asker.create(bare_pod("alerting", namespace=namespace), dry_run=True)).message
@@ -162,7 +157,8 @@ async def test_the_webhooks_metrics_of_the_cluster_raise_their_alerts(
                 serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook,
             ):
                 with prometheus(tmp_path, {"kaishare-webhook": str(webhook.ops)}) as running:
-                    await raised(running, "KaisharePolicyInvalid", "KaishareOrderWrong")
+                    names = {"KaisharePolicyInvalid", "KaishareOrderWrong"}
+                    await asyncio.to_thread(running.until, lambda: names <= running.alerts(), running.alerts)
                     alerts = running.get("alerts")["alerts"]
         finally:
             unlabelled = {"metadata": {"labels": dict.fromkeys(invalid["metadata"]["labels"])}}

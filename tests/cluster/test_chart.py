@@ -17,7 +17,6 @@ import yaml
 from certs.authority import Authority
 from kube.answers import ApiError
 from kube.client import KubeClient
-from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.support.administrator import Administrator
 from tests.support.chart_variants import VARIANTS
 from tests.support.cluster_webhook import (
@@ -81,11 +80,6 @@ def release(plane: ControlPlane) -> Iterator[Release]:
         asyncio.run(tidy())
 
 
-async def get(client: KubeClient, path: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(await client.get(path))
-    return document
-
-
 async def merge(client: KubeClient, path: str, patch: dict[str, Any], kind: str = STRATEGIC) -> None:
     await client.request("PATCH", path, body=json.dumps(patch).encode(), content_type=kind)
 
@@ -138,16 +132,6 @@ async def test_pod_security_admits_the_webhook_as_restricted_and_the_agent_but_f
         else:
             del pod["spec"]["hostPID"]
             await admitted(admin.client, "restricted", pod)
-
-
-async def test_pod_security_admits_a_webhook_on_the_network_of_its_node_as_privileged_only(
-    admin: Administrator,
-) -> None:
-    await ensure_namespaces(admin.client, held_to("baseline"), held_to("privileged"))
-    (pod,) = pods(ON_THE_NODE, "Deployment")
-    with pytest.raises(ApiError, match=r'violates PodSecurity "baseline:latest": .*host namespaces'):
-        await admitted(admin.client, "baseline", pod)
-    await admitted(admin.client, "privileged", pod)
 
 
 @pytest.fixture
@@ -252,15 +236,15 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
         await admin.client.request(
             "POST", "/api/v1/namespaces/chart-users/pods", body=json.dumps(bare_pod("first")).encode()
         )
-        assert has_share(await get(client, "/api/v1/namespaces/chart-users/pods/first"))
+        assert has_share(await admin.read("/api/v1/namespaces/chart-users/pods/first"))
         await admin.delete("/api/v1/namespaces/chart-users/pods/first")
 
         async def is_ready() -> bool:
             return (await webhook.get("/readyz"))[0] == 200
 
         await until(is_ready, "both bundles hold its CA")
-        secret = (await get(client, CA_SECRET))["data"]
-        bundles = [await get(client, path) for path in CONFIGURATIONS]
+        secret = (await admin.read(CA_SECRET))["data"]
+        bundles = [await admin.read(path) for path in CONFIGURATIONS]
         assert secret
         assert all(hook["clientConfig"]["caBundle"] for one_of in bundles for hook in one_of["webhooks"])
 
@@ -285,11 +269,11 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
         await upgrading
         assert unmutated == 0
 
-        upgraded = await get(client, f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook")
+        upgraded = await admin.read(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook")
         assert upgraded["metadata"]["labels"]["app.kubernetes.io/version"] == "0.2.0"
-        assert (await get(client, CA_SECRET))["data"] == secret
+        assert (await admin.read(CA_SECRET))["data"] == secret
         for path, before in zip(CONFIGURATIONS, bundles, strict=True):
-            after = await get(client, path)
+            after = await admin.read(path)
             assert after["webhooks"] == before["webhooks"]
             assert after["metadata"]["labels"]["app.kubernetes.io/version"] == "0.2.0"
         assert await webhook.stop() == 0
@@ -314,17 +298,15 @@ async def test_applying_the_charts_objects_again_keeps_the_fields_that_the_webho
     published = {"settings.json": "{}"}
     await merge(admin.client, SETTINGS, {"data": published})
     for path in CONFIGURATIONS:
-        hooks = [hook["name"] for hook in (await get(admin.client, path))["webhooks"]]
+        hooks = [hook["name"] for hook in (await admin.read(path))["webhooks"]]
         bundled = [{"name": name, "clientConfig": {"caBundle": BUNDLE}} for name in hooks]
         await merge(admin.client, path, {"webhooks": bundled})
     again = await kubectl(plane, *apply)
     assert again.status == 0, again.errors
-    assert (await get(admin.client, CA_SECRET))["data"].items() >= written.items()
-    assert (await get(admin.client, SETTINGS))["data"] == published
+    assert (await admin.read(CA_SECRET))["data"].items() >= written.items()
+    assert (await admin.read(SETTINGS))["data"] == published
     for path in CONFIGURATIONS:
-        assert {hook["clientConfig"]["caBundle"] for hook in (await get(admin.client, path))["webhooks"]} == {
-            BUNDLE
-        }
+        assert {hook["clientConfig"]["caBundle"] for hook in (await admin.read(path))["webhooks"]} == {BUNDLE}
 
 
 async def test_uninstalling_removes_the_webhooks_first_and_leaves_nothing(

@@ -5,7 +5,6 @@ The API server reaches the agents through its proxy to pods; see tests/support/p
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import sys
@@ -15,10 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from console.cluster.agents import Agents
 from gpuagent.evaluation.status import Evaluation
 from kube.answers import ApiError
-from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.agent_fleet import (
     NAMESPACE,
@@ -31,7 +28,7 @@ from tests.support.agent_fleet import (
     pod_status,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.forked_python import EndedProgram, run_forked
+from tests.support.forked_python import run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import pod_network
 from tests.support.samples import GIB, in_pod, pod_share, sample, snapshot_of
@@ -73,35 +70,6 @@ async def fleet(plane: ControlPlane, admin: Administrator) -> AsyncIterator[Agen
         yield fleet
 
 
-async def kaishare(
-    plane: ControlPlane, *arguments: str, token: str | None = None, **settings: str
-) -> EndedProgram:
-    """Run the command with a kubeconfig, and without a terminal."""
-    kubeconfig = plane.kubeconfig(token=token) if token else plane.kubeconfig()
-    command = [*arguments, "--kubeconfig", str(kubeconfig)]
-    environment = {**os.environ, **settings}
-    done = await asyncio.to_thread(run_forked, "-m", "console", *command, environment=environment)
-    assert "Traceback" not in done.err
-    return done
-
-
-async def test_all_agents_are_read_and_the_hanging_one_is_named(
-    plane: ControlPlane, fleet: AgentFleet
-) -> None:
-    async with KubeClient(plane.access()) as client:
-        agents = Agents(client, seconds=2.0)
-        listed = await asyncio.gather(*map(agents.read, await agents.list()))
-    readings = {reading.pod.node: reading for reading in listed}
-    hanging = readings.pop(node_name(HANGING))
-    assert readings.keys() == {node_name(number) for number in range(AGENTS)}
-    for node, reading in readings.items():
-        assert reading.failure == ""
-        assert reading.received is not None
-        assert reading.received.answer.node == node
-        assert [pod.name for pod in reading.received.answer.pods] == ["train"]
-    assert (hanging.received, hanging.failure) == (None, f"no answer within 2 s; {ADVICE}")
-
-
 async def test_ui_serves_all_agents_and_the_past_of_one_until_it_is_interrupted(
     plane: ControlPlane, fleet: AgentFleet
 ) -> None:
@@ -134,7 +102,8 @@ async def test_ui_serves_all_agents_and_the_past_of_one_until_it_is_interrupted(
 async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     plane: ControlPlane, fleet: AgentFleet
 ) -> None:
-    ended = await kaishare(plane, "top")
+    command = ("-m", "console", "top", "--kubeconfig", str(plane.kubeconfig()))
+    ended = await asyncio.to_thread(run_forked, *command)
     assert ended.status == 1, "one agent did not answer"
     assert ended.err == ""
     lines = ended.out.splitlines()

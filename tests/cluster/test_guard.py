@@ -236,13 +236,6 @@ async def test_a_pod_group_with_pods_is_not_deleted(
     await admitted(asker.send("DELETE", path, user=GARBAGE_COLLECTOR))
 
 
-async def test_an_administrator_frees_a_pod_group_whose_controller_is_down(asker: Asker) -> None:
-    path = await store(asker, pod_group("stuck"), RUNNING)
-    await refused(asker.send("DELETE", path), "delete them first")
-    await drop(asker, path)
-    assert (await asker.send("GET", path)).status == 404
-
-
 async def test_a_pod_group_from_before_enforce_keeps_its_queue_and_gets_no_other(asker: Asker) -> None:
     space = host("enforced-later", None, {"kai.scheduler/queue": "team-a"})
     await asker.apply(space)
