@@ -98,9 +98,7 @@ EVENTS = right("events", "create", "patch")
         ((PODS, EVENTS), POD_RIGHTS + EVENT_RIGHTS, ()),
         ((PODS,), POD_RIGHTS, ()),
         ((PODS,), POD_RIGHTS + EVENT_RIGHTS, EVENT_RIGHTS),
-        ((EVENTS,), POD_RIGHTS + EVENT_RIGHTS, POD_RIGHTS),
         ((PODS,), POD_RIGHTS + EVICTION_RIGHTS, EVICTION_RIGHTS),
-        ((), POD_RIGHTS, POD_RIGHTS),
     ],
 )
 async def test_each_right_that_is_missing_is_told_until_it_is_granted(

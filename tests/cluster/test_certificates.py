@@ -6,6 +6,7 @@ import contextlib
 import json
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -19,7 +20,8 @@ from cryptography.x509 import load_der_x509_certificate
 
 from certs.authority import Authority
 from certs.ca_injector import CABundleInjector, certificates_in, der
-from certs.rotation import CASet, to_secret_data
+from certs.manager import CertificateManager
+from certs.rotation import CASet, Leaf, Lifetimes, to_secret_data
 from kube.answers import ApiError
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
@@ -427,3 +429,27 @@ async def test_a_repeated_overwrite_of_the_bundle_is_reported_and_not_fought(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+
+async def test_certificates_do_not_depend_on_the_local_clock(admin: Administrator, start: Start) -> None:
+    leaves: list[Leaf] = []
+    troubles: list[tuple[str, str]] = []
+    replica = CertificateManager(
+        admin.client, namespace=NAMESPACE, secret="kaishare-webhook-ca", configuration=CONFIGURATION_NAME,
+        names=["localhost"], lifetimes=Lifetimes(),
+        on_leaf=lambda leaf, _reason: leaves.append(leaf),
+        on_trouble=lambda part, problem: troubles.append((part, problem)),
+        wall_clock=lambda: time.time() + 5 * 365 * 86400,
+    )  # fmt: skip
+    task = asyncio.create_task(replica.run())
+    try:
+        async with configured(admin.client, *configurations(NOWHERE)):
+            await until(lambda: leaves and not replica.problem, "it is trusted")
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    ((_, problem),) = [trouble for trouble in troubles if trouble[0] == "clock"]
+    assert problem.startswith("this machine's clock is 1576")
+    assert problem.endswith(" s ahead of the API server's: correct it")
+    in_a_week = datetime.now(UTC) + timedelta(days=7)
+    assert abs(leaves[0].pair.not_after - in_a_week) < timedelta(minutes=1)

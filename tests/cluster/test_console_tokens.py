@@ -170,7 +170,7 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
     assert b"GET /api/v1/shares HTTP/1.1" in plain
     assert platform.encode() not in plain
     assert b"Authorization" not in plain
-    sent = {found.decode() for found in re.findall(rb"(?i)%s: (\S+)" % OWN_HEADER.encode(), plain)}
+    sent = {match.decode() for match in re.findall(rb"(?i)%s: (\S+)" % OWN_HEADER.encode(), plain)}
     assert len(sent) == 2, "each command that reads this node has requested one token"
     assert not any(token in site.logs() for token in sent)
     assert not any(token.encode() in bytes(site.received[address_of(OVER_TLS)]) for token in sent)

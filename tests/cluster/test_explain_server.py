@@ -177,7 +177,7 @@ REFUSALS: dict[str, tuple[list[tuple[str, Json]], Json, str, str]] = {
     ),
     "policy that warns": (policy("Warn"), {}, "", f'Validation failed for {BY_POLICY}: no "pods", please'),
 }
-"""Objects, the resources of the pod, and who refuses it with which words; nobody if it is a warning."""
+"""Objects, the resources of the pod, and who refuses it with which words; an empty name for a warning."""
 
 
 @pytest.mark.parametrize("title", REFUSALS)
@@ -202,26 +202,6 @@ async def test_who_refuses_a_pod_is_named(admin: Administrator, namespaces: None
     assert (answer.is_admitted, answer.refused_by) == (not refused_by, refused_by)
     assert words in (answer.refusal if refused_by else answer.warnings[0])
     assert not answer.differences
-
-
-async def test_pod_security_refuses_and_warns(admin: Administrator) -> None:
-    level, name = "pod-security.kubernetes.io", "asked-secured"
-    labels = {f"{level}/enforce": "baseline", f"{level}/warn": "restricted"}
-    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    pod = bare_pod("p")
-    answer = await ask(admin.client, pod, namespace=name)
-    assert answer.is_admitted
-    (warning,) = answer.warnings
-    assert warning.startswith(
-        'would violate PodSecurity "restricted:latest": allowPrivilegeEscalation != false'
-    )
-    assert warning.endswith('seccompProfile.type to "RuntimeDefault" or "Localhost")'), "it is whole"
-    pod["spec"]["hostNetwork"] = True
-    answer = await ask(admin.client, pod, namespace=name)
-    assert (answer.is_admitted, answer.refused_by) == (False, "Pod Security baseline")
-    assert answer.refusal.endswith(
-        'violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)'
-    )
 
 
 async def test_a_limit_range_that_gives_a_gpu(

@@ -182,17 +182,6 @@ async def test_kai_writes_recorded_pods_and_their_users_only_what_was_theirs(ask
     assert len(recorded) > 15
 
 
-async def test_kai_writes_recorded_config_maps_and_users_do_not(asker: Asker) -> None:
-    recorded = recordings("configmap-")
-    for item in recorded:
-        item["metadata"]["name"] = item["metadata"]["name"].split("-", 2)[2]  # the end of the name matters
-        item.setdefault("data", {"NVIDIA_VISIBLE_DEVICES": "all"})  # KAI creates the one of `envFrom` empty
-        assert_refused({"create": await asker.create(item, user=ALICE, dry_run=True)}, "use another name")
-        answer = await asker.create(item, user=BINDER, dry_run=True)
-        assert answer.status == 201, answer.message
-    assert len(recorded) >= 5
-
-
 async def test_recorded_pod_groups_are_created_counted_started_and_deleted(asker: Asker) -> None:
     folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
     files = [

@@ -98,8 +98,8 @@ async def until_ok(plane: ControlPlane, check: str) -> list[CheckResult]:
         results = await examine(plane.access(), CONFIGURATION_NAME)
         return results if any(each.check == check and each.state is State.OK for each in results) else []
 
-    found: list[CheckResult] = await until(is_ok, f"{check} is well")
-    return found
+    results: list[CheckResult] = await until(is_ok, f"{check} is well")
+    return results
 
 
 async def test_a_healthy_cluster_has_no_problem(
@@ -136,9 +136,9 @@ async def test_behind_a_service(plane: ControlPlane, admin: Administrator, tmp_p
             assert missing.what == "Service default/kaishare-webhook does not exist"
             await admin.create(external_service("kaishare-webhook", "default", port))
             results = await until_ok(plane, "dry run of a pod")
-            (found,) = [each for each in results if each.check == "certificate"]
-            assert found.state is State.OK
-            assert "for 127.0.0.1, kaishare-webhook.default.svc, until" in found.what
+            (certificate,) = [each for each in results if each.check == "certificate"]
+            assert certificate.state is State.OK
+            assert "for 127.0.0.1, kaishare-webhook.default.svc, until" in certificate.what
         await admin.create(external_service("kaishare-other", "default", port))
         other = ServiceTarget(namespace="default", name="kaishare-other", port=port)
         async with configured(admin.client, *our_configurations(other, ca)):

@@ -162,21 +162,21 @@ async def test_running_pods_are_counted_and_unlisted_ones_are_unknown(
         object_server(tmp_path, authority, served, *namespaces, *pods, settings) as server,
         KubeClient(server.access) as client,
     ):
-        found = await read_policies(client, None)
+        listed = await read_policies(client, None)
         chosen = await read_policies(client, "research", Mode.DEFAULT)
         server.forbidden = lambda path: path.endswith("/pods")
-        unlisted = await read_policies(client, "research")
+        uncounted = await read_policies(client, "research")
         with pytest.raises(PoliciesError, match="namespace nowhere does not exist in this cluster"):
             await read_policies(client, "nowhere")
         server.forbidden = lambda _path: True
         with pytest.raises(PoliciesError, match="you may not list namespaces"):
             await read_policies(client, None)
-    assert found.notes == ()
-    rows = [(row.policy.namespace, row.policy.mode, row.is_excluded, row.pods) for row in found.rows]
+    assert listed.notes == ()
+    rows = [(row.policy.namespace, row.policy.mode, row.is_excluded, row.pods) for row in listed.rows]
     assert rows == [
         ("research", Mode.OFF, False, PodCounts(in_kai=2, others=1)),
         ("web", Mode.OBSERVE, True, PodCounts(in_kai=0, others=1)),
     ]
     assert [row.policy.mode for row in chosen.rows] == [Mode.DEFAULT]
-    assert [row.pods for row in unlisted.rows] == [None]
-    assert any("pods were not counted: you may not list pods" in note for note in unlisted.notes)
+    assert [row.pods for row in uncounted.rows] == [None]
+    assert any("pods were not counted: you may not list pods" in note for note in uncounted.notes)
