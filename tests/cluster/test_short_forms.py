@@ -15,7 +15,6 @@ from benchmarks.soak import Ledger, Soak, soak
 from benchmarks.soak import Plan as SoakPlan
 from kube.client import KubeClient
 from tests.comparisons.admission_forms import compare_forms
-from tests.comparisons.preview import compare_generated
 from tests.faults.api_server import CASES, SHORT, run_cases, two_api_servers
 from tests.support import tls_connections
 from tests.support.control_plane import ControlPlane
@@ -111,35 +110,6 @@ def test_another_number_than_the_ledgers_is_a_problem() -> None:
     ledger.expect("flags raised", 3, 3)
     ledger.expect("flags cleared", 2, 3)
     assert ledger.wrong == ["flags cleared: 2, and the ledger has 3"]
-
-
-# `explain --policies cluster` says what the cluster's webhook does: the short form of tests/comparisons/preview.py.
-
-WORKLOADS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(75)))
-"""Number of generated workloads; a larger one takes longer and finds more."""
-CLUSTERS = 3
-
-
-@pytest.mark.slow
-async def test_explain_equals_the_webhook_of_the_cluster(own_plane: ControlPlane, tmp_path: Path) -> None:
-    at_once = -(-WORKLOADS // CLUSTERS)
-    async with KubeClient(own_plane.access()) as client:
-        tally = await compare_generated(
-            own_plane, client, tmp_path, number=29, pods=WORKLOADS, at_once=at_once, namespaces=16
-        )
-    assert not tally.differences, "\n\n".join(map(str, tally.differences[:3]))
-    assert not tally.unusable
-    counts = tally.counts
-    assert counts["results"]["reviewed, created"] > WORKLOADS / 4
-    assert counts["results"]["patched manifest created"] > WORKLOADS / 6
-    assert counts["results"]["denied by kaishare"] > WORKLOADS / 50
-    assert {"injected whole-gpu-converted", "injected distributed", "skipped not-managed"} <= counts[
-        "reasons"
-    ].keys()
-    assert {"default", "enforce", "observe", "off"} <= counts["modes"].keys()
-    assert len(counts["releases"]) == CLUSTERS
-    assert len(counts["kinds"]) > 12
-    assert len(counts["limit_ranges"]) > 8
 
 
 # The webhook and the admission policies do the same: the short form of tests/comparisons/admission_forms.py.

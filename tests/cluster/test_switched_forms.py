@@ -147,9 +147,9 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
     own_plane: ControlPlane,
 ) -> None:
     """Each policy is forgotten after up to a second, so the one that refuses goes first."""
-    page = (ROOT / "docs" / "choosing.md").read_text()
+    docs = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     commands = r"^\$ kubectl (delete validating.*)\n\$ sleep ([0-9]+)\n\$ kubectl (delete mutating.*)$"
-    ((first, seconds, second),) = re.findall(commands, page, re.MULTILINE)
+    ((first, seconds, second),) = re.findall(commands, docs, re.MULTILINE)
     namespace = "without-policies"
     release = ("kaishare", "--namespace", namespace)
     async with KubeClient(own_plane.access()) as client:
