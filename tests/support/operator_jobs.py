@@ -316,6 +316,44 @@ def leader_worker_set(
     return OperatorJob(manifest, pods)
 
 
+def train_job_pods(template: Template, nodes: int) -> list[Json]:
+    """Return the pods of a TrainJob, which a JobSet with three jobs creates for it; its manifest has no pods."""
+    pods = []
+    for _, pod in job_set(template, [1, 1, 1]).pods[:1]:
+        for container in pod["spec"]["containers"]:
+            added = [{"name": "PET_NNODES", "value": str(nodes)}, {"name": "PET_NODE_RANK", "valueFrom": {
+                "fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}}]  # fmt: skip
+            container["env"] = [*(container.get("env") or []), *added]
+        pods.append(pod)
+    return pods
+
+
+def kueue_group_pods(template: Template, count: int, *, serves: bool = False) -> list[Json]:
+    """Return plain pods of one group of Kueue."""
+    annotations = {"kueue.x-k8s.io/pod-group-total-count": str(count)}
+    if serves:
+        annotations["kueue.x-k8s.io/pod-group-serving"] = "true"
+    owner = ("apps/v1", "StatefulSet", NAME)
+    labels = {"kueue.x-k8s.io/pod-group-name": "group", "kueue.x-k8s.io/managed": "true"}
+    return [
+        _pod(template, f"{NAME}-{n}", owner=owner, labels=labels, annotations=annotations)
+        for n in range(count)
+    ]
+
+
+def generated_pods(seed: int, count: int) -> list[Json]:
+    """Return pods as operators and users create them, with and without evidence of several ranks.
+
+    The same seed gives the same pods.
+    """
+    chance = random.Random(seed)
+    pods: list[Json] = []
+    while len(pods) < count:
+        template = generated_template(chance)
+        pods += _generated(chance, template)
+    return pods[:count]
+
+
 def generated_template(chance: random.Random) -> Json:
     """Return a pod template with or without a GPU, and with or without evidence of several ranks."""
     env = chance.choice(
@@ -349,3 +387,30 @@ def generated_template(chance: random.Random) -> Json:
         main.pop("resources", None)
     containers = chance.choice(([main], [main], [main, side], [side, main]))
     return copy.deepcopy({"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": containers}})
+
+
+def _generated(chance: random.Random, template: Json) -> list[Json]:
+    workers = chance.choice((0, 0, 1, 2, 3))
+    ranks = max(workers, 1)
+    elastic = chance.choice((None, None, {"minReplicas": 1, "maxReplicas": ranks}))
+    both = {"Master": 1, "Worker": workers}
+    jobs = (
+        lambda: py_torch_job(template, both, processes=chance.choice((None, "1", "2", "auto"))),
+        lambda: py_torch_job(template, {"Worker": ranks}, elastic=elastic),
+        lambda: tf_job(template, {"Worker": ranks, **({"PS": 1} if workers > 1 else {})}, dynamic=chance.random() < 0.3),
+        lambda: xg_boost_job(template, both),
+        lambda: jax_job(template, {"Worker": ranks}),
+        lambda: paddle_job(template, {"Worker": ranks}),
+        lambda: mpi_job(template, workers, version=chance.choice(("v1", "v2beta1"))),
+        lambda: job_set(template, [ranks, *([1] if workers == 3 else [])]),
+        lambda: leader_worker_set(template, ranks, webhook_first=chance.random() < 0.5),
+    )  # fmt: skip
+    kind = chance.randrange(len(jobs) + 3)
+    if kind < len(jobs):
+        return [pod for _, pod in jobs[kind]().pods]
+    if kind == len(jobs):
+        return train_job_pods(template, ranks)
+    if kind == len(jobs) + 1:
+        return kueue_group_pods(template, ranks, serves=chance.random() < 0.3)
+    owner = chance.choice((("batch/v1", "Job", NAME), ("apps/v1", "ReplicaSet", NAME)))
+    return [_pod(template, NAME, owner=owner, labels=_job_labels(NAME) if owner[1] == "Job" else {})]
