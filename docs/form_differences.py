@@ -86,4 +86,4 @@ DIFFERENCES: Final = (
         policy="The annotation `kaishare.dev/reason` on changed pods, and one sentence for a refusal.",
     ),
 )
-"""Every difference. tests/cluster/test_admission_forms.py fails on any other one."""
+"""Every difference. tests/cluster/test_short_forms.py fails on any other one."""

@@ -172,6 +172,16 @@ def test_a_scenario_without_a_temporary_folder_is_one_line(
     assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
 
 
+def test_simulated_gpus_on_a_node_with_a_driver_are_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = "libnvidia-ml.so.1 loads"
+    monkeypatch.setattr("gpuagent.simulation.simulated_gpus.driver_of_this_node", lambda: library)
+    assert main(["serve", "--listen", "127.0.0.1:0", *SIMULATED.split()]) == 2
+    line = f"--gpus simulated is refused on a node with an NVIDIA driver: {library}"
+    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
+
+
 STARTING = """
 import sys, time
 import gpuagent.serve

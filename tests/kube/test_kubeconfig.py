@@ -1,4 +1,4 @@
-"""Kubeconfigs; tests/cluster/test_kubeconfigs.py compares each form and each error with a real kubectl."""
+"""Kubeconfigs; tests/cluster/test_kube.py compares each form and each error with a real kubectl."""
 
 import asyncio
 import base64
