@@ -2,10 +2,7 @@
 
 import errno
 import os
-import socket
-import ssl
 import stat
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -154,43 +151,3 @@ def test_wrong_names_are_refused_before_anything_is_written(directory: Path, nam
     with pytest.raises(ValueError, match="host name"):
         create_if_missing(directory, names, now=NOW)
     assert not directory.exists()
-
-
-def test_a_client_that_knows_the_ca_trusts_the_server(directory: Path) -> None:
-    create_if_missing(directory, NAMES, now=datetime.now(UTC))
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(directory / "tls.crt", directory / "tls.key")
-    client_side = ssl.create_default_context(cafile=directory / "ca.crt")
-    client_side.verify_flags |= ssl.VERIFY_X509_STRICT
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
-
-        def serve() -> None:
-            for _ in range(3):
-                accepted, _address = listener.accept()
-                accepted.settimeout(10)
-                try:
-                    with server_side.wrap_socket(accepted, server_side=True) as connection:
-                        connection.sendall(b"hello")
-                except (ssl.SSLError, ConnectionError):
-                    accepted.close()  # the client that asked for another name hung up
-
-        server = threading.Thread(target=serve)
-        server.start()
-
-        def greeting(name: str) -> bytes:
-            with (
-                socket.create_connection(listener.getsockname(), timeout=10) as raw,
-                client_side.wrap_socket(raw, server_hostname=name) as connection,
-            ):
-                return connection.recv(5)
-
-        try:
-            assert greeting("webhook.kaishare.svc") == b"hello"
-            assert greeting("127.0.0.1") == b"hello"
-            with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-                greeting("other.svc")
-        finally:
-            server.join(timeout=15)
-        assert not server.is_alive()

@@ -123,10 +123,7 @@ GARBAGE: Mapping[str, Mapping[str, bytes]] = {
     "a leaf": dict(
         zip(
             ("ca.crt", "ca.key"),
-            (
-                (pair := FRESH.issue(NAMES, now=NOW, lifetime=DAY)).certificate_pem,
-                pair.key_pem,
-            ),
+            ((pair := FRESH.issue(NAMES, now=NOW, lifetime=DAY)).certificate_pem, pair.key_pem),
             strict=True,
         )
     ),

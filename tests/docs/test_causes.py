@@ -41,16 +41,6 @@ def test_a_section_says_who_can_do_something(code: Code) -> None:
     assert {reader.capitalize() for reader in readers} <= set(READERS), items
 
 
-def test_the_first_command_of_the_page_is_why() -> None:
-    commands = re.findall(r"^\$ (.+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert commands[0].startswith("kaishare why")
-
-
-def test_the_readers_are_explained() -> None:
-    head = PAGE.read_text(encoding="utf-8").split("\n## ", 1)[0]
-    assert all(reader.lower() in head for reader in READERS)
-
-
 @pytest.mark.skipif(folder() is None, reason="KAISHARE_FIXTURES must name a folder with why/")
 async def test_the_example_of_the_command_is_the_answer_about_a_recorded_state(
     tmp_path: Path, authority: Authority, served: ssl.SSLContext

@@ -82,16 +82,6 @@ def test_a_mark_is_judged(tmp_path: Path, text: str, problem: str | None) -> Non
         assert problem in (block.problem or "")
 
 
-def test_an_indented_command_is_found(tmp_path: Path) -> None:
-    page = page_with(tmp_path, "Then:\n\n    kubectl get pods\n\n```text\n    kubectl in a block\n```\n")
-    assert indented_commands(page) == ["page.md:3: kubectl get pods"]
-
-
-def test_a_fence_that_is_not_closed_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"page\.md:2: the fence is not closed"):
-        list(blocks_of(page_with(tmp_path, "text\n```console\n$ true\n")))
-
-
 def test_a_block_that_fails_or_prints_something_else_fails(tmp_path: Path) -> None:
     page = page_with(
         tmp_path, "<!-- run -->\n```console\n$ X=1\n$ echo $X \\\n    two\n1 two\n$ false\n```\n"

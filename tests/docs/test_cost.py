@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 from benchmarks.agent_cluster import audited, counted, counting_link
-from benchmarks.requests import busiest
 
 AGENT = "system:serviceaccount:kaishare-agent:kaishare-agent"
 
@@ -63,9 +62,3 @@ async def test_the_link_counts_the_bytes_of_both_directions() -> None:
         assert await asyncio.wait_for(reader.read(), 10) == b"x" * 300_000
         writer.close()
         assert (link.received, link.sent, link.connections) == (5, 300_000, 1)
-
-
-def test_the_busiest_second_is_any_second() -> None:
-    assert busiest([]) == 0
-    assert busiest([5.0]) == 1
-    assert busiest([0.0, 0.9, 1.1, 1.8, 3.0]) == 3

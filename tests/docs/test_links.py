@@ -93,11 +93,3 @@ def test_every_page_that_the_code_names_exists_with_its_section() -> None:
         if not (ROOT / page).exists() or (anchor.islower() and anchor not in anchors(ROOT / page))
     ]
     assert lost == []
-
-
-def test_anchors_are_those_of_github(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A `b`, c: d\n\n```console\n# no heading\n```\n\n## What it _does_\n## [A](x.md) b\n## a b\n"
-    )
-    assert anchors(page) == {"a-b-c-d", "what-it-_does_", "a-b", "a-b-1"}

@@ -32,10 +32,6 @@ def test_what_kai_charges(row: list[str]) -> None:
     ]
 
 
-def test_cards() -> None:
-    assert len(ROWS) == 6
-
-
 def test_lines_for_cost_tools() -> None:
     """A command of the page makes a line of JSON for each row of the report."""
     program = shutil.which("jq")

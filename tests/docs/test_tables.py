@@ -42,8 +42,3 @@ def test_the_purpose_of_every_label_is_documented() -> None:
         *LABELS,
         "size.kaishare.dev/NAME",
     }
-
-
-def test_a_table_without_a_writer_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        written("<!-- table: nonsense -->\n<!-- end -->")

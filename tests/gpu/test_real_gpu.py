@@ -122,13 +122,6 @@ def test_used_is_total_less_free_less_reserved(gpus, holders, say):
     assert difference in (newer.used, newer.used - newer.reserved)
 
 
-def test_a_process_that_ends_is_gone_from_the_next_reading(gpus, holders):
-    visible(gpus, holders)
-    gone = holders[1]
-    gone.end()
-    assert gone.pid not in figures(gpus)
-
-
 def test_our_processes_are_found_in_proc(gpus, holders):
     visible(gpus, holders)
     origins, problems = Processes(proc_root=Path("/proc")).look_up(gpus.read())

@@ -134,11 +134,6 @@ def test_which_container_gets_the_share(version: Version) -> None:
     assert share_container(plain, version).name == "a"
 
 
-def test_a_pod_without_containers_is_left_alone() -> None:  # 30 S:194
-    empty = view({"metadata": {}, "spec": {"schedulerName": "kai-scheduler", "containers": []}})
-    assert [refusal(empty, version) for version in ALL] == [None] * 4
-
-
 RUNTIME = [  # 37 R:32-112
     ("no GPU", kai_pod(), (None, None, None, None)),
     ("fraction", kai_pod(annotations={F: "0.5"}), (None, "nvidia", "nvidia", "nvidia")),

@@ -11,7 +11,7 @@ import pytest
 from certs.authority import Authority
 from kube.access import AccessError, InCluster
 from kube.answers import Unreachable
-from kube.client import KubeClient, find_access
+from kube.client import KubeClient
 from tests.support.api_server import PODS, ApiServer
 from tests.support.certificates import serving_context
 from tests.support.waiting import until
@@ -82,18 +82,6 @@ async def test_a_token_whose_file_is_gone_is_used_until_it_is_refused(account: P
         await access.headers(refused=headers)
 
 
-async def test_a_watch_goes_on_with_a_new_token(server: ApiServer, client: KubeClient, account: Path) -> None:
-    server.token = "first-token"
-    async with running(client) as run:
-        await until(lambda: run.watch.is_synced and server.watch_requests)
-        server.token = "second-token"
-        replace(account / "token", "second-token\n")
-        server.cut()
-        await until(lambda: len(server.watch_requests) >= 3)
-        assert run.watch.restarts == {"unreachable": 1}, "the 401 in between is retried, not reported"
-        assert server.watch_requests[-1].headers["Authorization"] == "Bearer second-token"
-
-
 async def test_a_watch_whose_token_stays_refused_reports_it_once_and_uses_the_next_token(
     server: ApiServer, client: KubeClient, account: Path
 ) -> None:
@@ -148,12 +136,3 @@ def test_a_new_ca_that_could_not_be_read_once_is_read_again(account: Path) -> No
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert b"new" in access.trust().get_ca_certs(binary_form=True)[0]
-
-
-async def test_the_error_without_any_configuration_names_the_places_searched(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(AccessError, match="none: no such kubeconfig"):
-        await find_access()

@@ -47,18 +47,6 @@ async def test_requests_have_the_service_accounts_token_and_a_user_agent(
     assert (client.server, client.namespace) == (f"https://127.0.0.1:{server.port}", "kaishare")
 
 
-async def test_a_body_is_sent_with_its_content_type(server: ApiServer, client: KubeClient) -> None:
-    received: list[tuple[str, str, bytes]] = []
-
-    async def take(request: web.Request) -> web.StreamResponse:
-        received.append((request.method, request.content_type, await request.read()))
-        return web.Response(text="{}")
-
-    server.answers = [take]
-    await client.request("PATCH", PODS, body=b"[]", content_type="application/json-patch+json")
-    assert received == [("PATCH", "application/json-patch+json", b"[]")]
-
-
 async def test_a_refused_token_is_read_again_and_the_request_repeated(
     server: ApiServer, client: KubeClient, account: Path
 ) -> None:
@@ -69,14 +57,6 @@ async def test_a_refused_token_is_read_again_and_the_request_repeated(
         "Bearer first-token",
         "Bearer second-token",
     ]
-
-
-async def test_a_token_that_is_refused_twice_is_reported(server: ApiServer, client: KubeClient) -> None:
-    server.token = "another's"
-    with pytest.raises(ApiError, match=r"GET /api/v1/pods: 401 Unauthorized: Unauthorized") as caught:
-        await client.get(PODS)
-    assert caught.value.status == 401
-    assert len(server.requests) == 2
 
 
 async def test_a_limited_client_counts_each_http_request(server: ApiServer, client: KubeClient) -> None:
@@ -108,12 +88,6 @@ async def test_an_error_names_the_object_that_does_not_exist(server: ApiServer, 
         with pytest.raises(ApiError) as caught:
             await client.get(f"{PODS}/a")
         assert (caught.value.is_not_found, caught.value.object_name) == (True, name)
-
-
-async def test_a_401_that_is_no_json_is_a_401(server: ApiServer, client: KubeClient) -> None:
-    server.always = says("<h1>log in first</h1>", status=401, kind="text/html")
-    with pytest.raises(ApiError, match="401 Unauthorized: <h1>log in first</h1>"):
-        await client.get(PODS)
 
 
 async def test_a_refused_token_whose_file_is_gone_is_reported(
@@ -171,16 +145,6 @@ async def test_retry_after_is_read_where_it_is_seconds(
     assert caught.value.retry_after == seconds
 
 
-async def test_a_list_whose_token_expired_is_status_410(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [lists(pod("a"), more="token"), refuses(410, "Expired", "too old")]
-    async with client.list_objects(PODS) as pods:
-        objects = aiter(pods)
-        assert json.loads(await anext(objects)) == pod("a")
-        with pytest.raises(ApiError, match="410 Expired"):
-            await anext(objects)
-        assert pods.resource_version == ""
-
-
 async def test_pages_without_end_are_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,15 +198,6 @@ async def test_an_answer_without_end_is_given_up(server: ApiServer, client: Kube
         await client.send_through_proxy(PODS, most_bytes=100_000)
 
 
-async def test_an_object_without_end_is_given_up(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.list_splitter.LONGEST_OBJECT", 100_000)
-    server.answers = [lists(pod("a", data="x" * 1_000_000))]
-    with pytest.raises(Unreachable, match=f"GET {PODS}: not a list: an object of more than 100000 bytes"):
-        await read_list(client)
-
-
 async def test_a_server_that_does_not_answer_is_unreachable_after_the_limit(
     server: ApiServer, client: KubeClient
 ) -> None:
@@ -271,18 +226,6 @@ async def test_a_port_without_a_listener_is_unreachable(server: ApiServer, clien
     with pytest.raises(Unreachable) as caught:
         await client.get(PODS)
     assert str(caught.value) == f"GET {PODS}: 127.0.0.1:{server.port}: Connection refused"
-
-
-async def test_a_server_with_another_ca_is_not_trusted(
-    client: KubeClient, server: ApiServer, tmp_path: Path
-) -> None:
-    await server.stop()
-    server.trust = serving_context(Authority.create(now=datetime.now(UTC)), tmp_path)
-    await server.start()
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:\d+: its certificate is not trusted: ") as caught:
-        await client.get(PODS)
-    assert not server.requests
-    assert "0x" not in str(caught.value), "an address would make each try another problem"
 
 
 @pytest.mark.parametrize(

@@ -137,16 +137,6 @@ async def test_a_successful_answer_without_an_event_is_retried(
     assert kept.events["train-0.1"]["count"] == 1
 
 
-@pytest.mark.parametrize(("warning", "kind"), [(True, "Warning"), (False, "Normal")])
-async def test_an_event_is_a_warning_or_normal(
-    client: KubeClient, kept: Kept, warning: bool, kind: str
-) -> None:
-    async with writing(client) as run:
-        run.writer.emit(over(is_warning=warning))
-        await run.settled(created=1)
-    assert kept.events["train-0.1"]["type"] == kind
-
-
 @pytest.mark.parametrize(
     ("message", "written"),
     [

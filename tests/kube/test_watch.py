@@ -7,7 +7,6 @@ import math
 import pytest
 
 from kube.client import KubeClient
-from kube.metadata import METADATA_ONLY
 from kube.watch import Resource
 from tests.support.api_server import PODS, ApiServer, event, lists, pod, streams
 from tests.support.waiting import until
@@ -115,15 +114,6 @@ async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, cli
         assert run.names == {"b"}
         server.change("MODIFIED", pod("b", status={"phase": "Failed"}))
         await until(lambda: run.names == set())
-
-
-async def test_only_metadata_is_requested_where_configured(server: ApiServer, client: KubeClient) -> None:
-    resource = Resource(name="pods", path=PODS, accept=METADATA_ONLY)
-    async with running(client, resource=resource):
-        await until(lambda: server.watch_requests)
-    for request in server.list_requests:
-        assert request.headers["Accept"].startswith("application/json;as=PartialObjectMetadataList;")
-    assert server.watch_requests[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadata;")
 
 
 async def test_contact_is_each_list_watch_and_event_and_no_error(

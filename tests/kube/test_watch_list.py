@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -21,7 +20,6 @@ from tests.support.api_server import (
     initial_events,
     lists,
     pod,
-    refuses,
     status_object,
     streams,
 )
@@ -64,12 +62,6 @@ async def test_one_request_brings_the_whole_state_and_then_each_change(
     ]
     assert run.watch.restarts == {"closed": 1}
     assert run.troubles == []
-
-
-async def test_an_empty_state_is_reported_as_empty(server: ApiServer, client: KubeClient) -> None:
-    async with running(client) as run:
-        await until(lambda: run.watch.is_synced)
-        assert run.changes == [set()]
 
 
 async def test_changes_within_the_initial_events_count_and_objects_that_went_meanwhile_are_gone(
@@ -211,15 +203,6 @@ async def test_a_refusal_after_the_initial_events_is_an_error_like_others(
         assert server.list_requests == []
 
 
-async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [refuses(429, "TooManyRequests", "slow down", Retry_After="1")]
-    began = time.monotonic()
-    async with running(client) as run:
-        await until(lambda: run.watch.is_synced)
-        assert time.monotonic() - began >= 1
-        assert run.watch.restarts == {"429": 1}
-
-
 async def test_versions_that_went_back_after_a_restore_are_found_without_the_watch_list_api_too(
     server: ApiServer, client: KubeClient
 ) -> None:
@@ -233,19 +216,6 @@ async def test_versions_that_went_back_after_a_restore_are_found_without_the_wat
         whole = [request for request in server.requests if "sendInitialEvents" in request.query]
         assert [request.query.get("resourceVersion") for request in whole] == [None, "900"]
         assert [request.query.get("resourceVersion") for request in server.list_requests] == [None]
-
-
-async def test_after_the_first_time_the_whole_state_is_read_from_the_memory_of_the_api_server(
-    server: ApiServer, client: KubeClient
-) -> None:
-    """Without a version the API server asks etcd for the newest one."""
-    server.pods = {"a": pod("a")}
-    server.answers = [streams(initial_events(pod("a"), version=7), GONE)]
-    async with running(client):
-        await until(lambda: len(server.watch_requests) == 2)
-    queries = [dict(request.query) for request in server.watch_requests]
-    assert [query.get("resourceVersion") for query in queries] == [None, "7"]
-    assert [query["resourceVersionMatch"] for query in queries] == ["NotOlderThan"] * 2
 
 
 async def test_changes_that_arrive_together_are_reported_once(server: ApiServer, client: KubeClient) -> None:
@@ -343,12 +313,3 @@ async def test_memory_does_not_grow_with_the_number_of_objects(
     _, few, many = peaks
     assert many < few * 1.5 + 500_000
     assert many < 160 * 300_000 / 5
-
-
-async def test_bookmarks_keep_the_contact_fresh(server: ApiServer, client: KubeClient) -> None:
-    now = 100.0
-    async with running(client, clock=lambda: now, timing=WatchTiming(watch=40)) as run:
-        await until(lambda: run.watch.is_synced)
-        now = 150.0
-        server.tell(event("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))
-        await until(lambda: run.watch.seconds_since_contact() == 0.0)

@@ -26,10 +26,7 @@ def test_lines_above_the_rate_are_counted_in_the_next_one() -> None:
     assert "ValueError: x" in lines[BURST]["traceback"]
 
 
-@pytest.mark.parametrize(
-    ("least", "written"),
-    [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)],
-)
+@pytest.mark.parametrize(("least", "written"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
 def test_less_severe_lines_are_not_written(least: str, written: int) -> None:
     stream = io.BytesIO()
     log = JsonLog(stream, least=least)

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -168,32 +167,6 @@ async def test_clients_that_do_not_read_hold_little_memory_and_none_is_cut_for_a
         assert sum(buffer.size for buffer in running.pages._buffers) == 0
 
 
-async def test_a_client_that_does_not_read_is_closed() -> None:
-    async with serving(limits(answer_seconds=0.5)) as running:
-        client = await running.connect()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await client.send(get("/large"))
-        await running.until(1)
-        await running.until(0)
-
-
-async def test_one_connection_too_many_closes_the_one_that_is_quiet_longest() -> None:
-    async with serving(limits(max_connections=4)) as running:
-        idle = [await running.connect() for _ in range(2)]
-        for client in idle:
-            await one_request(client)
-        half_open = [await running.connect() for _ in range(2)]
-        await running.until(4)
-        used = []
-        for victim in (*idle, *half_open):
-            used.append(await running.connect())
-            await used[-1].send(b"GET")
-            await victim.closed()
-            await used[-1].send(get("/small")[3:])
-            assert (await used[-1].answer())[0] == 200
-        assert all(client.is_open for client in used)
-
-
 async def test_a_connection_with_a_request_in_flight_stays_and_new_readers_are_refused_at_once() -> None:
     async with serving(limits(max_connections=4)) as running:
         busy = [await running.connect() for _ in range(3)]
@@ -224,15 +197,6 @@ async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
         await until(lambda: not running.server.table._stalled)
         for _ in range(4):
             await one_request(await running.connect())
-
-
-async def test_a_full_table_of_idle_connections_lets_new_clients_in() -> None:
-    async with serving(limits(max_connections=8)) as running:
-        for _ in range(8):
-            await one_request(await running.connect())
-        for _ in range(20):
-            await one_request(await running.connect())
-        assert running.connections == 8
 
 
 @pytest.mark.parametrize(
@@ -342,13 +306,6 @@ async def test_connections_that_the_kernel_has_completed_are_answered_when_the_s
                 connection.sendall(get("/small", "Connection: close"))
             await running.pages.stop(20)  # the server's loop has accepted none of them before
             assert {connection.recv(12) for connection in waiting} == {b"HTTP/1.1 200"}
-
-
-async def test_every_connection_of_a_burst_is_answered() -> None:
-    async with serving(replace(limits(), max_connections=128)) as running:
-        clients = await asyncio.gather(*(running.connect() for _ in range(100)))
-        answers = await asyncio.gather(*(client.get("/small") for client in clients))
-        assert {status for status, _, _ in answers} == {200}
 
 
 async def test_a_client_that_reads_no_answer_to_an_invalid_request_takes_no_place() -> None:

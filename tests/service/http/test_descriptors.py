@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from service.http.limits import RESERVED_DESCRIPTORS, ConnectionLimits, plain_port_limits
-from service.version import version
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,8 +47,3 @@ def test_limits_need_no_more_descriptors_than_there_are(descriptors: int) -> Non
         assert bool(within.max_handshakes) is bool(of.max_handshakes)
         assert within.max_connections + within.max_handshakes <= max(2, descriptors)
     assert ConnectionLimits(max_connections=2048).within(1_000_000) == ConnectionLimits(max_connections=2048)
-
-
-def test_the_version_is_read_once() -> None:
-    version()
-    assert version.cache_info().currsize == 1

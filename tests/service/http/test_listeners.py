@@ -1,4 +1,4 @@
-"""Listening sockets."""
+"""Addresses, and the sockets that listen on them."""
 
 import socket
 
@@ -34,3 +34,15 @@ async def test_the_kernels_buffers_are_small_where_wanted() -> None:
 async def test_an_unknown_host_is_an_error() -> None:
     with pytest.raises(OSError, match=r"not known|resolution|associated"):
         await open_listeners(Address("no-such-host.invalid", 0))
+
+
+@pytest.mark.parametrize("text", ["", "8443", "localhost", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_an_invalid_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        Address.parse(text)
+
+
+def test_addresses() -> None:
+    assert Address.parse("127.0.0.1:8443") == Address("127.0.0.1", 8443)
+    assert str(Address.parse("[::1]:8443")) == "[::1]:8443"
+    assert Address.parse(":8443") == Address("", 8443)

@@ -80,13 +80,6 @@ async def test_a_page_is_rendered_once_for_all_requests_that_wait_for_it() -> No
         assert running.renderings == 2
 
 
-async def test_no_answer_is_older_than_its_request() -> None:
-    async with serving() as running:
-        client = await running.connect()
-        for number in range(1, 20):
-            assert (await client.get("/small"))[2] == f"{number}\n".encode()
-
-
 @pytest.mark.parametrize(("least", "count"), [("debug", 2), ("info", 0)])
 async def test_each_request_is_a_line_of_the_log_at_the_level_debug_only(least: str, count: int) -> None:
     running = RunningServer()
@@ -105,10 +98,7 @@ async def test_each_request_is_a_line_of_the_log_at_the_level_debug_only(least: 
     finally:
         await running.pages.stop(0.1)
     lines = [(line["message"], line["path"], line["status"], line["level"]) for line in running.log]
-    expected = [
-        ("request answered", "/small", 200, "debug"),
-        ("request answered", "/nowhere", 404, "debug"),
-    ]
+    expected = [("request answered", "/small", 200, "debug"), ("request answered", "/nowhere", 404, "debug")]
     assert lines == expected[:count]
 
 

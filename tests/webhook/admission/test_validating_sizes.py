@@ -4,33 +4,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.webhook_server import RunningWebhook, review_of
+from tests.support.webhook_server import RunningWebhook, namespace_review
 
-PATH = "/validate/namespaces"
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 TRAIN, SERVE = "size.kaishare.dev/train", "size.kaishare.dev/serve"
 
 
-def namespace(labels: dict[str, str], annotations: dict[str, Any] | None) -> dict[str, Any]:
-    metadata = {"name": "vision", "labels": labels, "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+Metadata = tuple[dict[str, str], dict[str, Any] | None]
 
 
-async def answer(
-    webhook: RunningWebhook,
-    labels: dict[str, str],
-    annotations: dict[str, Any] | None = None,
-    before: tuple[dict[str, str], dict[str, Any] | None] | None = None,
-) -> dict[str, Any]:
-    review = review_of(
-        namespace(labels, annotations),
-        "vision",
-        kind={"group": "", "version": "v1", "kind": "Namespace"},
-        name="vision",
-        operation="CREATE" if before is None else "UPDATE",
-        oldObject=None if before is None else namespace(*before),
-    )
-    return await webhook.review(review, PATH)
+async def answer(webhook: RunningWebhook, after: Metadata, before: Metadata | None = None) -> dict[str, Any]:
+    (labels, annotations), (old, old_annotations) = after, before or (None, None)
+    review = namespace_review(labels, old, annotations=annotations, old_annotations=old_annotations)
+    return await webhook.review(review, "/validate/namespaces")
 
 
 # the namespace before and after: labels, annotations; a part of the denial
@@ -67,7 +53,7 @@ REFUSED: list[tuple[str, Any, Any, str]] = [
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[0])
 async def test_a_bad_edit_is_refused(webhook: RunningWebhook, case: tuple[str, Any, Any, str]) -> None:
     _, before, after, part = case
-    response = await answer(webhook, *after, before=before)
+    response = await answer(webhook, after, before)
     assert not response["allowed"]
     assert part in response["status"]["message"]
     assert response["status"]["message"].isprintable()
@@ -106,7 +92,7 @@ async def test_an_edit_that_is_allowed(
     webhook: RunningWebhook, case: tuple[str, Any, Any, list[str]]
 ) -> None:
     _, before, after, warnings = case
-    response = await answer(webhook, *after, before=before)
+    response = await answer(webhook, after, before)
     assert response["allowed"]
     assert response.get("warnings", []) == [f"kaishare: {warning}" for warning in warnings]
 
@@ -114,7 +100,7 @@ async def test_an_edit_that_is_allowed(
 async def test_thousands_of_sizes_are_refused_in_few_words(webhook: RunningWebhook) -> None:
     sizes = {f"size.kaishare.dev/s{number:05}": "0.5" for number in range(5000)}
     selectors = dict.fromkeys(sizes, "app in (")
-    response = await answer(webhook, QUEUE | sizes, selectors)
+    response = await answer(webhook, (QUEUE | sizes, selectors))
     message = response["status"]["message"]
     assert len(message) < 4000
     assert message.endswith("more")

@@ -1,6 +1,5 @@
 """The server's answers to reviews while a policy is missing or unreadable."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,22 +7,8 @@ import pytest
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, refuses
 from tests.support.followed_namespaces import following, namespace, serve_by_name, serve_namespaces, source
-from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
-from tests.support.webhook_process import request, serving
-from tests.support.webhook_server import review_of
-
-ASKED = request(json.dumps(review_of(pod(gpu_container()))).encode())
-
-
-async def test_a_pod_of_a_just_created_namespace_is_patched(
-    server: ApiServer, client: KubeClient, tmp_path: Path
-) -> None:
-    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
-    async with serving(tmp_path, source(client).policies) as live:
-        connection = await live.connect()
-        await connection.send(ASKED)
-        assert "patch" in (await connection.reply()).response
+from tests.support.webhook_process import serving
 
 
 @pytest.mark.parametrize(

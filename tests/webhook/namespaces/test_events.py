@@ -80,11 +80,6 @@ def test_an_event_counts_the_labels_that_it_does_not_name(desk: Desk, events: Po
     assert desk.emitted[0].message.endswith("; and 4 more")
 
 
-def test_a_valid_policy_has_no_event(desk: Desk, events: PolicyEvents) -> None:
-    events.take(managed("team-a", gpu_fraction="0.5"))
-    assert desk.emitted == []
-
-
 def test_an_event_is_refreshed_before_the_api_server_deletes_it(
     desk: Desk, events: PolicyEvents, clock: Clock
 ) -> None:

@@ -95,20 +95,6 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
     ]
 
 
-async def test_a_second_signal_ends_the_drain_without_losing_reviews(tmp_path: Path) -> None:
-    async with started(tmp_path, "--drain", "10m") as server:
-        load = Load(server.live)
-        async with asyncio.TaskGroup() as group:
-            load.begin(group)
-            await until(lambda: len(load.replies) > 100, "under load")
-            server.terminate()
-            await until(lambda: server.live.logged("draining"), "the first signal has arrived")
-            server.terminate()
-            status = await server.status()
-    assert status == 0
-    assert load.lost == []
-
-
 @dataclass
 class RecentConnections:
     """Reports recent connections a number of times."""
@@ -262,21 +248,3 @@ async def test_a_certificate_change_under_load_loses_no_review(
         assert {reply.status for reply in load.replies} == {200}
         assert (await first.post()).status == 200
         assert len(load.leaves) == 3
-
-
-async def test_reviews_under_load_while_policies_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.namespaces.file_policies.LOOK_EVERY_SECONDS", 0.05)
-    async with running(tmp_path) as live:
-        load, file = Load(live), tmp_path / "policies.yaml"
-        async with asyncio.TaskGroup() as group:
-            clients = load.begin(group)
-            for change in (1, 2):
-                (tmp_path / "new").write_text(file.read_text() + "\n")
-                (tmp_path / "new").rename(file)
-                await until(lambda: len(live.logged("policies changed")) == change, "taken up")  # noqa: B023
-            for client in clients:
-                client.cancel()
-        assert (load.lost, load.refused) == ([], [])
-        assert {reply.status for reply in load.replies} == {200}

@@ -23,9 +23,7 @@ from webhook.settings.published_settings import (
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 VERSIONS = st.builds(
-    Version,
-    *[st.integers(0, 999_999)] * 3,
-    st.from_regex(r"([0-9A-Za-z.-]{1,40})?", fullmatch=True),
+    Version, *[st.integers(0, 999_999)] * 3, st.from_regex(r"([0-9A-Za-z.-]{1,40})?", fullmatch=True)
 )
 RULES = st.builds(
     DecisionSettings,

@@ -87,11 +87,7 @@ def publishing(server: ApiServer, client: KubeClient, monkeypatch: pytest.Monkey
     made = Publishing()
     server.always = made.handle
     made.publisher = SettingsPublisher(
-        client,
-        lambda: made.settings,
-        namespace="kaishare",
-        log=JsonLog(made.stream),
-        clock=lambda: made.now,
+        client, lambda: made.settings, namespace="kaishare", log=JsonLog(made.stream), clock=lambda: made.now
     )
     return made
 
@@ -117,13 +113,6 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
     assert await publishing.after(3) == 3
     assert decode_settings(publishing.texts[2]).rules.default_priority_class == "usual"
     assert publishing.log == []
-
-
-async def test_a_patch_has_the_one_key_of_the_data_and_nothing_else(publishing: Publishing) -> None:
-    await publishing.after(0)
-    (patch,) = publishing.patches
-    assert list(patch) == ["data"]
-    assert list(patch["data"]) == [KEY]
 
 
 async def test_unchanged_settings_are_written_again_after_ten_minutes(publishing: Publishing) -> None:
@@ -177,13 +166,6 @@ async def test_the_pauses_are_short_again_after_a_success(publishing: Publishing
     assert await publishing.after(3) == 13
 
 
-async def test_another_cause_is_logged_once_more(publishing: Publishing) -> None:
-    for answer in (FAILURES["not found"], FAILURES["forbidden"], FAILURES["forbidden"]):
-        publishing.answer = answer
-        await publishing.after(75)
-    assert [line["error"].split(": ")[1] for line in publishing.log] == ["404 NotFound", "403 Forbidden"]
-
-
 async def test_a_server_that_asks_for_a_pause_gets_it(publishing: Publishing) -> None:
     publishing.answer = refuses(429, "TooManyRequests", Retry_After="200")
     assert await publishing.after(0) == 1
@@ -215,20 +197,6 @@ async def test_an_unreachable_server_is_a_failure_with_one_line(
     await server.start()
     assert await publishing.after(75) == 1
     assert publishing.messages[1:] == ["settings published again"]
-
-
-async def test_an_answer_that_never_comes_is_awaited_and_the_publisher_can_be_cancelled(
-    publishing: Publishing, server: ApiServer
-) -> None:
-    async def never(_request: web.Request) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    publishing.answer = never
-    async with running(publishing.publisher) as task:
-        await until(lambda: len(publishing.patches) == 1)
-        assert not task.done()
-    assert task.cancelled()
 
 
 async def test_a_running_publisher_follows_the_settings_by_itself(publishing: Publishing) -> None:
