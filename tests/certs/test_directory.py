@@ -33,7 +33,9 @@ def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-@pytest.mark.parametrize("state", ["missing", "missing with its parent", "empty", "with a stray file only"])
+@pytest.mark.parametrize(
+    "state", ["missing", "missing with its parent", "empty", "with a stray file only", "with a CA"]
+)
 def test_a_fresh_directory_is_filled(directory: Path, state: str) -> None:
     if state == "missing with its parent":
         directory = directory / "below"
@@ -41,8 +43,11 @@ def test_a_fresh_directory_is_filled(directory: Path, state: str) -> None:
         directory.mkdir()
     if state == "with a stray file only":
         (directory / "notes").write_bytes(b"")
+    if state == "with a CA":
+        put(directory, ca_crt=FOREIGN.pair.certificate_pem, ca_key=FOREIGN.pair.key_pem)
     create_if_missing(directory, NAMES, now=NOW)
     files = content(directory)
+    assert (files["ca.key"] == FOREIGN.pair.key_pem) is (state == "with a CA")
     ca = Authority.load(files["ca.crt"], files["ca.key"])
     pair = KeyPair(files["tls.crt"], files["tls.key"])
     assert pair.matches()
@@ -100,48 +105,36 @@ def test_a_process_that_ends_on_the_way_leaves_whole_files(
 
 
 def test_a_directory_with_a_certificate_and_a_key_stays_as_it_is(directory: Path) -> None:
-    before = content(put(directory, tls_crt=b"own", tls_key=b"", ca_crt=b"own"))
-    create_if_missing(directory, NAMES, now=NOW)
-    assert content(directory) == before
-
-
-@pytest.mark.parametrize("name", ["tls_crt", "tls_key"])
-def test_a_certificate_or_a_key_alone_is_an_error_and_stays(directory: Path, name: str) -> None:
-    before = content(put(directory, **{name: b"own"}))
-    with pytest.raises(ValueError, match="is there without"):
-        create_if_missing(directory, NAMES, now=NOW)
-    assert content(directory) == before
-
-
-def test_links_of_a_mounted_secret_count_as_files(directory: Path) -> None:
-    put(directory, real=b"own")
-    for name in ("tls.crt", "tls.key"):
+    put(directory, real=b"own", ca_crt=b"own")
+    for name in ("tls.crt", "tls.key"):  # as in a mounted Secret
         (directory / name).symlink_to("real")
+    before = content(directory)
     create_if_missing(directory, NAMES, now=NOW)
-    assert set(content(directory)) == {"real", "tls.crt", "tls.key"}
-
-
-def test_a_ca_that_is_there_signs_the_new_certificate(directory: Path) -> None:
-    put(directory, ca_crt=FOREIGN.pair.certificate_pem, ca_key=FOREIGN.pair.key_pem)
-    create_if_missing(directory, NAMES, now=NOW)
-    files = content(directory)
-    KeyPair(files["tls.crt"], b"").certificate.verify_directly_issued_by(FOREIGN.pair.certificate)
-    assert files["ca.key"] == FOREIGN.pair.key_pem
+    assert content(directory) == before
 
 
 @pytest.mark.parametrize(
     "files",
     [
+        {"tls_crt": b"own"},
+        {"tls_key": b"own"},
         {"ca_crt": FOREIGN.pair.certificate_pem},
         {"ca_key": FOREIGN.pair.key_pem},
         {"ca_crt": b"noise", "ca_key": FOREIGN.pair.key_pem},
         {"ca_crt": FOREIGN.pair.certificate_pem, "ca_key": Authority.create(now=NOW).pair.key_pem},
     ],
-    ids=["a CA alone", "a key alone", "a CA of noise", "a CA beside another key"],
+    ids=[
+        "a certificate alone",
+        "its key alone",
+        "a CA alone",
+        "a key alone",
+        "a CA of noise",
+        "a CA beside another key",
+    ],
 )
-def test_a_ca_that_cannot_sign_is_an_error_and_stays(directory: Path, files: dict[str, bytes]) -> None:
+def test_files_that_do_not_suffice_are_an_error_and_stay(directory: Path, files: dict[str, bytes]) -> None:
     before = content(put(directory, **files))
-    with pytest.raises(ValueError, match=r"ca\.crt|ca\.key|certificate|CA|key"):
+    with pytest.raises(ValueError, match=r"is there without|certificate|CA|key"):
         create_if_missing(directory, NAMES, now=NOW)
     assert content(directory) == before
 

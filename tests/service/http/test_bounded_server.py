@@ -56,18 +56,17 @@ async def test_a_head_that_drips_ends_the_connection(prepare: Prepare) -> None:
         await running.until(0)
 
 
-@pytest.mark.parametrize("prepare", [nothing, one_request])
-async def test_part_of_a_head_and_silence_ends_the_connection(prepare: Prepare) -> None:
-    async with serving(limits(head_seconds=0.1)) as running:
-        client = await running.connect()
-        await prepare(client)
-        await empty_lines(client)
-        await client.closed()
-
-
-@pytest.mark.parametrize("prepare", [nothing, one_request, a_request_and_part_of_the_next])
-async def test_silence_ends_a_connection(prepare: Prepare) -> None:
-    async with serving(limits(idle_seconds=0.1)) as running:
+@pytest.mark.parametrize(
+    ("prepare", "limit"),
+    [
+        (nothing, "idle_seconds"),
+        (one_request, "idle_seconds"),
+        (a_request_and_part_of_the_next, "idle_seconds"),
+        (empty_lines, "head_seconds"),
+    ],
+)
+async def test_silence_ends_a_connection(prepare: Prepare, limit: str) -> None:
+    async with serving(limits(**{limit: 0.1})) as running:
         client = await running.connect()
         await prepare(client)
         await client.closed()
@@ -284,19 +283,6 @@ async def test_a_server_ends_in_time_whatever_its_clients_do() -> None:
             await client.closed()
 
 
-async def test_answers_in_progress_are_finished_when_the_server_stops() -> None:
-    async with serving() as running:
-        client, idle = await running.connect(), await running.connect()
-        await one_request(idle)
-        await client.send(get("/held", "Connection: close"))
-        await until(lambda: running.server.table.busy_count == 1)
-        stopping = asyncio.create_task(running.pages.stop(20))
-        await idle.closed()
-        running.go.set()
-        assert (await client.answer())[0] == 200
-        await asyncio.wait_for(stopping, 20)
-
-
 async def test_connections_that_the_kernel_has_completed_are_answered_when_the_server_stops() -> None:
     async with serving(limits(max_connections=128)) as running:
         address = (running.address.host, running.address.port)
@@ -308,24 +294,19 @@ async def test_connections_that_the_kernel_has_completed_are_answered_when_the_s
             assert {connection.recv(12) for connection in waiting} == {b"HTTP/1.1 200"}
 
 
-async def test_a_client_that_reads_no_answer_to_an_invalid_request_takes_no_place() -> None:
-    async with serving() as running:
-        connection = HttpConnection(running.server, running.server._manager, LIMITS, "")
-        connection.connection_made(Mock(asyncio.Transport))
-        connection.data_received(b"\x00\r\n\r\n")
-        assert running.server.table.busy_count == 1
-        await until(lambda: not running.server.table.busy_count)
-        assert running.connections == 1
-        connection.connection_lost(None)
-
-
-async def test_a_connection_that_is_lost_before_its_task_begins_leaves_no_error() -> None:
+async def test_a_connection_without_a_client_takes_no_place_and_leaves_no_error() -> None:
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
     async with serving() as running:
-        connection = HttpConnection(running.server, running.server._manager, LIMITS, "")
-        connection.connection_made(Mock(asyncio.Transport))
-        connection.connection_lost(None)
+        lost, silent = (HttpConnection(running.server, running.server._manager, LIMITS, "") for _ in range(2))
+        for connection in (lost, silent):
+            connection.connection_made(Mock(asyncio.Transport))
+        lost.connection_lost(None)  # before its task begins
+        silent.data_received(b"\x00\r\n\r\n")  # and its answer is not read
+        assert running.server.table.busy_count == 1
+        await until(lambda: not running.server.table.busy_count)
+        assert running.connections == 1
+        silent.connection_lost(None)
         await asyncio.sleep(0)
         gc.collect()
     assert errors == []

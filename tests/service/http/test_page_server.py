@@ -37,15 +37,6 @@ async def test_an_answer_is_a_page_or_one_line(method: str, path: str, status: i
         assert (await client.get("/small"))[0] == 200, "the connection stays open"
 
 
-async def test_head_has_the_headers_of_a_page_and_no_body() -> None:
-    async with serving() as running:
-        client = await running.connect()
-        await client.send(get("/large", method="HEAD"))
-        status, headers, _ = await client.answer(has_body=False)
-        assert (status, int(headers["content-length"])) == (200, len(LARGE))
-        assert (await client.get("/small"))[2] == b"1\n"
-
-
 async def test_a_page_that_fails_is_a_line_for_the_client_and_tracebacks_for_the_log_within_its_limit() -> (
     None
 ):
