@@ -3,52 +3,15 @@
 import gc
 import json
 import os
+import select
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.log import JsonLog
 from service.log_writer import LogWriter
 from tests.support.standard_streams import PATIENCE_SECONDS, Reader, fill, pipe
-
-
-def lines_of(data: bytes) -> list[dict[str, Any]]:
-    assert data.endswith(b"\n")
-    return [json.loads(line) for line in data.splitlines()]
-
-
-def test_lines_of_several_threads_stay_whole_and_in_order() -> None:
-    with pipe() as (reading, writing):
-        reader, writer = Reader(reading), LogWriter(writing)
-        log = JsonLog(writer)
-
-        def many(name: str) -> None:
-            for number in range(500):
-                log(name, number=number)
-
-        names = [f"thread {number}" for number in range(4)]
-        threads = [threading.Thread(target=many, args=(name,)) for name in names]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert writer.close(PATIENCE_SECONDS)
-        os.close(writing)
-        lines = lines_of(reader.rest())
-    for name in names:
-        assert [line["number"] for line in lines if line["message"] == name] == list(range(500))
-    assert writer.lines_lost == 0
-
-
-def test_a_line_comes_out_without_another_one_behind_it() -> None:
-    with pipe() as (reading, writing):
-        writer = LogWriter(writing)
-        for number in range(3):
-            writer.write(b"%d\n" % number)
-            assert os.read(reading, 100) == b"%d\n" % number
-        assert writer.close(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("bounds", [{"queue_lines": 10}, {"queue_bytes": 80}], ids=["lines", "bytes"])
@@ -85,17 +48,33 @@ def test_a_write_that_hangs_delays_neither_a_caller_nor_the_end() -> None:
     assert writer.lines_lost == 1001
 
 
-def test_a_descriptor_in_non_blocking_mode_gets_whole_lines() -> None:
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_lines_of_several_threads_stay_whole_and_in_order(is_blocking: bool) -> None:
     """The mode belongs to the open file, which another process may have changed."""
     with pipe() as (reading, writing):
-        os.set_blocking(writing, False)
+        os.set_blocking(writing, is_blocking)
         writer = LogWriter(writing)
-        for number in range(5000):
-            writer.write(b"%031d\n" % number)
+        for number in range(3):
+            writer.write(b"%d\n" % number)
+            select.select([reading], [], [], PATIENCE_SECONDS)
+            assert os.read(reading, 100) == b"%d\n" % number, "a line does not wait for another one"
+
+        def many(thread: int) -> None:
+            for number in range(1200):
+                writer.write(b"%02d%029d\n" % (thread, number))
+
+        threads = [threading.Thread(target=many, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
         reader = Reader(reading)
+        for thread in threads:
+            thread.join()
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
-        assert reader.rest().splitlines() == [b"%031d" % number for number in range(5000)]
+        lines = reader.rest().splitlines()
+    for number in range(4):
+        own = [line for line in lines if line.startswith(b"%02d" % number)]
+        assert own == [b"%02d%029d" % (number, line) for line in range(1200)]
     assert writer.lines_lost == 0
 
 

@@ -51,13 +51,6 @@ async def test_a_page_that_fails_is_a_line_for_the_client_and_tracebacks_for_the
         assert "ZeroDivisionError" in running.log[0]["traceback"]
 
 
-async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
-    async with serving() as running:
-        client = await running.connect()
-        await client.send((get("/small") + get("/nowhere")) * 50)
-        assert [(await client.answer())[0] for _ in range(100)] == [200, 404] * 50
-
-
 async def test_a_page_is_rendered_once_for_all_requests_that_wait_for_it() -> None:
     async with serving(limits(max_connections=128)) as running:
         clients = [await running.connect() for _ in range(50)]

@@ -10,9 +10,8 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.limits import Address
-from service.http.page_server import Page, PageServer, SharedText, accepts_gzip
-from tests.support.page_server import ANY_PORT, LIMITS, Client, RunningServer
+from service.http.page_server import Page, SharedText, accepts_gzip
+from tests.support.page_server import LIMITS, get, serving
 
 LONG = b"".join(b'kaishare_pod_flagged{pod="%d"} 1\n' % number for number in range(20_000))
 
@@ -70,48 +69,30 @@ async def test_a_long_text_is_compressed_once_for_all_readers_and_outside_the_ev
     assert answers[0][0].size < len(LONG) / 4
 
 
-async def served(page: Page) -> tuple[PageServer, Address]:
-    async def render() -> Page:
-        return page
+async def test_an_answer_has_the_encoding_that_its_client_takes() -> None:
+    large = SharedText(b"x" * (LIMITS.max_page_bytes * 2 // 3))
 
-    server = PageServer({"/": render}, not_found="", method_not_allowed="", log=RunningServer().pages._log)
-    return server, await server.start(ANY_PORT, LIMITS)
+    async def long() -> Page:
+        return Page(body=SharedText(LONG[:1000], LONG[1000:]), after=b"]")
 
+    async def shared() -> Page:
+        return Page(body=large)
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_an_answer_has_the_encoding_that_its_client_takes(method: str) -> None:
-    page = Page(body=SharedText(LONG[:1000], LONG[1000:]), after=b"]")
-    server, address = await served(page)
-    client = Client(*await asyncio.open_connection(address.host, address.port))
-    lengths = {}
-    try:
-        for accepted in ("gzip", "gzip;q=0"):
-            await client.send(
-                f"{method} / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {accepted}\r\n\r\n".encode()
-            )
-            status, headers, body = await client.answer(has_body=method == "GET")
-            assert (status, headers["vary"]) == (200, "Accept-Encoding")
-            lengths[headers.get("content-encoding")] = int(headers["content-length"])
-            if method == "GET":
-                text = gzip.decompress(body) if "content-encoding" in headers else body
-                assert text == LONG + b"]"
-    finally:
-        client.writer.transport.abort()
-        await server.stop(0.1)
-    assert lengths.keys() == {"gzip", None}
-    assert lengths["gzip"] * 4 < lengths[None] == len(LONG) + 1
-
-
-async def test_bytes_of_one_text_count_once_however_many_clients_read_it() -> None:
-    text = SharedText(b"x" * (LIMITS.max_page_bytes * 2 // 3))
-    server, address = await served(Page(body=text))
-    clients = [Client(*await asyncio.open_connection(address.host, address.port)) for _ in range(10)]
-    try:
-        for client in clients:
-            await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        answers = await asyncio.gather(*(client.answer() for client in clients))
-        assert {(status, len(body)) for status, _, body in answers} == {(200, text.plain.size)}
-    finally:
-        for client in clients:
-            client.writer.transport.abort()
-        await server.stop(0.1)
+    async with serving() as running:
+        running.pages._pages |= {"/long": long, "/shared": shared}
+        client = await running.connect()
+        lengths: dict[str | None, int] = {}
+        for method in ("GET", "HEAD"):
+            for accepted in ("gzip", "gzip;q=0"):
+                await client.send(get("/long", f"Accept-Encoding: {accepted}", method=method))
+                status, headers, body = await client.answer(has_body=method == "GET")
+                assert (status, headers["vary"]) == (200, "Accept-Encoding")
+                lengths[headers.get("content-encoding")] = int(headers["content-length"])
+                if method == "GET":
+                    assert (gzip.decompress(body) if "content-encoding" in headers else body) == LONG + b"]"
+        assert lengths.keys() == {"gzip", None}
+        assert lengths["gzip"] * 4 < lengths[None] == len(LONG) + 1
+        readers = [await running.connect() for _ in range(10)]
+        answers = await asyncio.gather(*(reader.get("/shared") for reader in readers))
+        sizes = {(status, len(body)) for status, _, body in answers}
+        assert sizes == {(200, large.plain.size)}, "bytes of one text count once however many clients read it"

@@ -38,15 +38,6 @@ def block_answers(server: ApiServer) -> asyncio.Event:
     return go
 
 
-async def test_a_namespace_is_found_before_anything_was_listed(server: ApiServer, client: KubeClient) -> None:
-    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
-    policy = await source(client).policies.find("team-a")
-    assert policy is not None
-    assert policy.share is not None
-    assert (policy.namespace, policy.queue, policy.share.value) == ("team-a", "queue-a", "0.5")
-    assert "as=PartialObjectMetadata;" in server.requests[0].headers["Accept"]
-
-
 async def test_a_hundred_concurrent_lookups_send_one_request(server: ApiServer, client: KubeClient) -> None:
     serve_by_name(server, namespace("team-a"))
     go = block_answers(server)
@@ -115,24 +106,6 @@ async def test_a_policy_of_another_mode_counts_for_a_tenth_of_a_second(
     assert len(server.requests) == 2
 
 
-async def test_the_watch_overrides_lookups_as_soon_as_it_has_the_namespace(
-    server: ApiServer, client: KubeClient
-) -> None:
-    serve_namespaces(server)
-    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
-    async with following(client) as follow:
-        await until(lambda: follow.policies.watch.is_synced and server.watch_requests)
-        policy = await follow.policies.find("team-a")
-        assert policy is not None
-        assert policy.share is not None
-        server.change("ADDED", namespace("team-a"))
-        await until(lambda: follow.names == {"team-a"})
-        policy = await follow.policies.find("team-a")
-        assert policy is not None
-        assert policy.share is None
-        assert len(server.requested_paths("/namespaces/")) == 1
-
-
 @pytest.mark.parametrize("now_enforced", [True, False])
 async def test_a_policy_whose_mode_does_not_match_the_webhook_is_looked_up(
     server: ApiServer, client: KubeClient, now_enforced: bool
@@ -190,8 +163,12 @@ async def test_a_silent_api_server_is_an_error_after_the_deadline(
     ["", "..", "../secrets", "a/b", "a?watch=1", "team-a/../../x", "UPPER", "a" * 64, "-a", "a\n", "ä"],
 )
 async def test_an_invalid_name_is_never_requested(server: ApiServer, client: KubeClient, name: str) -> None:
-    assert await source(client).policies.find(name) is None
+    policies = source(client).policies
+    assert await policies.find(name) is None
     assert server.requests == []
+    assert await policies.find("gone") is None
+    assert server.requested_paths("/namespaces/") == [f"{PATH}/gone"]
+    assert "as=PartialObjectMetadata;" in server.requests[0].headers["Accept"]
 
 
 async def test_the_cache_of_answers_is_bounded(
@@ -220,20 +197,6 @@ async def test_invented_names_send_a_bounded_number_of_requests(
     assert len(server.requests) == 200
     now += 4
     assert await lookups.find("one-more", ANY_MODE) is None
-
-
-async def test_callers_that_wait_when_the_peers_part_is_used_are_refused_alike(
-    server: ApiServer, client: KubeClient
-) -> None:
-    lookups = NamespaceLookups(client, clock=lambda: 100.0)
-    for number in range(199):
-        await lookups.find(f"invented-{number}", ANY_MODE)
-    block_answers(server)
-    first, *others = [asyncio.create_task(lookups.find("one-more", ANY_MODE)) for _ in range(3)]
-    await until(lambda: len(server.requests) == 200)
-    first.cancel()
-    results = await asyncio.gather(*others, return_exceptions=True)
-    assert [type(result) for result in results] == [PolicyUnknown, PolicyUnknown]
 
 
 async def test_refused_names_displace_no_answer_of_another_peer(
@@ -269,24 +232,6 @@ async def test_names_that_other_peers_invent_leave_new_namespaces_served(
         assert policy is not None
         assert policy.namespace == f"new-{number}"
     assert len(server.requests) <= 300
-
-
-async def test_requests_for_invented_names_that_wait_delay_no_other_peer(
-    server: ApiServer, client: KubeClient
-) -> None:
-    for number in range(40):
-        serve_by_name(server, namespace(f"invented-{number}"))
-    go = block_answers(server)
-    lookups = NamespaceLookups(client)
-    forged = [
-        asyncio.create_task(lookups.find(f"invented-{number}", ANY_MODE, "forger")) for number in range(40)
-    ]
-    await until(lambda: len(server.requests) == 8)
-    other = asyncio.create_task(lookups.find("invented-39", ANY_MODE, "api-server"))
-    await until(lambda: server.requests[-1].path.endswith("invented-39"))
-    go.set()
-    assert await other is not None
-    await asyncio.gather(*forged)
 
 
 async def test_the_number_of_peers_in_a_window_is_bounded(

@@ -13,7 +13,6 @@ import pytest
 from service.http.limits import Address
 from tests.support.pods import gpu_container, pod
 from tests.support.webhook_server import RunningWebhook, review_of
-from webhook.policy.decide import Decision
 from webhook.policy.labels import NamespacePolicy, policy_json
 from webhook.server.bodies import LARGEST_BODY
 
@@ -137,70 +136,49 @@ async def test_a_body_that_cannot_be_answered_gets_400_and_one_line(
     assert await webhook.figure('kaishare_webhook_errors_total{stage="decode"}') == 1
 
 
-async def test_body_limit(webhook: RunningWebhook) -> None:
-    fits = json.dumps(review_of(pod(metadata={"x": "y" * (LARGEST_BODY - 2000)}))).encode()
-    assert (await webhook.post(io.BytesIO(fits)))[0] == 200
-    status, text = await webhook.post(io.BytesIO(b" " * (LARGEST_BODY + 1)))
-    assert status == 413
-    assert b"larger than" in text
-    assert (await webhook.post(io.BytesIO(fits)))[0] == 200
+def broken(*_: object) -> Any:
+    raise RuntimeError("a bug")
 
 
-async def test_nothing_else_is_served_on_the_admission_port(webhook: RunningWebhook) -> None:
-    async with webhook.session.get(webhook.url + "/mutate", ssl=webhook.trust) as response:
-        assert response.status == 405
-        assert response.headers["Allow"] == "POST"
-    for path in ("/", "/metrics", "/healthz", "/policies", "/mutate/x"):
-        assert (await webhook.post(b"{}", path))[0] == 404
-
-
-async def test_an_internal_error_admits_the_pod_counts_and_logs(
+async def test_an_internal_error_admits_the_pod_and_is_counted_and_logged(
     webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> Decision:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr("webhook.policy.patch.decide_pod", broken)
-    response = await webhook.review(review_of(pod(gpu_container())))
-    assert response == {"uid": response["uid"], "allowed": True}
-    assert await webhook.figure('kaishare_webhook_errors_total{stage="mutate"}') == 1
-    assert await webhook.figure(
-        'kaishare_webhook_requests_total{action="error",reason="internal-error",webhook="mutate"}'
-    ) == 1  # fmt: skip
-    failure = next(line for line in webhook.log if "traceback" in line)
-    assert "a bug" in failure["traceback"]
-
-
-async def test_an_internal_error_of_the_log_changes_no_answer_and_counts(
-    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> dict[str, object]:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr("webhook.admission.mutating._fields", broken)
-    response = await webhook.review(review_of(pod(gpu_container())))
-    assert "patch" in response
-    assert await webhook.figure('kaishare_webhook_errors_total{stage="log"}') == 1
+    error = 'kaishare_webhook_errors_total{{stage="{}"}}'
+    with monkeypatch.context() as patch:
+        patch.setattr("webhook.admission.mutating._fields", broken)
+        assert "patch" in await webhook.review(review_of(pod(gpu_container()))), (
+            "an error of the log changes no answer"
+        )
+    assert await webhook.figure(error.format("log")) == 1
     failure, line = webhook.log[-2:]
     assert "a bug" in failure["traceback"]
     assert (line["message"], line["action"], line["request"]) == ("decision", "injected", failure["request"])
+    unsafe = [{"op": "add", "path": "/metadata/labels/kai.scheduler~1queue", "value": "q"}]
+    for name, replaced, stage, reason in (
+        ("decide_pod", broken, "mutate", "internal-error"),
+        ("operations", lambda *_: unsafe, "patch", "patch-unsafe"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"webhook.policy.patch.{name}", replaced)
+            response = await webhook.review(review_of(pod()))
+        assert response == {"uid": response["uid"], "allowed": True}
+        assert await webhook.figure(error.format(stage)) == 1
+        series = f'kaishare_webhook_requests_total{{action="error",reason="{reason}",webhook="mutate"}}'
+        assert await webhook.figure(series) == 1
+        line = next(line for line in reversed(webhook.log) if line["message"] == "decision")
+        assert (line["action"], line["reason"], line["level"]) == ("error", reason, "error")
 
 
-async def test_a_patch_that_fails_its_check_is_not_sent(
-    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "webhook.policy.patch.operations",
-        lambda *_: [{"op": "add", "path": "/metadata/labels/kai.scheduler~1queue", "value": "q"}],
-    )
-    response = await webhook.review(review_of(pod()))
-    assert response == {"uid": response["uid"], "allowed": True}
-    assert await webhook.figure('kaishare_webhook_errors_total{stage="patch"}') == 1
-    line = webhook.log[-1]
-    assert (line["action"], line["reason"], line["level"]) == ("error", "patch-unsafe", "error")
-
-
-async def test_http_1_1_only_and_no_old_tls(webhook: RunningWebhook) -> None:
+async def test_the_admission_port(webhook: RunningWebhook) -> None:
+    """Reviews alone, up to a size, over HTTP/1.1 and TLS of today."""
+    async with webhook.session.get(webhook.url + "/mutate", ssl=webhook.trust) as response:
+        assert (response.status, response.headers["Allow"]) == (405, "POST")
+    for path in ("/", "/metrics", "/healthz", "/policies", "/mutate/x"):
+        assert (await webhook.post(b"{}", path))[0] == 404
+    fits = json.dumps(review_of(pod(metadata={"x": "y" * (LARGEST_BODY - 2000)}))).encode()
+    assert (await webhook.post(io.BytesIO(fits)))[0] == 200
+    status, text = await webhook.post(io.BytesIO(b" " * (LARGEST_BODY + 1)))
+    assert (status, b"larger than" in text) == (413, True)
     address = Address.parse(webhook.url.removeprefix("https://"))
     trust = webhook.trust
     trust.set_alpn_protocols(["h2", "http/1.1"])
@@ -229,6 +207,13 @@ async def test_the_plain_port(webhook: RunningWebhook) -> None:
     assert by_name["team-a"]["share"] == {"gpu-fraction": "0.5"}
     assert (by_name["team-a"]["sizes"], by_name["team-a"]["announce"]) == ([], True)
     assert by_name["broken"]["problems"][0]["label"] == "kaishare.dev/gpu-fraction"
+    figures = [
+        await webhook.figure(f'kaishare_webhook_policies{{state="{state}"}}')
+        for state in ("valid", "invalid", "off")
+    ]
+    assert figures == [3, 1, 0]
+    series = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="broken"}'
+    assert await webhook.figure(series) == 1
 
 
 def test_sizes_in_the_list_of_policies() -> None:
@@ -271,11 +256,3 @@ async def test_large_pages_are_written_one_at_a_time(
     answers = await asyncio.gather(*(webhook.get("/policies") for _ in range(6)))
     assert answers == [(200, "[]")] * 6
     assert most == 1
-
-
-async def test_policies_in_metrics(webhook: RunningWebhook) -> None:
-    assert await webhook.figure('kaishare_webhook_policies{state="valid"}') == 3
-    assert await webhook.figure('kaishare_webhook_policies{state="invalid"}') == 1
-    assert await webhook.figure('kaishare_webhook_policies{state="off"}') == 0
-    series = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="broken"}'
-    assert await webhook.figure(series) == 1
