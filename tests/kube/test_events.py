@@ -119,19 +119,6 @@ async def test_the_count_of_an_event(client: KubeClient, kept: Kept) -> None:
     assert written() == (2, "too much"), "an earlier process wrote it"
 
 
-@pytest.mark.parametrize("body", ["", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve'])
-async def test_a_successful_answer_without_an_event_is_retried(
-    server: ApiServer, client: KubeClient, kept: Kept, body: str
-) -> None:
-    server.answers = [says(body)]
-    async with writing(client) as run:
-        run.writer.emit(over())
-        await run.settled(created=1)
-        assert "expected Event" in run.troubles[0]
-        assert run.troubles[1:] == [""]
-    assert kept.events["train-0.1"]["count"] == 1
-
-
 @pytest.mark.parametrize(
     ("message", "written"),
     [
@@ -151,22 +138,33 @@ async def test_a_message_is_cut_to_1024_bytes(
     assert kept.events["train-0.1"]["message"] == written
 
 
-@pytest.mark.parametrize("trouble", ["away", "busy", "no JSON"])
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (None, "Connection refused"),
+        (refuses(429, "TooManyRequests"), "429 TooManyRequests"),
+        (refuses(503, "Service Unavailable"), "503 Service Unavailable"),
+        *(
+            (says(body), "expected Event")
+            for body in ("", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve')
+        ),
+    ],
+    ids=["away", "busy", "unavailable", "nothing", "an object", "a page", "another kind", "half an answer"],
+)
 async def test_events_wait_for_a_server_in_trouble(
-    server: ApiServer, client: KubeClient, kept: Kept, trouble: str
+    server: ApiServer, client: KubeClient, kept: Kept, answer: Any, problem: str
 ) -> None:
-    answers = {"busy": refuses(429, "TooManyRequests"), "no JSON": refuses(503, "Service Unavailable")}
-    if trouble == "away":
+    if answer is None:
         await server.stop()
-    else:
-        server.always = answers[trouble]
+    server.always = answer
     async with writing(client, wall_clock=lambda: 1_795_222_215.0) as run:
         for number in range(3):
             run.writer.emit(over(name=f"train-0.{number}"))
         await until(lambda: bool(run.troubles))
+        assert problem in run.troubles[0]
         assert run.results == {}
         server.always = kept
-        if trouble == "away":
+        if answer is None:
             await server.start()
         await run.settled(created=3)
         assert run.troubles[-1] == ""

@@ -447,26 +447,3 @@ async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_i
         await until(lambda: len(run.troubles) == 3)
         assert run.troubles[2] == "", "the problem has ended"
         assert run.watch.problem == ""
-
-
-async def test_the_pause_grows_from_one_failure_to_the_next_and_a_good_stream_ends_that(
-    server: ApiServer, client: KubeClient
-) -> None:
-    moments: list[float] = []
-
-    async def noted(request: web.Request) -> web.StreamResponse:
-        moments.append(asyncio.get_running_loop().time())
-        return await refuses(500, "InternalError")(request)
-
-    server.answers = [noted] * 6
-    timing = WatchTiming(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.2, healthy_after=0.1)
-    async with running(client, timing=timing) as run:
-        await until(lambda: len(moments) == 6)
-        pauses = [after - before for before, after in itertools.pairwise(moments)]
-        for pause, longest in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.2], strict=True):
-            assert longest / 2 <= pause < longest + 0.1
-        await until(lambda: run.watch.restarts["closed"] == 1)
-        server.answers = [noted, noted, noted]
-        await until(lambda: len(moments) == 9)
-        pauses = [after - before for before, after in itertools.pairwise(moments[6:])]
-        assert pauses[0] < 0.1

@@ -154,13 +154,6 @@ def test_the_items_key_is_recognised_in_any_spelling(key: bytes) -> None:
     assert split(b'{"items2":["items",{}],' + HEAD[1:] + key + b' :\n[ {"a":[1]} ] }', [3])[0] == [{"a": [1]}]
 
 
-@pytest.mark.parametrize("levels", [499, 500, 9000])
-def test_an_object_of_many_levels_is_split_and_decodable(levels: int) -> None:
-    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
-    items, _ = split(HEAD + b'"items":[{"a":' + deep + b',"b":1},{"c":2}]}', [64])
-    assert [item.get("b", item.get("c")) for item in items] == [1, 2]
-
-
 def test_an_object_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_splitter, "LONGEST_OBJECT", 1000)
     largest = b'{"a":"' + b"x" * 920 + b'"}'

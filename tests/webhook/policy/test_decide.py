@@ -433,20 +433,6 @@ def test_a_number_that_only_older_releases_accept_is_warned_about(value: str, wh
     assert what in decision.warnings[0].warning
 
 
-def test_kais_own_configmap_is_not_suspicious_once_kai_has_run() -> None:
-    variable = {
-        "name": "GPU_PORTION",
-        "valueFrom": {"configMapKeyRef": {"name": "case-abcdefg-shared-gpu-0", "key": "GPU_PORTION"}},
-    }
-    annotations = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "case-abcdefg-shared-gpu"}
-    mutated_by_kai = pod(container(env=[variable]), annotations=annotations)
-    assert decided(mutated_by_kai).warnings == ()
-    foreign = pod(
-        container(env=[variable]), annotations=annotations | {"runai/shared-gpu-configmap": "other"}
-    )
-    assert [warning.reason.code for warning in decided(foreign).warnings] == ["reserved-key"]
-
-
 def test_a_malformed_pod_is_left_alone_with_the_field_named() -> None:
     nameless = {
         "metadata": {"name": "x"},

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kai.kaishare_keys import SIZE_PREFIX
 from tests.support.decisions import decide
@@ -15,7 +13,7 @@ from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 from webhook.policy.patch import mutate
 from webhook.policy.reasons import LONGEST_WARNING, Reason
-from webhook.policy.sizes import MOST_SIZES, NO_CAPS, Source, read_sizes, selected_size, selector_overlaps
+from webhook.policy.sizes import NO_CAPS, Source, read_sizes, selector_overlaps
 from webhook.policy.verify import Requester, verify
 
 VISION = {"train": "0.5", "serve": "0.25"}
@@ -196,66 +194,6 @@ def test_an_invalid_size_gives_no_share(
     assert decision.changes.scheduler == "kai-scheduler"
     assert [warning.reason for warning in decision.warnings] == [Reason.POLICY_INVALID]
     assert invalid.state == "invalid"
-
-
-_Condition = tuple[str, str, tuple[str, ...]]
-"""Key, operator and values."""
-
-_words = st.sampled_from(("", "1", "2", "web"))
-_conditions: st.SearchStrategy[_Condition] = st.tuples(
-    st.sampled_from("abc"),
-    st.sampled_from(("=", "!=", "in", "notin", "exists", "!", ">")),
-    st.lists(_words, min_size=1, max_size=3).map(tuple),
-)
-
-
-def written(condition: _Condition) -> str:
-    key, operator, values = condition
-    texts = {
-        "in": f"{key} in ({','.join(values)})",
-        "notin": f"{key} notin ({','.join(values)})",
-        "exists": key,
-        "!": f"!{key}",
-        ">": f"{key}>1",
-    }
-    return texts.get(operator, f"{key}{operator}{values[0]}")
-
-
-def is_met(condition: _Condition, labels: dict[str, str]) -> bool:
-    key, operator, values = condition
-    value = labels.get(key)
-    return {
-        "=": value == values[0],
-        "!=": value != values[0],
-        "in": value in values,
-        "notin": value not in values,
-        "exists": value is not None,
-        "!": value is None,
-        ">": value == "2",
-    }[operator]
-
-
-@given(
-    st.lists(st.lists(_conditions, min_size=1, max_size=4), max_size=MOST_SIZES),
-    st.dictionaries(st.sampled_from(("a", "b", "c", "app")), _words),
-)
-def test_the_size_of_a_pod_is_the_one_whose_selector_matches(
-    selectors: list[list[_Condition]], labels: dict[str, str]
-) -> None:
-    texts = {f"s{number}": ",".join(map(written, chosen)) for number, chosen in enumerate(selectors)}
-    choice = selected_size(read_sizes(keyed(dict.fromkeys(texts, "0.5")), keyed(texts), NO_CAPS), labels)
-    matching = [
-        f"s{number}"
-        for number, chosen in enumerate(selectors)
-        if all(is_met(condition, labels) for condition in chosen)
-    ]
-    if len(matching) > 1:
-        assert choice.size is None
-        assert choice.doubt is not None
-        assert choice.doubt.reason is Reason.SIZE_AMBIGUOUS
-    else:
-        assert choice.doubt is None
-        assert ([choice.size.name] if choice.size else []) == matching
 
 
 def test_the_first_sixteen_names_in_byte_order_count() -> None:

@@ -1,13 +1,10 @@
 """More reviews than the server can answer at once, or in time."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from service.json_depth import HAS_FIXED_LIMIT
-from tests.support.pods import pod
 from tests.support.waiting import until
 from tests.support.webhook_process import (
     HELD,
@@ -21,7 +18,6 @@ from tests.support.webhook_process import (
     request,
     serving,
 )
-from tests.support.webhook_server import review_of
 from webhook.server.admission_server import LONGEST_WAIT_SECONDS, USUAL_WAIT_SECONDS, request_timeout
 from webhook.server.bodies import LARGEST_BODY, Intake, Room
 
@@ -158,30 +154,3 @@ async def test_a_body_that_turns_out_too_large_is_stopped(live: Live) -> None:
         await answered(live)
     await connection.send(b"1\r\n \r\n")
     assert (await connection.reply()).status == 413
-
-
-DEEP = b"[" * 400_000 + b"]" * 400_000
-"""More levels than fit on a stack of 8 MiB, which alone limits Python 3.14."""
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("place", ["object", "oldObject", "futureField", "all of it"])
-async def test_a_body_nested_without_end_is_refused_and_others_are_answered(
-    live: Live, path: str, place: str
-) -> None:
-    kind = {"group": "", "version": "v1", "kind": "Namespace" if "namespaces" in path else "Pod"}
-    review = review_of(pod(), kind=kind, operation="UPDATE" if "namespaces" in path else "CREATE")
-    review["request"][place] = "X"
-    body = DEEP if place == "all of it" else json.dumps(review).encode().replace(b'"X"', DEEP)
-    connection = await live.connect()
-    reply = await connection.post(body, path)
-    if (
-        HAS_FIXED_LIMIT and reply.status == 200
-    ):  # null replaces the deep value, which the review may do without
-        assert place != "all of it"
-        assert reply.response["allowed"] is True
-    else:
-        assert reply.status == 400
-        assert reply.body.count(b"\n") == 1
-    await answered(live)
-    assert (await connection.post(path=path)).status == 200
