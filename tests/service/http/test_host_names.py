@@ -1,5 +1,7 @@
 """Host names that a plain HTTP server accepts."""
 
+import itertools
+
 import pytest
 from aiohttp import HttpVersion10, HttpVersion11
 from aiohttp.test_utils import make_mocked_request
@@ -89,9 +91,7 @@ def test_a_request_of_a_browser_is_not_forwarded(header: tuple[str, str]) -> Non
     assert status("evil.example", path="/small", more=(FORWARDED, header)) == 421
 
 
-@pytest.mark.parametrize(
-    "hosts", [(), *[(one, two) for one in ("localhost", "evil") for two in ("localhost", "evil")]]
-)
+@pytest.mark.parametrize("hosts", [(), *itertools.product(("localhost", "evil"), repeat=2)])
 def test_http_1_1_needs_one_host(hosts: tuple[str, ...]) -> None:
     assert status(*hosts, path="/small") == status(*hosts, path="/small", more=(FORWARDED,)) == 400
     old = make_mocked_request("GET", "/small", version=HttpVersion10)

@@ -78,17 +78,17 @@ async def test_good_labels_pass(webhook: RunningWebhook, labels: dict[str, str] 
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "part"),
+    ("first", "second", "part"),
     [
         ({"gpu_fraction": "0.5"}, {"gpu_memory": "2000"}, "conflicts with kaishare.dev/gpu-fraction"),
         ({"gpu_fraction": "0.5"}, {"max_gpu_fraction": "0.25"}, "above this namespace's own kaishare.dev/max-gpu-fraction 0.25"),
     ],
 )  # fmt: skip
 async def test_labels_that_exclude_each_other_are_refused_in_any_order(
-    webhook: RunningWebhook, one: dict[str, str], other: dict[str, str], part: str
+    webhook: RunningWebhook, first: dict[str, str], second: dict[str, str], part: str
 ) -> None:
-    for before in (None, ours(**one), ours(**other)):
-        assert part in (await message_of(webhook, ours(**one, **other), before) or "")
+    for before in (None, ours(**first), ours(**second)):
+        assert part in (await message_of(webhook, ours(**first, **second), before) or "")
 
 
 BROKEN = ours(gpu_fraction="5", colour="red")
