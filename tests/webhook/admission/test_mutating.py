@@ -3,7 +3,7 @@
 import base64
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.pod_documents import exact
 from tests.support.pod_strategies import MANY, Case, cases, pods
 from tests.support.pods import gpu_container, pod
+from tests.support.webhook_process import HeldPolicies
 from tests.support.webhook_server import review_of
 from webhook.admission import mutating
 from webhook.admission.mutating import LastMutations, MutatingWebhook
@@ -22,33 +23,24 @@ from webhook.admission.review import decode
 from webhook.metrics import Metrics
 from webhook.policy import patch as module
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import Mode, NamespacePolicy
+from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import mutate
 
 LABELS = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 
 
-class Policies:
+class Policies(HeldPolicies):
     """Policies that a test changes."""
 
-    ready = True
-
     def __init__(self) -> None:
+        super().__init__()
         self.known: dict[str, NamespacePolicy | None] = {}
 
     def set(self, namespace: str, labels: Mapping[str, str] = LABELS) -> None:
         self.known[namespace] = NamespacePolicy.from_labels(namespace, labels)
 
-    async def find(
-        self, namespace: str, *, modes: Collection[Mode] = (), peer: str = ""
-    ) -> NamespacePolicy | None:
+    async def find(self, namespace: str, **_: Any) -> NamespacePolicy | None:
         return self.known[namespace]
-
-    def all(self) -> None:
-        return None
-
-    async def run(self) -> None:
-        return None
 
 
 class Webhook:

@@ -159,8 +159,7 @@ async def test_a_silent_api_server_is_an_error_after_the_deadline(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["", "..", "../secrets", "a/b", "a?watch=1", "team-a/../../x", "UPPER", "a" * 64, "-a", "a\n", "ä"],
+    "name", ["", "..", "a/b", "a?watch=1", "team-a/../../x", "UPPER", "a" * 64, "-a", "a\n", "ä"]
 )
 async def test_an_invalid_name_is_never_requested(server: ApiServer, client: KubeClient, name: str) -> None:
     policies = source(client).policies

@@ -26,6 +26,7 @@ from tests.support.pod_strategies import (
     reviews,
 )
 from tests.support.pods import gpu_container, pod
+from tests.support.webhook_process import HeldPolicies
 from tests.support.webhook_server import review_of
 from webhook.admission.handler import ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
@@ -138,12 +139,11 @@ def test_any_bytes_are_a_review_or_a_bad_one(body: bytes) -> None:
     assert problem.strip()
 
 
-class Policies:
+class Policies(HeldPolicies):
     """Three managed namespaces, and one whose policy cannot be read."""
 
-    ready = True
-
     def __init__(self) -> None:
+        super().__init__()
         self._policies = {
             name: NamespacePolicy.from_labels(name, LABELS | labels)
             for name, labels in (

@@ -19,6 +19,7 @@ from service.log import JsonLog
 from tests.support.hostile_pods import PODS
 from tests.support.hostile_reviews import Asked, all_requests, review
 from tests.support.markers import scaled
+from tests.support.webhook_process import HeldPolicies
 from webhook.admission.handler import AdmissionWebhook, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
@@ -55,22 +56,15 @@ MAX_LINE = 16 * KIB
 """Bytes of a line of the log."""
 
 
-class FixedPolicies:
+class FixedPolicies(HeldPolicies):
     """Policies that never change."""
 
-    ready = True
-
     def __init__(self) -> None:
+        super().__init__()
         self._policies = {name: NamespacePolicy.from_labels(name, labels) for name, labels in LABELS.items()}
 
     async def find(self, namespace: str, **_options: Any) -> NamespacePolicy | None:
         return self._policies.get(namespace)
-
-    def all(self) -> dict[str, NamespacePolicy]:
-        return {name: policy for name, policy in self._policies.items() if policy}
-
-    async def run(self) -> None:
-        await asyncio.Event().wait()
 
 
 Answer = Callable[[Asked], bytes | None]

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.pod_documents import exact
 from tests.support.pod_invariants import INVARIANTS, Outcome
-from tests.support.pod_strategies import (
-    MANY,
-    Case,
-    cases,
-    unknown_fields,
-)
+from tests.support.pod_strategies import MANY, Case, cases, unknown_fields
 from webhook.policy.patch import mutate
 from webhook.policy.reasons import Action, Reason
 
