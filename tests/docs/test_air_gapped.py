@@ -3,8 +3,10 @@
 import re
 from typing import Any
 
+import yaml
+
 from tests.support.doc_tables import table_under
-from tests.support.helm_chart import EVERYTHING, ROOT, rendered
+from tests.support.helm_chart import CHART, EVERYTHING, ROOT, rendered
 
 PAGE = ROOT / "docs" / "air-gapped.md"
 CARRIED = table_under(PAGE, "## What to carry")
@@ -28,6 +30,8 @@ def images_in(item: Any) -> set[str]:
 def test_the_page_lists_the_images_of_the_chart() -> None:
     listed = {image for what, names, _ in CARRIED if what.startswith("image") for image in code_in(names)}
     assert listed == images_in(rendered(EVERYTHING, tests=True))
+    assert "dependencies" not in yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert not (CHART / "charts").exists()
 
 
 def test_the_page_lists_what_a_build_reads() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from docs import api_schema
-from gpuagent.api_types import AgentResponse, NotAnAnswer, read_answer
+from gpuagent.api_types import AgentResponse, ApiCandidate, NotAnAnswer, read_answer
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.api import shares_json
 from tests.support.agent_process import agent
@@ -72,6 +72,12 @@ def test_the_response_before_the_first_sample_has_the_fields_of_the_types() -> N
                    '"node": "n", "pods": [{"namespace": "a", "name": "b"}]', '"node": "n", "sampleTimestamp": "now"'):  # fmt: skip
         with pytest.raises(NotAnAnswer):
             read_answer(f"{{{fields}}}".encode())
+
+
+def test_a_candidate_of_an_agent_before_0_2_0_is_read() -> None:
+    text = '{"source": "annotation", "says": "fraction 0.5", "bytesPerGpu": {"": null}}'
+    candidate = msgspec.json.decode(text, type=ApiCandidate)
+    assert (candidate.source, candidate.text, candidate.bytes_per_gpu) == ("annotation", "", {"": None})
 
 
 def test_every_field_has_a_meaning_and_says_when_it_is_null() -> None:

@@ -48,3 +48,9 @@ def test_every_supported_python_was_run() -> None:
     }
     run = {".".join(version.split(".")[:2]) for version, state in rows("Python").items() if state == "run"}
     assert run == supported
+
+
+def test_everything_that_programs_read_has_a_promise() -> None:
+    promised = {what for what, _, _ in table_under(PAGE, "## What a release may change")}
+    for kind in ("labels", "metrics", "JSON", "chart", "log", "Events", "alerts", "rights"):
+        assert any(what.startswith(kind) for what in promised), kind

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tests.support.webhook_process import started
 from webhook.cli import main
 
@@ -90,13 +91,22 @@ def test_the_address_that_cannot_be_listened_on_is_named(
     assert last == "kaishare-webhook: cannot listen on 192.0.2.1:8443: Cannot assign requested address"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_serve_runs_until_a_signal_and_ends_with_0(tmp_path: Path, number: signal.Signals) -> None:
-    async with started(tmp_path, "--drain", "200ms") as server:
+@pytest.mark.parametrize(
+    ("signals", "drain"),
+    [((signal.SIGTERM,), "200ms"), ((signal.SIGINT,), "200ms"), ((signal.SIGTERM, signal.SIGTERM), "10m")],
+    ids=["SIGTERM", "SIGINT", "a second one ends the drain"],
+)
+async def test_serve_runs_until_a_signal_and_ends_with_0(
+    tmp_path: Path, signals: tuple[signal.Signals, ...], drain: str
+) -> None:
+    async with started(tmp_path, "--drain", drain) as server:
         assert (await server.live.get("/readyz")).status == 200
-        server.process.send_signal(number)
+        server.process.send_signal(signals[0])
+        for number in signals[1:]:
+            await until(lambda: server.live.logged("draining"))
+            server.process.send_signal(number)
         assert await server.status() == 0
         messages = [line["message"] for line in server.live.log]
-    draining = ["draining"] * (number == signal.SIGTERM)
+    draining = ["draining"] * (signals[0] == signal.SIGTERM)
     assert messages == ["policy invalid", "serving", *draining, "stopping", "stopped"]
     assert sorted(p.name for p in (tmp_path / "tls").iterdir()) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]

@@ -122,6 +122,9 @@ async def test_every_label_that_the_edit_breaks_is_named(webhook: RunningWebhook
     assert message is not None
     parts = [part.partition(":")[0] for part in message.split("; kai")]
     assert parts == ["kaishare.dev/gpu-fraction", "share.dev/mode"]
+    assert await message_of(webhook, {"kai.scheduler/queue": None}) is not None, (
+        "Go reads null as an empty text"
+    )
 
 
 async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhook: RunningWebhook) -> None:

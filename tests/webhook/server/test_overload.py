@@ -1,6 +1,7 @@
 """More reviews than the server can answer at once, or in time."""
 
 import asyncio
+import gzip
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,10 @@ async def test_a_body_that_turns_out_too_large_is_stopped(live: Live) -> None:
         await answered(live)
     await connection.send(b"1\r\n \r\n")
     assert (await connection.reply()).status == 413
+
+
+async def test_a_compressed_body_is_not_decompressed(live: Live) -> None:
+    connection = await live.connect()
+    await connection.send(request(gzip.compress(b" " * 50_000_000), more=["Content-Encoding: gzip"]))
+    reply = await connection.reply()
+    assert (reply.status, reply.body[:20]) == (400, b"the body is not JSON")
