@@ -1,9 +1,10 @@
-"""Reviews that arrive before the watch's event: one request to the API server, cached for a moment."""
+"""Reviews that arrive before the watch's event: one request to the API server, cached for a moment; and their answers."""
 
 import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -19,6 +20,7 @@ from tests.support.followed_namespaces import (
     source,
 )
 from tests.support.waiting import until
+from tests.support.webhook_process import serving
 from webhook.namespaces.cluster_policies import NamespaceLookups
 from webhook.namespaces.policy_source import ANY_MODE, PolicyUnknown
 from webhook.policy.labels import Mode
@@ -267,3 +269,51 @@ async def test_the_number_of_concurrent_requests_is_bounded(server: ApiServer, c
     await asyncio.gather(*(policies.find(f"team-{number}") for number in range(40)))
     assert len(server.requests) == 40
     assert most <= 8
+
+
+@pytest.mark.parametrize(
+    ("known", "really", "path", "field"),
+    [
+        ({"mode": "off"}, {"gpu_fraction": "0.5"}, "/mutate", "patch"),
+        ({}, {"mode": "enforce"}, "/validate/pods", "status"),
+    ],
+    ids=["switched on", "enforced"],
+)
+async def test_a_mode_that_the_watch_has_not_delivered_yet_holds_for_the_first_review(
+    server: ApiServer,
+    client: KubeClient,
+    tmp_path: Path,
+    known: dict[str, str],
+    really: dict[str, str],
+    path: str,
+    field: str,
+) -> None:
+    serve_namespaces(server, namespace("team-a", **known))
+    serve_by_name(server, namespace("team-a", **really))
+    async with following(client) as follow, serving(tmp_path, follow.policies) as live:
+        await until(lambda: follow.names)
+        assert field in (await (await live.connect()).post(path=path)).response
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "part"),
+    [
+        ("/mutate", 200, b'"allowed":true'),
+        ("/validate/pods", 500, b"policy cannot be read now: GET /api/v1/namespaces/team-a: 403 Forbidden"),
+    ],
+)
+async def test_without_a_policy_mutation_admits_and_validation_fails(
+    server: ApiServer, client: KubeClient, tmp_path: Path, path: str, status: int, part: bytes
+) -> None:
+    server.always = refuses(403, "Forbidden", "no right to get")
+    async with serving(tmp_path, source(client).policies) as live:
+        connection = await live.connect()
+        reply = await connection.post(path=path)
+        assert reply.status == status
+        assert part in reply.body
+        assert b"patch" not in reply.body
+        assert await live.errors("policies") == 1
+        (line,) = live.logged("policy unknown")
+        assert "no right to get" in line["problem"]
+        decided = [(entry["action"], entry["reason"]) for entry in live.logged("decision")]
+        assert decided == ([("error", "policy-unknown")] if status == 200 else [])
