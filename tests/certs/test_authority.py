@@ -214,6 +214,7 @@ def test_names_are_stored_in_canonical_form(given: str, canonical: str) -> None:
 def test_addresses_and_names_are_distinguished_and_written_once() -> None:
     names, critical = extension(leaf("b.svc", "10.0.0.7", "B.svc", "::1"), x509.SubjectAlternativeName)
     assert critical  # the subject is empty
+    assert names_of(CA.pair.certificate) == frozenset()
     assert list(names) == [
         x509.DNSName("b.svc"), x509.IPAddress(ip_address("10.0.0.7")), x509.IPAddress(ip_address("::1")),
     ]  # fmt: skip

@@ -134,6 +134,12 @@ def test_which_container_gets_the_share(version: Version) -> None:
     assert share_container(plain, version).name == "a"
 
 
+def test_a_pod_without_containers_or_with_a_limit_that_is_no_number_is_left_alone() -> None:  # 30 S:194
+    empty = view({"metadata": {}, "spec": {"schedulerName": "kai-scheduler", "containers": []}})
+    unclear = view(kai_pod(lim("one")))  # the API server refuses it before KAI's validator runs
+    assert [refusal(pod, version) for pod in (empty, unclear) for version in ALL] == [None] * 8
+
+
 RUNTIME = [  # 37 R:32-112
     ("no GPU", kai_pod(), (None, None, None, None)),
     ("fraction", kai_pod(annotations={F: "0.5"}), (None, "nvidia", "nvidia", "nvidia")),

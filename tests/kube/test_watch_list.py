@@ -159,6 +159,17 @@ async def test_a_stall_within_the_initial_events_is_trouble_and_a_list_follows(
         assert len(server.list_requests) == 1
 
 
+async def test_a_server_that_ignores_the_parameter_is_listed(server: ApiServer, client: KubeClient) -> None:
+    server.watch_list = "ignored"
+    server.pods = {"a": pod("a")}
+    async with running(client, timing=HASTY) as run:
+        await until(lambda: run.names == {"a"})
+        server.change("ADDED", pod("b"))
+        await until(lambda: run.names == {"a", "b"})
+        assert len(server.list_requests) == 1
+        await until(lambda: run.troubles[-1] == "")
+
+
 async def test_a_server_without_the_api_is_listed_at_once_and_asked_again_later(
     server: ApiServer, client: KubeClient
 ) -> None:

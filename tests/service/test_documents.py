@@ -6,7 +6,7 @@ import time
 import pytest
 import yaml
 
-from service.documents import DocumentError, load_text
+from service.documents import DocumentError, load_text, parse_documents
 
 
 def bomb(levels: int = 9, width: int = 9) -> str:
@@ -77,6 +77,9 @@ def test_a_document_that_costs_too_much_is_refused_with_one_line(name: str) -> N
 )
 def test_an_ordinary_document_is_read_as_pyyaml_reads_it(text: str, value: object) -> None:
     assert load_text(text, "file") == [yaml.safe_load(text) if value is None else value]
+    if text == "{a: 1, a: 2}":
+        with pytest.raises(DocumentError, match='key "a" occurs twice'):
+            parse_documents(text, "file", unique_keys=True)
 
 
 def test_a_huge_document_without_aliases_is_read() -> None:

@@ -49,6 +49,15 @@ def test_values_inside_too_many_others_are_null_and_no_other_value_changes(
         assert json.loads(without_deep_values(text)) == shallow(value, levels)
 
 
+@pytest.mark.parametrize(
+    "value", ["\\" * 5000, [{}] * 5000, [[], "]"] * 5000], ids=["backslashes", "objects", "arrays"]
+)
+def test_many_escapes_and_empty_values_stay(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_depth, "DEEPEST", 3)
+    document = {"a": [value, {"deep": [[0]]}, value]}
+    assert json.loads(without_deep_values(json.dumps(document).encode())) == shallow(document, 3)
+
+
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]",:\\a', max_size=60).map(str.encode))
 def test_bytes_that_are_not_json_stay_so(text: bytes) -> None:
     try:

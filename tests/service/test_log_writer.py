@@ -71,9 +71,9 @@ def test_lines_of_several_threads_stay_whole_and_in_order(is_blocking: bool) -> 
         threads = [threading.Thread(target=many, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
-        reader = Reader(reading)
         for thread in threads:
             thread.join()
+        reader = Reader(reading)  # by now the pipe is full
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
         lines = reader.rest().splitlines()

@@ -83,6 +83,9 @@ def test_a_link_that_leads_nowhere_is_refused_unless_it_is_hidden(tmp_path: Path
     with pytest.raises(PoliciesError) as caught:
         read_namespaces(tmp_path)
     assert str(caught.value) == f"{tmp_path}/b.yaml: No such file or directory"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PoliciesError, match=r"empty: the directory has no \.yaml, \.yml or \.json file$"):
+        read_namespaces(tmp_path / "empty")
 
 
 def namespace(name: str, fraction: str) -> str:

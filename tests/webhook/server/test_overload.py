@@ -103,6 +103,26 @@ def test_an_answer_is_sent_before_the_api_servers_timeout(query: str, seconds: f
         assert waits == request_timeout(f"timeout={USUAL_WAIT_SECONDS:.0f}s")
 
 
+async def test_a_slow_body_is_given_up_when_there_are_too_many_bodies(live: Live) -> None:
+    assert live.server is not None
+    live.server._intake = Intake(max_bodies=3)
+    slow = [await live.connect() for _ in range(3)]
+    for connection in slow:
+        await connection.send(request(REVIEW[:100], length=len(REVIEW)))
+    await until_unfinished(live, 3)
+    early = await live.connect()
+    await early.send(request(REVIEW[:100], length=len(REVIEW)))
+    reply = await early.reply()
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    await asyncio.sleep(1.05)  # now they are slow
+    late = await live.connect()
+    await late.send(request(REVIEW[:100], length=len(REVIEW)))
+    assert (await first_reply(slow)).status == 503
+    await late.send(REVIEW[100:])
+    assert (await late.reply()).status == 200
+    assert await live.figure(SHED) == 2
+
+
 async def test_a_large_content_length_cannot_block_other_clients(live: Live) -> None:
     assert live.server is not None
     live.server._intake = Intake(max_bytes=3 * LARGEST_BODY)
