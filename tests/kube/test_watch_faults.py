@@ -67,7 +67,7 @@ class Script:
     """Versions of the lists; later pages have none."""
     watched: tuple[str, ...]
     restarts: dict[str, int]
-    """Causes but for the ordinary end of a stream; they and the problem are not compared if there are none."""
+    """Causes but for the normal end of a stream; they and the problem are not compared if there are none."""
     problem: str = ""
 
 
