@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.alerts.rendering import CHART_RULES
+from deploy.render import CHART_RULES
 from tests.support import yaml_text
 from tests.support.helm_chart import (
     CHART,

@@ -22,7 +22,9 @@ def leaves(values: Object, path: str = "") -> list[str]:
 
 def test_the_charts_readme_has_every_value_with_its_default() -> None:
     values = yaml_text.load((render.CHART / "values.yaml").read_text())
-    rows = dict(re.findall(r"^\| `([\w./-]+)` \| (`.*?`|) \|", render.README.read_text(), re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `([\w./-]+)` \| (`.*?`|) \|", (render.CHART / "README.md").read_text(), re.MULTILINE)
+    )
     assert set(leaves(values)) <= set(rows)
     assert (rows["webhook.replicas"], rows["agent.interval"]) == ("`2`", '`"5s"`')
     # A block has a row only for its explanation.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.alerts.rendering import evaluated
+from deploy.render import evaluated
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "alerts"
@@ -19,7 +19,7 @@ ALERTS = ROOT / "deploy" / "alerts"
 
 @functools.cache
 def _default_rules() -> str:
-    return json.dumps(evaluated("rules.jsonnet"))
+    return json.dumps(evaluated("import 'alerts/rules.jsonnet'"))
 
 
 def default_rules() -> dict[str, Any]:
