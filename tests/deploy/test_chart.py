@@ -165,34 +165,23 @@ def test_the_charts_webhook_configurations_equal_those_of_the_code(values: dict[
 
 
 def test_the_containers_ports_are_those_that_the_programs_listen_on_and_document() -> None:
-    webhook, agent = container(webhook_pod()), container(agent_pod())
-    configured = webhook_parser().parse_args(webhook["args"])
-    usual = webhook_parser().parse_args(["serve"])
-    ports = {port["name"]: port["containerPort"] for port in webhook["ports"]}
-    for name, option in (("admission", "listen"), ("ops", "ops_listen")):
-        assert Address.parse(getattr(configured, option)) == Address("", ports[name])
-        assert Address.parse(getattr(usual, option)).port == ports[name]
-    (port,) = agent["ports"]
-    assert Address.parse(agent_parser().parse_args(agent["args"]).listen) == Address(
-        "", port["containerPort"]
-    )
-    assert Address.parse(agent_parser().parse_args(["serve"]).listen).port == port["containerPort"]
-    elsewhere = container(webhook_pod({"webhook": {"port": 10250}}))
-    assert "--listen=:10250" in elsewhere["args"]
-    assert elsewhere["ports"][0]["containerPort"] == 10250
+    for pod, parser, options in (
+        (webhook_pod(), webhook_parser(), {"admission": "listen", "ops": "ops_listen"}),
+        (agent_pod(), agent_parser(), {"http": "listen"}),
+    ):
+        configured, usual = parser.parse_args(container(pod)["args"]), parser.parse_args(["serve"])
+        ports = {port["name"]: port["containerPort"] for port in container(pod)["ports"]}
+        assert ports.keys() == options.keys()
+        for name, option in options.items():
+            assert Address.parse(getattr(configured, option)) == Address("", ports[name])
+            assert Address.parse(getattr(usual, option)).port == ports[name]
 
 
 def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
     objects = rendered()
     usual = webhook_parser().parse_args(["serve"])
     configured = webhook_parser().parse_args(container(webhook_pod())["args"])
-    for option in (
-        "certs_secret",
-        "service",
-        "webhook_configuration",
-        "drain",
-        "max_in_flight",
-    ):
+    for option in ("certs_secret", "service", "webhook_configuration", "drain", "max_in_flight"):
         assert getattr(configured, option) == getattr(usual, option), option
     assert parse_decision_options(configured).rules == parse_decision_options(usual).rules
     assert find_object(objects, "Secret", usual.certs_secret)
@@ -202,31 +191,21 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
     )
 
 
-def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
-    (excluded,) = (argument for argument in container(webhook_pod())["args"] if "exclude" in argument)
-    assert excluded == "--exclude-namespaces=" + ",".join(sorted(EXCLUDED_NAMESPACES))
-    (of_agent,) = (argument for argument in container(agent_pod())["args"] if "exclude" in argument)
-    assert of_agent == "--exclude-namespaces=" + ",".join(sorted(AGENT_EXCLUDED_NAMESPACES))
-    elsewhere = rendered({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]})
-    webhook = find_object(elsewhere, "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
-    assert webhook["namespaceSelector"]["matchExpressions"][-1]["values"] == [
-        "kaishare",
-        "kube-system",
-        "watchers",
-    ]
-    for kind, names in (
-        ("Deployment", "kaishare,kube-system,watchers"),
-        ("DaemonSet", "kaishare,kube-system,nvidia-device-plugin,watchers"),
-    ):
-        (item,) = (item for item in elsewhere if item["kind"] == kind)
-        assert f"--exclude-namespaces={names}" in container(item["spec"]["template"])["args"]
-
-
-@pytest.mark.parametrize("further", [[], None, ["mps"]], ids=str)
-def test_the_agents_further_excluded_namespaces_replace_the_default(further: list[str] | None) -> None:
-    arguments = container(agent_pod({"agent": {"excludedNamespaces": further}}))["args"]
-    expected = sorted({*EXCLUDED_NAMESPACES, *(further or ())})
-    assert "--exclude-namespaces=" + ",".join(expected) in arguments
+@pytest.mark.parametrize(
+    ("values", "of_webhook", "of_agent"),
+    [
+        ({}, EXCLUDED_NAMESPACES, AGENT_EXCLUDED_NAMESPACES),
+        ({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]}, {"kaishare", "kube-system", "watchers"}, {"kaishare", "kube-system", "nvidia-device-plugin", "watchers"}),
+        *(({"agent": {"excludedNamespaces": further}}, EXCLUDED_NAMESPACES, {*EXCLUDED_NAMESPACES, *(further or ())}) for further in ([], None, ["mps"])),
+    ],
+)  # fmt: skip
+def test_excluded_namespaces_are_the_programs_own_and_the_releases(
+    values: dict[str, Any], of_webhook: set[str], of_agent: set[str]
+) -> None:
+    for pod, names in ((webhook_pod(values), of_webhook), (agent_pod(values), of_agent)):
+        assert "--exclude-namespaces=" + ",".join(sorted(names)) in container(pod)["args"]
+    webhook = find_object(rendered(values), "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
+    assert webhook["namespaceSelector"]["matchExpressions"][-1]["values"] == sorted(of_webhook)
 
 
 def test_the_agent_has_the_rights_that_it_reviews() -> None:
@@ -257,7 +236,7 @@ def test_only_the_charts_own_accounts_are_bound() -> None:
     for item in rendered(EVERYTHING):
         if item["kind"].endswith("RoleBinding"):
             name = item["metadata"]["name"]
-            if name == "kaishare-settings":  # tests/deploy/test_chart_settings.py
+            if name == "kaishare-settings":  # tests/deploy/test_chart_values.py
                 continue
             subject = {"kind": "ServiceAccount", "name": name, "namespace": places[name]}
             assert item["subjects"] == [subject]

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
-from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.releases import Version
 from tests.support.helm_chart import Object, find_object, kinds, rendered
 from webhook.policy.decision_settings import DecisionSettings
@@ -31,48 +30,37 @@ def printed(rules: DecisionSettings) -> list[Object]:
     return in_order([*objects_of(MUTATING, rules), *objects_of(VALIDATING, rules)])
 
 
-def test_the_charts_policies_are_those_of_the_command_render() -> None:
-    assert policies(POLICY) == printed(DecisionSettings())
+RELEASES = ("0.9.12-rc1", "v0.9.13", "0.10.0-rc1", "0.16.4", "0.16.5-rc2", "0.16.5", "1.0.0-rc1")
+OPTIONS = {"injectShares": False, "defaultMode": "observe", "defaultPriorityClass": "usual"}
 
 
 @pytest.mark.parametrize(
-    "release",
-    ["0.9.12-rc1", "v0.9.13", "0.10.0-rc1", "0.16.4", "0.16.5-rc2", "0.16.5", "1.0.0-rc1"],
+    ("values", "rules"),
+    [
+        ({}, DecisionSettings()),
+        *(({"kaiVersion": release}, DecisionSettings(kai_version=Version.parse(release))) for release in RELEASES),
+        (
+            {"webhook": {**POLICY["webhook"], **OPTIONS}, "excludedNamespaces": ["kube-system", "a"]},
+            DecisionSettings(
+                inject_shares=False, default_mode=Mode.OBSERVE, default_priority_class="usual",
+                excluded_namespaces=frozenset({"kube-system", "a", "kaishare", "kaishare-agent"}),
+            ),
+        ),
+    ],
+    ids=["usual", *RELEASES, "options"],
 )  # fmt: skip
-def test_the_release_of_kai_sets_the_same_variables(release: str) -> None:
-    values = {**POLICY, "kaiVersion": release}
-    assert policies(values) == printed(DecisionSettings(kai_version=Version.parse(release)))
-
-
-def test_the_values_are_the_options_of_the_command() -> None:
-    webhook = {
-        "kind": "policy",
-        "injectShares": False,
-        "defaultMode": "observe",
-        "defaultPriorityClass": "usual",
-    }
-    values = {**POLICY, "webhook": webhook, "excludedNamespaces": ["kube-system", "a"]}
-    rules = DecisionSettings(
-        inject_shares=False,
-        default_mode=Mode.OBSERVE,
-        default_priority_class="usual",
-        excluded_namespaces=frozenset({"kube-system", "a", "kaishare", "kaishare-agent"}),
-    )
-    assert policies(values) == printed(rules)
-    assert rules.excluded_namespaces != EXCLUDED_NAMESPACES
+def test_the_charts_policies_are_those_of_the_command_render(
+    values: dict[str, Any], rules: DecisionSettings
+) -> None:
+    assert policies({**POLICY, **values}) == printed(rules)
 
 
 def test_no_webhook_runs_beside_the_policies_alone() -> None:
     alone = {kind for kind, _ in kinds(rendered(POLICY))}
-    assert alone == {
-        "MutatingAdmissionPolicy",
-        "MutatingAdmissionPolicyBinding",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-        "ConfigMap",
-        "Role",
-        "RoleBinding",
+    policy_kinds = {
+        f"{kind}AdmissionPolicy{end}" for kind in ("Mutating", "Validating") for end in ("", "Binding")
     }
+    assert alone == {*policy_kinds, "ConfigMap", "Role", "RoleBinding"}
     both = {kind for kind, _ in kinds(rendered({**POLICY, "webhook": {"kind": "both"}}))}
     webhook = {kind for kind, _ in kinds(rendered({**POLICY, "webhook": {"kind": "webhook"}}))}
     assert both == webhook | alone

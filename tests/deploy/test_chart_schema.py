@@ -29,6 +29,11 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
 ALLOWED_GRACE = "the label kaishare.dev/over-share-grace allows 30s to 24h"
 
 
+WRONG_READERS: list[Any] = [
+    {"kind": "ServiceAccount", "name": "ci"}, {"kind": "Group", "name": "platform", "namespace": "builds"},
+    {"kind": "Robot", "name": "platform"}, {"kind": "Group", "name": ""}, {"kind": "Group"}, "system:authenticated",
+]  # fmt: skip
+"""Subjects that RBAC would refuse or misread."""
 BY_THE_SCHEMA: list[tuple[dict[str, Any], str]] = [
     ({"webhok": {}}, "'webhok' not allowed"),
     ({"webhook": {"replica": 3}}, "'replica' not allowed"),
@@ -92,6 +97,9 @@ BY_THE_SCHEMA: list[tuple[dict[str, Any], str]] = [
     ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
     ({"agent": {"excludedNamespaces": "mps"}}, "/agent/excludedNamespaces"),
     ({"kaiVersion": "latest"}, "/kaiVersion"),
+    ({"settings": {"prometheus": "http://me:secret@host"}}, "/settings/prometheus"),
+    *(({"webhook": {"defaultMode": mode}}, "'/webhook/defaultMode': value must be one of '', 'default', 'observe', 'off'") for mode in ("enforce", "Observe", False)),
+    *(({part: {"readers": [reader]}}, f"/{part}/readers/0") for part in ("settings", "authentication") for reader in WRONG_READERS),
 ]  # fmt: skip
 """Values, and a part of the error of the schema. helm prints all errors of a run."""
 BY_A_CHECK: list[tuple[dict[str, Any], str]] = [
@@ -151,10 +159,45 @@ def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], problems: l
     assert [problem for problem in problems if problem not in done.stderr] == [], done.stderr
 
 
+def refusal(values: dict[str, Any], *served: str, kubernetes: str = "1.30.0") -> str:
+    """Return helm's message for values that a cluster with these kinds refuses; empty if it accepts them."""
+    kinds = [option for kind in served for option in ("--api-versions", kind)]
+    done = helm("template", "kaishare", str(CHART), "--kube-version", kubernetes, *kinds, *options(values))
+    assert bool(done.returncode) is bool(done.stderr)
+    return done.stderr
+
+
 def test_an_old_kubernetes_is_refused() -> None:
-    done = helm("template", "kaishare", str(CHART), "--kube-version", "1.29.9")
-    assert done.returncode != 0
-    assert ">=1.30.0" in done.stderr
+    assert ">=1.30.0" in refusal({}, kubernetes="1.29.9")
+
+
+KNOWN = ["v1/Pod", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration"]
+POLICIES = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+MONITORING = "monitoring.coreos.com/v1"
+ON = {"enabled": True}
+
+
+@pytest.mark.parametrize(
+    ("values", "served", "kind", "value"),
+    [
+        ({}, KNOWN, POLICIES, "webhook.certificates.mode=self"),
+        ({"webhook": {"enabled": False}, "guard": ON}, KNOWN, POLICIES, "guard.enabled=true"),
+        ({"monitors": ON}, [*KNOWN, POLICIES], f"{MONITORING}/PodMonitor", "monitors.enabled=true"),
+        ({"alerts": ON}, [*KNOWN, POLICIES], f"{MONITORING}/PrometheusRule", "alerts.enabled=true"),
+        ({"webhook": {"certificates": {"mode": "cert-manager"}}}, KNOWN, "cert-manager.io/v1/Certificate", "webhook.certificates.mode=cert-manager"),
+    ],
+)  # fmt: skip
+def test_a_kind_that_the_cluster_does_not_serve_is_refused_in_one_sentence(
+    values: dict[str, Any], served: list[str], kind: str, value: str
+) -> None:
+    problem = f"this cluster (Kubernetes v1.30.0) does not serve {kind}, which {value} needs"
+    assert problem in refusal(values, *served)
+
+
+def test_a_cluster_with_all_kinds_is_accepted_and_so_is_an_unknown_one() -> None:
+    values = {"monitors": ON, "alerts": ON}
+    assert refusal(values, *KNOWN, POLICIES, f"{MONITORING}/PodMonitor", f"{MONITORING}/PrometheusRule") == ""
+    assert refusal(values) == ""
 
 
 @pytest.mark.parametrize("word", sampled(["0x1f", "007", "null", "yes"], 4))
