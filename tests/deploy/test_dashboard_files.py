@@ -19,11 +19,14 @@ each_board = pytest.mark.parametrize("board", BOARDS, ids=NAMES)
 
 
 @each_board
-def test_identity_and_time(board: Dashboard) -> None:
-    assert board.model["uid"] == f"kaishare-{board.name}"
-    assert "id" not in board.model
+def test_identity_time_and_data_source(board: Dashboard) -> None:
+    assert (board.model["uid"], "id" in board.model) == (f"kaishare-{board.name}", False)
     assert "kaishare" in board.model["tags"]
     assert board.model["time"]["to"] == "now"
+    first, second, *_ = board.model["templating"]["list"]
+    assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
+    assert (second["name"], second["allValue"]) == ("cluster", ".*")
+    assert "__inputs" not in board.model
 
 
 @each_board
@@ -36,29 +39,28 @@ def test_every_panel_has_a_question_and_a_meaning_of_its_colours(board: Dashboar
                 assert color in description.lower(), (panel["title"], color)
 
 
+def thresholds(panel: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the steps of a panel, and those of each column with its title."""
+    config = panel["fieldConfig"]
+    yield "", config["defaults"].get("thresholds", {}).get("steps", [])
+    for override in config["overrides"]:
+        for item in override["properties"]:
+            if item["id"] == "thresholds":
+                yield override["matcher"]["options"], item["value"]["steps"]
+
+
 def colors(panel: dict[str, Any]) -> set[str]:
     """Return the colours of a panel's thresholds, without lines, whose limit is drawn."""
     if panel["type"] == "timeseries":
         return set()
-    config = panel["fieldConfig"]
-    steps = list(config["defaults"].get("thresholds", {}).get("steps", ()))
-    for override in config["overrides"]:
-        for item in override["properties"]:
-            if item["id"] == "thresholds":
-                steps += [
-                    step for step in item["value"]["steps"] if override["matcher"]["options"] != "flagged"
-                ]
-    return {step["color"] for step in steps}
+    return {step["color"] for title, steps in thresholds(panel) for step in steps if title != "flagged"}
 
 
 @each_board
 def test_a_sorted_table_begins_with_the_rows_that_need_attention(board: Dashboard) -> None:
     for panel in board.panels():
         red_below = {
-            override["matcher"]["options"]
-            for override in panel["fieldConfig"]["overrides"]
-            for item in override["properties"]
-            if item["id"] == "thresholds" and item["value"]["steps"][0]["color"] in ("red", "orange")
+            title for title, steps in thresholds(panel) if title and steps[0]["color"] in ("red", "orange")
         }
         for transformation in panel.get("transformations", ()):
             if transformation["id"] == "sortBy":
@@ -196,14 +198,6 @@ def test_links_lead_to_dashboards_and_variables_that_exist(board: Dashboard) -> 
                     assert is_kept == (name in board.variables and name in targets[uid].variables), link
     (menu,) = board.model["links"]
     assert (menu["type"], menu["tags"], menu["includeVars"]) == ("dashboards", ["kaishare"], True)
-
-
-@each_board
-def test_the_data_source_is_a_variable(board: Dashboard) -> None:
-    first, second, *_ = board.model["templating"]["list"]
-    assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
-    assert (second["name"], second["allValue"]) == ("cluster", ".*")
-    assert "__inputs" not in board.model
 
 
 def test_the_table_of_questions_names_panels_that_exist() -> None:

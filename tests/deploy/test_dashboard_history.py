@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.support import grafana
 from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.promtool import needed, promtool
 
-FLEET, NAMESPACE = grafana.load("fleet"), grafana.load("namespace")
+BOARDS = {name: grafana.load(name) for name in grafana.NAMES}
 MIB, GIB = 1 << 20, 1 << 30
 HOUR, DAY = 3600, 86_400
 STEP = 240
@@ -144,123 +145,67 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         yield running
 
 
-def by_pod(
-    running: Prometheus,
-    title: str,
-    column: str = "",
-    *,
-    label: str = "pod",
-    board: grafana.Dashboard = FLEET,
-    **selection: str | list[str],
-) -> dict[str, float]:
-    namespaces = sorted({pod.namespace for pod in PODS.values()})
-    query = board.interpolated(board.expression(title, column), {"namespace": namespaces, **selection})
-    return {item["metric"].get(label, ""): float(item["value"][1]) for item in running.instant(query, NOW)}
+UNUSED, NEVER_USED = "Unused for 7 days", "Promised and never used"
+EVERY_PART = "Unused since the pods started, of their shares"
+OF_NAMESPACES = "Highest use of each namespace's shares in 7 days"
+FULL = "GPUs that run out next"
+BOTH = ("fleet", "namespace")
+NAMESPACES = sorted({pod.namespace for pod in PODS.values()})
+PROMISED = 4075 + 0 + 17000 + 7290
+
+FIGURES: list[tuple[str, str, dict[str, Any], dict[str, float]]] = [
+    # Memory unused for 7 days is that of pods that were seen, with their use known, for 7 days.
+    *((f"{board} {UNUSED}", "cluster", {}, {"": (8 + 1) * GIB, "east": 6 * GIB}) for board in BOTH),
+    *((f"namespace {UNUSED}", "cluster", {"namespace": [name]}, {}) for name in ("hidden-team", "away-team")),
+    (f"namespace {UNUSED}", "cluster", {"namespace": ["east-team"]}, {"east": 6 * GIB}),
+    *(
+        row
+        for board in BOTH
+        for row in (
+            (f"{board} {NEVER_USED}/unused", "pod", {}, {"idle": 8 * GIB, "spike": GIB, "hidden": 9 * GIB, "young": 9 * GIB, "fresh": 10 * GIB, "east": 6 * GIB, "away": 9 * GIB}),
+            (f"{board} {NEVER_USED}/highest use", "pod", {}, {"idle": 2 * GIB, "spike": 9 * GIB, "hidden": GIB, "young": GIB, "fresh": 0, "east": 4 * GIB, "away": GIB}),
+            (f"{board} {NEVER_USED}/seen for at least", "pod", {}, {"idle": 7 * DAY, "spike": 7 * DAY, "hidden": 7 * DAY, "young": HOUR, "fresh": 0, "east": 7 * DAY, "away": 7 * DAY}),
+            (f"{board} {NEVER_USED}/use known", "pod", {}, {"idle": 1, "spike": 1, "hidden": 1 / 7, "young": 1, "fresh": 1, "east": 1, "away": 1}),
+        )
+    ),
+    ("fleet Longest history", "cluster", {}, {"": 7 * DAY, "east": 7 * DAY, "away": 7 * DAY}),
+    (f"fleet {EVERY_PART}", "cluster", {}, {"": (8 + 1 + 9 + 9 + 10) / 50, "east": 0.6, "away": 0.9}),
+    # Idle pods are old, and ran no kernel.
+    ("fleet Idle pods", "cluster", {}, {"": 1}),
+    (f"fleet {NEVER_USED}/highest utilisation", "pod", {}, {"idle": 0, "spike": 0.5, "young": 0, "away": 0}),
+    (f"fleet {OF_NAMESPACES}/highest use of shares", "namespace", {}, {"team": 0.4}),
+    (f"fleet {OF_NAMESPACES}/use now", "namespace", {}, {"team": 0.2}),
+    (f"fleet {OF_NAMESPACES}/seen for at least", "namespace", {}, {"team": 3 * DAY}),
+    # The free share is known only with the promise, and never below 0.
+    ("fleet GPUs by free share/free share", "gpu_uuid", {}, {"GPU-0": 0.75, "GPU-3": 0, "GPU-4": 0.1}),
+    ("fleet GPUs without a known free share", "cluster", {}, {"": 1}),
+    ("fleet Room for ${share:text} of a GPU", "cluster", {"share": "75"}, {"": 1}),
+    ("fleet Fragmentation for ${share:text}", "cluster", {"share": "100"}, {"": 1}),
+    # An agent that replaces another doubles nothing.
+    ("fleet GPUs", "cluster", {}, {"": 5}),
+    ("fleet Memory promised", "cluster", {}, {"": PROMISED / (3 * 16300 + 8100)}),
+    # The next full GPUs are those of the agents' records.
+    (f"fleet {FULL}/hours left", "gpu", {}, {"0": 5, "2": 30}),
+    (f"fleet {FULL}/free", "gpu", {}, {"0": 10 * GIB, "2": 15 * GIB}),
+    (f"fleet {FULL}/fills by, an hour", "gpu", {}, {"0": 2 * GIB, "2": GIB / 2}),
+    ("fleet First GPU full in", "cluster", {}, {"": 5 * HOUR}),
+]  # fmt: skip
+"""Dashboard, panel and column; label of the figures; selection; figures."""
 
 
-@pytest.mark.parametrize("board", [FLEET, NAMESPACE], ids=["fleet", "namespace"])
-def test_memory_unused_for_7_days_is_of_pods_that_were_seen_for_7_days(
-    history: Prometheus, board: grafana.Dashboard
+@pytest.mark.parametrize(("place", "label", "selection", "expected"), FIGURES)
+def test_a_panel_has_the_figures_of_the_history(
+    history: Prometheus, place: str, label: str, selection: dict[str, Any], expected: dict[str, float]
 ) -> None:
-    unused = by_pod(history, "Unused for 7 days", label="cluster", board=board)
-    assert unused == {"": (8 + 1) * GIB, "east": 6 * GIB}
-
-
-@pytest.mark.parametrize("board", [FLEET, NAMESPACE], ids=["fleet", "namespace"])
-def test_each_pod_has_its_unused_part_and_how_much_was_seen(
-    history: Prometheus, board: grafana.Dashboard
-) -> None:
-    title = "Promised and never used"
-    assert by_pod(history, title, "unused", board=board) == {
-        "idle": 8 * GIB,
-        "spike": GIB,
-        "hidden": 9 * GIB,
-        "young": 9 * GIB,
-        "fresh": 10 * GIB,
-        "east": 6 * GIB,
-        "away": 9 * GIB,
-    }
-    assert by_pod(history, title, "highest use", board=board) == {
-        "idle": 2 * GIB,
-        "spike": 9 * GIB,
-        "hidden": GIB,
-        "young": GIB,
-        "fresh": 0,
-        "east": 4 * GIB,
-        "away": GIB,
-    }
-    assert by_pod(history, title, "seen for at least", board=board) == {
-        "idle": 7 * DAY,
-        "spike": 7 * DAY,
-        "hidden": 7 * DAY,
-        "young": HOUR,
-        "fresh": 0,
-        "east": 7 * DAY,
-        "away": 7 * DAY,
-    }
-    known = by_pod(history, title, "use known", board=board)
-    assert known.pop("hidden") == pytest.approx(1 / 7, abs=0.01)
-    assert set(known.values()) == {1}
-
-
-def test_a_pod_whose_use_was_unknown_for_most_of_the_time_is_not_called_unused(history: Prometheus) -> None:
-    def unused(namespace: str) -> dict[str, float]:
-        return by_pod(history, "Unused for 7 days", label="cluster", board=NAMESPACE, namespace=[namespace])
-
-    assert unused("hidden-team") == {}
-    assert unused("away-team") == {}
-    assert unused("east-team") == {"east": 6 * GIB}
-
-
-def test_the_longest_history_and_the_unused_part(history: Prometheus) -> None:
-    assert by_pod(history, "Longest history", label="cluster") == {
-        "": 7 * DAY,
-        "east": 7 * DAY,
-        "away": 7 * DAY,
-    }
-    part = by_pod(history, "Unused since the pods started, of their shares", label="cluster")
-    assert part == pytest.approx({"": (8 + 1 + 9 + 9 + 10) / 50, "east": 0.6, "away": 0.9})
-
-
-def test_idle_pods_are_old_and_ran_no_kernel(history: Prometheus) -> None:
-    assert by_pod(history, "Idle pods", label="cluster") == {"": 1}
-    utilization = by_pod(history, "Promised and never used", "highest utilisation")
-    assert utilization == {"idle": 0, "spike": 0.5, "young": 0, "away": 0}
-
-
-def test_namespaces_use_the_recorded_ratio(history: Prometheus) -> None:
-    title = "Highest use of each namespace's shares in 7 days"
-    assert by_pod(history, title, "highest use of shares", label="namespace") == {"team": 0.4}
-    assert by_pod(history, title, "use now", label="namespace") == {"team": 0.2}
-    assert by_pod(history, title, "seen for at least", label="namespace") == {"team": 3 * DAY}
+    name, _, panel = place.partition(" ")
+    board = BOARDS[name]
+    query = board.interpolated(board.expression(*panel.split("/")), {"namespace": NAMESPACES, **selection})
+    series = history.instant(query, NOW)
+    figures = {item["metric"].get(label, ""): float(item["value"][1]) for item in series}
+    assert figures == pytest.approx(expected, abs=0.01 if panel.endswith("use known") else None)
 
 
 def test_before_a_pod_is_7_days_old_the_unused_memory_is_unknown(history: Prometheus) -> None:
-    query = FLEET.interpolated(FLEET.expression("Unused for 7 days"))
-    assert history.instant(query, NOW - 2 * DAY) == []
-    assert history.instant(FLEET.interpolated(FLEET.expression("Longest history")), NOW - 2 * DAY)
-
-
-def test_free_share_is_known_only_with_the_promise_and_never_below_0(history: Prometheus) -> None:
-    free = by_pod(history, "GPUs by free share", "free share", label="gpu_uuid")
-    assert free == {"GPU-0": 0.75, "GPU-3": 0, "GPU-4": 0.1}
-    assert by_pod(history, "GPUs without a known free share", label="cluster") == {"": 1}
-    assert by_pod(history, "Room for ${share:text} of a GPU", label="cluster", share="75") == {"": 1}
-    assert by_pod(history, "Fragmentation for ${share:text}", label="cluster", share="100") == {"": 1}
-
-
-def test_an_agent_that_replaces_another_doubles_nothing(history: Prometheus) -> None:
-    assert by_pod(history, "GPUs", label="cluster") == {"": 5}
-    promised = 4075 + 0 + 17000 + 7290
-    assert by_pod(history, "Memory promised", label="cluster") == pytest.approx(
-        {"": promised / (3 * 16300 + 8100)}
-    )
-
-
-def test_the_next_full_gpus_are_those_of_the_agents_records(history: Prometheus) -> None:
-    title = "GPUs that run out next"
-    assert by_pod(history, title, "hours left", label="gpu") == {"0": 5, "2": 30}
-    assert by_pod(history, title, "free", label="gpu") == {"0": 10 * GIB, "2": 15 * GIB}
-    slopes = by_pod(history, title, "fills by, an hour", label="gpu")
-    assert slopes == pytest.approx({"0": 2 * GIB, "2": GIB / 2})
-    assert by_pod(history, "First GPU full in", label="cluster") == {"": 5 * HOUR}
+    fleet = BOARDS["fleet"]
+    assert history.instant(fleet.interpolated(fleet.expression(UNUSED)), NOW - 2 * DAY) == []
+    assert history.instant(fleet.interpolated(fleet.expression("Longest history")), NOW - 2 * DAY)
