@@ -2,14 +2,12 @@
 
 import ast
 import re
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from kai import gpu_resources
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
-from tests.support.chart_variants import VARIANTS
 from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
 from tests.support.helm_chart import CHART, DEPLOY, helm, options
 from webhook.policy.labels import MODE
@@ -27,17 +25,9 @@ OTHERS: Final[dict[str, Any]] = {
 DOCUMENT: Final = DEPLOY.parent / "docs" / "guard.md"
 
 
-def policies(**values: Any) -> dict[str, dict[str, Any]]:
-    """Return the policies by name."""
-    return {
-        item["metadata"]["name"]: item
-        for item in rendered(**values)
-        if item["kind"].endswith("AdmissionPolicy")
-    }
-
-
-def bindings(**values: Any) -> dict[str, dict[str, Any]]:
-    return {item["metadata"]["name"]: item for item in rendered(**values) if item["kind"].endswith("Binding")}
+def policies(kind: str = "Policy", **values: Any) -> dict[str, dict[str, Any]]:
+    """Return the policies, or their bindings, by name."""
+    return {item["metadata"]["name"]: item for item in rendered(**values) if item["kind"].endswith(kind)}
 
 
 def variable(policy: str, name: str, **values: Any) -> Any:
@@ -72,20 +62,18 @@ def test_what_the_digest_leaves_out_is_a_value_of_the_chart() -> None:
 
 def test_without_values_no_optional_policy_is_rendered() -> None:
     names = {f"kaishare-guard-{name}" for name in ("podgroups", "pods", "objects", "gpus")}
-    assert set(policies()) == names
-    assert {item["spec"]["policyName"] for item in bindings().values()} == names
     optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace", "members")}
-    assert set(policies(**ALL)) == names | optional
-    assert {item["spec"]["policyName"] for item in bindings(**ALL).values()} == names | optional
-    for item in policies(**ALL).values():
-        assert item["spec"]["failurePolicy"] == "Fail"
+    for values, expected in (({}, names), (ALL, names | optional)):
+        assert set(policies(**values)) == expected
+        assert {item["spec"]["policyName"] for item in policies("Binding", **values).values()} == expected
+        assert {item["spec"]["failurePolicy"] for item in policies(**values).values()} == {"Fail"}
 
 
 @pytest.mark.parametrize(
     ("action", "actions"), [("audit", ["Audit"]), ("warn", ["Warn", "Audit"]), ("deny", ["Deny"])]
 )
 def test_every_binding_has_the_guards_action(action: str, actions: list[str]) -> None:
-    for item in bindings(action=action).values():
+    for item in policies("Binding", action=action).values():
         assert item["spec"]["validationActions"] == actions
 
 
@@ -97,24 +85,20 @@ def test_the_values_are_the_parameters() -> None:
     assert variable("podgroups", "preemptibleClasses", preemptibleClasses=[]) == []
 
 
-def excluded(binding: dict[str, Any]) -> set[str]:
-    selector = binding["spec"]["matchResources"].get("namespaceSelector", {})
-    return {
-        name
-        for each in selector.get("matchExpressions", [])
-        if each["key"] == "kubernetes.io/metadata.name"
-        for name in each["values"]
-    }
-
-
 def test_the_bindings_leave_namespaces_out() -> None:
     own = EXCLUDED_NAMESPACES - {"nvidia-gpu-operator"}
-    for name, binding in bindings(**OTHERS).items():
+    for name, binding in policies("Binding", **OTHERS).items():
+        selector = binding["spec"]["matchResources"].get("namespaceSelector", {})
+        excluded = {
+            value
+            for each in selector.get("matchExpressions", [])
+            if each["key"] == "kubernetes.io/metadata.name"
+            for value in each["values"]
+        }
         is_enforced = name.endswith("-enforce")
         unguarded = set() if is_enforced else {"vcluster-b"}
-        assert excluded(binding) == unguarded | (set() if name.endswith("-vclusters") else own), name
-        labels = binding["spec"]["matchResources"].get("namespaceSelector", {}).get("matchLabels")
-        assert labels == ({MODE: "enforce"} if is_enforced else None)
+        assert excluded == unguarded | (set() if name.endswith("-vclusters") else own), name
+        assert selector.get("matchLabels") == ({MODE: "enforce"} if is_enforced else None)
 
 
 def refusal(values: dict[str, Any], *arguments: str) -> str:
@@ -133,24 +117,11 @@ def test_values_that_cannot_work_are_refused_with_what_to_do() -> None:
         assert f'needs kaiVersion 0.17.0 or later, and it is "{version}"' in text
     served = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
     for name in ("subgroups", "configMap"):
-        values = {
-            "kaiVersion": "0.17.0",
-            "webhook": {"enabled": False},
-            "guard": {**enabled, "optional": {name: True}},
-        }
+        guard = {**enabled, "optional": {name: True}}
+        values = {"kaiVersion": "0.17.0", "webhook": {"enabled": False}, "guard": guard}
         text = refusal(values, "--api-versions", "v1/Pod", "--api-versions", served)
-        assert (
-            f"does not serve admissionregistration.k8s.io/v1/MutatingAdmissionPolicy, which guard.optional.{name}=true needs"
-            in text
-        )
-
-
-def test_the_guard_of_all_variants_renders() -> None:
-    for title, values in VARIANTS.items():
-        if values.get("guard", {}).get("enabled"):
-            assert policies(**{key: value for key, value in values["guard"].items() if key != "enabled"}), (
-                title
-            )
+        missing = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+        assert f"does not serve {missing}, which guard.optional.{name}=true needs" in text
 
 
 def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
@@ -168,13 +139,6 @@ def test_the_document_names_every_policy_and_no_other() -> None:
 
 
 def test_the_source_of_the_guard_is_short() -> None:
-    folder = Path(CHART / "templates" / "guard")
-    lines = {file.stem: len(file.read_text().splitlines()) for file in folder.iterdir()}
-    assert (
-        sum(
-            count
-            for name, count in lines.items()
-            if name not in ("subgroups", "configmap", "grace", "members")
-        )
-        <= 400
-    )
+    optional = ("subgroups", "configmap", "grace", "members")
+    files = [file for file in (CHART / "templates" / "guard").iterdir() if file.stem not in optional]
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 400

@@ -29,7 +29,9 @@ def schemas() -> list[Path]:
     return sorted((Path(folder).parent / "schemas").glob("vcluster-*.values.schema.json")) if folder else []
 
 
-@pytest.fixture(params=schemas() or [None], ids=lambda path: path.name.split(".values")[0] if path else "none")
+@pytest.fixture(
+    params=schemas() or [None], ids=lambda path: path.name.split(".values")[0] if path else "none"
+)
 def chart(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Make a chart that consists of vCluster's schema."""
     if request.param is None:
