@@ -50,24 +50,25 @@ def test_every_setting_of_the_readme_has_its_effect(tmp_path: Path) -> None:
     assert config is not None
     assert "SUCCESS" in checked(tmp_path, config[1])
     by_name = alerts(config[1])
-    assert by_name["KaishareAgentDown"]["expr"] == 'up{job="gpu-agents"} == 0'
-    assert 'up{job="admission", team="platform"}' in by_name["KaishareWebhookDown"]["expr"]
     text = json.dumps(evaluated(config[1]))
-    expressions = [rule["expr"] for group in evaluated(config[1])["groups"] for rule in group["rules"]]
-    assert not [expr for expr in expressions if re.search(r"\bcluster\b", expr)]
-    assert any("by (k8s_cluster, " in expr for expr in expressions)
+    assert not re.search(r"\bcluster\b", " ".join(re.findall(r'"expr": "(.*?[^\\])"', text)))
+    assert "by (k8s_cluster, " in text
+    assert 'le=\\"0.5\\"' in text
+    for name, part in (
+        ("KaishareAgentDown", 'up{job="gpu-agents"} == 0'),
+        ("KaishareWebhookDown", 'up{job="admission", team="platform"}'),
+        ("KaishareWebhookFailureBurnFast", "99.5 / 100"),
+        ("KaishareGPUMemoryOutsidePods", "> 4 * 2^30"),
+    ):
+        assert part in by_name[name]["expr"]
     assert "$labels.k8s_cluster" in by_name["KaishareAgentBlind"]["annotations"]["description"]
     assert by_name["KaishareAgentNotScraped"]["expr"].endswith("== 1")
     assert by_name["KaishareWebhookNotScraped"]["expr"].endswith("== 0")
     base = "https://git.example.com/kaishare/blob/main/docs/runbooks.md#"
-    assert {rule["annotations"]["runbook_url"] for rule in by_name.values()} == {
-        base + name.lower() for name in by_name
-    }
+    urls = {rule["annotations"]["runbook_url"] for rule in by_name.values()}
+    assert urls == {base + name.lower() for name in by_name}
     assert {rule["labels"]["team"] for rule in by_name.values()} == {"gpu"}
-    assert 'le=\\"0.5\\"' in text
-    assert "99.5 / 100" in by_name["KaishareWebhookFailureBurnFast"]["expr"]
     changed = by_name["KaishareGPUMemoryOutsidePods"]
-    assert "> 4 * 2^30" in changed["expr"]
     assert (changed["for"], changed["labels"]["severity"]) == ("1h", "info")
     assert "KaisharePodWithoutShare" not in by_name
 
@@ -97,55 +98,49 @@ def test_a_wrong_setting_is_an_error_that_names_it(config: str, problem: str) ->
         evaluated(config)
 
 
-EXPECTED = """
-rule_files: [rules.yaml]
-evaluation_interval: 1m
-tests:
-  - name: neither service is scraped where both are expected; the agents are from the thirtieth minute on
-    interval: 1m
-    input_series:
-      - {series: 'up{job="node-exporter", instance="a"}', values: '1+0x60'}
-      - {series: 'up{job="kaishare-agent", instance="a"}', values: '_x30 1+0x30'}
-    alert_rule_test:
-      - {eval_time: 14m, alertname: KaishareAgentNotScraped}
-      - eval_time: 20m
-        alertname: KaishareAgentNotScraped
-        exp_alerts:
-          - exp_labels: {severity: warning}
-            exp_annotations:
-              summary: Prometheus does not scrape the agents
-              description: >-
-                Prometheus has had no target with job=~"(kaishare-agent/)?kaishare-agent" for an hour: alerts about GPUs and their pods
-                cannot fire.
-      - {eval_time: 31m, alertname: KaishareAgentNotScraped}
-      - eval_time: 31m
-        alertname: KaishareWebhookNotScraped
-        exp_alerts:
-          - exp_labels: {severity: warning}
-            exp_annotations:
-              summary: Prometheus does not scrape the webhook
-              description: >-
-                Prometheus has had no target with job=~"(kaishare/)?kaishare-webhook" for an hour: alerts on its metrics cannot
-                fire.
-
-  - name: where kube-state-metrics lists the service, the alert names its cluster, and there is one
-    interval: 1m
-    input_series:
-      - {series: 'kube_daemonset_status_desired_number_scheduled{daemonset="kaishare-agent", namespace="kaishare-agent", k8s="a"}', values: '3+0x60'}
-    alert_rule_test:
-      - eval_time: 20m
-        alertname: KaishareAgentNotScraped
-        exp_alerts:
-          - exp_labels: {severity: warning, k8s: a, namespace: kaishare-agent}
-            exp_annotations:
-              summary: Prometheus does not scrape the agents
-              description: >-
-                Prometheus has had no target with job=~"(kaishare-agent/)?kaishare-agent" for an hour, and the DaemonSet kaishare-agent of
-                namespace kaishare-agent has pods: alerts about GPUs and their pods cannot fire.
-"""
-
-
-def test_a_service_that_is_expected_and_never_scraped_raises_its_alert(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("alert", "job", "listed"),
+    [
+        ("KaishareAgentNotScraped", "(kaishare-agent/)?kaishare-agent", ""),
+        ("KaishareWebhookNotScraped", "(kaishare/)?kaishare-webhook", ""),
+        # Where kube-state-metrics lists the service, the alert names its cluster, and there is one.
+        ("KaishareAgentNotScraped", "(kaishare-agent/)?kaishare-agent", "the DaemonSet kaishare-agent of namespace kaishare-agent has pods"),
+    ],
+)  # fmt: skip
+def test_a_service_that_is_expected_and_never_scraped_raises_its_alert(
+    alert: str, job: str, listed: str, tmp_path: Path
+) -> None:
+    """The agents are scraped from the thirtieth minute on."""
     checked(tmp_path, "{ expected: { agent: true, webhook: true }, clusterLabel: 'k8s' }")
-    (tmp_path / "expected.yaml").write_text(EXPECTED)
+    what, part = ("agents", "GPUs and their pods") if "Agent" in alert else ("webhook", "its metrics")
+    because = f" for an hour, and {listed}" if listed else " for an hour"
+    verb = "about" if "Agent" in alert else "on"
+    fired = {
+        "exp_labels": {
+            "severity": "warning",
+            **({"k8s": "a", "namespace": "kaishare-agent"} if listed else {}),
+        },
+        "exp_annotations": {
+            "summary": f"Prometheus does not scrape the {what}",
+            "description": f'Prometheus has had no target with job=~"{job}"{because}: alerts {verb} {part} cannot fire.',
+        },
+    }
+    up = {"series": 'up{job="node-exporter", instance="a"}', "values": "1+0x60"}
+    agents = {"series": 'up{job="kaishare-agent", instance="a"}', "values": "_x30 1+0x30"}
+    pods = {
+        "series": 'kube_daemonset_status_desired_number_scheduled{daemonset="kaishare-agent", namespace="kaishare-agent", k8s="a"}',
+        "values": "3+0x60",
+    }
+    late = [] if "Agent" in alert else [fired]
+    looks = [(14, []), (20, [fired]), *([] if listed else [(31, late)])]
+    test = {
+        "interval": "1m",
+        "input_series": [pods] if listed else [up, agents],
+        "alert_rule_test": [
+            {"eval_time": f"{at}m", "alertname": alert, "exp_alerts": alerts} for at, alerts in looks
+        ],
+    }
+    (tmp_path / "expected.yaml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]})
+    )
     promtool("test", "rules", tmp_path / "expected.yaml")
