@@ -81,8 +81,8 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 EMPTY = {
-    "there are no 6 hours of samples; test_dashboard_history.py has them": ["fleet First GPU full in", "fleet GPUs that run out next"],
-    "no pod is 7 days old; test_dashboard_history.py has such pods": ["fleet Unused for 7 days", "fleet Idle pods", "namespace Unused for 7 days"],
+    "there are no 6 hours of samples; test_dashboard_queries.py has them": ["fleet First GPU full in", "fleet GPUs that run out next"],
+    "no pod is 7 days old; test_dashboard_queries.py has such pods": ["fleet Unused for 7 days", "fleet Idle pods", "namespace Unused for 7 days"],
     "no pod has one": ["fleet Shares and whole GPUs, by namespace/pods with whole GPUs"],
     "no enforcer": ["fleet Pods by used memory of their share/limit", "namespace Pods and their shares/limit", "node Pods/limit"],
     "the agents have none": ["fleet Attribution problems", "fleet Failed driver calls", "node Problems", "node Failed driver calls", "node Failed driver calls since the start"],
