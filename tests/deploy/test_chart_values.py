@@ -47,7 +47,7 @@ READER, ACCOUNT, TOKENS = "kaishare-metrics-reader", "kaishare-reader", "kaishar
 PUBLISHES = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [SETTINGS], "verbs": ["patch"]}
 """The right of the webhook to publish its settings."""
 SECRETS = {
-    "apiGroups": [""],
+    **PUBLISHES,
     "resources": ["secrets"],
     "resourceNames": ["kaishare-webhook-ca"],
     "verbs": ["get", "patch"],
@@ -72,10 +72,8 @@ TLS: Values = {"webhook": {"opsTlsSecret": "webhook-tls"}, "agent": {"tlsSecret"
 MONITORS: Values = {"enabled": True, "tokenSecret": {"name": "prometheus", "key": "bearer"}}
 TRUSTED = {"ca": {"secret": {"name": "ca", "key": "ca.crt"}}}
 URLS = {"runbooks": "https://git.example.com/main/", "fleet": "https://g.example.com/d/x?var-node={node}#a:"}
-SCRATCH: Values = {
-    "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
-    "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
-}
+VOLUME, MOUNT = {"name": "scratch", "emptyDir": {}}, {"name": "scratch", "mountPath": "/scratch"}
+SCRATCH: Values = {"extraVolumes": [VOLUME], "extraVolumeMounts": [MOUNT]}
 
 
 def monitoring(namespace: str) -> list[Object]:
@@ -91,10 +89,8 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     ({}, {"Secret/kaishare-webhook-ca data": None, "Secret/kaishare-webhook-ca stringData": None, "Role/kaishare-webhook rules": [PUBLISHES, SECRETS]}),
     *(
         (values, {
-            "Secret/kaishare-webhook-ca": None,
-            "webhook args.--certs": "/etc/kaishare/certs",
-            "webhook spec.volumes.0.secret.secretName": "kaishare-webhook-tls",
-            "webhook mounts": {"/etc/kaishare/certs": True},
+            "Secret/kaishare-webhook-ca": None, "webhook args.--certs": "/etc/kaishare/certs",
+            "webhook spec.volumes.0.secret.secretName": "kaishare-webhook-tls", "webhook mounts": {"/etc/kaishare/certs": True},
         })
         for values in (CERT_MANAGER, GIVEN)
     ),
@@ -114,14 +110,9 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     # Pods with the same ports of the host cannot share a node: with a surge, an update on as many nodes as replicas would never end.
     # The budget and the update agree: one replica less at a time. With the node's own DNS the pod would find no Service.
     (ON_THE_NODE, {
-        "webhook spec.hostNetwork": True,
-        "webhook spec.dnsPolicy": "ClusterFirstWithHostNet",
-        "webhook ports": {"admission": 9443, "ops": 9080},
-        "webhook args.--listen": ":9443",
-        "webhook args.--ops-listen": ":9080",
-        ROLLING: {"maxUnavailable": 1, "maxSurge": 0},
-        f"{BUDGET}minAvailable": 1,
-        f"Namespace/{NAMESPACE} {ENFORCE}": "privileged",
+        "webhook spec.hostNetwork": True, "webhook spec.dnsPolicy": "ClusterFirstWithHostNet", "webhook ports": {"admission": 9443, "ops": 9080},
+        "webhook args.--listen": ":9443", "webhook args.--ops-listen": ":9080",
+        ROLLING: {"maxUnavailable": 1, "maxSurge": 0}, f"{BUDGET}minAvailable": 1, f"Namespace/{NAMESPACE} {ENFORCE}": "privileged",
     }),
     ({"webhook": {"hostNetwork": True, "replicas": 1}}, {ROLLING: {"maxUnavailable": 0, "maxSurge": 1}}),
     *(
@@ -145,15 +136,9 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     ({"agent": {"migMonitor": True, "gpuAccess": "volume-mounts"}}, {"agent env.NVIDIA_MIG_MONITOR_DEVICES": "all"}),
     *(
         ({"agent": {"simulated": True, "gpuAccess": access, "migMonitor": access != "cdi"}}, {
-            "agent args.--gpus": "simulated",
-            "agent env": {},
-            "agent spec.runtimeClassName": None,
-            "agent spec.hostPID": None,
-            "agent spec.nodeSelector": None,
-            "agent metadata.annotations.cdi\\.k8s\\.io/kaishare": None,
-            "agent spec.containers.0.securityContext.capabilities.add": None,
-            "agent spec.volumes.0.emptyDir": {"sizeLimit": "256Mi"},
-            "agent mounts": {"/tmp": None},
+            "agent args.--gpus": "simulated", "agent env": {}, "agent spec.runtimeClassName": None, "agent spec.hostPID": None, "agent spec.nodeSelector": None,
+            "agent metadata.annotations.cdi\\.k8s\\.io/kaishare": None, "agent spec.containers.0.securityContext.capabilities.add": None,
+            "agent spec.volumes.0.emptyDir": {"sizeLimit": "256Mi"}, "agent mounts": {"/tmp": None},
         })
         for access in ("env", "volume-mounts", "cdi")
     ),
@@ -177,21 +162,21 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     }),
     ({"imagePullSecrets": ["registry", {"name": "mirror"}]}, {f"{part} spec.imagePullSecrets": [{"name": "registry"}, {"name": "mirror"}] for part in PODS}),
     *(
-        ({part: {**own, **SCRATCH}}, {f"{part} spec.volumes.1": SCRATCH["extraVolumes"][0], f"{part} spec.containers.0.volumeMounts.1": SCRATCH["extraVolumeMounts"][0]})
+        ({part: {**own, **SCRATCH}}, {f"{part} spec.volumes.1": VOLUME, f"{part} spec.containers.0.volumeMounts.1": MOUNT})
         for part, own in (("webhook", CERT_MANAGER["webhook"]), ("agent", {"gpuAccess": "volume-mounts"}))
     ),
     *(
         ({part: {**SCRATCH, "serviceAccountAnnotations": {"a": "b"}, "podLabels": {"team": "x"}}}, {
-            f"{part} spec.volumes": SCRATCH["extraVolumes"],
-            f"{part} spec.containers.0.volumeMounts": SCRATCH["extraVolumeMounts"],
-            f"{part} metadata.labels.team": "x",
-            f"{part} metadata.labels.app\\.kubernetes\\.io/component": part,
-            f"{SHORT[part].removesuffix('template.')}selector.matchLabels.team": None,
-            f"ServiceAccount/kaishare-{part} metadata.annotations": {"a": "b"},
+            f"{part} spec.volumes": [VOLUME], f"{part} spec.containers.0.volumeMounts": [MOUNT],
+            f"{part} metadata.labels.team": "x", f"{part} metadata.labels.app\\.kubernetes\\.io/component": part,
+            f"{SHORT[part].removesuffix('template.')}selector.matchLabels.team": None, f"ServiceAccount/kaishare-{part} metadata.annotations": {"a": "b"},
         })
         for part in PODS
     ),
     *(({part: {"logLevel": level}}, {f"{part} args.--log-level": level}) for part in PODS for level in ("debug", "warning", "error")),
+    ({"dashboard": {"enabled": True, "labels": {"board": "yes"}, "annotations": {"folder": "GPU"}}}, {
+        "ConfigMap/kaishare-dashboard-fleet metadata.labels.board": "yes", "ConfigMap/kaishare-dashboard-fleet metadata.annotations.folder": "GPU",
+    }),
     # Tokens, TLS, and Prometheus as a reader.
     ({}, {"webhook args.--log-level": None, "agent args.--log-level": None, f"ClusterRole/{READER}": None, "webhook args.--authentication": None, "agent args.--authentication": None}),
     (ON, {f"{part} args.--authentication": "tokens" for part in PODS}),
@@ -225,14 +210,10 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     ),
     # The ConfigMap with the webhook's settings, which every authenticated user may get. It has no data for upgrades to restore.
     ({}, {
-        f"ConfigMap/{SETTINGS} data": None,
-        f"ConfigMap/{SETTINGS} metadata.annotations": None,
-        f"Role/{SETTINGS} rules": [{**PUBLISHES, "verbs": ["get"]}],
-        f"Role/{SETTINGS} metadata.namespace": NAMESPACE,
-        f"RoleBinding/{SETTINGS} metadata.namespace": NAMESPACE,
+        f"ConfigMap/{SETTINGS} data": None, f"ConfigMap/{SETTINGS} metadata.annotations": None, f"Role/{SETTINGS} rules": [{**PUBLISHES, "verbs": ["get"]}],
+        f"Role/{SETTINGS} metadata.namespace": NAMESPACE, f"RoleBinding/{SETTINGS} metadata.namespace": NAMESPACE,
         f"RoleBinding/{SETTINGS} roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": SETTINGS},
-        f"RoleBinding/{SETTINGS} subjects": [EVERYONE],
-        "webhook args.--settings-namespace": NAMESPACE,
+        f"RoleBinding/{SETTINGS} subjects": [EVERYONE], "webhook args.--settings-namespace": NAMESPACE,
     }),
     ({"settings": {"prometheus": "monitoring/prometheus:9090"}}, {f"ConfigMap/{SETTINGS} metadata.annotations": {ADDRESS_ANNOTATION: "monitoring/prometheus:9090"}}),
     ({"settings": {"readers": PEOPLE}}, {f"RoleBinding/{SETTINGS} subjects": SUBJECTS}),
@@ -241,16 +222,13 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     # The account of people's tokens. Not /metrics, which is a path of the API server, too.
     *((values, {f"{kind}/{ACCOUNT}": None for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")} | {f"Role/{TOKENS}": None}) for values in ({}, {**ON, **WEBHOOK})),
     ({**ON, **AGENT}, {
-        f"ServiceAccount/{AGENT_ACCOUNT} metadata.namespace": AGENT_NAMESPACE,
-        f"ServiceAccount/{ACCOUNT} automountServiceAccountToken": False,
+        f"ServiceAccount/{AGENT_ACCOUNT} metadata.namespace": AGENT_NAMESPACE, f"ServiceAccount/{ACCOUNT} automountServiceAccountToken": False,
         f"ClusterRole/{ACCOUNT} rules": [{"nonResourceURLs": [right_url("/api/v1/shares"), right_url("/api/v1/history")], "verbs": ["get"]}],
         f"RoleBinding/{TOKENS}": None,
     }),
     ({"authentication": {"enabled": True, "readers": PEOPLE}}, {
-        f"RoleBinding/{TOKENS} subjects": SUBJECTS,
-        f"RoleBinding/{TOKENS} roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": TOKENS},
-        f"RoleBinding/{TOKENS} metadata.namespace": AGENT_NAMESPACE,
-        f"Role/{TOKENS} metadata.namespace": AGENT_NAMESPACE,
+        f"RoleBinding/{TOKENS} subjects": SUBJECTS, f"RoleBinding/{TOKENS} roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": TOKENS},
+        f"RoleBinding/{TOKENS} metadata.namespace": AGENT_NAMESPACE, f"Role/{TOKENS} metadata.namespace": AGENT_NAMESPACE,
         f"Role/{TOKENS} rules": [
             {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [ACCOUNT], "verbs": ["create"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -327,13 +305,11 @@ def test_other_certificates_need_no_right_to_secrets_or_to_patch_a_configuration
 
 def test_only_the_admission_port_is_open_to_other_namespaces_than_monitoring() -> None:
     objects = rendered({"networkPolicies": {"monitoringNamespace": "observers"}})
-    source = monitoring("observers")
-    assert find_object(objects, "NetworkPolicy", "kaishare-webhook")["spec"]["ingress"] == [
-        {"ports": [{"port": "admission"}]},
-        {"ports": [{"port": "ops"}], "from": source},
-    ]
-    assert find_object(objects, "NetworkPolicy", "kaishare-agent")["spec"]["ingress"] == [
-        {"ports": [{"port": "http"}], "from": source}
+    source = {"from": monitoring("observers")}
+    ingress = [{"ports": [{"port": "admission"}]}, {"ports": [{"port": "ops"}], **source}]
+    assert value_at(objects, "NetworkPolicy/kaishare-webhook spec.ingress") == ingress
+    assert value_at(objects, "NetworkPolicy/kaishare-agent spec.ingress") == [
+        {"ports": [{"port": "http"}], **source}
     ]
 
 
@@ -412,29 +388,26 @@ def test_the_account_of_peoples_tokens_has_one_role_and_no_pod_runs_with_its_tok
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "gpu-agents"}
     bindings = [item for item in objects if subject in item.get("subjects", ())]
     assert [(item["kind"], item["roleRef"]["name"]) for item in bindings] == [("ClusterRoleBinding", ACCOUNT)]
-    for place in ("webhook spec.serviceAccountName", "agent spec.serviceAccountName"):
-        assert value_at(objects, place) == f"kaishare-{place.split()[0]}"
+    for part in PODS:
+        assert value_at(objects, f"{part} spec.serviceAccountName") == f"kaishare-{part}"
 
 
 # The ConfigMap with the webhook's settings: its one writer.
 
 
-@pytest.mark.parametrize(
-    "variant", [name for name, values in VARIANTS.items() if value_at(rendered(values), "webhook spec")]
-)
-def test_the_webhook_writes_the_config_map_that_the_chart_creates(variant: str) -> None:
-    objects = rendered(VARIANTS[variant])
-    config_map, role = (
-        find_object(objects, "ConfigMap", SETTINGS),
-        find_object(objects, "Role", "kaishare-webhook"),
-    )
-    assert config_map["metadata"]["namespace"] == role["metadata"]["namespace"] == NAMESPACE
-    assert value_at(objects, "webhook args.--settings-namespace") == NAMESPACE
-    assert PUBLISHES in role["rules"]
-    binding = find_object(objects, "RoleBinding", "kaishare-webhook")
+def test_the_webhook_writes_the_config_map_that_the_chart_creates() -> None:
     account = {"kind": "ServiceAccount", "name": "kaishare-webhook", "namespace": NAMESPACE}
-    assert (binding["roleRef"]["name"], binding["subjects"]) == ("kaishare-webhook", [account])
-    assert value_at(objects, "webhook spec.serviceAccountName") == account["name"]
+    for values in VARIANTS.values():
+        objects = rendered(values)
+        if value_at(objects, "webhook spec") is None:
+            continue
+        assert value_at(objects, f"ConfigMap/{SETTINGS} metadata.namespace") == NAMESPACE
+        assert value_at(objects, "webhook args.--settings-namespace") == NAMESPACE
+        assert value_at(objects, "webhook spec.serviceAccountName") == account["name"]
+        assert value_at(objects, "Role/kaishare-webhook metadata.namespace") == NAMESPACE
+        assert PUBLISHES in value_at(objects, "Role/kaishare-webhook rules")
+        assert value_at(objects, "RoleBinding/kaishare-webhook roleRef.name") == "kaishare-webhook"
+        assert value_at(objects, "RoleBinding/kaishare-webhook subjects") == [account]
 
 
 def test_without_the_option_nothing_is_published_and_previews_expect_the_charts_usual_namespace() -> None:
@@ -489,11 +462,3 @@ def test_a_dashboard_is_one_config_map_for_grafanas_sidecar(name: str, title: st
     assert json.loads(item["data"][f"kaishare-{name}.json"]) == expected
     assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert item["metadata"]["annotations"] == {"grafana_folder": "kaishare"}
-
-
-def test_the_dashboards_take_labels_and_annotations() -> None:
-    objects = rendered(
-        {"dashboard": {"enabled": True, "labels": {"board": "yes"}, "annotations": {"folder": "GPU"}}}
-    )
-    metadata = find_object(objects, "ConfigMap", "kaishare-dashboard-fleet")["metadata"]
-    assert (metadata["labels"]["board"], metadata["annotations"]["folder"]) == ("yes", "GPU")
