@@ -87,22 +87,6 @@ def test_promtools_unit_tests_of_the_rules_pass(proof: Path, tmp_path: Path) -> 
     promtool("test", "rules", tmp_path / "tests" / proof.name)
 
 
-def test_a_proof_gets_the_rules_that_it_names_and_their_records() -> None:
-    assert [group["name"] for group in groups_of("alertname: KaishareGPUUnattributedGrown")] == [
-        "kaishare-gpu-figures",
-        "kaishare-gpus",
-    ]
-    every = groups_of("expr: {__name__=~'.+'}")
-    assert every == default_rules()["groups"]
-    names = [group["name"] for group in groups_of("expr: ALERTS{}")]
-    assert {group["name"] for group in every} - {*names} == {
-        "kaishare-gpu-forecast",
-        "kaishare-figures",
-        "kaishare-usage-pods",
-        "kaishare-usage",
-    }
-
-
 def test_every_alert_fires_and_then_clears_in_one_proof() -> None:
     proved = set()
     for case in cases():

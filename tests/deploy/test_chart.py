@@ -52,14 +52,6 @@ def test_helm_lint_finds_nothing() -> None:
 # What must hold whatever the values are.
 
 
-def test_the_programs_accept_the_charts_options(variant: dict[str, Any]) -> None:
-    for item in rendered(variant):
-        if item["kind"] == "Deployment":
-            webhook_parser().parse_args(container(item["spec"]["template"])["args"])
-        if item["kind"] == "DaemonSet":
-            agent_parser().parse_args(container(item["spec"]["template"])["args"])
-
-
 def capabilities_of(item: dict[str, Any], variant: dict[str, Any]) -> dict[str, list[str]]:
     """Return the agent's capability on MIG nodes, which NVIDIA's toolkit needs for the monitor capability."""
     is_wanted = item["kind"] == "DaemonSet" and variant.get("agent", {}).get("migMonitor")

@@ -226,9 +226,3 @@ def test_a_key_and_what_begins_like_it(key: str) -> None:
     assert is_of_kai(key + "note") is is_prefix
     assert is_of_kai(key)
     assert not is_of_kai("x" + key)
-
-
-def test_alternatives_of_a_pattern() -> None:
-    assert alternatives("^(a/|b[.](c|d-)|e($|/)|(f|g)$)") == {"a/", "b.c", "b.d-", "e$", "e/", "f$", "g$"}
-    with pytest.raises(ValueError, match="not an alternative"):
-        alternatives("^a*")

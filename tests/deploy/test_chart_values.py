@@ -85,6 +85,7 @@ def endpoint(part: str, field: str) -> str:
 
 
 MATRIX: list[tuple[Values, dict[str, Any]]] = [
+    *((values, {}) for values in VARIANTS.values()),  # the programs take the options
     # Certificates.
     ({}, {"Secret/kaishare-webhook-ca data": None, "Secret/kaishare-webhook-ca stringData": None, "Role/kaishare-webhook rules": [PUBLISHES, SECRETS]}),
     *(
@@ -236,7 +237,7 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
         ],
     }),
 ]  # fmt: skip
-"""Values of the chart, and what its objects have at places. None: the object or the field is absent.
+"""Values of the chart, and what its objects have at places, beside options that the programs take. None: the object or the field is absent.
 
 A place is KIND/NAME and a path; `webhook`, `agent` and `doctor` stand for the templates of their pods. In a pod `args.--NAME` is the value
 of an option, `env` the variables with a value, `mounts` the paths of the mounted volumes with readOnly, and `ports` the numbers by name.
