@@ -213,7 +213,7 @@ def test_a_name_that_yaml_reads_as_another_type_stays_a_text(word: str) -> None:
         command = ("template", name, str(CHART), "--namespace", name, "--kube-version", "1.30.0")
         return [
             list(yaml_text.load_all(helm(*command, *options(chosen)).stdout))
-            for chosen in (values, *({"webhook": {"certificates": one}} for one in certificates))
+            for chosen in (values, *({"webhook": {"certificates": mode}} for mode in certificates))
         ]  # fmt: skip
 
     expected = json.loads(json.dumps(texts("plain-name")).replace("plain-name", word))

@@ -248,8 +248,8 @@ def value_at(objects: list[Object], place: str) -> Any:
     """Return the value at a place; None if it is absent."""
     head, _, path = place.partition(" ")
     name, _, prefix = SHORT.get(head, head).partition(" ")
-    found = [item for item in objects if f"{item['kind']}/{item['metadata']['name']}" == name]
-    here: Any = found[0] if found else None
+    matching = [item for item in objects if f"{item['kind']}/{item['metadata']['name']}" == name]
+    here: Any = matching[0] if matching else None
     for key in [part.replace("\\.", ".") for part in re.split(r"(?<!\\)\.", prefix + path) if part]:
         if here is None:
             return None
@@ -262,14 +262,14 @@ def value_at(objects: list[Object], place: str) -> Any:
     return here
 
 
-def in_container(one: Object, key: str) -> dict[str, Any]:
+def in_container(program: Object, key: str) -> dict[str, Any]:
     if key == "args":
-        return dict(argument.split("=", 1) for argument in one["args"] if "=" in argument)
+        return dict(argument.split("=", 1) for argument in program["args"] if "=" in argument)
     if key == "env":
-        return {variable["name"]: variable["value"] for variable in one["env"] if "value" in variable}
+        return {variable["name"]: variable["value"] for variable in program["env"] if "value" in variable}
     if key == "mounts":
-        return {mount["mountPath"]: mount.get("readOnly") for mount in one["volumeMounts"]}
-    return {port["name"]: port["containerPort"] for port in one["ports"]}
+        return {mount["mountPath"]: mount.get("readOnly") for mount in program["volumeMounts"]}
+    return {port["name"]: port["containerPort"] for port in program["ports"]}
 
 
 @pytest.mark.parametrize(

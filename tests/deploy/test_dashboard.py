@@ -209,12 +209,12 @@ def webhook(folder: Path) -> Iterator[str]:
 
     try:
         addresses = re.compile(r'"admission":"([^"]+)","ops":"http://([^"]+)"')
-        found = wait_until(lambda: addresses.search(log.read_text()), log.read_text, pause=0.05)
-        url = f"{found[1]}/mutate"
+        announced = wait_until(lambda: addresses.search(log.read_text()), log.read_text, pause=0.05)
+        url = f"{announced[1]}/mutate"
         assert post(url, b"no review", trust) == 400
         asking = threading.Thread(target=ask, args=(url,))
         asking.start()
-        yield str(found[2])
+        yield str(announced[2])
         done.set()
         asking.join()
     finally:
@@ -272,9 +272,12 @@ def test_a_panel_has_data_joins_its_columns_and_mixes_no_clusters(
             return {
                 frozenset(item["metric"].items()): item["value"][1] for item in watched.instant(query, at)
             }
-        found = {frozenset(item["metric"].items()): item["values"] for item in watched.lately(query)}
+        samples = {frozenset(item["metric"].items()): item["values"] for item in watched.lately(query)}
         return {
-            key: value for key, values in found.items() for _, value in values if math.isfinite(float(value))
+            key: value
+            for key, values in samples.items()
+            for _, value in values
+            if math.isfinite(float(value))
         }
 
     def has_data(target: dict[str, Any]) -> bool:

@@ -68,7 +68,7 @@ def test_commands_on_the_webhooks_log_read_every_replica_and_every_line() -> Non
     commands = re.findall(r"kubectl [^\n|`]*\blogs [^\n|`]*", text)
     assert not [command for command in commands if re.search(r"\blogs \w+/", command)]
     selectors = [
-        found.groups() for command in commands if (found := re.search(r" -l (\S+)=(\S+)(.*)", command))
+        match.groups() for command in commands if (match := re.search(r" -l (\S+)=(\S+)(.*)", command))
     ]
     assert len(selectors) >= 7
     webhook = find_object(rendered(), "Deployment", "kaishare-webhook")["spec"]["selector"]["matchLabels"]
