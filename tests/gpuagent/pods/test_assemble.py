@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.pods import objects
+from gpuagent.pods.assemble import EndedPods
 from gpuagent.pods.inventory import BindRequest, NodePod
 from gpuagent.pods.node_pods import node_pod, read_pod
 from gpuagent.pods.objects import ObjectError, decode_object, objects_of
@@ -19,10 +20,12 @@ from tests.support.kube_objects import (
     GROUP_1,
     RESERVATIONS,
     bind_request,
+    config_map,
     fraction,
     listed,
     namespace_object,
     node,
+    of_tenant,
     pod,
     reservation,
     uid,
@@ -71,25 +74,13 @@ def test_whole_gpus_of_init_containers_and_sidecars(init: list[dict[str, Any]], 
 
 def test_nulls_and_absences_are_empty() -> None:
     bare = {"kind": "Pod", "metadata": {"name": "a", "uid": uid(1)}, "spec": {"nodeName": "gpu-node-0"}}
-    nulls: dict[str, Any] = {
-        "kind": "Pod",
-        "metadata": {
-            "name": "a",
-            "uid": uid(1),
-            "namespace": None,
-            "labels": None,
-            "annotations": {"x": None},
-        },
-        "spec": {"nodeName": "gpu-node-0", "containers": None, "initContainers": None},
-        "status": None,
-    }
+    metadata = {"name": "a", "uid": uid(1), "namespace": None, "labels": None, "annotations": {"x": None}}
+    spec = {"nodeName": "gpu-node-0", "containers": None, "initContainers": None}
+    nulls = {"kind": "Pod", "metadata": metadata, "spec": spec, "status": None}
     for document in (bare, nulls):
         (parsed_pod,) = inventory(document).pods.values()
-        assert (parsed_pod.namespace, parsed_pod.phase, parsed_pod.container_ids) == (
-            "default",
-            "Unknown",
-            (),
-        )
+        assert (parsed_pod.namespace, parsed_pod.phase) == ("default", "Unknown")
+        assert parsed_pod.container_ids == ()
         assert dict(parsed_pod.labels) == {}
     assert dict(parsed_pod.annotations) == {"x": ""}
 
@@ -106,17 +97,11 @@ def test_pods_of_other_nodes_do_not_count_reservation_pods_included() -> None:
     assert made.elsewhere == 3
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"metadata": {"name": "a"}}, "Pod default/a: metadata.uid: expected a UID, got none; skipped"),
-        ({"metadata": {"name": "a", "uid": ""}}, "Pod default/a: metadata.uid: expected a UID, got none; skipped"),
-    ],
-)  # fmt: skip
-def test_a_pod_without_identity_is_left_out(change: dict[str, Any], line: str) -> None:
-    made = built({**pod(), **change}, pod("good", 2))
-    assert made.lines == (line,)
-    assert list(made.inventory.pods) == [uid(2)]
+def test_a_pod_without_identity_is_left_out() -> None:
+    for metadata in ({"name": "a"}, {"name": "a", "uid": ""}):
+        made = built({**pod(), "metadata": metadata}, pod("good", 2))
+        assert made.lines == ("Pod default/a: metadata.uid: expected a UID, got none; skipped",)
+        assert list(made.inventory.pods) == [uid(2)]
 
 
 @pytest.mark.parametrize("gpus", ["one", "0.5", "-1", "1e-3", ""])
@@ -138,12 +123,8 @@ def test_a_count_of_gpus_that_no_node_has_hides_no_pod(gpus: str) -> None:
 
 
 def test_counts_of_gpus_that_no_node_has_are_one_note() -> None:
-    containers = [
-        {"name": f"c{n}", "resources": {"limits": {"nvidia.com/gpu": "1e99999"}}} for n in range(5000)
-    ]
-    (made,) = built(
-        pod(containers=[*containers, {"name": "d", "resources": {"limits": {"nvidia.com/gpu": "1"}}}])
-    ).inventory.pods.values()
+    huge = [{"name": f"c{n}", "resources": {"limits": {"nvidia.com/gpu": "1e99999"}}} for n in range(5000)]
+    (made,) = built(pod(containers=[*huge, with_gpus(1)])).inventory.pods.values()
     assert (made.whole_gpus, len(made.notes)) == (1, 1)
 
 
@@ -190,33 +171,12 @@ class TestReservations:
         assert list(inventory(pod("debug", 5, namespace=RESERVATIONS)).pods) == [uid(5)]
 
     def test_a_tenants_pod_with_a_group_reserves_nothing(self) -> None:
-        synced = fraction(
-            labels={"vcluster.loft.sh/managed-by": "team-a"},
-            annotations={
-                "run.ai/reserve_for_gpu_index": GPU_1,
-                "vcluster.loft.sh/object-name": "train-0",
-                "vcluster.loft.sh/object-namespace": "ml",
-                "vcluster.loft.sh/object-host-name": "half",
-                "vcluster.loft.sh/object-host-namespace": "research",
-            },
-        )
-        pods = inventory(synced)
+        pods = inventory(of_tenant(fraction(annotations={"run.ai/reserve_for_gpu_index": GPU_1})))
         assert not pods.tenant_reservations
         assert not pods.tenant_reservation_uids
 
     def test_reservation_pods_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
-        synced = reservation(
-            namespace="vcluster-team-a",
-            labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team-a"},
-            annotations={
-                "run.ai/reserve_for_gpu_index": GPU_0,
-                "vcluster.loft.sh/object-name": "gpu-reservation-x",
-                "vcluster.loft.sh/object-namespace": RESERVATIONS,
-                "vcluster.loft.sh/object-host-name": "gpu-reservation-900",
-                "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
-            },
-        )
-        pods = inventory(synced)
+        pods = inventory(of_tenant(reservation(), "vcluster-team-a"))
         assert not pods.reservations
         assert pods.tenant_reservations == {("vcluster-team-a", GROUP_0): GPU_0}
         assert pods.tenant_reservation_uids == {uid(900)}
@@ -242,17 +202,13 @@ class TestRelatedObjects:
 
     def test_a_config_map_of_kais_is_ignored(self) -> None:
         """Anyone who may write ConfigMaps in the namespace can write or edit it."""
-        config_map = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "half-7f6fbs6-shared-gpu-0", "namespace": "research"},
-            "data": {
-                "GPU_PORTION": "0.90",
-                "NVIDIA_VISIBLE_DEVICES": GPU_0,
-                "CUDA_DEVICE_MEMORY_LIMIT": "1m",
-            },
+        kais = config_map("half-7f6fbs6-shared-gpu-0", namespace="research")
+        kais["data"] = {
+            "GPU_PORTION": "0.90",
+            "NVIDIA_VISIBLE_DEVICES": GPU_0,
+            "CUDA_DEVICE_MEMORY_LIMIT": "1m",
         }
-        assert inventory(fraction(), config_map) == inventory(fraction())
+        assert inventory(fraction(), kais) == inventory(fraction())
 
     def test_node_and_namespaces(self) -> None:
         elsewhere = node("1")
@@ -379,3 +335,26 @@ def test_a_pod_runs_from_its_first_init_container_on(status: dict[str, Any], is_
     document = {**pod(), "status": status}
     assert node_pod_of(document).is_running is is_running
     assert read_pod(json.dumps(document).encode()).is_running is is_running
+
+
+def test_a_pod_has_ended_from_its_last_listing_to_the_next() -> None:
+    ended = EndedPods()
+    ended.add(["a", "b"])
+    assert ended.without({"a", "b"}) == frozenset()
+    assert ended.without({"a"}) == ended.without({"a"}) == {"b"}
+    assert ended.without({"a", "b"}) == frozenset()
+
+
+def test_a_pod_that_was_listed_only_between_two_inventories_has_ended() -> None:
+    ended = EndedPods()
+    ended.add(["a"])
+    assert ended.without(()) == {"a"}
+
+
+def test_the_oldest_of_too_many_ended_pods_are_forgotten_and_no_listed_one() -> None:
+    ended = EndedPods(most=2)
+    ended.add(["listed", "a", "b", "c"])
+    assert ended.without({"listed"}) == {"b", "c"}
+    ended.add(["d"])
+    assert ended.without({"listed"}) == {"c", "d"}
+    assert ended.without({"d"}) == {"listed", "c"}

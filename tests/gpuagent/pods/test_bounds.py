@@ -184,12 +184,10 @@ def test_a_known_annotation_that_is_too_long_is_ignored_and_noted() -> None:
     assert node_pod.notes == ("Pod research/half: gpu-fraction: longer than 4096 characters; ignored",)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("uid", "x" * 300), ("name", "x" * 300), ("namespace", "x" * 300)]
-)
-def test_a_pods_file_with_a_name_that_the_api_refuses(field: str, value: str) -> None:
+@pytest.mark.parametrize("field", ["uid", "name", "namespace"])
+def test_a_pods_file_with_a_name_that_the_api_refuses(field: str) -> None:
     document = pod()
-    document["metadata"][field] = value
+    document["metadata"][field] = "x" * 300
     with pytest.raises(ObjectError, match="at most 253 characters") as raised:
         read_pod(encoded(document))
     assert len(str(raised.value)) < 700
