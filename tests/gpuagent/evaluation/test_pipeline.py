@@ -273,13 +273,3 @@ async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(
             assert response.status == 200
     finally:
         await desk.port.stop()
-
-
-async def test_an_internal_error_is_a_line_for_the_client_and_a_traceback_for_the_log(
-    session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk = Desk()
-    monkeypatch.setattr(desk.pods, "seconds_since_contact", lambda: 1 / 0)
-    assert await answers(desk, session, "/metrics") == [(500, "internal error; the log has its traceback\n")]
-    (line,) = desk.new_log_lines()
-    assert "ZeroDivisionError" in line["traceback"]

@@ -91,16 +91,3 @@ def test_without_library_or_function_the_error_is_the_bindings(monkeypatch: pyte
     use(Library(pynvml.NVML_SUCCESS, 0), monkeypatch)
     with pytest.raises(pynvml.NVMLError_FunctionNotFound):
         ProcessListCall().read("nvmlDeviceGetComputeRunningProcesses_v9", None)
-
-
-def test_the_binding_has_the_names_that_the_call_relies_on() -> None:
-    entry = pynvml.c_nvmlProcessInfo_v2_t
-    assert [name for name, _ in entry._fields_] == [
-        "pid",
-        "usedGpuMemory",
-        "gpuInstanceId",
-        "computeInstanceId",
-    ]
-    assert ctypes.sizeof(entry) == 24
-    assert pynvml.c_nvmlProcessInfo_v3_t is entry
-    assert "nvmlLib" in vars(pynvml)

@@ -1,16 +1,19 @@
-"""GPUs that come, go and come back while the agent runs: through NVML's own binding, on a clock of the test's."""
+"""GPUs that come, go, are lost and come back: through NVML's own binding, on a clock of the test's."""
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from gpuagent.gpus.driver import Sensor
+from gpuagent.gpus.gpu_reading import DriverReplaced, LostGpu
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
 from tests.support.scenarios import GIB, A, B, causes, node, process
 
 C = "GPU-cccccccc-0000-0000-0000-000000000000"
+LOST = "fail nvmlDeviceGetHandleByIndex 1 15"
 
 
 def gpu(index: int, uuid: str) -> str:
@@ -59,31 +62,6 @@ def test_a_gpu_that_appears_is_seen_within_a_minute(driven, clock, starts) -> No
     assert calls == ["stop", "start"]
 
 
-def test_a_gpu_that_leaves_the_count_is_lost_and_indices_move(driven, clock) -> None:
-    gpus, answers = driven(node())
-    assert uuids(gpus) == [A, B]
-    answers.write([gpu(0, B)])
-    clock.now += 60
-    reading = gpus.read()
-    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, B)]
-    assert causes(reading) == [(Cause.NVML, A)]
-    answers.write([gpu(0, A), gpu(1, B)])
-    clock.now += 60
-    reading = gpus.read()
-    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, A), (1, B)]
-    assert causes(reading) == []
-
-
-def test_a_failing_index_is_not_the_gpu_that_responds_at_another(driven, clock) -> None:
-    gpus, answers = driven(node())
-    assert uuids(gpus) == [A, B]
-    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), "fail nvmlDeviceGetHandleByIndex 1 15"])
-    clock.now += 60
-    reading = gpus.read()
-    assert [gpu.uuid for gpu in reading.gpus] == [B, A]
-    assert causes(reading) == [(Cause.NVML, "index-1")]
-
-
 def test_two_gpus_of_one_uuid_count_once_and_are_a_problem(driven) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), gpu(1, A)])
@@ -125,25 +103,26 @@ def test_a_label_that_always_differs_is_retried_with_back_off(driven, clock, sta
     assert calls.count("start") == len(times) + 1
 
 
-@pytest.mark.parametrize("expected", [None, 2])
-def test_without_a_difference_nvml_is_never_initialised_again(driven, clock, starts, expected) -> None:
-    gpus, _ = driven(node())
+@pytest.mark.parametrize(
+    ("scenario", "lines", "expected"),
+    [
+        (node(), [], None),
+        (node(), [], 2),
+        (node(mig=({"uuid": "MIG-1", "memory": "5Gi"},)), [], 7),
+        (node(), ["fail nvmlDeviceGetHandleByIndex 1 3"], None),
+    ],
+    ids=["no label", "no difference", "the label counts MIG devices", "a GPU that may not be opened"],
+)
+def test_nvml_is_not_initialised_again_without_a_reason(
+    driven, clock, starts, scenario, lines, expected
+) -> None:
+    gpus, answers = driven(scenario)
+    answers.show(more=lines)
     uuids(gpus)
     gpus.expect(expected)
     calls = starts(gpus)
-    for _ in range(2000):
-        clock.now += 5
-        uuids(gpus)
-    assert calls == []
-
-
-def test_on_mig_nodes_the_label_counts_mig_devices_and_is_not_compared(driven, clock, starts) -> None:
-    gpus, _ = driven(node(mig=({"uuid": "MIG-1", "memory": "5Gi"},)))
-    uuids(gpus)
-    gpus.expect(7)
-    calls = starts(gpus)
-    for _ in range(100):
-        clock.now += 60
+    for _ in range(300):
+        clock.now += 35
         uuids(gpus)
     assert calls == []
 
@@ -165,17 +144,6 @@ def test_a_lost_gpu_comes_back_by_a_new_initialisation_while_others_answer(drive
     answers.show()
     clock.now += 3600
     assert uuids(gpus) == [A, B]
-
-
-def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_again(driven, clock, starts) -> None:
-    gpus, answers = driven(node())
-    answers.show(more=["fail nvmlDeviceGetHandleByIndex 1 3"])
-    assert uuids(gpus) == [A]
-    calls = starts(gpus)
-    for _ in range(100):
-        clock.now += 60
-        uuids(gpus)
-    assert calls == []
 
 
 @pytest.mark.parametrize("count", [129, (1 << 32) - 1])
@@ -238,19 +206,12 @@ def test_each_gpu_has_two_threads_and_the_node_has_one(driven, clock, monkeypatc
         thread.join()
         clock.now += 60
         gpus.read()
-    assert sorted(map(sorted, threads.values())) == [
-        ["device"],
-        ["device"],
-        ["health"],
-        ["health"],
-        ["node"],
-    ]
+    kinds = [kind for each in threads.values() for kind in each]
+    assert (len(threads), sorted(kinds)) == (5, ["device", "device", "health", "health", "node"])
     assert threading.get_ident() not in threads
 
 
 def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driven, clock) -> None:
-    from gpuagent.gpus.gpu_reading import DriverReplaced
-
     gpus, answers = driven(node())
     uuids(gpus)
     gpus.expect(3)
@@ -258,3 +219,106 @@ def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driv
     clock.now += 60
     with pytest.raises(DriverReplaced):
         gpus.read()
+
+
+# What is known of a lost GPU: its index, and its UUID, model and newest error as far as they are known.
+
+
+def test_a_gpu_that_stops_responding_keeps_index_uuid_and_model(driven, clock) -> None:
+    gpus, answers = driven(node())
+    assert gpus.read().lost == ()
+    answers.write([gpu(0, A), gpu(1, B), "fail * 1 15"])
+    for _ in range(3):
+        clock.now += 5
+        assert gpus.read().lost == (LostGpu(1, B, "NVIDIA A10"),)
+    answers.write([gpu(0, A), gpu(1, B)])
+    clock.now += 600
+    assert gpus.read().lost == ()
+
+
+def test_a_gpu_that_leaves_the_count_keeps_its_last_index(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, B)])
+    clock.now += 60
+    reading = gpus.read()
+    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, B)]
+    assert (reading.lost, causes(reading)) == ((LostGpu(0, A, "NVIDIA A10"),), [(Cause.NVML, A)])
+    answers.write([gpu(0, A), gpu(1, B)])
+    clock.now += 60
+    reading = gpus.read()
+    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, A), (1, B)]
+    assert (reading.lost, causes(reading)) == ((), [])
+
+
+def test_two_failing_indices_that_one_gpu_had_are_not_the_same_gpu(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST])
+    clock.now += 60
+    reading = gpus.read()
+    assert [gpu.uuid for gpu in reading.gpus] == [B, A], "the failing one is not the GPU at another index"
+    assert (reading.lost, causes(reading)) == ((LostGpu(1),), [(Cause.NVML, "index-1")])
+    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST, "fail * 0 15"])
+    clock.now += 5
+    reading = gpus.read()
+    assert reading.lost == (LostGpu(0, B, "NVIDIA A10"), LostGpu(1))
+    assert [problem.gpu_uuid for problem in reading.problems] == [B, "index-1"]
+
+
+def test_all_gpus_are_lost_while_the_driver_does_not_respond(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "fail * 0 15", "fail * 1 15"])
+    clock.now += 5
+    reading = gpus.read()
+    assert reading.gpus == ()
+    assert [lost.index for lost in reading.lost] == [0, 1]
+    clock.now += 0.1  # within the back-off
+    assert [lost.index for lost in gpus.read().lost] == [0, 1]
+
+
+def error_of(reading: Any, uuid: str) -> int | None:
+    (lost,) = [gpu for gpu in reading.lost if gpu.uuid == uuid]
+    return lost.xid.code if lost.xid else None
+
+
+@pytest.mark.parametrize("call", ["*", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetHandleByIndex"])
+def test_the_error_with_which_a_gpu_is_lost_is_read(driven, clock, call: str) -> None:
+    gpus, answers = driven(node())
+    assert gpus.read().lost == ()
+    calls = [call, "nvmlDeviceGetMemoryInfo"]
+    answers.write([gpu(0, A), gpu(1, B), "xid 1 1 79", *(f"fail {each} 1 15" for each in calls)])
+    clock.now += 5
+    reading = gpus.read()
+    assert error_of(reading, B) == 79
+    assert [present.sensors.xid for present in reading.gpus] == [None]
+
+
+def test_an_error_that_comes_after_the_gpu_was_lost_is_read(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    lines = [gpu(0, A), gpu(1, B), "fail * 1 15"]
+    answers.write(lines)
+    clock.now += 5
+    assert error_of(gpus.read(), B) is None
+    answers.write([*lines, "xid 1 1 79"])
+    clock.now += 0.1  # within the back-off of the GPU
+    assert error_of(gpus.read(), B) == 79
+
+
+def test_the_error_of_a_lost_gpu_survives_an_initialisation_of_the_driver(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "xid 1 1 79", "fail * 1 15"])
+    clock.now += 5
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "fail * 1 15"])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79
+    answers.write([gpu(0, A)])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79, "the driver no longer lists the GPU"
+    answers.write(["fail * - 15"])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79, "no GPU responds"

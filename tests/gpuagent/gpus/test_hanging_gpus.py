@@ -15,7 +15,7 @@ from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.gpus.supervised_call import SupervisedCall
 from gpuagent.problems import Cause
 from service.backoff import Backoff
-from tests.support.nvml_fixtures import Clock, Driven
+from tests.support.nvml_fixtures import Driven
 from tests.support.nvml_stub.build import Answers
 from tests.support.scenarios import GIB, node
 from tests.support.waiting import wait_until
@@ -60,9 +60,7 @@ def present(reading: GpuReading) -> list[int]:
 @pytest.mark.parametrize(
     "before_the_start", [True, False], ids=["from before the start", "after the first sample"]
 )
-def test_every_sample_has_the_gpus_that_answer(
-    driven: Callable[..., Driven], clock: Clock, before_the_start: bool
-) -> None:
+def test_every_sample_has_the_gpus_that_answer(driven, clock, before_the_start: bool) -> None:
     """One GPU hangs for ever, one fails, and one takes 12 s a call."""
     faults = [f"delay {HANGING} -", f"fail * {FAILING} 15", f"delay {SLOW} 12000"]
     with hanging(driven, *(faults if before_the_start else ())) as (gpus, answers):
@@ -90,9 +88,7 @@ def test_every_sample_has_the_gpus_that_answer(
         assert max(seconds[1:]) < NO_WAIT, "an unanswered call is skipped"
 
 
-def test_a_hanging_wait_for_events_takes_no_gpu_out_of_the_sample(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
+def test_a_hanging_wait_for_events_takes_no_gpu_out_of_the_sample(driven, clock) -> None:
     with hanging(driven) as (gpus, answers):
         assert present(gpus.read()) == list(range(COUNT))
         answers.write([*GPUS, f"fail nvmlEventSetWait {HANGING} -1", f"xid {SLOW} 1 31"])
@@ -107,7 +103,7 @@ def test_a_hanging_wait_for_events_takes_no_gpu_out_of_the_sample(
         assert gpus.is_hanging
 
 
-def test_a_gpu_that_answers_again_is_back_after_a_wait(driven: Callable[..., Driven], clock: Clock) -> None:
+def test_a_gpu_that_answers_again_is_back_after_a_wait(driven, clock) -> None:
     with hanging(driven, f"delay {SLOW} -") as (gpus, answers):
         assert present(gpus.read()) == [index for index in range(COUNT) if index != SLOW]
         answers.write([*GPUS, f"gpu {SLOW} {uuid(SLOW)} {16 * GIB} 0 {2 * GIB} NVIDIA A10"])
@@ -120,9 +116,7 @@ def test_a_gpu_that_answers_again_is_back_after_a_wait(driven: Callable[..., Dri
         assert reading.problems == reading.lost == ()
 
 
-def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
+def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(driven, clock) -> None:
     """A reading of it takes longer than the deadline, and every call returns."""
     before = threading.active_count()
     with hanging(driven, f"delay {SLOW} 150") as (gpus, _):
@@ -140,7 +134,7 @@ def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(
         assert threads <= before + 2 * COUNT + 1, "sensors have a thread of their own for each GPU"
 
 
-def test_no_thread_is_added_while_calls_hang(driven: Callable[..., Driven], clock: Clock) -> None:
+def test_no_thread_is_added_while_calls_hang(driven, clock) -> None:
     before = threading.active_count()
     with hanging(driven, *(f"delay {index} -" for index in range(COUNT))) as (gpus, _):
         for _ in range(100):
@@ -152,9 +146,7 @@ def test_no_thread_is_added_while_calls_hang(driven: Callable[..., Driven], cloc
     wait_until(lambda: threading.active_count() <= before)  # threads of an earlier test may have ended
 
 
-def test_a_library_that_serialises_its_calls_is_not_awaited_either(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
+def test_a_library_that_serialises_its_calls_is_not_awaited_either(driven, clock) -> None:
     """NVML does not promise that a hanging call leaves those on other GPUs alone."""
     with hanging(driven) as (gpus, answers):
         assert present(gpus.read()) == list(range(COUNT))
@@ -175,9 +167,7 @@ def test_a_library_that_serialises_its_calls_is_not_awaited_either(
         assert present(gpus.read()) == list(range(COUNT))
 
 
-def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
+def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(driven, clock) -> None:
     with hanging(driven, "hang") as (gpus, answers):
         reading, lasted = timed(gpus)
         assert DEADLINE <= lasted < SOON
@@ -197,7 +187,7 @@ def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(
 
 
 def test_while_a_call_hangs_the_driver_is_not_initialised_again(
-    driven: Callable[..., Driven], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    driven, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shutdown would invalidate the handle of the hanging call."""
     stops: list[str] = []
@@ -217,7 +207,7 @@ def test_while_a_call_hangs_the_driver_is_not_initialised_again(
 
 
 def test_a_count_that_hangs_leaves_the_gpus_that_answer(
-    driven: Callable[..., Driven], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    driven, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     with hanging(driven) as (gpus, _):

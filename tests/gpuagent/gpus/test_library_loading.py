@@ -56,11 +56,6 @@ def answers(tmp_path):
     return made
 
 
-def test_the_library_is_found_by_its_name(answers, nvml_library):
-    with Reader(nvml_library().parent, answers.path) as reader:
-        assert reader.read() == f"[(0, {GIB}), (1, 0)] []\n"
-
-
 def test_a_library_that_is_not_there_is_waited_for(tmp_path, answers, nvml_library):
     folder = tmp_path / "driver"
     folder.mkdir()

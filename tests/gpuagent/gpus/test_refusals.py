@@ -124,7 +124,7 @@ def test_a_refusal_takes_away_its_own_figure_and_nothing_else(chain, clock, call
         assert flagged[("train", A, "over-share")] == 0
 
 
-@pytest.mark.parametrize("code", [NO_PERMISSION, NOT_SUPPORTED, UNKNOWN])
+@pytest.mark.parametrize("code", [NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN])
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount"])
 def test_without_these_calls_there_is_no_gpu(chain, clock, call: str, code: int) -> None:
     made, answers = chain(f"fail {call} - {code}")
@@ -297,16 +297,6 @@ def test_mig_devices_that_come_and_go_leave_nothing_behind(chain, clock) -> None
         made.sample()
         clock.now += 5
     assert list(device._instances) == ["MIG-199"]
-
-
-def test_readiness_is_the_driver_and_the_list_of_pods(chain) -> None:
-    made, _ = chain()
-    made.books._pods.inventory = None
-    made.sample()
-    assert made.unready == ("the pods of this node have not been listed yet",)
-    made.books._pods.inventory = inventory()
-    made.sample()
-    assert made.unready == ()
 
 
 def test_a_refusal_is_logged_at_most_once(chain, clock) -> None:

@@ -1,7 +1,6 @@
 """A thread that cannot be started for a moment (EAGAIN: pids.max) is missed in that sample, and not for ever."""
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -9,7 +8,6 @@ from gpuagent.gpus.gpu_reading import GpuReading, LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.processes import Lookup, ProcessLookup
 from gpuagent.sampling.sample import LookupResult, Origin
-from tests.support.nvml_fixtures import Clock, Driven
 from tests.support.samples import gpu
 from tests.support.scenarios import A, B, node
 
@@ -32,9 +30,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_a_gpu_whose_thread_does_not_start_is_lost_for_that_sample(
-    driven: Callable[..., Driven], clock: Clock, refused: set[str]
-) -> None:
+def test_a_gpu_whose_thread_does_not_start_is_lost_for_that_sample(driven, clock, refused: set[str]) -> None:
     gpus, _ = driven(node())
     refused.add("gpu-1")
     for _ in range(2):
@@ -48,9 +44,7 @@ def test_a_gpu_whose_thread_does_not_start_is_lost_for_that_sample(
     assert ([gpu.uuid for gpu in reading.gpus], reading.lost, reading.problems) == ([A, B], (), ())
 
 
-def test_sensors_whose_thread_does_not_start_are_unknown_for_that_sample(
-    driven: Callable[..., Driven], refused: set[str]
-) -> None:
+def test_sensors_whose_thread_does_not_start_are_unknown_for_that_sample(driven, refused: set[str]) -> None:
     gpus, answers = driven(node())
     answers.show(more=[f"sensor {index} nvmlDeviceGetTemperature 61" for index in (0, 1)])
     refused.add("gpu-1-health")
@@ -66,7 +60,7 @@ def test_sensors_whose_thread_does_not_start_are_unknown_for_that_sample(
 
 
 def test_without_any_thread_no_gpu_responds_until_threads_start_again(
-    driven: Callable[..., Driven], clock: Clock, refused: set[str]
+    driven, clock, refused: set[str]
 ) -> None:
     gpus, _ = driven(node())
     refused |= EVERY
@@ -84,7 +78,7 @@ def test_without_any_thread_no_gpu_responds_until_threads_start_again(
 
 
 def test_a_driver_that_cannot_be_asked_for_the_number_of_gpus_keeps_those_that_answer(
-    driven: Callable[..., Driven], clock: Clock, refused: set[str]
+    driven, clock, refused: set[str]
 ) -> None:
     gpus, _ = driven(node())
     gpus.read()

@@ -11,8 +11,7 @@ from gpuagent.pods.pod_owners import Tenant
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.kaishare_keys import VCLUSTER
-from kai.releases import Version
-from tests.support.inventories import built, inventory
+from tests.support.inventories import inventory
 from tests.support.kube_objects import (
     GPU_0,
     GPU_1,
@@ -28,21 +27,12 @@ from tests.support.kube_objects import (
     uid,
 )
 from tests.support.samples import gpu
+from tests.support.shares import A10, DEVICES, FIRST, SECOND, observed, share_of
 
 MIB, GIB = 1 << 20, 1 << 30
-A10 = 23028 * MIB
 BOUND, WRITTEN, WHOLE = ShareSource
 BOTH = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
-FIRST, SECOND = DEVICES = (gpu(uuid=GPU_0, total_bytes=A10), gpu(uuid=GPU_1, index=1, total_bytes=A10))
 LABEL = {"runai-gpu-group": GROUP_0}
-
-
-def resolve(
-    *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
-) -> PodShare:
-    """Return the share of the first pod."""
-    pod_shares = ShareResolver(kai_version=Version.parse(version) if version else None)
-    return pod_shares.resolve(inventory(*documents), devices)[0]
 
 
 def memory(amount: str, **more: Any) -> dict[str, Any]:
@@ -90,7 +80,7 @@ def mib(amount: int, source: ShareSource = WRITTEN, gpu: str = GPU_0) -> dict[st
 def test_bytes_by_the_node_label(
     document: dict[str, Any], label: str, version: str | None, amount: int
 ) -> None:
-    pod_share = resolve(document, reservation(), node(label), version=version)
+    pod_share = share_of(document, reservation(), node(label), version=version)
     assert pod_share.shares == {GPU_0: Amount(amount, WRITTEN)}
 
 
@@ -98,9 +88,8 @@ def test_bytes_by_the_node_label(
     "beside", [(), (node(None),), (node("nonsense"),)], ids=["no node", "no label", "bad label"]
 )
 def test_bytes_without_the_label_by_the_drivers_total(beside: tuple[dict[str, Any], ...]) -> None:
-    made = built(fraction(), reservation(), *beside).inventory
-    pod_share = ShareResolver().resolve(made, (replace(FIRST, total_bytes=15360 * MIB), SECOND))[0]
-    assert pod_share.shares == mib(7650)
+    devices = (replace(FIRST, total_bytes=15360 * MIB), SECOND)
+    assert share_of(fraction(), reservation(), *beside, devices=devices).shares == mib(7650)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +105,7 @@ def test_bytes_without_the_label_by_the_drivers_total(beside: tuple[dict[str, An
 def test_a_share_of_unknown_size(
     documents: tuple[dict[str, Any], ...], devices: tuple[Gpu, ...], shares: dict[str, Amount], candidate: dict[str, int | None]
 ) -> None:  # fmt: skip
-    pod_share = resolve(*documents, devices=devices)
+    pod_share = share_of(*documents, devices=devices)
     assert (pod_share.shares, pod_share.candidates[0].bytes_per_gpu) == (shares, candidate)
 
 
@@ -265,30 +254,21 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def observed(pod_share: PodShare, name: str) -> Any:
-    """Return an attribute, or the texts of the candidates, or the bytes of the first or second of them."""
-    if name == "texts":
-        return [candidate.text for candidate in pod_share.candidates]
-    if name in ("first", "second"):
-        return pod_share.candidates[name == "second"].bytes_per_gpu
-    return getattr(pod_share, name)
-
-
 @pytest.mark.parametrize(("documents", "expected"), CASES.values(), ids=CASES)
 def test_sources_and_gpus(documents: tuple[dict[str, Any], ...], expected: Mapping[str, Any]) -> None:
-    pod_share = resolve(*documents)
-    assert {name: observed(pod_share, name) for name in expected} == expected
+    pod_share = share_of(*documents)
+    assert observed(pod_share, expected) == expected
 
 
 @pytest.mark.parametrize("portion", ["half", "-0.5", "1.5", "0,5", "nan", "0.5\n"])
 def test_a_portion_that_cannot_be_read_is_a_note(portion: str) -> None:
-    pod_share = resolve(fraction(), reservation(), node(), bind_request(portion=portion))
+    pod_share = share_of(fraction(), reservation(), node(), bind_request(portion=portion))
     assert pod_share.shares == mib(11500)
     assert "BindRequest portion" in pod_share.notes[0]
 
 
 def test_a_pod_without_a_request_has_no_share() -> None:
-    pod_share = resolve(pod(), node())
+    pod_share = share_of(pod(), node())
     assert pod_share == PodShare(pod=pod_share.pod)
 
 
@@ -310,7 +290,7 @@ def test_a_pod_without_a_request_has_no_share() -> None:
     ids=lambda value: str(value)[:60],
 )  # fmt: skip
 def test_an_unreadable_value_is_one_note_and_no_share(annotations: dict[str, str], note: str) -> None:
-    pod_share = resolve(pod(annotations=annotations), node())
+    pod_share = share_of(pod(annotations=annotations), node())
     assert pod_share.notes == (f"Pod research/half: {note}",)
     assert (pod_share.has_share, pod_share.shares, pod_share.limits) == (False, {}, {})
 
@@ -327,7 +307,7 @@ def test_beside_a_legacy_request_a_request_of_a_container_is_ignored(legacy: dic
     """KAI v0.18 refuses it and earlier releases ignore it; an unreachable limit would hide the use above the share."""
     document = asking(LABEL, main__gpu_memory__limit="1Ti", main__gpu_memory__request="1Ti")
     document["metadata"]["annotations"] |= legacy
-    pod_share = resolve(document, reservation(), node())
+    pod_share = share_of(document, reservation(), node())
     assert pod_share.shares == mib(2300 if "gpu-fraction" in legacy else 2000)
     assert not pod_share.limits
     assert [note.split(": ")[1].split(" is ")[0] for note in pod_share.notes] == [
@@ -337,7 +317,7 @@ def test_beside_a_legacy_request_a_request_of_a_container_is_ignored(legacy: dic
 
 
 def test_a_tenants_names_and_queue() -> None:
-    pod_share = resolve(of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node())
+    pod_share = share_of(of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node())
     tenant = Tenant(vcluster="team-a", namespace="ml", pod="train-0")
     assert (pod_share.tenant, pod_share.queue) == (tenant, "team-a")
 
@@ -394,11 +374,11 @@ def test_whole_gpus(
 
 @pytest.mark.parametrize("beside", [(), (bind_request("whole", portion="1.00", kind="Regular", groups=()),)])
 def test_the_only_gpu_of_a_node(beside: tuple[dict[str, Any], ...]) -> None:
-    pod_share = resolve(ONE, *beside, devices=(FIRST,))
+    pod_share = share_of(ONE, *beside, devices=(FIRST,))
     assert pod_share.shares == {GPU_0: Amount(A10, WHOLE)}
     assert [candidate.text for candidate in pod_share.candidates] == ["nvidia.com/gpu 1"]
     assert (pod_share.is_unresolved, pod_share.changed) == (False, "")
-    assert resolve(ONE, *beside, devices=(replace(FIRST, mig=True),)).gpu_uuids == ()
+    assert share_of(ONE, *beside, devices=(replace(FIRST, mig=True),)).gpu_uuids == ()
 
 
 def test_whole_gpus_over_time() -> None:
