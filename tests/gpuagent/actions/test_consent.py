@@ -87,45 +87,35 @@ async def test_consent_is_read_by_two_quorum_reads(server: ApiServer, client: Ku
 
 
 @pytest.mark.parametrize(
-    ("labels", "answer"),
+    ("labels", "is_synced", "answer"),
     [
-        (EVICT, "consent"),
-        ({**EVICT, MODE: "observe"}, "consent"),
-        ({**EVICT, MODE: "off"}, "consent-withdrawn"),
-        ({**EVICT, OVER_SHARE: "report"}, "consent-withdrawn"),
-        ({**EVICT, OVER_SHARE: "Evict"}, "consent-withdrawn"),
-        ({keys.QUEUE_LABEL: "team-a"}, "consent-withdrawn"),
-        ({OVER_SHARE: "evict"}, "consent-withdrawn"),
-        ({}, "consent-withdrawn"),
-        ({**EVICT, **{f"example.com/{number}": "x" * 60 for number in range(500)}, MODE: "off"}, "consent-withdrawn"),
+        (EVICT, False, "consent"),
+        ({**EVICT, MODE: "observe"}, False, "consent"),
+        ({**EVICT, MODE: "off"}, False, "consent-withdrawn"),
+        ({**EVICT, OVER_SHARE: "report"}, False, "consent-withdrawn"),
+        ({**EVICT, OVER_SHARE: "Evict"}, False, "consent-withdrawn"),
+        ({keys.QUEUE_LABEL: "team-a"}, False, "consent-withdrawn"),
+        ({OVER_SHARE: "evict"}, False, "consent-withdrawn"),
+        ({}, False, "consent-withdrawn"),
+        ({**EVICT, **{f"example.com/{n}": "x" * 60 for n in range(500)}, MODE: "off"}, False, "consent-withdrawn"),
+        ({OVER_SHARE: "evict", VCLUSTER: "true"}, True, "consent"),
+        ({OVER_SHARE: "evict", VCLUSTER: "true", MODE: "off"}, True, "consent-withdrawn"),
+        ({OVER_SHARE: "evict", VCLUSTER: "false"}, True, "consent-withdrawn"),
+        ({OVER_SHARE: "evict"}, True, "consent-withdrawn"),
+        ({VCLUSTER: "true"}, True, "consent-withdrawn"),
+        ({}, True, "consent-withdrawn"),
     ],
-    ids=["evict", "observe", "off", "report", "misspelt", "gone", "no queue", "none", "off among many"],
+    ids=["evict", "observe", "off", "report", "misspelt", "gone", "no queue", "none", "off among many",
+         "a vCluster needs no queue", "its host's is off", "no vCluster", "no label of one", "no eviction", "none of a host"],
 )  # fmt: skip
-async def test_labels_of_the_namespace_decide(
-    server: ApiServer, client: KubeClient, labels: dict[str, str], answer: str
-) -> None:
-    named(server, namespace_object("research", labels), pod_object())
-    assert await read(client) == answer
-
-
-@pytest.mark.parametrize(
-    ("host", "answer"),
-    [
-        ({OVER_SHARE: "evict", VCLUSTER: "true"}, "consent"),
-        ({OVER_SHARE: "evict", VCLUSTER: "true", MODE: "off"}, "consent-withdrawn"),
-        ({OVER_SHARE: "evict", VCLUSTER: "false"}, "consent-withdrawn"),
-        ({OVER_SHARE: "evict"}, "consent-withdrawn"),
-        ({VCLUSTER: "true"}, "consent-withdrawn"),
-        ({}, "consent-withdrawn"),
-    ],
-)
-async def test_the_host_namespace_of_a_vcluster_needs_no_queue_and_its_tenant_is_not_asked(
-    server: ApiServer, client: KubeClient, host: dict[str, str], answer: str
+async def test_labels_of_the_namespace_decide_and_a_vclusters_tenant_is_not_asked(
+    server: ApiServer, client: KubeClient, labels: dict[str, str], is_synced: bool, answer: str
 ) -> None:
     pod = pod_object()
-    pod["metadata"]["labels"] |= {keys.VCLUSTER_MANAGED_BY: "vc", **MIRRORED_EVICT}
-    pod["metadata"]["annotations"] |= SYNCED
-    named(server, namespace_object("research", host), pod)
+    if is_synced:
+        pod["metadata"]["labels"] |= {keys.VCLUSTER_MANAGED_BY: "vc", **MIRRORED_EVICT}
+        pod["metadata"]["annotations"] |= SYNCED
+    named(server, namespace_object("research", labels), pod)
     assert await read(client, pod) == answer
 
 

@@ -114,9 +114,16 @@ def test_every_change_is_logged_once() -> None:
         {"level": "info", "message": "problem gone", "reason": "truncated", "gpu": A, "problem": "950 processes"},
         {"level": "info", "message": "flag cleared", "reason": "over-share", **names, "gpu": A, "usedBytes": GIB, "allowedBytes": GIB},
     ]  # fmt: skip
+    for step in (node(2 * GIB, 40), node(2 * GIB, 45)):
+        desk.process(step)
     desk.pods.inventory = inventory()
-    desk.process(node(GIB, 40))
-    assert desk.new_log_lines() == []
+    desk.process(node(GIB, 50))
+    assert [line["message"] for line in desk.new_log_lines()] == ["pod flagged", "flag dropped"]
+    assert desk.books.status().transitions == {
+        (FlagReason.OVER_SHARE, Change.FLAGGED): 2,
+        (FlagReason.OVER_SHARE, Change.CLEARED): 1,
+        (FlagReason.OVER_SHARE, Change.DROPPED): 1,
+    }
 
 
 def test_the_grace_of_a_namespace_counts_and_its_invalid_label_is_logged_once() -> None:
@@ -130,20 +137,6 @@ def test_the_grace_of_a_namespace_counts_and_its_invalid_label_is_logged_once() 
     assert flagged == [False, False, False, True]
     problem = f'Namespace team-a: label {OVER_SHARE}: "stop" is invalid and ignored; allowed: report, evict'
     assert [line["problem"] for line in desk.new_log_lines() if "problem" in line] == [problem]
-
-
-def test_a_flag_of_a_deleted_pod_is_logged_as_dropped() -> None:
-    desk = Desk()
-    for at in (0, 10):
-        desk.process(node(2 * GIB, at))
-    desk.new_log_lines()
-    desk.pods.inventory = inventory()
-    desk.process(node(2 * GIB, 15))
-    assert [line["message"] for line in desk.new_log_lines()] == ["flag dropped"]
-    assert desk.books.status().transitions == {
-        (FlagReason.OVER_SHARE, Change.FLAGGED): 1,
-        (FlagReason.OVER_SHARE, Change.DROPPED): 1,
-    }
 
 
 def test_a_stale_sample_is_logged_when_problems_are_logged() -> None:
@@ -170,20 +163,6 @@ def test_an_unreadable_value_is_logged_once_and_the_rest_counts() -> None:
     assert any(
         verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.by_key.values()
     )
-
-
-def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value_counts() -> None:
-    desk = Desk()
-    desk.process(node(GIB, 0))
-    desk.pods.inventory = inventory(pod("train", annotations={keys.GPU_MEMORY: "9999"}, labels=TRAIN.labels))
-    desk.process(node(GIB, 5))
-    flagged = {key.reason for key, v in desk.books.status().verdicts.by_key.items() if v.is_flagged}
-    assert flagged == {"share-changed"}
-    (line,) = [line for line in desk.new_log_lines() if line["message"] == "pod flagged"]
-    assert line["reason"] == "share-changed"
-    snapshot = desk.books.status().snapshot
-    assert snapshot is not None
-    assert [account.promised_bytes for account in snapshot.gpus] == [GIB, 0]
 
 
 @pytest.mark.parametrize(
@@ -236,19 +215,13 @@ async def test_the_agent_is_ready_while_a_recent_sample_succeeded(session: aioht
     assert await answers(desk, session, "/readyz") == [(503, "the last successful sample is 23.0 s old\n")]
 
 
-async def test_the_agent_is_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:
-    desk = Desk()
-    assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
-    desk.unhealthy_reason = "the current sample has been running for 301 s"
-    assert await answers(desk, session, "/healthz") == [
-        (503, "the current sample has been running for 301 s\n")
-    ]
-
-
 async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(
     session: aiohttp.ClientSession,
 ) -> None:
     desk = Desk()
+    assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
+    desk.unhealthy_reason = "the current sample has been running for 301 s"
+    assert await answers(desk, session, "/healthz") == [(503, f"{desk.unhealthy_reason}\n")]
     desk.process(node(2 * GIB))
     address = await desk.port.start(Address("127.0.0.1", 0))
     try:
@@ -259,13 +232,7 @@ async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(
         async with session.get(f"http://{address}/api/v1/shares") as response:
             assert response.content_type == "application/json"
             assert [p["name"] for p in (await response.json())["pods"]] == ["train"]
-        for method, path, status in [
-            ("GET", "/secret", 404),
-            ("GET", "/metrics/", 404),
-            ("GET", "/../etc/passwd", 404),
-            ("POST", "/metrics", 405),
-            ("DELETE", "/api/v1/shares", 405),
-        ]:
+        for method, path, status in (("GET", "/secret", 404), ("POST", "/metrics", 405)):
             async with session.request(method, f"http://{address}{path}", data=b"x") as response:
                 body = await response.text()
                 assert (response.status, body.count("\n"), body[-1:]) == (status, 1, "\n"), path
