@@ -57,24 +57,27 @@ class Pipeline:
         self.process(built(*items).inventory, used_bytes, times)
 
     def process(self, inventory: Inventory, used_bytes: dict[str, dict[str, int]], times: int = 1) -> None:
-        """Take samples with a given inventory."""
-        pids = {
-            (gpu_uuid, uid): number for number, (gpu_uuid, uid) in enumerate(
-                ((each, uid) for uid, on in used_bytes.items() for each in on), start=100
-            )
-        }  # fmt: skip
-        origins = {
-            pid: Origin(result=LookupResult.CONTAINER, pod_uids=(uid,), container_id="")
-            for (_, uid), pid in pids.items()
+        """Take samples with a given inventory: one process of each pod on each GPU that it uses."""
+        places = [(uid, uuid) for uid, on in used_bytes.items() for uuid in on]
+        processes = {
+            pid: (uuid, used_bytes[uid][uuid], Origin(result=LookupResult.CONTAINER, pod_uids=(uid,)))
+            for pid, (uid, uuid) in enumerate(places, start=100)
         }
+        self.process_pids(inventory, processes, times)
+
+    def process_pids(
+        self, inventory: Inventory, processes: dict[int, tuple[str, int, Origin]], times: int = 1
+    ) -> None:
+        """Take samples with a given inventory and processes: GPU, bytes and origin by PID."""
         gpus = [
             gpu(
-                *((pid, used_bytes[uid][uuid]) for (where, uid), pid in pids.items() if where == uuid),
+                *((pid, used) for pid, (on, used, _) in processes.items() if on == uuid),
                 uuid=uuid,
                 index=index,
             )
             for index, uuid in enumerate(self._gpu_uuids)
         ]
+        origins = {pid: origin for pid, (_, _, origin) in processes.items()}
         for _ in range(times):
             self.inventory = inventory
             self.books.process(sample(*gpus, origins=origins, at=self.now), {})
