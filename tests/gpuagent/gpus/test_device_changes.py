@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.driver import Sensor
 from gpuagent.gpus.gpu_reading import DriverReplaced, LostGpu
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
@@ -184,31 +183,6 @@ def test_an_initialisation_that_fails_is_tried_again_and_blinds_for_no_longer(dr
     answers.write([gpu(0, A), gpu(1, B)])
     clock.now += 1
     assert uuids(gpus) == [A, B]
-
-
-def test_each_gpu_has_two_threads_and_the_node_has_one(driven, clock, monkeypatch) -> None:
-    """`expect`, from another thread, makes no call, and an initialisation makes no new threads."""
-    gpus, _ = driven(node())
-    driver, threads = gpus._driver, {}
-    call = driver._call
-    sensors = {*(sensor.value for sensor in Sensor), "nvmlDeviceGetTemperatureV"}
-
-    def noted(name, *arguments, **options):
-        of_device = name.startswith("nvmlDevice") and name != "nvmlDeviceGetCount"
-        kind = "health" if name in sensors else "device" if of_device else "node"
-        threads.setdefault(threading.get_ident(), set()).add(kind)
-        return call(name, *arguments, **options)
-
-    monkeypatch.setattr(driver, "_call", noted)
-    for expected in (2, 3, 4):
-        thread = threading.Thread(target=gpus.expect, args=(expected,))
-        thread.start()
-        thread.join()
-        clock.now += 60
-        gpus.read()
-    kinds = [kind for each in threads.values() for kind in each]
-    assert (len(threads), sorted(kinds)) == (5, ["device", "device", "health", "health", "node"])
-    assert threading.get_ident() not in threads
 
 
 def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driven, clock) -> None:

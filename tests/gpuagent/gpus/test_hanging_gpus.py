@@ -88,21 +88,6 @@ def test_every_sample_has_the_gpus_that_answer(driven, clock, before_the_start: 
         assert max(seconds[1:]) < NO_WAIT, "an unanswered call is skipped"
 
 
-def test_a_hanging_wait_for_events_takes_no_gpu_out_of_the_sample(driven, clock) -> None:
-    with hanging(driven) as (gpus, answers):
-        assert present(gpus.read()) == list(range(COUNT))
-        answers.write([*GPUS, f"fail nvmlEventSetWait {HANGING} -1", f"xid {SLOW} 1 31"])
-        for _ in range(3):
-            clock.now += 5
-            reading, lasted = timed(gpus)
-            assert present(reading) == list(range(COUNT))
-            assert lasted < DEADLINE + NO_WAIT
-            assert (reading.lost, reading.problems) == ((), ())
-            codes = {gpu.index: gpu.sensors.xid.code for gpu in reading.gpus if gpu.sensors.xid}
-            assert codes == {SLOW: 31}
-        assert gpus.is_hanging
-
-
 def test_a_gpu_that_answers_again_is_back_after_a_wait(driven, clock) -> None:
     with hanging(driven, f"delay {SLOW} -") as (gpus, answers):
         assert present(gpus.read()) == [index for index in range(COUNT) if index != SLOW]

@@ -135,21 +135,6 @@ def test_a_sensor_that_hangs_takes_no_other_figure_with_it(driven, clock, call: 
     assert gpus.read().gpus[0].sensors == ALL
 
 
-def test_sensors_that_answer_late_are_awaited_less_and_less_often(driven, clock) -> None:
-    gpus, answers = driven(node(process(100)), deadline=0.4)
-    answers.show(more=[*LINES, "fail nvmlEventSetWait_v2 - -1"])
-    awaited = 0
-    for _ in range(40):
-        clock.now += 1
-        gpus.read()
-        awaited += gpus.is_hanging
-        answers.show(more=LINES)
-        while gpus.is_hanging:
-            time.sleep(0.01)
-        answers.show(more=[*LINES, "fail nvmlEventSetWait_v2 - -1"])
-    assert awaited == 6, "after 1, 2, 4, 8 and 16 s"
-
-
 def test_a_gpu_in_mig_mode_has_its_temperature_and_its_errors(driven, clock) -> None:
     mig = {"uuid": "MIG-1", "memory": "10Gi"}
     gpus, answers = driven(node(process(100, gpu="MIG-1"), mig=(mig,)))

@@ -81,34 +81,34 @@ async def test_a_pod_that_is_gone_within_a_moment_is_remembered_as_ended(
         await until(lambda: run.names == {"half"} and not run.inventory.ended_uids)
 
 
+DENIED, ERROR = UnavailableReason.DENIED, UnavailableReason.ERROR
+GRACE = "no right to get namespaces: namespaces cannot enable eviction or set their own grace"
+
+
 @pytest.mark.parametrize(
-    ("part", "resource", "line"),
+    ("part", "answer", "resource", "reason", "line"),
     [
-        ("/nodes/", "nodes", "no right to get nodes: GPU memory is the driver's figure"),
-        (
-            "namespaces/research",
-            "namespaces",
-            "no right to get namespaces: namespaces cannot enable eviction or set",
-        ),
+        ("/nodes/", FORBIDDEN, "nodes", DENIED, "no right to get nodes: GPU memory is the driver's figure"),
+        ("namespaces/research", FORBIDDEN, "namespaces", DENIED, GRACE),
+        ("/namespaces/", refuses(500, "InternalError", "etcd"), "namespaces", ERROR, "500 InternalError: etcd"),
+        ("/namespaces/", says("<html>"), "namespaces", ERROR, "Namespace: not JSON"),
+        ("/namespaces/", says("[]"), "namespaces", ERROR, "expected object, got array"),
+        ("/namespaces/", says('{"metadata": {}}'), "namespaces", ERROR, "metadata.name: expected a name, got none"),
     ],
-)
-async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
-    server: ApiServer, client: KubeClient, part: str, resource: str, line: str
-) -> None:
+)  # fmt: skip
+async def test_what_cannot_be_read_is_logged_once_and_requested_again_and_the_rest_is_read(
+    server: ApiServer, client: KubeClient, part: str, answer: Any, resource: str, reason: UnavailableReason, line: str
+) -> None:  # fmt: skip
     offer(server, *EVERYTHING)
-    others = {} if part != "namespaces/research" else {"bindrequests": FORBIDDEN}
-    server.refusals = {part: FORBIDDEN, **others}
+    server.refusals = {part: answer, **({"bindrequests": FORBIDDEN} if answer is FORBIDDEN else {})}
     async with running(client) as run:
         await until(
-            lambda: run.names == {"half"} and resource in [lack.resource for lack in run.pods.unavailable]
+            lambda: run.names == {"half"} and [x for x in run.pods.unavailable if x.resource == resource]
         )
-        lack = next(lack for lack in run.pods.unavailable if lack.resource == resource)
-        assert lack.reason is UnavailableReason.DENIED
-        assert lack.line.startswith(line)
-        await until(lambda: len(server.requested_paths(part)) > 2)
-        assert run.log_subjects("resource unavailable").count(resource) == 1, (
-            "asked again and again, and said once"
-        )
+        (lack,) = [lack for lack in run.pods.unavailable if lack.resource == resource]
+        assert (lack.reason, line in lack.line) == (reason, True)
+        await until(lambda: len(server.requested_paths(part)) > 4)
+        assert run.log_subjects("resource unavailable").count(resource) == 1
         server.refusals = {}
         await until(lambda: resource in run.log_subjects("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
@@ -147,32 +147,6 @@ async def test_an_unreachable_server_is_logged_by_the_watch_of_the_pods_alone(
         assert len(run.log_subjects("pod watch failing")) <= 2
         await server.start()
         await until(lambda: run.log[-1]["message"] == "pod watch recovered")
-
-
-@pytest.mark.parametrize(
-    ("answer", "line"),
-    [
-        (refuses(500, "InternalError", "etcd"), "500 InternalError: etcd"),
-        (says("<html>"), "Namespace: not JSON"),
-        (says("[]"), "expected object, got array"),
-        (says('{"metadata": {}}'), "metadata.name: expected a name, got none"),
-    ],
-)
-async def test_an_unreadable_answer_is_logged_once_and_requested_again(
-    server: ApiServer, client: KubeClient, answer: Any, line: str
-) -> None:
-    offer(server, *EVERYTHING)
-    server.refusals = {"/namespaces/": answer}
-    async with running(client) as run:
-        await until(lambda: run.pods.unavailable)
-        (lack,) = run.pods.unavailable
-        assert lack.reason is UnavailableReason.ERROR
-        assert line in lack.line
-        await until(lambda: len(server.requested_paths("/namespaces/")) > 4)
-        assert run.log_subjects("resource unavailable") == ["namespaces"]
-        server.refusals = {}
-        await until(lambda: run.inventory.namespaces)
-        await until(lambda: run.pods.unavailable == ())
 
 
 async def test_related_objects_are_worked_out_once_for_many_changes(

@@ -13,7 +13,7 @@ from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, says
 from tests.support.cluster_pods import EVERYTHING, NAMESPACE, offer, running, versioned
-from tests.support.kube_objects import NODE, fraction, namespace_object, node, pod
+from tests.support.kube_objects import NODE, fraction, namespace_object, pod
 from tests.support.waiting import seconds_until, until
 
 
@@ -135,14 +135,3 @@ async def test_a_namespace_that_the_api_server_does_not_know_yet_is_read_again_s
         now = 73.0
         server.change("ADDED", versioned(pod("elsewhere", 4, namespace="elsewhere")))
         await until(lambda: run.pods.inventory and "research" in run.inventory.namespaces)
-
-
-async def test_labels_of_the_node_are_read_again(server: ApiServer, client: KubeClient) -> None:
-    offer(server, *EVERYTHING)
-    now = 0.0
-    async with running(client, clock=lambda: now) as run:
-        await until(lambda: run.pods.inventory and run.inventory.node_labels)
-        offer(server, node(memory="46068"))
-        now = 361.0
-        run.pods._nodes.request([NODE])
-        await until(lambda: (run.inventory.node_labels or {})["nvidia.com/gpu.memory"] == "46068")
