@@ -134,97 +134,92 @@ def test_two_pods_with_one_uid() -> None:
     assert made.inventory.pods[uid(1)].name == "first"
 
 
-class TestReservations:
-    def test_group_to_gpu(self) -> None:
-        pods = inventory(reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
-        assert pods.reservations == {GROUP_0: GPU_0, GROUP_1: GPU_1}
-        assert pods.reservation_uids == {uid(900), uid(901)}
-        assert not pods.pods
-
-    @pytest.mark.parametrize("gpu", [None, "-1", "", " "])
-    def test_a_gpu_that_is_not_known_yet(self, gpu: str | None) -> None:
-        assert inventory(reservation(gpu=gpu)).reservations == {GROUP_0: ""}
-
-    def test_the_reservation_pod_of_a_known_gpu_counts_for_the_group(self) -> None:
-        both = [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)]
-        assert inventory(*both).reservations == {GROUP_0: GPU_0}
-        assert inventory(*reversed(both)).reservations == {GROUP_0: GPU_0}
-
-    def test_two_reservation_pods_that_disagree_are_both_ignored(self) -> None:
-        made = built(reservation(gpu=GPU_0, number=900), reservation(gpu=GPU_1, number=901))
-        assert made.inventory.reservations == {GROUP_0: ""}
-        assert "another reservation pod of its group names another GPU" in made.lines[0]
-
-    @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-    def test_a_finished_reservation_pod_reserves_nothing_but_stays_known(self, phase: str) -> None:
-        pods = inventory(reservation(phase=phase))
-        assert not pods.reservations
-        assert pods.reservation_uids == {uid(900)}
-
-    def test_in_other_namespaces_the_same_labels_make_an_ordinary_pod(self) -> None:
-        pods = inventory(reservation(namespace="research"))
-        assert not pods.reservations
-        assert not pods.reservation_uids
-        assert list(pods.pods) == [uid(900)]
-
-    def test_a_pod_beside_the_reservation_pods_is_an_ordinary_pod(self) -> None:
-        assert list(inventory(pod("debug", 5, namespace=RESERVATIONS)).pods) == [uid(5)]
-
-    def test_a_tenants_pod_with_a_group_reserves_nothing(self) -> None:
-        pods = inventory(of_tenant(fraction(annotations={"run.ai/reserve_for_gpu_index": GPU_1})))
-        assert not pods.tenant_reservations
-        assert not pods.tenant_reservation_uids
-
-    def test_reservation_pods_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
-        pods = inventory(of_tenant(reservation(), "vcluster-team-a"))
-        assert not pods.reservations
-        assert pods.tenant_reservations == {("vcluster-team-a", GROUP_0): GPU_0}
-        assert pods.tenant_reservation_uids == {uid(900)}
-        assert not pods.reservation_uids
-        assert list(pods.pods) == [uid(900)]
+GROUPS, UIDS, PODS = "reservations", "reservation_uids", "pods"
+OF_TENANT = of_tenant(reservation(), "vcluster-team-a")
+RESERVATION_PODS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "group to GPU": (
+        [reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901)],
+        {GROUPS: {GROUP_0: GPU_0, GROUP_1: GPU_1}, UIDS: {uid(900), uid(901)}, PODS: []},
+    ),
+    **{f"a GPU that is not known yet: {gpu!r}": ([reservation(gpu=gpu)], {GROUPS: {GROUP_0: ""}})
+       for gpu in (None, "-1", "", " ")},
+    "the reservation pod of a known GPU counts for the group": (
+        [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)], {GROUPS: {GROUP_0: GPU_0}},
+    ),
+    "in any order": (
+        [reservation(gpu=GPU_0, number=901), reservation(gpu=None, number=900)], {GROUPS: {GROUP_0: GPU_0}},
+    ),
+    **{f"a {phase} one reserves nothing but stays known": ([reservation(phase=phase)], {GROUPS: {}, UIDS: {uid(900)}})
+       for phase in ("Succeeded", "Failed")},
+    "in other namespaces the same labels make an ordinary pod": (
+        [reservation(namespace="research")], {GROUPS: {}, UIDS: set(), PODS: [uid(900)]},
+    ),
+    "a pod beside the reservation pods is an ordinary pod": (
+        [pod("debug", 5, namespace=RESERVATIONS)], {GROUPS: {}, PODS: [uid(5)]},
+    ),
+    "a tenant's pod with a group reserves nothing": (
+        [of_tenant(fraction(annotations={"run.ai/reserve_for_gpu_index": GPU_1}))],
+        {"tenant_reservations": {}, "tenant_reservation_uids": set()},
+    ),
+    "reservation pods of a KAI inside a vCluster count for their namespace only": (
+        [OF_TENANT],
+        {GROUPS: {}, UIDS: set(), PODS: [uid(900)], "tenant_reservation_uids": {uid(900)},
+         "tenant_reservations": {("vcluster-team-a", GROUP_0): GPU_0}},
+    ),
+}  # fmt: skip
 
 
-class TestRelatedObjects:
-    def test_bind_request(self) -> None:
-        assert inventory(bind_request(groups=(GROUP_0, GROUP_1))).bind_requests == {
-            ("research", "half"): BindRequest(
-                pod_uid=uid(1), portion="0.50", count=2, groups=(GROUP_0, GROUP_1), resource_type="Fraction"
-            )
-        }
+@pytest.mark.parametrize(("documents", "expected"), RESERVATION_PODS.values(), ids=RESERVATION_PODS)
+def test_reservation_pods(documents: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    made = inventory(*documents)
+    assert {name: list(made.pods) if name == PODS else getattr(made, name) for name in expected} == expected
 
-    def test_a_bind_request_without_owner_and_spec_is_empty(self) -> None:
-        document = bind_request()
-        del document["metadata"]["ownerReferences"]
-        document["spec"] = {}
-        assert inventory(document).bind_requests == {
-            ("research", "half"): BindRequest(pod_uid="", portion="", count=0, groups=())
-        }
 
-    def test_a_config_map_of_kais_is_ignored(self) -> None:
-        """Anyone who may write ConfigMaps in the namespace can write or edit it."""
-        kais = config_map("half-7f6fbs6-shared-gpu-0", namespace="research")
-        kais["data"] = {
-            "GPU_PORTION": "0.90",
-            "NVIDIA_VISIBLE_DEVICES": GPU_0,
-            "CUDA_DEVICE_MEMORY_LIMIT": "1m",
-        }
-        assert inventory(fraction(), kais) == inventory(fraction())
+def test_two_reservation_pods_that_disagree_are_both_ignored() -> None:
+    made = built(reservation(gpu=GPU_0, number=900), reservation(gpu=GPU_1, number=901))
+    assert made.inventory.reservations == {GROUP_0: ""}
+    assert "another reservation pod of its group names another GPU" in made.lines[0]
 
-    def test_node_and_namespaces(self) -> None:
-        elsewhere = node("1")
-        elsewhere["metadata"]["name"] = "gpu-node-1"
-        cluster = inventory(node("23028"), elsewhere, namespace_object(labels={"a": "b"}))
-        assert cluster.node_labels is not None
-        assert cluster.node_labels["nvidia.com/gpu.memory"] == "23028"
-        assert cluster.namespaces == {"research": {"a": "b"}}
-        assert inventory().node_labels is None
 
-    @pytest.mark.parametrize("memory", ["", "24Gi", "99", "-5"])
-    def test_a_node_label_that_is_no_card(self, memory: str) -> None:
-        made = built(node(memory))
-        (line,) = made.lines
-        assert line.startswith("Node gpu-node-0: label nvidia.com/gpu.memory: ")
-        assert made.inventory.node_labels is not None
+def test_bind_requests() -> None:
+    full = {
+        "pod_uid": uid(1),
+        "portion": "0.50",
+        "count": 2,
+        "groups": (GROUP_0, GROUP_1),
+        "resource_type": "Fraction",
+    }
+    document = bind_request(groups=(GROUP_0, GROUP_1))
+    assert inventory(document).bind_requests == {("research", "half"): BindRequest(**full)}
+    del document["metadata"]["ownerReferences"]
+    document["spec"] = {}
+    empty = BindRequest(pod_uid="", portion="", count=0, groups=())
+    assert inventory(document).bind_requests == {("research", "half"): empty}
+
+
+def test_a_config_map_of_kais_is_ignored() -> None:
+    """Anyone who may write ConfigMaps in the namespace can write or edit it."""
+    kais = config_map("half-7f6fbs6-shared-gpu-0", namespace="research")
+    kais["data"] = {"GPU_PORTION": "0.90", "NVIDIA_VISIBLE_DEVICES": GPU_0, "CUDA_DEVICE_MEMORY_LIMIT": "1m"}
+    assert inventory(fraction(), kais) == inventory(fraction())
+
+
+def test_node_and_namespaces() -> None:
+    elsewhere = node("1")
+    elsewhere["metadata"]["name"] = "gpu-node-1"
+    cluster = inventory(node("23028"), elsewhere, namespace_object(labels={"a": "b"}))
+    assert cluster.node_labels is not None
+    assert cluster.node_labels["nvidia.com/gpu.memory"] == "23028"
+    assert cluster.namespaces == {"research": {"a": "b"}}
+    assert inventory().node_labels is None
+
+
+@pytest.mark.parametrize("memory", ["", "24Gi", "99", "-5"])
+def test_a_node_label_that_is_no_card(memory: str) -> None:
+    made = built(node(memory))
+    (line,) = made.lines
+    assert line.startswith("Node gpu-node-0: label nvidia.com/gpu.memory: ")
+    assert made.inventory.node_labels is not None
 
 
 class TestDecoding:
@@ -343,12 +338,7 @@ def test_a_pod_has_ended_from_its_last_listing_to_the_next() -> None:
     assert ended.without({"a", "b"}) == frozenset()
     assert ended.without({"a"}) == ended.without({"a"}) == {"b"}
     assert ended.without({"a", "b"}) == frozenset()
-
-
-def test_a_pod_that_was_listed_only_between_two_inventories_has_ended() -> None:
-    ended = EndedPods()
-    ended.add(["a"])
-    assert ended.without(()) == {"a"}
+    assert ended.without(()) == {"a", "b"}, "also those that were listed only between two inventories"
 
 
 def test_the_oldest_of_too_many_ended_pods_are_forgotten_and_no_listed_one() -> None:
