@@ -51,6 +51,7 @@ SIMULATED = "--gpus simulated --node n --pods pods.yaml --listen 127.0.0.1:0"
         ("--node n --runbooks javascript:alert(1)/", 'argument --runbooks: "javascript:alert(1)/" is not an address'),
         ("--node n --runbooks https://x/docs", 'argument --runbooks: "https://x/docs" does not end with /'),
         ("--node n --fleet-url ftp://x", 'argument --fleet-url: "ftp://x" is not an address'),
+        ("--gpus simulated --host-name http://agent:9445", '"http://agent:9445" is not a host name; allowed: a name without scheme, port and wildcard'),
         ("--gpus fake", "argument --gpus: invalid choice: 'fake'"),
         (f"{CLUSTER} --proc-root /proc", "--proc-root cannot be combined with --gpus simulated"),
         (f"{CLUSTER} --eviction on", "--eviction=on is refused with --gpus simulated: its figures are synthetic"),

@@ -27,9 +27,16 @@ class Pipeline:
     """Pipeline, judge and log for a node with GPUs of 24 GiB, by default two, and a sample every 5 s."""
 
     def __init__(
-        self, *, gpu_sharing_mode: SharingMode | None = None, gpu_uuids: tuple[str, ...] = (GPU_0, GPU_1)
+        self,
+        *,
+        gpu_sharing_mode: SharingMode | None = None,
+        gpu_uuids: tuple[str, ...] = (GPU_0, GPU_1),
+        counted: float = 5,
     ) -> None:
+        """Prepare a node; each sample counts `counted` seconds."""
         self._gpu_uuids = gpu_uuids
+        self.silent = 0.0
+        """Seconds since the last contact with the source of pods."""
         self.now = 0.0
         self.inventory: Inventory | None = None
         self.judged: list[Evaluation] = []
@@ -37,7 +44,7 @@ class Pipeline:
         self.books = SamplePipeline(
             pods=self,
             share_resolver=ShareResolver(gpu_sharing_mode=gpu_sharing_mode),
-            judge=Judge(grace=GRACE, interval=5, longest_gap=15),
+            judge=Judge(grace=GRACE, interval=counted, longest_gap=15),
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
@@ -47,7 +54,7 @@ class Pipeline:
         )
 
     def seconds_since_contact(self) -> float:
-        return 0.0
+        return self.silent
 
     async def run(self) -> None:
         raise NotImplementedError

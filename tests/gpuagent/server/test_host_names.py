@@ -6,8 +6,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from console.cli import main as kaishare
-from gpuagent.cli import main
 from tests.support.agent_process import Agent, agent
 from tests.support.scenarios import SCENARIOS
 
@@ -56,15 +54,3 @@ def test_paths_that_the_api_servers_proxy_may_request_under_its_own_name(running
     assert {status(path) for path in paths} == {200}
     others = ("/", "/page.js", "/metrics", "/nowhere")
     assert {status(path) for path in others} == {421}
-
-
-def test_an_invalid_host_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--gpus", "simulated", "--host-name", "http://agent:9445"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert '"http://agent:9445" is not a host name; allowed: a name without scheme, port and wildcard' in line
-
-
-def test_top_by_localhost(running: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    port = urlsplit(running.url).port
-    assert kaishare(["top", "--once", "--url", f"http://localhost:{port}"]) == 0
-    assert "train-resnet" in capsys.readouterr().out
