@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates, owner_of
+from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates
 from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.slack import DEFAULT_SLACK
@@ -295,21 +295,6 @@ def test_forged_keys_do_not_evict_a_pod_whose_namespace_asks_for_nothing() -> No
     chain.look(victim(), attacker(**mirrored), processes=ATTACKER_OVER, origins=ORIGINS, times=12, asks=())
     assert chain.flagged_pods == {(ATTACKER, "over-share")}
     assert chain.to_evict == set()
-
-
-def test_owner_references_delay_no_eviction_in_another_namespace_of_the_vcluster() -> None:
-    def owner(virtual_namespace: str, number: int) -> str:
-        about = synced("evil", "evil")
-        about["annotations"] |= {
-            "vcluster.loft.sh/object-namespace": virtual_namespace,
-            "vcluster.loft.sh/owner-references": '[{"uid": "copied"}]',
-        }
-        chain = Chain()
-        chain.look(fraction(number=number, **about), processes={}, origins={})
-        (share,) = chain.judged[-1].snapshot.pod_shares
-        return owner_of(share)
-
-    assert owner("team-a", 2) == owner("team-a", 3) != owner("team-b", 4)
 
 
 OWN_RESERVATION = uid(900)

@@ -178,6 +178,10 @@ def test_pods_of_one_controller_have_one_owner() -> None:
     )
     assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
     assert first != owner(tenant=other, annotations=owner_references)
+    elsewhere = replace(vc, namespace="another")
+    assert first != owner(tenant=elsewhere, annotations=owner_references), (
+        "a copied UID delays no eviction there"
+    )
     assert first != owner(tenant=vc, annotations=owner_references, namespace="other")
     assert first != owner(annotations=owner_references), (
         "outside a vCluster any user may write that annotation"

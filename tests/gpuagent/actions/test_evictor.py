@@ -74,12 +74,8 @@ HISTORIES: dict[str, tuple[Fields, list[tuple[int, float, dict[str, int]]]]] = {
         lambda: {"budget": MANY, **several(2, controller_uid="rs-1")},
         [(1, 5, {"evicted": 1}), (1, 590, {"evicted": 1, "owner-backoff": 1}), (1, 140, {"evicted": 2, "owner-backoff": 1})],
     ),
-    "a dry run keeps to the budget": (
-        lambda: {"is_dry_run": True, **several(2)}, [(20, 5, {"dry-run": 1, "budget": 1})],
-    ),
-    "a dry run reads no records": (
-        lambda: {"is_dry_run": True, "past_errors": [FORBIDDEN]}, [(1, 5, {"dry-run": 1})],
-    ),
+    "a dry run keeps to the budget": (lambda: {"is_dry_run": True, **several(2)}, [(20, 5, {"dry-run": 1, "budget": 1})]),
+    "a dry run reads no records": (lambda: {"is_dry_run": True, "past_errors": [FORBIDDEN]}, [(1, 5, {"dry-run": 1})]),
     "a protected pod delays no eviction": (
         lambda: {"node": Node(train(), BESIDE), "used_bytes": {"system": 8 * GIB, "train": OVER}},
         [(5, 5, {"excluded-namespace": 1, "evicted": 1})],
@@ -90,16 +86,12 @@ HISTORIES: dict[str, tuple[Fields, list[tuple[int, float, dict[str, int]]]]] = {
         lambda: {"consents": [WITHDRAWN]},
         [(1, 5, {"consent-withdrawn": 1}), (1, 40, {"consent-withdrawn": 1, "evicted": 1})],
     ),
-    "consent that is nearly too old": (
-        lambda: {"consents": [CONSENT_SECONDS - 0.1], "fresh": 100.0}, [(1, 5, {"evicted": 1})],
-    ),
+    "consent that is nearly too old": (lambda: {"consents": [CONSENT_SECONDS - 0.1], "fresh": 100.0}, [(1, 5, {"evicted": 1})]),
     **{f"consent that is {seconds} s old costs no budget": (
         lambda seconds=seconds: {"consents": [seconds], "fresh": 100.0},
         [(1, 5, {"failed": 1}), (1, 40, {"failed": 1, "evicted": 1})],
     ) for seconds in (CONSENT_SECONDS, 60.0)},
-    "consent that expires while the eviction is recorded": (
-        lambda: {"record_seconds": CONSENT_SECONDS}, [(1, 5, {"failed": 1})],
-    ),
+    "consent that expires while the eviction is recorded": (lambda: {"record_seconds": CONSENT_SECONDS}, [(1, 5, {"failed": 1})]),
     "an eviction that cannot be recorded costs no budget": (
         lambda: {"record_errors": NOT_RECORDED[:]},
         [(1, 5, {"forbidden": 1}), (1, 40, {"forbidden": 1, "failed": 1}), (1, 100, {"forbidden": 1, "failed": 1, "evicted": 1})],

@@ -1,6 +1,5 @@
 """Figures that a refusal of the driver removes and keeps, through NVML's own binding to /metrics."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,9 +216,7 @@ ON_MIG = {("train", "MIG-1"): GIB, ("serve", "MIG-2"): 3 * GIB}
 MIG_CASES = {
     "privileged": ((), ON_MIG, set(), {"total", "used", "host", "unattributed"}),
     "unprivileged": (UNPRIVILEGED, ON_MIG, set(), {"host"}),
-    "unprivileged, and a MIG device that tells no memory": (
-        (*UNPRIVILEGED, "fail nvmlDeviceGetMemoryInfo 0/1 4"), ON_MIG, set(), {"host"},
-    ),
+    "unprivileged, and a MIG device that tells no memory": ((*UNPRIVILEGED, "fail nvmlDeviceGetMemoryInfo 0/1 4"), ON_MIG, set(), {"host"}),
     "unprivileged, and a MIG device that tells no processes": (
         (*UNPRIVILEGED, f"fail {LISTS[0]} 0/1 4"),
         {("train", "MIG-1"): GIB}, {("nvml", "MIG-2"), ("nvml", A)}, set(),
@@ -244,12 +241,8 @@ MIG_CASES = {
         ("fail nvmlDeviceGetMaxMigDeviceCount 0 4",),
         {("train", A): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
     ),
-    "a GPU that refuses one of its own lists": (
-        (f"fail {LISTS[1]} 0/- 4",), ON_MIG, {("nvml", A)}, {"total", "used"},
-    ),
-    "a mode that is not told": (
-        ("fail nvmlDeviceGetMigMode 0 4",), ON_MIG, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
+    "a GPU that refuses one of its own lists": ((f"fail {LISTS[1]} 0/- 4",), ON_MIG, {("nvml", A)}, {"total", "used"}),
+    "a mode that is not told": (("fail nvmlDeviceGetMigMode 0 4",), ON_MIG, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
 }  # fmt: skip
 
 
@@ -297,13 +290,3 @@ def test_mig_devices_that_come_and_go_leave_nothing_behind(chain, clock) -> None
         made.sample()
         clock.now += 5
     assert list(device._instances) == ["MIG-199"]
-
-
-def test_a_refusal_is_logged_at_most_once(chain, clock) -> None:
-    made, _ = chain("fail nvmlDeviceGetMemoryInfo - 4")
-    for _ in range(50):
-        made.sample()
-        clock.now += 5
-    lines = [json.loads(line) for line in made.log.getvalue().splitlines()]
-    others = {"pod flagged", "utilisation by process not reported"}
-    assert len([line for line in lines if line["message"] not in others]) == 1

@@ -146,17 +146,13 @@ RESERVATION_PODS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "the reservation pod of a known GPU counts for the group": (
         [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)], {GROUPS: {GROUP_0: GPU_0}},
     ),
-    "in any order": (
-        [reservation(gpu=GPU_0, number=901), reservation(gpu=None, number=900)], {GROUPS: {GROUP_0: GPU_0}},
-    ),
+    "in any order": ([reservation(gpu=GPU_0, number=901), reservation(gpu=None, number=900)], {GROUPS: {GROUP_0: GPU_0}}),
     **{f"a {phase} one reserves nothing but stays known": ([reservation(phase=phase)], {GROUPS: {}, UIDS: {uid(900)}})
        for phase in ("Succeeded", "Failed")},
     "in other namespaces the same labels make an ordinary pod": (
         [reservation(namespace="research")], {GROUPS: {}, UIDS: set(), PODS: [uid(900)]},
     ),
-    "a pod beside the reservation pods is an ordinary pod": (
-        [pod("debug", 5, namespace=RESERVATIONS)], {GROUPS: {}, PODS: [uid(5)]},
-    ),
+    "a pod beside the reservation pods is an ordinary pod": ([pod("debug", 5, namespace=RESERVATIONS)], {GROUPS: {}, PODS: [uid(5)]}),
     "a tenant's pod with a group reserves nothing": (
         [of_tenant(fraction(annotations={"run.ai/reserve_for_gpu_index": GPU_1}))],
         {"tenant_reservations": {}, "tenant_reservation_uids": set()},

@@ -86,15 +86,6 @@ async def test_samples_come_with_the_origin_of_every_process(simulated):
     assert run.lines() == []
 
 
-async def test_samples_follow_the_random_source(simulated):
-    began = time.monotonic()
-    async with Run(simulated(), interval=0.1, random=lambda: 0.999_999) as run:
-        await run.until(lambda: len(run.samples) >= 6)
-    for number, sample in enumerate(run.samples):
-        assert sample.taken_at - began >= number * 0.25 - 1e-6
-    assert not any(sample.is_extra for sample in run.samples)
-
-
 async def test_the_random_source_is_the_systems():
     """Others, such as `random.random`, can be reconstructed from the times that they led to."""
     assert isinstance(Timing(interval=1).random.__self__, SystemRandom)

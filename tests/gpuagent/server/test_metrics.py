@@ -353,14 +353,6 @@ def test_promtool_accepts_the_page() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_no_series_is_there_twice_and_families_keep_together() -> None:
-    lines = every_family().splitlines()
-    names = [line.partition(" ")[0] for line in lines if not line.startswith("#")]
-    assert len(names) == len(set(names))
-    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(types) == len(set(types))
-
-
 def test_every_metric_is_in_the_documentation_as_it_is() -> None:
     documented = (ROOT / "docs" / "metrics.md").read_text()
     rows = [

@@ -123,9 +123,7 @@ def test_a_gpu_that_is_allocated_twice_is_promised_twice() -> None:
 
 
 MOVES = {
-    "KAI binds the pod again": (
-        HOST, (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, GPU_1, 901)),
-    ),
+    "KAI binds the pod again": (HOST, (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, GPU_1, 901))),
     "the reservation pod of its group comes back": (
         HOST, (HOST_POD, bind_request()), (HOST_POD, bind_request(), reservation(gpu=GPU_1, number=902)),
     ),
@@ -179,24 +177,16 @@ LATER: dict[str, tuple[tuple[Objects, ...], dict[str, Any]]] = {
         STAYS,
     ),
     "a tenant edits its reservation pod": ((IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1)))), NAMES_ANOTHER),
-    "a tenant creates a new one": (
-        (IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950)))), NAMES_ANOTHER,
-    ),
+    "a tenant creates a new one": ((IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950)))), NAMES_ANOTHER),
     "a BindRequest that comes late counts": (
         ((fraction(share="0.9"), RESERVE_0), (fraction(share="0.9"), bind_request(), RESERVE_0)),
         {**STAYS, "changed": "the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"},
     ),
-    "the second of two GPUs becomes known": (
-        ((TWO_GROUPS, RESERVE_0), (TWO_GROUPS, RESERVE_0, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)},
-    ),
+    "the second of two GPUs becomes known": (((TWO_GROUPS, RESERVE_0), (TWO_GROUPS, RESERVE_0, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)}),
     "the only known one of two goes": (((TWO_GROUPS, RESERVE_0), (TWO_GROUPS,)), {"gpu_uuids": (GPU_0,)}),
-    "one of two known ones goes": (
-        ((TWO_GROUPS, RESERVE_0, RESERVE_1), (TWO_GROUPS, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)},
-    ),
+    "one of two known ones goes": (((TWO_GROUPS, RESERVE_0, RESERVE_1), (TWO_GROUPS, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)}),
     "a new pod of the name has no pin": ((HOST, (fraction(number=2), bind_request(number=2))), {"gpu_uuids": ()}),
-    "a pin is forgotten with its pod": (
-        (HOST, (fraction(number=2), bind_request(number=2)), (HOST_POD,)), {"gpu_uuids": ()},
-    ),
+    "a pin is forgotten with its pod": ((HOST, (fraction(number=2), bind_request(number=2)), (HOST_POD,)), {"gpu_uuids": ()}),
     "and by a restart": (((HOST_POD,),), {"gpu_uuids": ()}),
 }  # fmt: skip
 

@@ -69,9 +69,7 @@ EXPECTED = {
         "research/init": ({GPU_1: 2300}, WRITTEN, "", False),
         "research/two-devices": ({GPU_0: 2300, GPU_1: 2300}, BOUND, "team-b", False),
     },
-    "v0.9.8": {
-        "research/half": ({GPU_0: 11500}, BOUND, "team-a", False),
-    },
+    "v0.9.8": {"research/half": ({GPU_0: 11500}, BOUND, "team-a", False)},
     "v0.17.0": {"research/half": ({GPU_0: 11500}, BOUND, "team-a", False)},
 }  # fmt: skip
 

@@ -171,9 +171,7 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
         (fraction(group=GROUP_1), reservation(), node(), bind_request()),
         {"gpu_uuids": (GPU_0,), "groups": (GROUP_1,), "lacks_reservation": True, "changed": ""},
     ),
-    "the label where both have one": (
-        (fraction(group=GROUP_1), *BOTH, node(), bind_request()), {"gpu_uuids": (GPU_1,), "changed": ""},
-    ),
+    "the label where both have one": ((fraction(group=GROUP_1), *BOTH, node(), bind_request()), {"gpu_uuids": (GPU_1,), "changed": ""}),
     "the BindRequest where there is no label": (
         (fraction(group=None), reservation(), node(), bind_request()),
         {"groups": (GROUP_0,), "gpu_uuids": (GPU_0,), "lacks_reservation": False},
@@ -182,9 +180,7 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
         (fraction(), node()),
         {"gpu_uuids": (), "shares": {}, "is_unresolved": True, "source": WRITTEN, "lacks_reservation": True},
     ),
-    "no group at all": (
-        (fraction(group=None), bind_request(groups=()), node()), {"is_unresolved": True, "lacks_reservation": False},
-    ),
+    "no group at all": ((fraction(group=None), bind_request(groups=()), node()), {"is_unresolved": True, "lacks_reservation": False}),
     **{f"{phase}: it does not run": ((fraction(phase=phase), node()), {"lacks_reservation": False})
        for phase in ("Pending", "Unknown", "Succeeded", "Failed")},
     "a group alone is no share": (
@@ -193,31 +189,23 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
     ),
     # vClusters
     "the vCluster's own reservation pod": ((fraction(), synced("research"), node(), *HOSTS), {"gpu_uuids": (GPU_0,)}),
-    "another vCluster's reservation pod": (
-        (fraction(), synced("elsewhere"), node(), *HOSTS), {"gpu_uuids": (), "lacks_reservation": True},
-    ),
+    "another vCluster's reservation pod": ((fraction(), synced("elsewhere"), node(), *HOSTS), {"gpu_uuids": (), "lacks_reservation": True}),
     "a tenant's reservation pod has no share": ((synced("elsewhere"), node(), *HOSTS), {"source": None, "shares": {}}),
     "a namespace without vCluster's label": (
         (fraction(), synced("research"), node(), namespace_object("research")), {"gpu_uuids": (), "lacks_reservation": True},
     ),
-    "a namespace whose labels are unknown": (
-        (fraction(), synced("research"), node()), {"gpu_uuids": (), "lacks_reservation": False},
-    ),
+    "a namespace whose labels are unknown": ((fraction(), synced("research"), node()), {"gpu_uuids": (), "lacks_reservation": False}),
     "the cluster's own reservation pod counts before a tenant's": (
         (fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=GPU_0), node()), {"gpu_uuids": (GPU_0,)},
     ),
-    "also if it names no GPU": (
-        (fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=None), node()), {"gpu_uuids": ()},
-    ),
+    "also if it names no GPU": ((fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=None), node()), {"gpu_uuids": ()}),
     # requests of containers
     "request, limit and GPU of a container; a limit only lowers": (
         (REQUEST_AND_LIMIT, bind_request(portion="0.18", groups=()), node()),
         {"gpu_uuids": (GPU_1,), "shares": mib(4140, BOUND, GPU_1), "limits": {}, "is_unresolved": False, "changed": "",
          "texts": ["portion 0.18", f"gpu-memory.request {4 * GIB} of main"], "second": {GPU_1: 4 * GIB}},
     ),
-    "a request alone is no limit": (
-        (asking(LABEL, main__gpu_memory__request="4Gi"), reservation()), {"shares": mib(4096), "limits": {}},
-    ),
+    "a request alone is no limit": ((asking(LABEL, main__gpu_memory__request="4Gi"), reservation()), {"shares": mib(4096), "limits": {}}),
     "a limit alone is a request": (
         (asking(LABEL, main__gpu_memory__limit="6Gi"), reservation()),
         {"shares": mib(6144), "limits": {GPU_0: Amount(6 * GIB, LimitSource.ANNOTATION)}},
@@ -329,9 +317,7 @@ PREPARES = {"name": "prepare", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
 WholeCase = tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, tuple[str, ...]]]
 WHOLE_GPUS: dict[str, WholeCase] = {
     "all GPUs of a node": ([TWO], {}, {"whole": (GPU_0, GPU_1)}),
-    "the one without a reservation": (
-        [fraction(), reservation(), pod("whole", 2, gpus="1")], {}, {"whole": (GPU_1,), "half": (GPU_0,)},
-    ),
+    "the one without a reservation": ([fraction(), reservation(), pod("whole", 2, gpus="1")], {}, {"whole": (GPU_1,), "half": (GPU_0,)}),
     "one of two": ([ONE], {}, {"whole": ()}),
     "two of two": ([ONE, pod("other", 2, gpus="1")], {}, {"whole": ()}),
     "a reservation of an unknown GPU": ([ONE, reservation(gpu="-1")], {}, {"whole": ()}),
@@ -350,9 +336,7 @@ WHOLE_GPUS: dict[str, WholeCase] = {
     "an annotation beside whole GPUs takes no GPU from another pod": (
         [ONE, pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})], {"spoof": {GPU_0}}, {"whole": (GPU_1,)},
     ),
-    "the largest init container counts if it has more": (
-        [pod("whole", gpus="1", init=[PREPARES])], {}, {"whole": (GPU_0, GPU_1)},
-    ),
+    "the largest init container counts if it has more": ([pod("whole", gpus="1", init=[PREPARES])], {}, {"whole": (GPU_0, GPU_1)}),
     "finished pods have no GPU": (
         [pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2")], {}, {"done": (), "runs": (GPU_0, GPU_1)},
     ),

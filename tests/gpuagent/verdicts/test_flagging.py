@@ -541,10 +541,6 @@ SAYS: dict[str, Callable[[float], Snapshot]] = {
 }
 UNJUDGED = {"unknown", "truncated", "pods-stale", "lost"}
 IS_OVER = {"over", "truncated, and over", "denied, and over"}
-WITHIN_AND_UNSEEN: dict[str, Callable[[float], Snapshot]] = {
-    **{each: SAYS[each] for each in ("unknown", "lost", "truncated")},
-    "pods-stale": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.PODS_STALE)]),
-}
 steps = st.lists(
     st.builds(
         Step,
@@ -597,19 +593,6 @@ def test_flags_and_balances_follow_from_the_history(samples: list[Step]) -> None
                 else [Change.FLAGGED if verdict.is_flagged else Change.CLEARED]
             )
             raised = verdict.is_flagged
-
-
-@given(st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - IS_OVER))), max_size=40))
-def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, str]]) -> None:
-    by, at = judge(), 0.0
-    for after, says in samples:
-        at += after
-        verdicts, transitions = by.judge(
-            SAYS[says](at) if says not in UNJUDGED else WITHIN_AND_UNSEEN[says](at)
-        )
-        assert transitions == ()
-        assert not any(verdict.is_flagged or verdict.balance for verdict in verdicts.by_key.values())
-        assert set(verdicts.over_seconds.values()) <= {0.0}
 
 
 @given(steps, st.lists(st.sampled_from([0, 1, GIB, OVER]), min_size=25, max_size=25), st.text(max_size=3))
