@@ -84,33 +84,41 @@ def test_records_that_go_take_no_flag_no_share_and_no_promise(
     assert OVER in new.flagged, "nor do they prevent a new flag"
 
 
-def test_a_standing_flag_on_a_foreign_gpu_ends_when_the_pod_leaves_the_gpu() -> None:
-    seen = Pipeline()
-    seen.see(node(), *HOST, used_bytes=BOTH, times=4)
-    seen.see(node(), NO_LABEL, used_bytes=BOTH, times=4)
-    seen.see(node(), NO_LABEL, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB // 8}}, times=2)
-    assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
-    assert {line["reason"] for line in seen.log_lines("flag cleared")} == {"over-share", "unassigned-gpu"}
-
-
 # Label and BindRequest differ after a reservation that timed out and was tried again (observed on three releases).
 RETRIED = (fraction(group="retried"), bind_request(groups=(GROUP_0,)))
 ANOTHER = fraction("another", 2, "0.25", GROUP_0)
 WITHIN = {POD: {GPU_0: 10 * GIB}}
-KNOWN_BY = {"nothing": (), "an earlier reservation pod": (reservation("retried", GPU_0, 800),)}
+MOVED = (*RETRIED, ANOTHER, reservation(GROUP_0, GPU_1))
+BACK = (HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1))
+ON_0, ON_BOTH = (GPU_0, "over-share"), {(GPU_0, "over-share"), (GPU_1, "unassigned-gpu")}
+# objects, GiB that the pod uses on the two GPUs, and then its flags about memory, and whether it lacks its reservation
+FLAGS: dict[str, list[tuple[Objects, tuple[float, float], set[tuple[str, str]], bool]]] = {
+    "a standing flag on a foreign GPU ends when the pod leaves the GPU": [
+        (HOST, (20, 18), ON_BOTH, False), ((NO_LABEL,), (20, 18), {*ON_BOTH, (GPU_1, "over-share")}, True), ((NO_LABEL,), (1, 0.1), set(), True),
+    ],
+    "a group that moves to another GPU accuses no pod of its old one": [
+        (RETRIED, (10, 0), set(), True), (MOVED, (10, 0), set(), True), (MOVED, (20, 0), {ON_0}, True),
+    ],
+    "the same, where an earlier reservation pod is known": [
+        ((*RETRIED, reservation("retried", GPU_0, 800)), (10, 0), set(), False),
+        (MOVED, (10, 0), set(), True), (MOVED, (20, 0), {ON_0}, True),
+    ],
+    "a group whose GPU was never known, as the agent started later, and that comes back on another one": [
+        ((HOST_POD, bind_request()), (10, 0), set(), True), (BACK, (10, 0), set(), False), (BACK, (20, 0), {ON_0}, False),
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("records", KNOWN_BY.values(), ids=KNOWN_BY)
-def test_a_group_that_moves_to_another_gpu_accuses_no_pod_of_its_old_one(
-    records: Objects,
+@pytest.mark.parametrize("history", FLAGS.values(), ids=FLAGS)
+def test_flags_while_records_change(
+    history: list[tuple[Objects, tuple[float, float], set[tuple[str, str]], bool]],
 ) -> None:
     seen = Pipeline()
-    seen.see(node(), *RETRIED, *records, used_bytes=WITHIN, times=3)
-    moved = (node(), *RETRIED, ANOTHER, reservation(GROUP_0, GPU_1))
-    seen.see(*moved, used_bytes=WITHIN, times=8)
-    assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
-    seen.see(*moved, used_bytes={POD: {GPU_0: 20 * GIB}}, times=8)
-    assert (POD, GPU_0, "over-share") in seen.flagged, "above its share it is flagged all the same"
+    for documents, used, flags, is_missing in history:
+        used_bytes = {uuid: int(each * GIB) for uuid, each in zip((GPU_0, GPU_1), used, strict=True) if each}
+        seen.see(node(), *documents, used_bytes={POD: used_bytes}, times=8)
+        assert {(uuid, reason) for _, uuid, reason in seen.flagged if reason != "no-reservation"} == flags
+        assert ("no-reservation" in {reason for _, _, reason in seen.flagged}) is is_missing
 
 
 def test_a_gpu_that_is_allocated_twice_is_promised_twice() -> None:
@@ -195,17 +203,6 @@ LATER: dict[str, tuple[tuple[Objects, ...], dict[str, Any]]] = {
 def test_later_records(history: tuple[Objects, ...], expected: dict[str, Any]) -> None:
     pod_share = share_after(*((node(), *documents) for documents in history))
     assert observed(pod_share, expected) == expected
-
-
-def test_a_group_whose_gpu_was_never_known_accuses_no_pod_when_it_comes_back() -> None:
-    """The agent starts after the reservation pod was lost. A later one may be on another GPU than the pod."""
-    seen = Pipeline()
-    seen.see(node(), HOST_POD, bind_request(), used_bytes=WITHIN, times=4)
-    seen.see(node(), HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1), used_bytes=WITHIN, times=8)
-    assert seen.flagged == set()
-    over = {POD: {GPU_0: 20 * GIB}}
-    seen.see(node(), HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1), used_bytes=over, times=4)
-    assert seen.flagged == {OVER}, "its share is the bound on each GPU"
 
 
 def test_pins_and_finished_pods_cost_no_memory_after_their_end() -> None:
