@@ -45,6 +45,12 @@ def test_a_bucket_has_the_peak_of_its_samples() -> None:
     assert peaks(history)[-3:] == (None, 3, 1)
     moved = recorded(node(4 * GIB, at=0), *(node(GIB, at=at) for at in range(15, 930, 15)))
     assert set(peaks(moved)) == {1}
+    unseen = recorded(node(GIB, at=0), node(GIB, at=60))
+    assert peaks(unseen)[-5:] == (1, None, None, None, 1), "time without samples is a gap"
+    old = recorded(node(GIB, at=0), node(2 * GIB, at=5000))
+    assert [peak for peak in peaks(old) if peak is not None] == [2]
+    slow = recorded(*(node(GIB, at=at) for at in range(0, 1050, 150)), interval=60)  # the longest gaps
+    assert (slow.bucket_seconds, set(peaks(slow))) == (150, {1})
 
 
 BLIND: dict[str, Callable[[int], Snapshot]] = {
@@ -63,23 +69,10 @@ def test_a_gap_is_a_gap_and_never_0(blind: Callable[[int], Snapshot]) -> None:
     assert peaks(history)[-3:] == (2, None, 1)
 
 
-def test_time_without_samples_is_a_gap() -> None:
-    history = recorded(node(GIB, at=0), node(GIB, at=60))
-    assert peaks(history)[-5:] == (1, None, None, None, 1)
-    history = recorded(node(GIB, at=0), node(2 * GIB, at=5000))
-    assert [peak for peak in peaks(history) if peak is not None] == [2]
-
-
 def test_a_byte_is_not_rounded_to_0() -> None:
     for used_bytes, mebibytes in ((0, 0), (1, 1)):
         (pod_history,) = recorded(node(used_bytes, at=0)).pods()
         assert pod_history.used_mebibytes[-1] == mebibytes
-
-
-def test_a_long_interval_leaves_no_gaps() -> None:
-    history = recorded(*(node(GIB, at=at) for at in range(0, 1050, 150)), interval=60)  # the longest gaps
-    assert history.bucket_seconds == 150
-    assert set(peaks(history)) == {1}
 
 
 def test_a_series_ends_with_its_pod() -> None:

@@ -158,38 +158,32 @@ def test_a_gpu_of_unknown_memory_is_no_reason_to_initialise_again(chain, clock) 
         made.source.close()
 
 
-def test_the_node_label_sizes_a_share_of_a_gpu_of_unknown_total(chain) -> None:
+def test_the_node_label_sizes_shares_and_whole_gpus_of_unknown_total(chain) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
     series = made.sample()
     assert series["pod_gpu_memory_share_bytes"] == {("train", A): 8150 << 20, ("serve", A): 2 * GIB}
     assert series["gpu_memory_promised_bytes"][(A,)] == (8150 << 20) + 2 * GIB
+    whole, labels = pod("whole", whole_gpus=2), {keys.NODE_GPU_MEMORY: "16380"}
+    made.books._pods.inventory = Inventory(pods={whole.uid: whole}, node_labels=labels)
+    shares = made.sample()["pod_gpu_memory_share_bytes"]
+    assert shares == {("whole", A): 16380 << 20, ("whole", B): 16380 << 20}, "not floored, as a fraction's is"
 
 
-def test_the_node_label_sizes_a_whole_gpu_of_unknown_total(chain, proc) -> None:
-    made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
-    whole = pod("whole", whole_gpus=2)
-    made.books._pods.inventory = Inventory(
-        pods={whole.uid: whole}, node_labels={keys.NODE_GPU_MEMORY: "16380"}
-    )
-    series = made.sample()
-    # Not floored to 16300, as a fraction's would be.
-    assert series["pod_gpu_memory_share_bytes"] == {("whole", A): 16380 << 20, ("whole", B): 16380 << 20}
+PETABYTES = [f"gpu 0 {A} {1 << 51} 0 0 A10", f"process 0 - 0 100 {1 << 50} 4294967295 4294967295"]
 
 
-@pytest.mark.parametrize("memory", ["refused", "huge"])
-def test_impossible_figures_are_ignored(chain, memory: str) -> None:
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_impossible_figures_are_ignored(chain, is_refused: bool) -> None:
     """A TiB may be true one day, a PiB is not; sums of it would not fit into JSON's 64 bits."""
     made, answers = chain()
-    if memory == "refused":
+    if is_refused:
         answers.show(
-            more=["fail nvmlDeviceGetMemoryInfo - 3", f"process 0 - 0 100 {1 << 51} 4294967295 4294967295"]
+            more=["fail nvmlDeviceGetMemoryInfo - 3", PETABYTES[1].replace(f"{1 << 50}", f"{1 << 51}")]
         )
-        expected = {("garbage", A)}
     else:
-        answers.write([f"gpu 0 {A} {1 << 51} 0 0 A10", f"process 0 - 0 100 {1 << 50} 4294967295 4294967295"])
-        expected = {("nvml", A)}
+        answers.write(PETABYTES)
     series = made.sample()
-    assert problems(series) == expected
+    assert problems(series) == {("garbage" if is_refused else "nvml", A)}
     assert "total" not in present_figures(series)
 
 

@@ -83,7 +83,9 @@ def test_the_first_reading_has_no_interval(sampled) -> None:
     assert gpu.after(5, (101, 40)) == {101: 40}
 
 
-def test_each_interval_has_its_own_samples(gpu) -> None:
+@pytest.mark.parametrize("empty", [NOT_FOUND, SUCCESS])
+def test_each_interval_has_its_own_samples(gpu, empty: int) -> None:
+    gpu.empty = empty  # the answer of an idle GPU, which is no error
     assert gpu.after(5, (100, 70), (101, 20)) == {100: 70, 101: 20}
     gpu.repeats = 1  # the driver may answer with samples again; each counts once
     assert gpu.after(5, (101, 30), (4711, 50)) == {101: 30, 4711: 50}
@@ -93,23 +95,12 @@ def test_each_interval_has_its_own_samples(gpu) -> None:
     assert gpu.gpus.errors == {}
 
 
-@pytest.mark.parametrize("empty", [NOT_FOUND, SUCCESS])
-def test_an_idle_gpu_is_no_error(gpu, empty: int) -> None:
-    gpu.empty = empty
-    for _ in range(3):
-        assert gpu.after(5) == {}
-    assert gpu.gpus.errors == {}
-
-
-def test_the_newest_sample_of_a_process_counts(gpu) -> None:
+def test_samples_that_count(gpu) -> None:
+    """The newest one of a process; none of PID 0, and none with an impossible percentage."""
     gpu.after(5)
-    gpu.use((100, 11), ago=-1.0)
-    gpu.use((100, 12), ago=-3.0)
-    gpu.use((100, 13), ago=-2.0)
+    for percent, ago in ((11, -1.0), (12, -3.0), (13, -2.0)):
+        gpu.use((100, percent), ago=ago)
     assert gpu.after(5) == {100: 12}
-
-
-def test_pid_0_and_impossible_percentages_do_not_count(gpu) -> None:
     assert gpu.after(5, (0, 50), (100, 101), (101, 20)) == {100: None, 101: 20}
     assert gpu.after(5, (0, 50), (100, 4_294_967_295)) == {100: None}
     gpu.use((100, 200), ago=1.0)

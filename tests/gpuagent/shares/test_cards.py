@@ -14,7 +14,7 @@ from tests.support.evaluations import api_of, status_of
 from tests.support.inventories import built
 from tests.support.kube_objects import GPU_0, GROUP_0, bind_request, fraction, node, pod, reservation
 from tests.support.samples import gpu, sample, snapshot_of
-from tests.support.shares import share_of
+from tests.support.shares import Objects, share_of
 
 LARGEST_MIB = MOST_BYTES // MIB
 DEVICES: tuple[Gpu, ...] = (gpu(uuid=GPU_0),)
@@ -62,20 +62,19 @@ def test_an_amount_that_no_node_has_is_refused_with_a_note(document: dict[str, A
     assert [entry["name"] for entry in answer(document, node())["pods"]] == ["half"]
 
 
-def test_the_largest_amount_that_is_read() -> None:
-    pod_share = resolve(asking(**{"gpu-memory": str(LARGEST_MIB)}))
-    assert pod_share.shares == {GPU_0: Amount(MOST_BYTES, ShareSource.ANNOTATION)}
+@pytest.mark.parametrize(
+    ("documents", "share_bytes"),
+    [
+        ((asking(**{"gpu-memory": str(LARGEST_MIB)}),), MOST_BYTES),
+        ((asking(**{REQUEST.format(f"c{n}", "request"): "1Mi" for n in range(60)}),), 60 * MIB),
+        ((fraction(), node(str(1 << 62))), 12250 * MIB),
+    ],
+    ids=["the largest amount", "60 containers", "a node label that no GPU has"],
+)
+def test_the_largest_amounts_that_are_read(documents: Objects, share_bytes: int) -> None:
+    pod_share = share_of(reservation(GROUP_0, GPU_0), node(), *documents, devices=DEVICES)
+    assert pod_share.shares == {GPU_0: Amount(share_bytes, ShareSource.ANNOTATION)}
     assert pod_share.notes == ()
-
-
-def test_memory_requests_of_1000_containers_all_count() -> None:
-    annotations = {REQUEST.format(f"c{n}", "request"): "1Mi" for n in range(60)}
-    assert resolve(asking(**annotations)).shares[GPU_0].bytes == 60 * MIB
-
-
-def test_a_node_label_that_no_gpu_has() -> None:
-    huge = share_of(reservation(GROUP_0, GPU_0), fraction(), node(str(1 << 62)), devices=DEVICES)
-    assert huge.shares[GPU_0].bytes < 24 << 30
 
 
 def test_a_bind_request_for_more_gpus_than_a_node_has() -> None:

@@ -212,13 +212,3 @@ def test_requests_for_other_resources_prevent_no_flag(document: dict[str, Any]) 
     seen = Pipeline()
     seen.see(*NODE, document, used_bytes={POD: {GPU_0: GIB}}, times=3)
     assert seen.flagged == {(POD, GPU_0, "no-share")}
-
-
-def test_an_annotation_beside_a_whole_gpu_prevents_no_flag() -> None:
-    seen, whole = Pipeline(), pod(gpus="1", annotations={"gpu-fraction": "0.5"})
-    seen.see(*NODE, whole, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB}}, times=3)
-    assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}
-    seen = Pipeline()
-    seen.see(*NODE, whole, pod("other", 2, gpus="1"), used_bytes={POD: {GPU_0: GIB}}, times=3)
-    assert seen.pod_share(POD).gpu_uuids == ()
-    assert seen.flagged == {(POD, GPU_0, "unassigned-gpu")}, "nor while its own GPU is unknown"

@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.pod_owners import Tenant
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.kaishare_keys import VCLUSTER
 from tests.support.inventories import inventory
@@ -234,7 +234,12 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
         (memory("2000", annotations={"nvidia.com/container.main.gpu-memory.request": "2000Mi"}), reservation(), node()),
         {"shares": mib(2000), "notes": ()},
     ),
-    # finished
+    # others
+    "a pod without a request": ((pod(), node()), {"source": None, "shares": {}, "gpu_uuids": (), "texts": [], "notes": (), "changed": ""}),
+    "a tenant's names and queue": (
+        (of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node()),
+        {"tenant": Tenant(vcluster="team-a", namespace="ml", pod="train-0"), "queue": "team-a"},
+    ),
     "a finished pod": (
         (fraction(phase="Succeeded"), reservation(), node(), bind_request()),
         {"shares": {}, "gpu_uuids": (), "texts": [], "changed": "", "queue": "team-a"},
@@ -253,11 +258,6 @@ def test_a_portion_that_cannot_be_read_is_a_note(portion: str) -> None:
     pod_share = share_of(fraction(), reservation(), node(), bind_request(portion=portion))
     assert pod_share.shares == mib(11500)
     assert "BindRequest portion" in pod_share.notes[0]
-
-
-def test_a_pod_without_a_request_has_no_share() -> None:
-    pod_share = share_of(pod(), node())
-    assert pod_share == PodShare(pod=pod_share.pod)
 
 
 @pytest.mark.parametrize(
@@ -302,12 +302,6 @@ def test_beside_a_legacy_request_a_request_of_a_container_is_ignored(legacy: dic
         "nvidia.com/container.main.gpu-memory.limit",
         "nvidia.com/container.main.gpu-memory.request",
     ]
-
-
-def test_a_tenants_names_and_queue() -> None:
-    pod_share = share_of(of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node())
-    tenant = Tenant(vcluster="team-a", namespace="ml", pod="train-0")
-    assert (pod_share.tenant, pod_share.queue) == (tenant, "team-a")
 
 
 ONE, TWO = pod("whole", gpus="1"), pod("whole", gpus="2")
