@@ -51,122 +51,76 @@ class Node:
         )
 
 
-def test_a_pod_that_was_seen_to_start_without_one() -> None:
-    node, honest = Node(), a_pod("honest")
-    pending = a_pod("forged", phase="Pending")
-    assert node.see(honest, present=(bound("honest"),)) == set()
-    assert node.see(honest, pending, present=(bound("honest"),)) == set(), "it has not started"
-    assert node.see(honest, a_pod("forged"), present=(bound("honest"),)) == {FORGED}
-
-
-def test_a_pod_that_ran_at_first_sight() -> None:
-    node = Node()
-    node.see()
-    assert node.see(a_pod("forged")) == {FORGED}
-
-
-def test_a_label_that_is_removed_again_or_comes_after_the_start() -> None:
-    node = Node()
-    node.see()
-    node.see(a_pod("forged", phase="Pending"))
-    assert node.see(a_pod("forged", labels={})) == {FORGED}
-    assert node.see(a_pod("forged", labels={}), a_pod("late", labels={})) == {FORGED}
-    assert node.see(a_pod("forged"), a_pod("late")) == {FORGED, uid_of("late")}
-
-
-def test_a_pod_without_a_group_label_needs_no_such_proof() -> None:
-    node = Node()
-    node.see()
-    assert node.see(a_pod("plain", labels={})) == set()
-
-
-def test_what_is_once_known_stays_until_a_bind_request_appears() -> None:
-    node, forged = Node(), a_pod("forged")
-    node.see()
-    assert node.see(forged) == {FORGED}
-    assert node.see(forged, epoch=None, unknown=("forged",)) == {FORGED}, "the watch broke"
-    assert node.see(forged, epoch=2) == {FORGED}
-    assert node.see(forged, present=(bound("forged"),), epoch=2) == set()
-    assert node.see(forged, deleted=(bound("forged"),), epoch=2) == set(), "the last one seen counts"
-    node.see()
-    assert node.unplaced._unplaced == set()
-
-
-@pytest.mark.parametrize(
-    "seen",
-    [
-        pytest.param({"present": (bound("forged"),)}, id="it has one"),
-        pytest.param({"deleted": (bound("forged"),)}, id="it had one"),
-        pytest.param({"present": (bound("forged", pod_uid=""),)}, id="one without an owner"),
-        pytest.param({"present": (bound("forged", pod_uid="x"),)}, id="one of an earlier pod of the name"),
-        pytest.param({"unknown": ("forged",)}, id="a malformed one"),
-        pytest.param({"is_confirmed": False}, id="the watch may be late"),
-        pytest.param({"epoch": None}, id="not to be asked"),
-        pytest.param({"epoch": 2}, id="a gap in the watch"),
-    ],
+F, H, NEW = a_pod("forged"), a_pod("honest"), a_pod("new")
+F_PENDING, F_PLAIN, LATE_PLAIN = (
+    a_pod("forged", phase="Pending"),
+    a_pod("forged", labels={}),
+    a_pod("late", labels={}),
 )
-def test_doubt_about_a_pod_that_appeared(seen: dict[str, Any]) -> None:
-    node = Node()
-    node.see()
-    assert node.see(a_pod("forged"), **seen) == set()
-    assert Node().see(a_pod("forged"), **seen) == set()
-
-
-def test_after_a_gap_a_pod_that_was_there_before_is_still_one_that_was_seen_to_appear_before_it() -> None:
-    """KAI may have created and deleted its BindRequest in the gap."""
-    node = Node()
-    node.see()
-    node.see(a_pod("forged", phase="Pending"))
-    assert node.see(a_pod("forged"), epoch=2) == set()
-
-
-def test_a_watch_that_fails_and_goes_on_without_a_gap() -> None:
-    node = Node()
-    node.see()
-    node.see(a_pod("forged", phase="Pending"))
-    node.see(a_pod("forged", phase="Pending"), a_pod("new"), epoch=None, unknown=("forged", "new"))
-    assert node.see(a_pod("forged"), a_pod("new")) == {FORGED}, "the other came while it failed"
-
-
-@pytest.mark.parametrize(
-    ("forged", "honest", "expected"),
-    [
-        pytest.param({}, {"created": EARLY}, {FORGED}, id="KAI keeps an older one"),
-        pytest.param({}, {}, {FORGED}, id="KAI keeps one of the same second"),
-        pytest.param({"scheduler_name": OTHERS}, {"created": EARLY}, {FORGED}, id="the default scheduler's"),
-        pytest.param(
-            {"scheduler_name": OTHERS, "has_bound_condition": True}, {}, {FORGED}, id="a copied condition"
-        ),
-        pytest.param({}, {"created": LATE}, set(), id="all are newer: KAI was installed again"),
-        pytest.param({"has_bound_condition": True}, {"created": EARLY}, set(), id="KAI bound it"),
-        pytest.param({"created": ""}, {"created": ""}, set(), id="no times, KAI's scheduler"),
-        pytest.param(
-            {"created": "", "scheduler_name": OTHERS}, {"created": ""}, {FORGED}, id="no times, another's"
-        ),
+OWN = {"present": (bound("honest"),)}
+KEPT = {"present": (bound("honest", EARLY),)}
+OF_FORGED = bound("forged")
+# pods, what else is seen, and which pods are known to be unplaced then
+Step = tuple[tuple[NodePod, ...], dict[str, Any], set[str]]
+EMPTY: Step = ((), {}, set())
+DOUBTS = {
+    "it has one": {"present": (OF_FORGED,)},
+    "it had one": {"deleted": (OF_FORGED,)},
+    "one without an owner": {"present": (bound("forged", pod_uid=""),)},
+    "one of an earlier pod of the name": {"present": (bound("forged", pod_uid="x"),)},
+    "a malformed one": {"unknown": ("forged",)},
+    "the watch may be late": {"is_confirmed": False},
+    "not to be asked": {"epoch": None},
+    "a gap in the watch": {"epoch": 2},
+}
+BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
+    "KAI keeps an older one": ({}, {"created": EARLY}, {FORGED}),
+    "KAI keeps one of the same second": ({}, {}, {FORGED}),
+    "the default scheduler's": ({"scheduler_name": OTHERS}, {"created": EARLY}, {FORGED}),
+    "a copied condition": ({"scheduler_name": OTHERS, "has_bound_condition": True}, {}, {FORGED}),
+    "all are newer: KAI was installed again": ({}, {"created": LATE}, set()),
+    "KAI bound it": ({"has_bound_condition": True}, {"created": EARLY}, set()),
+    "no times, KAI's scheduler": ({"created": ""}, {"created": ""}, set()),
+    "no times, another's": ({"created": "", "scheduler_name": OTHERS}, {"created": ""}, {FORGED}),
+}
+HISTORIES: dict[str, list[Step]] = {
+    "a pod that was seen to start without one": [
+        ((H,), OWN, set()), ((H, F_PENDING), OWN, set()), ((H, F), OWN, {FORGED}),
     ],
-)
-def test_a_pod_that_ran_before_the_agent(
-    forged: dict[str, Any], honest: dict[str, Any], expected: set[str]
-) -> None:
-    pods = a_pod("forged", **forged), a_pod("honest")
-    assert Node().see(*pods, present=(bound("honest", **honest),)) == expected
-
-
-@pytest.mark.parametrize(
-    "honest",
-    [
-        pytest.param(a_pod("honest", phase="Pending"), id="it has not started"),
-        pytest.param(a_pod("honest", phase="Succeeded"), id="it has ended"),
-        pytest.param(replace(a_pod("honest"), uid="x"), id="another pod of the name"),
+    "a pod that ran at first sight": [EMPTY, ((F,), {}, {FORGED})],
+    "a label that is removed again or comes after the start": [
+        EMPTY, ((F_PENDING,), {}, set()), ((F_PLAIN,), {}, {FORGED}), ((F_PLAIN, LATE_PLAIN), {}, {FORGED}),
+        ((F, a_pod("late")), {}, {FORGED, uid_of("late")}),
     ],
-)
-def test_only_the_bind_request_of_a_running_pod_proves_that_kai_keeps_them(honest: NodePod) -> None:
-    assert Node().see(a_pod("forged"), honest, present=(bound("honest", EARLY),)) == set()
+    "a pod without a group label needs no such proof": [EMPTY, ((a_pod("plain", labels={}),), {}, set())],
+    "what is known stays until a BindRequest appears: the watch breaks, and the last one seen counts": [
+        EMPTY, ((F,), {}, {FORGED}), ((F,), {"epoch": None, "unknown": ("forged",)}, {FORGED}), ((F,), {"epoch": 2}, {FORGED}),
+        ((F,), {"present": (OF_FORGED,), "epoch": 2}, set()), ((F,), {"deleted": (OF_FORGED,), "epoch": 2}, set()),
+    ],
+    "after a gap it was seen to appear before it: KAI may have created and deleted its BindRequest": [
+        EMPTY, ((F_PENDING,), {}, set()), ((F,), {"epoch": 2}, set()),
+    ],
+    "a watch that fails and goes on without a gap; the other came while it failed": [
+        EMPTY, ((F_PENDING,), {}, set()), ((F_PENDING, NEW), {"epoch": None, "unknown": ("forged", "new")}, set()),
+        ((F, NEW), {}, {FORGED}),
+    ],
+    **{f"doubt about a pod that appeared: {name}": [EMPTY, ((F,), seen, set())] for name, seen in DOUBTS.items()},
+    **{f"doubt about a pod that ran: {name}": [((F,), seen, set())] for name, seen in DOUBTS.items()},
+    **{f"before the agent: {name}": [
+        ((a_pod("forged", **forged), H), {"present": (bound("honest", **honest),)}, expected),
+    ] for name, (forged, honest, expected) in BEFORE.items()},
+    "only a running pod's one proves that KAI keeps them": [((F, a_pod("honest", phase="Pending")), KEPT, set())],
+    "and none of a pod that has ended": [((F, a_pod("honest", phase="Succeeded")), KEPT, set())],
+    "nor of another pod of the name": [((F, replace(H, uid="x")), KEPT, set())],
+    "one that KAI deleted proves nothing": [((F, H), {"deleted": (bound("honest", EARLY),)}, set())],
+}  # fmt: skip
 
 
-def test_a_bind_request_that_kai_deleted_proves_nothing() -> None:
-    pods = a_pod("forged"), a_pod("honest")
-    assert Node().see(*pods, deleted=(bound("honest", EARLY),)) == set()
+@pytest.mark.parametrize("steps", HISTORIES.values(), ids=HISTORIES)
+def test_unplaced_pods(steps: list[Step]) -> None:
+    node = Node()
+    for pods, seen, expected in steps:
+        assert node.see(*pods, **seen) == expected
 
 
 def test_ended_pods_are_forgotten() -> None:
@@ -175,6 +129,7 @@ def test_ended_pods_are_forgotten() -> None:
     node.see(a_pod("forged"))
     assert node.see(a_pod("forged", phase="Succeeded")) == set()
     node.see()
+    assert node.unplaced._unplaced == set()
     assert not node.unplaced._appeared
     assert not node.unplaced._labelled
 
