@@ -9,7 +9,7 @@ import pytest
 from gpuagent.gpus.gpu_reading import DriverReplaced, LostGpu
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
-from tests.support.scenarios import GIB, A, B, causes, node, process
+from tests.support.scenarios import GIB, A, B, node, process
 
 C = "GPU-cccccccc-0000-0000-0000-000000000000"
 LOST = "fail nvmlDeviceGetHandleByIndex 1 15"
@@ -59,14 +59,6 @@ def test_a_gpu_that_appears_is_seen_within_a_minute(driven, clock, starts) -> No
         clock.now += 60
         assert uuids(gpus) == [A, B]
     assert calls == ["stop", "start"]
-
-
-def test_two_gpus_of_one_uuid_count_once_and_are_a_problem(driven) -> None:
-    gpus, answers = driven(node())
-    answers.write([gpu(0, A), gpu(1, A)])
-    reading = gpus.read()
-    assert [gpu.uuid for gpu in reading.gpus] == [A]
-    assert causes(reading) == [(Cause.NVML, "index-1")]
 
 
 def test_the_gpu_count_of_the_library_is_compared_with_the_label(driven, clock, starts) -> None:
@@ -162,29 +154,6 @@ def test_an_impossible_count_is_a_failed_call(driven, clock, count) -> None:
     assert threading.active_count() <= threads + 5  # the driver's, and two for each GPU
 
 
-def test_a_refused_count_keeps_the_known_gpus(driven, clock) -> None:
-    gpus, answers = driven(node(process(100)))
-    uuids(gpus)
-    for code in (4, 3, 999):
-        answers.show(more=[f"fail nvmlDeviceGetCount - {code}"])
-        clock.now += 60
-        reading = gpus.read()
-        assert [gpu.uuid for gpu in reading.gpus] == [A, B]
-        assert causes(reading) == []
-
-
-def test_an_initialisation_that_fails_is_tried_again_and_blinds_for_no_longer(driven, clock) -> None:
-    gpus, answers = driven(node())
-    answers.write([gpu(0, A)])
-    uuids(gpus)
-    answers.write([gpu(0, A), gpu(1, B), "fail nvmlInit - 27"])
-    clock.now += 60
-    assert uuids(gpus) == []
-    answers.write([gpu(0, A), gpu(1, B)])
-    clock.now += 1
-    assert uuids(gpus) == [A, B]
-
-
 def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driven, clock) -> None:
     gpus, answers = driven(node())
     uuids(gpus)
@@ -195,61 +164,50 @@ def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driv
         gpus.read()
 
 
-# What is known of a lost GPU: its index, and its UUID, model and newest error as far as they are known.
+BOTH = [gpu(0, A), gpu(1, B)]
+MOVED = [gpu(0, B), gpu(1, C), gpu(2, A), LOST]
+SEEN = ([A, B], (), [])
+LOST_A, LOST_B = LostGpu(0, A, "NVIDIA A10"), LostGpu(1, B, "NVIDIA A10")
+# seconds, the library's answers, and then the GPUs that are read, those that are lost, and the scopes of the problems
+Step = tuple[float, list[str], tuple[list[str], tuple[LostGpu, ...], list[str]]]
+HISTORIES: dict[str, list[Step]] = {
+    "a GPU that stops responding keeps index, UUID and model": [
+        (0, BOTH, SEEN), *[(5, [*BOTH, "fail * 1 15"], ([A], (LOST_B,), [B]))] * 3, (600, BOTH, SEEN),
+    ],
+    "one that leaves the count keeps its last index, and indices move": [
+        (0, BOTH, SEEN), (60, [gpu(0, B)], ([B], (LOST_A,), [A])), (60, BOTH, SEEN),
+    ],
+    "a failing index is not the GPU that responds at another, nor that of a second failing index": [
+        (0, BOTH, SEEN), (60, MOVED, ([B, A], (LostGpu(1),), ["index-1"])),
+        (5, [*MOVED, "fail * 0 15"], ([A], (LostGpu(0, B, "NVIDIA A10"), LostGpu(1)), [B, "index-1"])),
+    ],
+    "all GPUs are lost while the driver does not respond, also within the back-off": [
+        (0, BOTH, SEEN), *[(seconds, ["fail * 0 15", "fail * 1 15", *BOTH], ([], (LOST_A, LOST_B), [""])) for seconds in (5, 0.1)],
+    ],
+    "two GPUs of one UUID count once and are a problem": [(0, [gpu(0, A), gpu(1, A)], ([A], (), ["index-1"]))],
+    "a refused count keeps the known GPUs": [
+        (0, BOTH, SEEN), *[(60, [*BOTH, f"fail nvmlDeviceGetCount - {code}"], SEEN) for code in (4, 3, 999)],
+    ],
+    "an initialisation that fails is tried again and blinds for no longer": [
+        (0, [gpu(0, A)], ([A], (), [])), (60, [*BOTH, "fail nvmlInit - 27"], ([], (LOST_A,), [""])), (1, BOTH, SEEN),
+    ],
+}  # fmt: skip
 
 
-def test_a_gpu_that_stops_responding_keeps_index_uuid_and_model(driven, clock) -> None:
+@pytest.mark.parametrize("steps", HISTORIES.values(), ids=HISTORIES)
+def test_gpus_that_are_read_and_lost(driven, clock, steps: list[Step]) -> None:
     gpus, answers = driven(node())
-    assert gpus.read().lost == ()
-    answers.write([gpu(0, A), gpu(1, B), "fail * 1 15"])
-    for _ in range(3):
-        clock.now += 5
-        assert gpus.read().lost == (LostGpu(1, B, "NVIDIA A10"),)
-    answers.write([gpu(0, A), gpu(1, B)])
-    clock.now += 600
-    assert gpus.read().lost == ()
-
-
-def test_a_gpu_that_leaves_the_count_keeps_its_last_index(driven, clock) -> None:
-    gpus, answers = driven(node())
-    gpus.read()
-    answers.write([gpu(0, B)])
-    clock.now += 60
-    reading = gpus.read()
-    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, B)]
-    assert (reading.lost, causes(reading)) == ((LostGpu(0, A, "NVIDIA A10"),), [(Cause.NVML, A)])
-    answers.write([gpu(0, A), gpu(1, B)])
-    clock.now += 60
-    reading = gpus.read()
-    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, A), (1, B)]
-    assert (reading.lost, causes(reading)) == ((), [])
-
-
-def test_two_failing_indices_that_one_gpu_had_are_not_the_same_gpu(driven, clock) -> None:
-    gpus, answers = driven(node())
-    gpus.read()
-    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST])
-    clock.now += 60
-    reading = gpus.read()
-    assert [gpu.uuid for gpu in reading.gpus] == [B, A], "the failing one is not the GPU at another index"
-    assert (reading.lost, causes(reading)) == ((LostGpu(1),), [(Cause.NVML, "index-1")])
-    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST, "fail * 0 15"])
-    clock.now += 5
-    reading = gpus.read()
-    assert reading.lost == (LostGpu(0, B, "NVIDIA A10"), LostGpu(1))
-    assert [problem.gpu_uuid for problem in reading.problems] == [B, "index-1"]
-
-
-def test_all_gpus_are_lost_while_the_driver_does_not_respond(driven, clock) -> None:
-    gpus, answers = driven(node())
-    gpus.read()
-    answers.write([gpu(0, A), gpu(1, B), "fail * 0 15", "fail * 1 15"])
-    clock.now += 5
-    reading = gpus.read()
-    assert reading.gpus == ()
-    assert [lost.index for lost in reading.lost] == [0, 1]
-    clock.now += 0.1  # within the back-off
-    assert [lost.index for lost in gpus.read().lost] == [0, 1]
+    for seconds, lines, expected in steps:
+        clock.now += seconds
+        answers.write(lines)
+        reading = gpus.read()
+        assert (
+            [gpu.uuid for gpu in reading.gpus],
+            reading.lost,
+            [p.gpu_uuid for p in reading.problems],
+        ) == expected
+        assert {problem.cause for problem in reading.problems} <= {Cause.NVML}
+        assert {gpu(each.index, each.uuid) for each in reading.gpus} <= set(lines)
 
 
 def error_of(reading: Any, uuid: str) -> int | None:
