@@ -220,14 +220,6 @@ def test_a_cgroup_named_after_the_victim_flags_no_victim_when_its_creators_pod_i
     assert chain.judged[-1].snapshot.gpus[0].host_bytes == 6000 * MIB
 
 
-def test_a_cgroup_below_that_of_an_unknown_pod_evicts_no_pod() -> None:
-    """The agent started after the deletion of the outer pod, whose processes go on."""
-    chain = Chain()
-    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
-    chain.look(victim(), processes=processes, origins={**ORIGINS, 13: of(uid(77), VICTIM)}, times=4)
-    assert chain.to_evict == set()
-
-
 def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:
     """A tenant may edit the status of its virtual pod, and vCluster carries that to the host."""
     own = "c" * 64
@@ -241,15 +233,6 @@ def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> Non
     chain.look(honest, evil, processes=processes, origins=only_container, times=4)
     assert VICTIM not in chain.accused
     assert chain.to_evict == set()
-
-
-def test_the_hash_of_a_static_pod_flags_only_the_copying_pod() -> None:
-    chain, hash_ = Chain(), "0f" * 16
-    evil = marked(attacker(), annotations={"kubernetes.io/config.hash": hash_})
-    processes = {**BOTH_FULL, 13: (GPU_1, 4000 * MIB)}
-    chain.look(victim(), evil, processes=processes, origins={**ORIGINS, 13: of(hash_)}, times=4)
-    assert chain.flagged_pods == {(ATTACKER, "over-share")}
-    assert chain.to_evict == set(), "processes that are known by a hash are no ground for an eviction"
 
 
 LABELLED = "vcluster-evil"
@@ -288,29 +271,43 @@ def test_no_key_of_vcluster_is_a_policy(namespace: str, names: str) -> None:
     assert share.workload == (Workload("Job", "billing") if is_believed else NO_WORKLOAD)
 
 
+HASH, ASKS = "0f" * 16, namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
+COPYING = marked(attacker(), annotations={"kubernetes.io/config.hash": HASH})
+MIRRORED = {"vcluster.loft.sh/ns-label-evil-x-f57c43a42d": "evict"}
+ATTACKER_FLAGGED = {(ATTACKER, "over-share")}
+# the cluster's objects beside the victim, a process more (its GPU, MiB, origin), and then flags and pods to evict
+NOT_EVICTED: dict[str, tuple[list[dict[str, Any]], tuple[str, int, Origin], set[tuple[str, str]], set[str]]] = {
+    "a cgroup below that of a pod that was deleted before the agent started": (
+        [], (GPU_0, 6000, of(uid(77), VICTIM)), {(VICTIM, "over-share")}, {VICTIM},
+    ),
+    "a copied hash of a static pod: processes that are known by a hash are no ground for an eviction": (
+        [COPYING], (GPU_1, 4000, of(HASH)), ATTACKER_FLAGGED, {ATTACKER},
+    ),
+    "KAI's own reservation pod is never judged, whatever its process holds": (
+        [attacker(), ASKS], (GPU_0, 6000, of(uid(900))), set(), set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("items", "more", "flagged", "accused"), NOT_EVICTED.values(), ids=NOT_EVICTED)
+def test_weak_evidence_evicts_no_pod(
+    items: list[dict[str, Any]],
+    more: tuple[str, int, Origin],
+    flagged: set[tuple[str, str]],
+    accused: set[str],
+) -> None:
+    chain, (uuid, mib, origin) = Chain(), more
+    processes, origins = {**BOTH_FULL, 13: (uuid, mib * MIB)}, {**ORIGINS, 13: origin}
+    chain.look(victim(), *items, processes=processes, origins=origins, times=4)
+    assert (chain.flagged_pods, chain.to_evict, chain.accused) == (flagged, set(), accused)
+    assert chain.judged[-1].reservation_uids == {uid(900), uid(901)}
+
+
 def test_forged_keys_do_not_evict_a_pod_whose_namespace_asks_for_nothing() -> None:
     """Such decoys could spend the node's budget of evictions."""
-    mirrored = {"vcluster.loft.sh/ns-label-evil-x-f57c43a42d": "evict"}
-    chain = Chain()
-    chain.look(victim(), attacker(**mirrored), processes=ATTACKER_OVER, origins=ORIGINS, times=12, asks=())
-    assert chain.flagged_pods == {(ATTACKER, "over-share")}
-    assert chain.to_evict == set()
-
-
-OWN_RESERVATION = uid(900)
-
-
-def test_a_reservation_pod_of_the_cluster_is_recognised_and_never_judged() -> None:
-    """Whatever its process holds: it is KAI's, and its namespace's labels are followed like any other's."""
-    chain = Chain()
-    asks = namespace_object(RESERVATIONS, {OVER_SHARE: "evict"})
-    processes = {**BOTH_FULL, 13: (GPU_0, 6000 * MIB)}
-    chain.look(
-        victim(), attacker(), asks, processes=processes, origins={**ORIGINS, 13: of(OWN_RESERVATION)}, times=4
-    )
-    assert chain.judged[-1].reservation_uids == {uid(900), uid(901)}
-    assert chain.flagged_pods == set()
-    assert chain.accused == set()
+    chain, evil = Chain(), attacker(**MIRRORED)
+    chain.look(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=12, asks=())
+    assert (chain.flagged_pods, chain.to_evict) == (ATTACKER_FLAGGED, set())
 
 
 def test_a_pod_beside_the_reservation_pods_is_judged_and_never_evicted() -> None:
