@@ -199,11 +199,11 @@ def test_an_agent_tells_its_faults_from_its_start_until_they_are_gone(
         assert ("device-files" in details(running)) is not Path("/dev/nvidia0").exists()
         assert logged(running) >= details(running).keys()
         assert not [series for series in running.series() if "visible-devices" in series]
-        told = details(running).keys() - {"visible-devices"}
+        reported = details(running).keys() - {"visible-devices"}
         Answers(tmp_path / "answers", parse_scenario(scenario(), "test")).show()
         if fault == "library-missing":
             shutil.copy(library, driver)
-        running.until(lambda: told <= {line["reason"] for line in running.log_lines("problem gone")})
+        running.until(lambda: reported <= {line["reason"] for line in running.log_lines("problem gone")})
         assert details(running).keys() == {"visible-devices"}
 
 
