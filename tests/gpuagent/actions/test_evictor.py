@@ -172,6 +172,16 @@ async def test_without_a_fresh_sample_nothing_happens() -> None:
         assert run.done == ["sample"]
 
 
+async def test_a_sample_that_began_before_its_request_is_not_fresh() -> None:
+    async with desk(samples=False, fresh=0.1) as run:
+        await run.step()
+        asked_at = run.now
+        run.now -= 1
+        run.sample()
+        run.now = asked_at
+        await until(lambda: run.results == {"no-fresh-sample": 1})
+
+
 async def test_a_refusal_by_a_disruption_budget_is_retried_with_back_off() -> None:
     async with desk(answers=[NO] * 100) as run:
         trials = []

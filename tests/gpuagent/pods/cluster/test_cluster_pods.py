@@ -9,6 +9,7 @@ from aiohttp import web
 
 from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.pods.lookups import Fetcher
+from kai.kaishare_keys import VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import BIND_REQUESTS, ApiServer, event, initial_events, refuses, says, streams
 from tests.support.cluster_pods import EVERYTHING, FORBIDDEN, offer, portion_of, running, versioned
@@ -17,7 +18,10 @@ from tests.support.kube_objects import (
     NODE,
     bind_request,
     fraction,
+    namespace_object,
+    of_tenant,
     pod,
+    reservation,
 )
 from tests.support.waiting import seconds_until, until
 
@@ -50,6 +54,17 @@ async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, cl
     async with running(client) as run:
         assert await seconds_until(lambda: run.pods.inventory) > 0.29
         assert run.inventory.bind_requests.keys() == {("research", "half")}
+
+
+async def test_the_first_inventory_waits_for_the_namespaces_of_a_vclusters_pods(
+    server: ApiServer, client: KubeClient
+) -> None:
+    host = namespace_object("vcluster-red", {VCLUSTER: "true"})
+    offer(server, of_tenant(reservation(number=950)), fraction(), host)
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        (line,) = [line for line in run.log if line["message"] == "pods listed"]
+        assert (line["pods"], line["tenant_reservation_pods"]) == (2, 1)
 
 
 async def test_pods_come_change_and_go_with_their_related_objects(
