@@ -202,6 +202,9 @@ def test_share_changed_is_flagged_and_cleared_at_once() -> None:
         for at, each in [(0, TRAIN), (1, changed), (2, changed), (3, TRAIN)]
     ]
     assert seen == [False, True, True, False]
+    run(node(MIB, at=4, pod_share=changed), by=by)
+    _, transitions = run(snapshot_of(sample(gpu(), gpu(uuid=B, index=1), at=5)), by=by)
+    assert [t.change for t in transitions] == [Change.DROPPED], "the pod is gone"
 
 
 @pytest.mark.parametrize(

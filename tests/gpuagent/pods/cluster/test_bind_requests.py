@@ -235,3 +235,24 @@ async def test_a_pod_without_a_bind_request_is_unplaced_once_a_list_has_confirme
         assert "resourceVersion" not in lists[0].query, "an older state would prove nothing"
         server.bind_requests.change("ADDED", bind_request("copied", 2))
         await until(lambda: run.inventory.unplaced_uids == frozenset())
+
+
+async def test_a_list_that_fails_confirms_nothing_and_is_repeated(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuagent.pods.bind_requests._LIST_PAUSE", 0.05)
+    refused: list[web.Request] = []
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        if "watch" in request.query or len(refused) == 2:
+            return await server.bind_requests._answer_about_pods(request)
+        refused.append(request)
+        return await refuses(500, "InternalError")(request)
+
+    offer(server, pod("first", 3))
+    server.refusals = {"bindrequests": respond}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.pods.bind_requests.is_settled)
+        server.change("ADDED", versioned(fraction("copied", 2)))
+        await until(lambda: run.inventory.unplaced_uids == {uid(2)})
+        assert len(refused) == 2
