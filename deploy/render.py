@@ -94,19 +94,18 @@ def _to_yaml(value: Any) -> str:
 
 
 def _alerts_table() -> str:
-    """Return all alerts as a Markdown table: name, severity, `for`, numbers and summary."""
+    """Return all alerts as a Markdown table: name, severity, `for` and numbers."""
     numbers: dict[str, list[str]] = {}
     for name, default in evaluated("import 'alerts/chart.jsonnet'")["numbers"].items():
         alert, _, key = name.partition(".")
         numbers.setdefault(alert, []).append(f"`{key}: {default}`")
-    rows = [("alert", "severity", "for", "numbers", "summary"), ("---",) * 5]
+    rows = [("alert", "severity", "for", "numbers"), ("---",) * 4]
     for group in evaluated("import 'alerts/rules.jsonnet'")["groups"]:
         for rule in group["rules"]:
             if name := rule.get("alert"):
                 figures = ", ".join(numbers.get(name, ()))
                 link = f"[{name}](../../docs/runbooks.md#{name.lower()})"
-                summary = rule["annotations"]["summary"]
-                rows.append((link, rule["labels"]["severity"], rule.get("for", ""), figures, summary))
+                rows.append((link, rule["labels"]["severity"], rule.get("for", ""), figures))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
