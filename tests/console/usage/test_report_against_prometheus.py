@@ -38,7 +38,6 @@ from tests.support.usage_history import (
     MIB,
     MODELS,
     START,
-    STEP,
     History,
     PodHistory,
     always,
@@ -85,6 +84,8 @@ PODS = (
     # Another queue from hour 12 on: the pod is two series.
     pod("moved", "pod", 0.1, hours=(0, 12), used=lambda hour: (12 if hour > 8 else 4) * GIB, over=True),
     pod("moved", "pod", 0.1, hours=(12, HOURS), used=lambda hour: (12 if hour <= 15 else 4) * GIB, over=True, queue="science", restarts=(12.0,)),
+    # The agent was away for more than a day.
+    pod("gone", "away", gaps=((4, 34),)),
     pod("tenant-a", "x-default", vcluster="red", virtual_namespace="default"),
     pod("whole", "train", share=always(MODELS[H100] * MIB), gpus=2, kind="Job", workload="train"),
     # Names that would act in a spreadsheet.
@@ -162,19 +163,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
-async def report_of(
-    url: str,
-    *by: str,
-    selector: str = f'job="{JOB}"',
-    start: float = START,
-    end: float = UNTIL,
-    **more: object,
-) -> Report:
+async def report_of(url: str, *by: str, start: float = START, end: float = UNTIL, **more: object) -> Report:
     labels = row_labels(by)
-    async with Prometheus.open(PrometheusOptions(url=url, selector=selector)) as client:
+    async with Prometheus.open(PrometheusOptions(url=url)) as client:
         sums, remarks = await read_sums(client, labels, Window(start=start, end=end))
-    settings = {"prices": {}, **more}
-    return build_report(sums, labels, remarks=remarks, **settings)  # type: ignore[arg-type]
+    return build_report(sums, labels, remarks=remarks, **{"prices": {}, **more})  # type: ignore[arg-type]
 
 
 def hours_of(report: Report, model: str = H100, **names: str) -> Hours:
@@ -193,26 +186,27 @@ def assert_equal(actual: Hours, expected: Hours) -> None:
         assert actual[figure] == approximate, figure
 
 
-BY_NAMESPACE = {
-    "gap, restart and two agents": ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
-    "renamed pod": ("names", H100, ("first", "second")),
-    "share that changed": ("rebound", H100, ("again", "other")),
-    "a small card": ("mixed", T4, ("on-t4",)),
-    "a large card": ("mixed", A100, ("on-a100",)),
-    "share in MiB": ("mixed", H100, ("in-mib",)),
-    "unknown use": ("blind", H100, ("partly", "never")),
-    "counter with resets": ("over", H100, ("greedy",)),
-    "changed description": ("moved", H100, ("pod",)),
-    "vCluster": ("tenant-a", H100, ("x-default",)),
-    "two whole GPUs": ("whole", H100, ("train",)),
-}
+BY_NAMESPACE = [
+    ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
+    ("names", H100, ("first", "second")),
+    ("rebound", H100, ("again", "other")),
+    ("mixed", T4, ("on-t4",)),
+    ("mixed", A100, ("on-a100",)),
+    ("mixed", H100, ("in-mib",)),
+    ("blind", H100, ("partly", "never")),
+    ("over", H100, ("greedy",)),
+    ("moved", H100, ("pod",)),
+    ("gone", H100, ("away",)),
+    ("tenant-a", H100, ("x-default",)),
+    ("whole", H100, ("train",)),
+]
 
 
 @pytest.mark.slow
 async def test_rows_equal_the_reference(server: str) -> None:
     report = await report_of(server, "namespace")
     assert len(report.rows) == len(BY_NAMESPACE)
-    for namespace, model, uids in BY_NAMESPACE.values():
+    for namespace, model, uids in BY_NAMESPACE:
         assert_equal(hours_of(report, model, namespace=namespace), of_pods(*uids))
     assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
     assert report.dropped == 0
@@ -279,16 +273,6 @@ async def test_names_that_would_act_elsewhere_are_dropped_and_counted(server: st
         assert not any(re.match(r"[=@]|[+-](?![0-9.])", cell) for cell in cells)
 
 
-async def test_costs_are_of_promised_hours_by_model(server: str) -> None:
-    report = await report_of(server, "namespace", prices={H100: 2.0, A100: 1.5}, currency="EUR")
-    a100 = hours_of(report, A100, namespace="mixed")
-    assert a100["cost"] == pytest.approx(1.5 * 0.5 * HOURS, rel=0.01)
-    assert hours_of(report, T4, namespace="mixed")["cost"] is None
-    expected = 2.0 * (report.models[H100]["promised"] or 0) + (a100["cost"] or 0)
-    assert report.total["cost"] == pytest.approx(expected)
-    assert "No price for Tesla T4: the cost leaves these out." in list(as_text(report, columns=200))
-
-
 async def test_totals_are_those_of_the_dashboard(server: str) -> None:
     board = grafana.load("fleet")
     report = await report_of(server, "namespace")
@@ -332,70 +316,6 @@ def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_o
     assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
     assert of_column("hours over the share", "moved") == {"0.1": pytest.approx(7, rel=0.01)}
     assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}
-
-
-@pytest.fixture(scope="module")
-def partly_recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a Prometheus with records of two pods, one away for 30 hours, and with pods that no rule saw.
-
-    These are a pod of cluster b, and one of cluster a for a day before the records.
-    """
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("partly")
-    History((pod("names", "db-0", uid="in-a"), pod("gone", "away", gaps=((4, 34),)))).write(folder)
-    recorded(folder, *names_of_records())
-    unseen = {
-        "": range(START - 36 * 3600, START + 1, STEP),
-        "b": range(START + 3 * 3600, START + 8 * 3600, STEP),
-    }
-    lines = []
-    for cluster, times in unseen.items():
-        labels = {
-            "job": JOB, "cluster": cluster, "namespace": "early", "uid": f"u{cluster}", "gpu_uuid": "GPU-x",
-        }  # fmt: skip
-        labels = rendered({name: value for name, value in labels.items() if value})
-        lines += [f"kaishare_pod_gpu_memory_share_bytes{labels} {share_of(0.25)} {at}" for at in times]
-    create_blocks(folder, lines)
-    with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
-        yield running.url
-
-
-async def test_an_agent_away_for_more_than_a_day_is_unknown_time(partly_recorded: str) -> None:
-    report = await report_of(partly_recorded, "namespace")
-    away = hours_of(report, namespace="gone")
-    assert away["coverage"] == pytest.approx(6 / 36, rel=0.02)
-    assert away["promised"] == pytest.approx(0.25 * 6, rel=0.01)
-    assert hours_of(report, namespace="names")["coverage"] == pytest.approx(1, rel=0.01)
-    query = grafana.load("fleet").expression("Time with known use").replace("$__range", f"{UNTIL - START}s")
-    running = prometheus_server.Prometheus(partly_recorded, None, Path())  # type: ignore[arg-type]
-    (sample,) = running.instant(grafana.load("fleet").interpolated(query), UNTIL)
-    assert float(sample["value"][1]) == pytest.approx(report.total["coverage"], rel=0.01)
-
-
-async def test_time_before_the_records_is_unknown_and_never_scaled(partly_recorded: str) -> None:
-    report = await report_of(partly_recorded, "namespace", start=START - 36 * 3600)
-    names = hours_of(report, namespace="names")
-    assert names["promised"] == pytest.approx(0.25 * HOURS, rel=0.01)
-    assert names["coverage"] == pytest.approx(0.5, abs=0.03)
-    (remark,) = [text for text in report.remarks if text.startswith("Recorded figures cover ")]
-    assert "install the recording rules: alerts.enabled in the chart, or deploy/alerts/README.md" in remark
-    assert (await report_of(partly_recorded, "namespace", start=START - 300)).remarks[1:] == ()
-
-
-@pytest.mark.parametrize("days", [0, 35], ids=["looks in the time of the pod", "rare looks"])
-async def test_a_cluster_without_records_is_named(partly_recorded: str, days: int) -> None:
-    report = await report_of(partly_recorded, "namespace", start=START - days * 86_400)
-    assert {row.names["namespace"] for row in report.rows} == {"names", "gone"}
-    assert report.remarks[0].startswith(
-        "Left out: cluster b, which has no recorded figures; install the recording"
-    )
-
-
-async def test_without_records_one_line_says_how_to_install_them(partly_recorded: str) -> None:
-    with pytest.raises(
-        PrometheusError, match=r"^http://[^ ]*: no recorded figures in this time; install the rec"
-    ):
-        await report_of(partly_recorded, "namespace", selector=f'job="{JOB}",cluster="b"')
 
 
 async def test_records_between_the_looks_are_records(server: str) -> None:
