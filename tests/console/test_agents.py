@@ -95,12 +95,7 @@ async def test_the_agents_of_the_namespace_are_listed_by_their_labels(
         ({"conditions": [], "phase": "Pending"}, "Pending"),
         ({"conditions": []}, "not ready"),
         ({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}, "Unschedulable"),
-        (
-            {"conditions": None, "containerStatuses": [
-                {"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-            ]},
-            "CrashLoopBackOff",
-        ),
+        ({"conditions": None, "containerStatuses": [{"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}, "CrashLoopBackOff"),
     ],
 )  # fmt: skip
 async def test_why_a_pod_is_not_ready(
@@ -128,15 +123,9 @@ async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agen
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (
-            says(json.dumps({**FIGURES, "node": "n1\x1b[2J"})),
-            'the response is for another node: "n1\ufffd[2J"',
-        ),
+        (says(json.dumps({**FIGURES, "node": "n1\x1b[2J"})), 'the response is for another node: "n1\ufffd[2J"'),
         (says("[" * 100_000), "the response is not from an agent: "),
-        (
-            says("moved", status=302, Location="https://elsewhere.example"),
-            "the response is not from an agent: 302, moved",
-        ),
+        (says("moved", status=302, Location="https://elsewhere.example"), "the response is not from an agent: 302, moved"),
         (says("x\x1b]0;\n" * 999, status=500), "the response is not from an agent: 500, x\ufffd]0; x\ufffd"),
         (says("unknown host", status=421), "the agent rejects the host name: 421, unknown host"),
         (says("{}", Content_Encoding="gzip"), "unexpected Content-Encoding gzip"),
@@ -147,7 +136,7 @@ async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agen
             f"the API server cannot reach the agent: dial tcp 10.0.0.1:9445: i/o timeout; {NETWORK_ADVICE}",
         ),
     ],
-)
+)  # fmt: skip
 async def test_failures_are_one_line_each(
     server: ApiServer, agents: Agents, answer: Answer, words: str
 ) -> None:
@@ -287,17 +276,8 @@ async def test_an_agent_that_refuses_each_token_causes_few_requests(
             " the agent asks for authentication"),
             "create serviceaccounts/token of kaishare-reader in kaishare-agent",
         ),
-        (
-            refuses(404, "NotFound"), 401,
-            ("the service account kaishare-reader does not exist in kaishare-agent;"
-            " the agent asks for authentication"),
-            "",
-        ),
-        (
-            TokenIssuer(), 403,
-            "the agent refuses the service account kaishare-reader in kaishare-agent: 403, no right",
-            "",
-        ),
+        (refuses(404, "NotFound"), 401, ("the service account kaishare-reader does not exist in kaishare-agent; the agent asks for authentication"), ""),
+        (TokenIssuer(), 403, "the agent refuses the service account kaishare-reader in kaishare-agent: 403, no right", ""),
         (TokenIssuer(), 503, "the agent cannot check the token: 503, no right", ""),
         (TokenIssuer(), 302, "the response is not from an agent: 302, no right", ""),
     ],

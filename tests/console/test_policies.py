@@ -66,11 +66,7 @@ def test_wide_has_every_value_whole_below_the_name() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "cell"),
-    [
-        (200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"),
-        (92, "large=0.75,+3"),
-        (80, "4"),
-    ],
+    [(200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"), (92, "large=0.75,+3"), (80, "4")],
 )
 def test_a_cell_of_sizes_has_as_many_as_fit(columns: int, cell: str) -> None:
     labels = {"large": "0.75", "medium": "0.5", "small": "0.25", "tiny": "1000Mi"}

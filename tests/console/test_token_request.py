@@ -152,24 +152,12 @@ async def test_a_refused_token_is_replaced_unless_it_is_recent(tokens: Tokens) -
             "the caller may not create serviceaccounts/token of kaishare-reader in kaishare-agent",
             "create serviceaccounts/token of kaishare-reader in kaishare-agent",
         ),
-        (
-            refuses(404, "NotFound"),
-            "the service account kaishare-reader does not exist in kaishare-agent",
-            "",
-        ),
+        (refuses(404, "NotFound"), "the service account kaishare-reader does not exist in kaishare-agent", ""),
         (refuses(429, "TooManyRequests", "later"), f"POST {PATH}: 429 TooManyRequests: later", ""),
         (says("<html>"), f"POST {PATH}: the answer is not a TokenRequest", ""),
         (says('{"kind": "Pod", "status": {}}'), f"POST {PATH}: the answer is not a TokenRequest", ""),
-        (
-            says(json.dumps({"kind": "TokenRequest", "status": {"token": "sec\r\nret: x"}})),
-            f"POST {PATH}: the answer is not a TokenRequest",
-            "",
-        ),
-        (
-            says(json.dumps({"kind": "TokenRequest", "status": {"token": "secret", "expirationTimestamp": "x"}})),
-            f"POST {PATH}: the answer is not a TokenRequest",
-            "",
-        ),
+        (says(json.dumps({"kind": "TokenRequest", "status": {"token": "sec\r\nret: x"}})), f"POST {PATH}: the answer is not a TokenRequest", ""),
+        (says(json.dumps({"kind": "TokenRequest", "status": {"token": "secret", "expirationTimestamp": "x"}})), f"POST {PATH}: the answer is not a TokenRequest", ""),
     ],
 )  # fmt: skip
 async def test_a_failure_is_one_line_that_names_its_cause_and_is_remembered(

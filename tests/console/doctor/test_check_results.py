@@ -21,12 +21,10 @@ from service.text import width
 
 FINDINGS = [
     ok("version 580", check="driver"),
-    problem(
-        "there is no /dev/nvidiactl", "set runtimeClassName: nvidia", "device files", "docs/doctor.md#agents"
-    ),
+    problem("there is no /dev/nvidiactl", "set runtimeClassName: nvidia", "device files", "docs/doctor.md#agents"),
     warning("old", check="driver"),
     unknown("not visible", check="container toolkit"),
-]
+]  # fmt: skip
 TEXT_OF_FINDINGS = """\
 ok       driver             version 580
 {red}problem{end}  device files       there is no /dev/nvidiactl

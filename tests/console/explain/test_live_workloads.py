@@ -8,25 +8,12 @@ from typing import Any
 import pytest
 
 from console.explain import live_workloads as live
-from console.explain.explainer import (
-    ExplainedPod,
-    Explainer,
-    OwnedMetadata,
-    UnexplainedObject,
-)
+from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata, UnexplainedObject
 from console.explain.live_workloads import LiveWorkloads, live_workloads
 from kube.client import KubeClient
 from kube.kinds import ObjectOwner
 from tests.support.api_server import ApiServer, refuses, says
-from tests.support.live_objects import (
-    Json,
-    LiveObjects,
-    live_pod,
-    of_operator,
-    reference,
-    template,
-    workload,
-)
+from tests.support.live_objects import Json, LiveObjects, live_pod, of_operator, reference, template, workload
 from tests.support.operator_jobs import job_set, py_torch_job
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
@@ -94,12 +81,9 @@ CIRCLE = [
 STAND_FOR: dict[str, tuple[list[Json], list[str]]] = {
     "nothing": ([], []),
     "without pods": ([DEPLOYMENT], [f"Deployment web, {NO_PODS}"]),
-    "deployment": ([DEPLOYMENT, REVISION, POD, live_pod("web-1-y", reference("ReplicaSet", "web-1"))],
-                   [f"Deployment web, spec.template: {CONVERTED}, 2 pods, 2 GPUs"]),
-    "pods that have ended": ([DEPLOYMENT, REVISION, live_pod("a", reference("ReplicaSet", "web-1"), phase="Failed")],
-                             [f"Deployment web, {NO_PODS}"]),
-    "cron job": ([NIGHT, JOB, live_pod("n", reference("Job", "night-1"))],
-                 [f"CronJob night, spec.jobTemplate.{ONE_POD}"]),
+    "deployment": ([DEPLOYMENT, REVISION, POD, live_pod("web-1-y", reference("ReplicaSet", "web-1"))], [f"Deployment web, spec.template: {CONVERTED}, 2 pods, 2 GPUs"]),
+    "pods that have ended": ([DEPLOYMENT, REVISION, live_pod("a", reference("ReplicaSet", "web-1"), phase="Failed")], [f"Deployment web, {NO_PODS}"]),
+    "cron job": ([NIGHT, JOB, live_pod("n", reference("Job", "night-1"))], [f"CronJob night, spec.jobTemplate.{ONE_POD}"]),
     "owner that does not exist": ([JOB], [f"Job night-1 of CronJob night, {NO_PODS}"]),
     "unknown owner": ([workload("Deployment", "y", SERVICE), workload("ReplicaSet", "y-1", reference("Deployment", "y"))],
                       [f"Deployment y of InferenceService x, {NO_PODS}"]),
@@ -110,10 +94,8 @@ STAND_FOR: dict[str, tuple[list[Json], list[str]]] = {
         [f"ReplicaSet new of Rollout r, {ONE_POD}"]),
     "finished job": ([{**workload("Job", "done"), "status": DONE}], []),
     "unreadable status": ([{**workload("Job", "done"), "status": {"conditions": 7}}], [f"Job done, {NO_PODS}"]),
-    "stateful set": ([workload("StatefulSet", "set"), live_pod("set-0", reference("StatefulSet", "set"))],
-                     [f"StatefulSet set, {ONE_POD}"]),
-    "daemon set": ([workload("DaemonSet", "all"), live_pod("all-x", reference("DaemonSet", "all"))],
-                   ["DaemonSet all, spec.template: daemonset, 1 pods, 1 GPU"]),
+    "stateful set": ([workload("StatefulSet", "set"), live_pod("set-0", reference("StatefulSet", "set"))], [f"StatefulSet set, {ONE_POD}"]),
+    "daemon set": ([workload("DaemonSet", "all"), live_pod("all-x", reference("DaemonSet", "all"))], ["DaemonSet all, spec.template: daemonset, 1 pods, 1 GPU"]),
     "bare pod": ([live_pod("bare")], [f"Pod bare: {CONVERTED}, 1 pods, 1 GPU"]),
     "ended bare pod": ([live_pod("bare", phase="Succeeded")], []),
     "newest pod of an unknown owner": (FLOW, [f"Workflow flow, by its newest pod flow-3: {CONVERTED}, 3 pods, 3 GPUs"]),
@@ -122,10 +104,8 @@ STAND_FOR: dict[str, tuple[list[Json], list[str]]] = {
     "owner of a kind that is read later": (
         [workload("CronJob", "a", reference("Deployment", "web")), DEPLOYMENT],
         [f"CronJob a of Deployment web, spec.jobTemplate.{NO_PODS}", f"Deployment web, {NO_PODS}"]),
-    "owner of itself": ([workload("Deployment", "self", reference("Deployment", "self"))],
-                        [f"Deployment self of Deployment self, {NO_PODS}"]),
-    "unreadable template": ([workload("Deployment", "bad", template={"spec": {"containers": 3}})],
-                            ["Deployment bad: unreadable"]),
+    "owner of itself": ([workload("Deployment", "self", reference("Deployment", "self"))], [f"Deployment self of Deployment self, {NO_PODS}"]),
+    "unreadable template": ([workload("Deployment", "bad", template={"spec": {"containers": 3}})], ["Deployment bad: unreadable"]),
     "operator with two templates": (
         of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3})),
         ["PyTorchJob job, spec.pytorchReplicaSpecs.Master.template: distributed, 1 pods, 1 GPU",
@@ -196,8 +176,7 @@ UNCOUNTED = f"spec.template: {CONVERTED}, None"
 @pytest.mark.parametrize(
     ("refused", "name", "expected"),
     [
-        ("replicasets", "replicasets.apps",
-         [f"Deployment web, {UNCOUNTED}", f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, 1 pods, 1 GPU", SET]),
+        ("replicasets", "replicasets.apps", [f"Deployment web, {UNCOUNTED}", f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, 1 pods, 1 GPU", SET]),
         ("pods", "pods", [f"Deployment web, {UNCOUNTED}", f"StatefulSet set, {UNCOUNTED}"]),
         ("deployments", "deployments.apps", [f"ReplicaSet web-1 of Deployment web, {ONE_POD}", SET]),
     ],
@@ -217,11 +196,7 @@ async def test_a_missing_right_is_a_note(
         ("/jobs", refuses(500, "InternalError", "etcd"), "not all jobs.batch in namespace team-a were read: "),
         ("/jobs", says("{}"), "not all jobs.batch in namespace team-a were read: "),
         ("/jobs", says("<html>", kind="text/html"), "not all jobs.batch in namespace team-a were read: "),
-        (
-            "/jobs",
-            says(json.dumps({"kind": "JobList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": 7}]})),
-            "1 object of jobs.batch cannot be decoded",
-        ),
+        ("/jobs", says(json.dumps({"kind": "JobList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": 7}]})), "1 object of jobs.batch cannot be decoded"),
         ("/apis/batch/v1/namespaces/team-a/jobs", refuses(404, "NotFound"), ""),
     ],
 )  # fmt: skip

@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.explain.explainer import (
-    AnswerDifference,
-    ExplainedPod,
-    Explainer,
-    ServerAnswer,
-)
+from console.explain.explainer import AnswerDifference, ExplainedPod, Explainer, ServerAnswer
 from console.explain.policy_edits import NamespaceEdits, Policies
 from console.explain.server_dry_runs import pod_to_create, read_refusal
 from console.explain.text import as_table, as_text, sums

@@ -42,8 +42,7 @@ def test_explain_of_denied_pods_with(streams: str, status: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("output", "streams"),
-    sampled(product(("text", "json", "patch"), (">&-", ">/dev/full")), 3),
+    ("output", "streams"), sampled(product(("text", "json", "patch"), (">&-", ">/dev/full")), 3)
 )
 def test_explain_without_a_writable_output_ends_with_2_and_one_line(
     output: str, streams: str, tmp_path: Path

@@ -46,10 +46,7 @@ def fraction(value: float, model: str = H100) -> dict[str, object]:
 
 PODS = (
     # Two pods of a size; the agent of one was replaced, and did not answer for four hours.
-    PodHistory(
-        namespace="vision", pod="web-a", size="small", used=noisy(6 * GIB, 2 * GIB, seed=1), gaps=((10, 14),),
-        restarts=(14.0,), **fraction(0.25),
-    ),
+    PodHistory(namespace="vision", pod="web-a", size="small", used=noisy(6 * GIB, 2 * GIB, seed=1), gaps=((10, 14),), restarts=(14.0,), **fraction(0.25)),
     PodHistory(namespace="vision", pod="web-b", size="small", used=noisy(9 * GIB, 3 * GIB, seed=2), agents=2, **fraction(0.25)),
     # A StatefulSet gives a new pod the name of the last one.
     PodHistory(namespace="vision", pod="web-0", uid="first", size="small", used=always(3 * GIB), hours=(0, 10), **fraction(0.25)),
@@ -71,16 +68,10 @@ PODS = (
     PodHistory(namespace="blind", pod="partly", size="small", used=lambda hour: None if 10 < hour <= 22 else 8 * GIB, **fraction(0.25)),
     PodHistory(namespace="blind", pod="never", size="large", used=lambda hour: None, **fraction(0.5)),
     # Above its share for six hours, seen by a counter that an agent's restart resets.
-    PodHistory(
-        namespace="over", pod="greedy", used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True,
-        restarts=(9.0, 20.0), **fraction(0.1),
-    ),
+    PodHistory(namespace="over", pod="greedy", used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True, restarts=(9.0, 20.0), **fraction(0.1)),
     # Frameworks that take what they are given, and a pod that reached its share once.
     PodHistory(namespace="llm", pod="vllm", size="serve", used=always(round(share_of(0.5) * 0.97)), kind="StatefulSet", **fraction(0.5)),
-    PodHistory(
-        namespace="llm", pod="grows", size="grow",
-        used=lambda hour: share_of(0.5) if hour > 35 else 10 * GIB, **fraction(0.5),
-    ),
+    PodHistory(namespace="llm", pod="grows", size="grow", used=lambda hour: share_of(0.5) if hour > 35 else 10 * GIB, **fraction(0.5)),
     # Frameworks that take 0.9 and three quarters of what they may use, and a model that holds its weights.
     PodHistory(namespace="flat", pod="constant", size="serve", used=always(round(share_of(0.5) * 0.9)), **fraction(0.5)),
     PodHistory(namespace="flat", pod="jax", size="jax", used=always(round(share_of(0.4) * 0.75)), **fraction(0.4)),
@@ -99,10 +90,7 @@ PODS = (
     PodHistory(namespace="whole", pod="rank-0", kind="PyTorchJob", workload="train", used=always(12 * GIB), share=always(81559 * MIB)),
     PodHistory(namespace="whole", pod="both", kind="Job", workload="pair", used=always(12 * GIB), share=always(81559 * MIB), gpus=2),
     # Two GPUs, of which one is filled and the other one varies.
-    PodHistory(
-        namespace="two", pod="u1", gpus=2, share=always(81559 * MIB),
-        used=noisy(2 * GIB, GIB, seed=6), used_on_second=always(12 * GIB),
-    ),
+    PodHistory(namespace="two", pod="u1", gpus=2, share=always(81559 * MIB), used=noisy(2 * GIB, GIB, seed=6), used_on_second=always(12 * GIB)),
     # A cap in MiB.
     PodHistory(namespace="mib", pod="small", used=lambda hour: (6 if hour > 18 else 4) * GIB, share=always(8192 * MIB)),
     PodHistory(namespace="mib", pod="large", size="big", used=lambda hour: (18 if hour > 18 else 9) * GIB, share=always(20480 * MIB)),
@@ -110,10 +98,7 @@ PODS = (
     PodHistory(namespace="capped", pod="over", size="small", used=always(45 * GIB), **fraction(0.5)),
     PodHistory(namespace="capped", pod="short", size="brief", used=always(4 * GIB), hours=(34, 36), **fraction(0.25)),
     # Pods of a vCluster.
-    PodHistory(
-        namespace="vcluster-red", pod="web-x-default-x-red", size="small", vcluster="red",
-        virtual_namespace="default", used=always(6 * GIB), **fraction(0.25),
-    ),
+    PodHistory(namespace="vcluster-red", pod="web-x-default-x-red", size="small", vcluster="red", virtual_namespace="default", used=always(6 * GIB), **fraction(0.25)),
     # Names that act in a shell, a spreadsheet or a terminal.
     PodHistory(namespace="shell", pod="p1", size="a;reboot", used=always(GIB), **fraction(0.25)),
     PodHistory(namespace="shell", pod="p2", workload="$(reboot)", used=always(GIB), **fraction(0.25)),

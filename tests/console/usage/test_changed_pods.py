@@ -56,15 +56,9 @@ def minute(day: float) -> int:
 
 PODS = (
     # Above its share in four minutes of each hour, of which none is in the five minutes before a full 12 minutes.
-    Recorded(
-        namespace="moved", share=lambda day: 0.25 if day <= 20 else 0.5,
-        over=lambda day: day <= 20 and 13 <= minute(day) <= 16,
-    ),
+    Recorded(namespace="moved", share=lambda day: 0.25 if day <= 20 else 0.5, over=lambda day: day <= 20 and 13 <= minute(day) <= 16),
     # Fills its share in ten days between two times with a smaller one, of which it uses little.
-    Recorded(
-        namespace="back", share=lambda day: 0.5 if 15 < day <= 25 else 0.25,
-        used=lambda day: 0.5 if 15 < day <= 25 else 0.1,
-    ),
+    Recorded(namespace="back", share=lambda day: 0.5 if 15 < day <= 25 else 0.25, used=lambda day: 0.5 if 15 < day <= 25 else 0.1),
     # The owner writes another size in the last six minutes, in which the use is another one, too.
     Recorded(
         namespace="renamed", begin=DAYS - 1.5, used=lambda day: 0.375 if day > DAYS - 6 / 1440 else 0.05,

@@ -5,12 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.cluster.prometheus import (
-    MOST_BYTES,
-    Prometheus,
-    PrometheusError,
-    PrometheusOptions,
-)
+from console.cluster.prometheus import MOST_BYTES, Prometheus, PrometheusError, PrometheusOptions
 from tests.support.prometheus_standin import Respond, prometheus_standin
 
 _TOKEN = "secret-token-of-a-user"
@@ -74,25 +69,13 @@ async def test_range_query() -> None:
             ),
             "400 Bad Request: bad_data: parse \ufffd[31merror",
         ),
-        "redirect": (
-            web.Response(status=302, headers={"Location": "http://other"}),
-            "302 Found; it redirects to another address: give that one",
-        ),
-        "an error with status 200": (
-            '{"status":"error","errorType":"internal","error":"store is gone"}',
-            "internal: store is gone",
-        ),
+        "redirect": (web.Response(status=302, headers={"Location": "http://other"}), "302 Found; it redirects to another address: give that one"),
+        "an error with status 200": ('{"status":"error","errorType":"internal","error":"store is gone"}', "internal: store is gone"),
         "partial in VictoriaMetrics": (_vector(isPartial=True), "the result is incomplete: isPartial is true"),
-        "another type": (
-            '{"status":"success","data":{"resultType":"scalar","result":[]}}',
-            "a scalar instead of a vector",
-        ),
+        "another type": ('{"status":"success","data":{"resultType":"scalar","result":[]}}', "a scalar instead of a vector"),
         "no number": (_vector({"metric": {}, "value": [1, "one"]}), "a value is no number"),
         "deep": ("[" * 100_000, "the answer is not of a Prometheus"),
-        "its token": (
-            web.Response(status=500, text=f"no access for Bearer {_TOKEN}"),
-            "500 Internal Server Error: the answer repeats a header of the request",
-        ),
+        "its token": (web.Response(status=500, text=f"no access for Bearer {_TOKEN}"), "500 Internal Server Error: the answer repeats a header of the request"),
     }.values(),
     ids=lambda value: "",
 )  # fmt: skip

@@ -109,11 +109,10 @@ async def test_part_of_the_time_with_records(
         "none": 'no pod with a share in this time; check --selector scenario="none"',
         # A pod that two jobs scrape would count twice.
         "two jobs": "; select one, such as --selector 'job=\"NAME\"'",
-        "replaced": (
-            "series of kaishare have the label exported_namespace, last at 2025-12-31 12:00 UTC: set honor_labels: true"
+        "replaced": ("series of kaishare have the label exported_namespace, last at 2025-12-31 12:00 UTC: set honor_labels: true"
         ),
     }.items(),
-)
+)  # fmt: skip
 async def test_series_that_give_no_figure_are_one_line(server: str, scenario: str, message: str) -> None:
     with pytest.raises(PrometheusError) as refused:
         await recorded_time(server, scenario)

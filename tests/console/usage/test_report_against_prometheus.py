@@ -241,11 +241,7 @@ SIZES = {("", H100), ("small", H100), ("", T4), ("", A100)}
 
 @pytest.mark.parametrize(
     ("by", "rows"),
-    [
-        (["queue"], QUEUES),
-        (["size"], SIZES),
-        (["node", "size"], {("n1", *row) for row in SIZES}),
-    ],
+    [(["queue"], QUEUES), (["size"], SIZES), (["node", "size"], {("n1", *row) for row in SIZES})],
     ids=["queue", "size", "node and size"],
 )
 async def test_every_grouping_has_the_same_totals(

@@ -292,15 +292,12 @@ def test_share_of_a_fraction_is_recognised(gpu: int, hundredths: int) -> None:
     {
         "pods of a Job": ([("train", 0.0), ("train", DAY / 2)], "2 pods of 2 ran beside another pod"),
         "Jobs of a JobSet": ([("train-workers-0", 0.0), ("train-workers-1", 0.0)], "2 pods of 2 ran beside"),
-        "of a JobSet and of another Job": (
-            [("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)],
-            "2 pods of 3 ran beside",
-        ),
+        "of a JobSet and of another Job": ([("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)], "2 pods of 3 ran beside"),
         "one after the other": ([("train", 0.0), ("train", 2 * DAY)], ""),
         "two Jobs": ([("one", 0.0), ("other", 0.0)], ""),
     }.values(),
     ids=lambda value: "",
-)
+)  # fmt: skip
 def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, float]], note: str) -> None:
     """A Job owns the pods of a JobSet and of a TrainJob, so that its kind does not show ranks."""
     uses = [
@@ -329,10 +326,7 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
         "Indexed Job": (INDEXED_JOB, 2),
         "Jobs of a JobSet": (JOB_SET, 2),
         "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
-        "Indexed Job in a vCluster": (
-            [replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB],
-            2,
-        ),
+        "Indexed Job in a vCluster": ([replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB], 2),
         "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
         "plain Job": (PLAIN_JOB, 0),
         "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),

