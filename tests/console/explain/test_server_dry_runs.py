@@ -18,7 +18,7 @@ from console.explain.policy_edits import NamespaceEdits, Policies
 from console.explain.server_dry_runs import pod_to_create, read_refusal
 from console.explain.text import as_table, as_text, sums
 from kube.client import KubeClient
-from tests.console.explain.test_table import named
+from tests.console.explain.conftest import bare
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.cluster_webhook import bare_pod
 from tests.support.pods import gpu_container
@@ -318,7 +318,7 @@ NO_ANSWER = ServerAnswer(is_admitted=None, problem="you may not create pods in n
 
 def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedPod]:
     explainer = Explainer("default", POLICIES.by_namespace, DecisionSettings(), unread=unread)
-    (item,) = explainer.explain(named("a", gpu_container()))
+    (item,) = explainer.explain(bare(gpu_container(), name="a"))
     assert isinstance(item, ExplainedPod)
     return [replace(item, server=answer)]
 
