@@ -164,18 +164,6 @@ def test_unusable_options_are_one_line_and_status_2(
     assert err.strip().isprintable()
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    with serving(GOOD) as url:
-        top = subprocess.run(
-            [sys.executable, "-m", "console", "top", "--once", "--url", url],
-            stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=20, check=False,
-        )  # fmt: skip
-    os.close(writing)
-    assert (top.returncode, top.stderr) == (0, b"")
-
-
 @pytest.mark.parametrize(
     ("no_color", "ending"), sampled(product((False, True), ("q", signal.SIGTERM, signal.SIGINT)), 2)
 )

@@ -237,23 +237,22 @@ def test_columns_appear_with_the_width_and_the_documentation_shows_those_of_the_
     assert "NAMESPACE/POD" in narrow
     assert "OVER" not in narrow
     assert "OVER" in middle
-    assert wide == (
-        [
-            "STATE",
-            "NODE",
-            "GPU",
-            "USED",
-            "SHARE",
-            "%",
-            "OVER",
-            "FOR",
-            "POD",
-            "NAMESPACE",
-            "QUEUE",
-            "PROCESSES",
-            "SOURCE",
-        ]
-    ), "no pod has a size, and no agent measures the utilisation"
+    # No pod has a size, and no agent measures the utilisation.
+    assert wide == [
+        "STATE",
+        "NODE",
+        "GPU",
+        "USED",
+        "SHARE",
+        "%",
+        "OVER",
+        "FOR",
+        "POD",
+        "NAMESPACE",
+        "QUEUE",
+        "PROCESSES",
+        "SOURCE",
+    ]
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
     (heading,) = (line for line in page.splitlines() if line.startswith("   GPU "))
     left_out = {"", "STATE", "NODE", "LIMIT", "SIZE", "PROCESSES", "SOURCE", "WORKLOAD", "IN VCLUSTER"}
