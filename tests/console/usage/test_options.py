@@ -16,20 +16,19 @@ def _parse(*words: str) -> PrometheusOptions:
 
 
 @pytest.mark.parametrize(
-    ("written", "url"),
+    ("words", "options"),
     [
-        ("http://prometheus:9090/", "http://prometheus:9090"),
-        ("https://mimir.example/prometheus/", "https://mimir.example/prometheus"),
-        ("http://[::1]:9090/api/v1", "http://[::1]:9090"),
+        (
+            "--prometheus http://p",
+            PrometheusOptions(url="http://p", selector='job="kaishare-agent"', seconds=60),
+        ),
+        ("--prometheus http://prometheus:9090/", PrometheusOptions(url="http://prometheus:9090")),
+        ("--prometheus https://m.example/prometheus/", PrometheusOptions(url="https://m.example/prometheus")),
+        ("--prometheus http://[::1]:9090/api/v1", PrometheusOptions(url="http://[::1]:9090")),
     ],
 )
-def test_address(written: str, url: str) -> None:
-    assert _parse("--prometheus", written).url == url
-
-
-def test_defaults() -> None:
-    options = _parse("--prometheus", "http://p")
-    assert options == PrometheusOptions(url="http://p", selector='job="kaishare-agent"', seconds=60)
+def test_address_and_defaults(words: str, options: PrometheusOptions) -> None:
+    assert _parse(*words.split()) == options
 
 
 def test_service() -> None:
