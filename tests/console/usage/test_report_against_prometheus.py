@@ -5,9 +5,11 @@ import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,7 @@ from console.usage.report_table import (
     row_labels,
 )
 from kai.share_bytes import Card
+from tests.console.usage.test_advise_against_prometheus import A100, H100, T4, share_of
 from tests.support import grafana, prometheus_server
 from tests.support.known_metrics import recorded as names_of_records
 from tests.support.promtool import needed
@@ -48,13 +51,6 @@ from tests.support.usage_history import (
 
 UNTIL = END + 900
 """The last record of the hours is written up to 15 minutes after the last sample."""
-
-H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
-
-
-def share_of(fraction: float, model: str = H100) -> float:
-    """Return the bytes of a fraction: KAI counts whole hundreds of MiB."""
-    return int(fraction * (MODELS[model] // 100 * 100)) * MIB
 
 
 def pod(namespace: str, name: str, fraction: float = 0.25, model: str = H100, **more: object) -> PodHistory:
@@ -84,8 +80,6 @@ PODS = (
     # Another queue from hour 12 on: the pod is two series.
     pod("moved", "pod", 0.1, hours=(0, 12), used=lambda hour: (12 if hour > 8 else 4) * GIB, over=True),
     pod("moved", "pod", 0.1, hours=(12, HOURS), used=lambda hour: (12 if hour <= 15 else 4) * GIB, over=True, queue="science", restarts=(12.0,)),
-    # The agent was away for more than a day.
-    pod("gone", "away", gaps=((4, 34),)),
     pod("tenant-a", "x-default", vcluster="red", virtual_namespace="default"),
     pod("whole", "train", share=always(MODELS[H100] * MIB), gpus=2, kind="Job", workload="train"),
     # Names that would act in a spreadsheet.
@@ -152,15 +146,29 @@ def of_pods(*uids: str) -> Hours:
     return build_report(sums, (), prices={}).total
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def history(folder: Path, *pods: PodHistory) -> Iterator[str]:
     """Run a Prometheus with the histories and their records; yield its address."""
     needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("recorded")
-    History(PODS).write(folder)
+    History(pods).write(folder)
     recorded(folder, *names_of_records())
     with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
         yield running.url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with history(tmp_path_factory.mktemp("recorded"), *PODS) as url:
+        yield url
+
+
+def on_dashboard(
+    url: str, query: str, variables: Mapping[str, str] | None = None, *, board: str = "fleet"
+) -> list[Any]:
+    """Return what a panel shows of the whole time."""
+    running = prometheus_server.Prometheus(url, None, Path())  # type: ignore[arg-type]
+    query = query.replace("$__range", f"{UNTIL - START}s")
+    return running.instant(grafana.load(board).interpolated(query, variables or {}), UNTIL)
 
 
 async def report_of(url: str, *by: str, start: float = START, end: float = UNTIL, **more: object) -> Report:
@@ -196,7 +204,6 @@ BY_NAMESPACE = [
     ("blind", H100, ("partly", "never")),
     ("over", H100, ("greedy",)),
     ("moved", H100, ("pod",)),
-    ("gone", H100, ("away",)),
     ("tenant-a", H100, ("x-default",)),
     ("whole", H100, ("train",)),
 ]
@@ -272,22 +279,17 @@ async def test_names_that_would_act_elsewhere_are_dropped_and_counted(server: st
 async def test_totals_are_those_of_the_dashboard(server: str) -> None:
     board = grafana.load("fleet")
     report = await report_of(server, "namespace")
-    running = prometheus_server.Prometheus(server, None, Path())  # type: ignore[arg-type]
-    for title, value in (
-        ("GPU-hours promised", report.total["promised"]),
-        ("GPU-hours used", report.total["used"]),
-        ("GPU-hours idle", report.total["idle"]),
-        ("GPU-hours saved", report.total["saved"]),
-        ("Time with known use", report.total["coverage"]),
+    for title, figure in (
+        ("GPU-hours promised", "promised"),
+        ("GPU-hours used", "used"),
+        ("GPU-hours idle", "idle"),
+        ("GPU-hours saved", "saved"),
+        ("Time with known use", "coverage"),
     ):
-        query = board.interpolated(board.expression(title).replace("$__range", f"{UNTIL - START}s"))
-        (sample,) = running.instant(query, UNTIL)
-        assert float(sample["value"][1]) == pytest.approx(value), title
-    query = board.expression("GPU-hours by team", "activity known").replace("$__range", f"{UNTIL - START}s")
-    teams = {
-        sample["metric"]["namespace"]: float(sample["value"][1])
-        for sample in running.instant(board.interpolated(query), UNTIL)
-    }
+        (sample,) = on_dashboard(server, board.expression(title))
+        assert float(sample["value"][1]) == pytest.approx(report.total[figure]), title
+    samples = on_dashboard(server, board.expression("GPU-hours by team", "activity known"))
+    teams = {sample["metric"]["namespace"]: float(sample["value"][1]) for sample in samples}
     vision = hours_of(report, namespace="vision")["activeCoverage"]
     assert vision is not None
     assert vision < 0.9
@@ -295,23 +297,29 @@ async def test_totals_are_those_of_the_dashboard(server: str) -> None:
 
 
 def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_once(server: str) -> None:
-    board = grafana.load("namespace")
-    running = prometheus_server.Prometheus(server, None, Path())  # type: ignore[arg-type]
-
     def of_column(column: str, namespace: str) -> dict[str, float]:
-        query = board.expression("Use against share, by workload", column)
-        query = query.replace("$__range", f"{UNTIL - START}s")
-        samples = running.instant(board.interpolated(query, {"namespace": namespace}), UNTIL)
+        query = grafana.load("namespace").expression("Use against share, by workload", column)
+        samples = on_dashboard(server, query, {"namespace": namespace}, board="namespace")
         return {sample["metric"]["share"]: float(sample["value"][1]) for sample in samples}
 
-    used = 4 * GIB / (MODELS[H100] // 100 * 100 * MIB)
-    rebound = of_column("pod-hours", "rebound")
-    assert rebound == {"0.1": pytest.approx(HOURS, rel=0.01), "0.2": pytest.approx(HOURS, rel=0.01)}
+    used, hours = 4 * GIB / (MODELS[H100] // 100 * 100 * MIB), pytest.approx(HOURS, rel=0.01)
+    assert of_column("pod-hours", "rebound") == {"0.1": hours, "0.2": hours}
     for column in ("used in 99 % of the time", "peak"):
         assert of_column(column, "rebound") == {"0.1": pytest.approx(used), "0.2": pytest.approx(used)}
-    assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
-    assert of_column("hours over the share", "moved") == {"0.1": pytest.approx(7, rel=0.01)}
-    assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}
+    assert of_column("pod-hours", "whole") == {"1": hours}
+    for namespace, over in (("moved", 7), ("over", 6)):
+        assert of_column("hours over the share", namespace) == {"0.1": pytest.approx(over, rel=0.01)}
+
+
+async def test_an_agent_away_for_more_than_a_day_is_unknown_time(tmp_path: Path) -> None:
+    with history(tmp_path, pod("names", "db-0"), pod("gone", "away", gaps=((4, 34),))) as url:
+        report = await report_of(url, "namespace")
+        (sample,) = on_dashboard(url, grafana.load("fleet").expression("Time with known use"))
+    away = hours_of(report, namespace="gone")
+    assert away["coverage"] == pytest.approx(6 / 36, rel=0.02)
+    assert away["promised"] == pytest.approx(0.25 * 6, rel=0.01)
+    assert hours_of(report, namespace="names")["coverage"] == pytest.approx(1, rel=0.01)
+    assert float(sample["value"][1]) == pytest.approx(report.total["coverage"], rel=0.01)
 
 
 async def test_records_between_the_looks_are_records(server: str) -> None:
