@@ -73,11 +73,6 @@ async def test_a_request_names_one_audience_and_the_shortest_lifetime(tokens: To
     assert TOKEN_SECONDS == 600
 
 
-async def test_concurrent_callers_share_one_request(tokens: Tokens) -> None:
-    assert set(await asyncio.gather(*(tokens.source.token() for _ in range(200)))) == {"issued-1"}
-    assert tokens.requested == 1
-
-
 async def test_a_caller_that_is_cancelled_leaves_the_others_their_token(tokens: Tokens) -> None:
     release = asyncio.Event()
 
