@@ -61,27 +61,21 @@ async def results_of(url: str, bundle: bytes, reader: Any = HERE, **config: Any)
 
 
 @pytest.mark.parametrize(
-    ("ca_age", "ca_lifetime", "age", "lifetime", "check", "state", "words"),
+    ("of_ca", "of_server", "check", "state", "words"),
     [
-        (40, 400, 1, 30, "certificate", State.OK, "trusted by the caBundle"),
-        (40, 400, 26, 30, "certificate", State.WARNING, "near its end"),
-        (40, 400, 31, 30, "certificate", State.PROBLEM, "not valid now"),
-        (1, 30, 0, 1, "caBundle", State.OK, ""),
-        (26, 30, 0, 1, "caBundle", State.WARNING, ""),
+        ((40, 400), (1, 30), "certificate", State.OK, "trusted by the caBundle"),
+        ((40, 400), (26, 30), "certificate", State.WARNING, "near its end"),
+        ((40, 400), (31, 30), "certificate", State.PROBLEM, "not valid now"),
+        ((1, 30), (0, 1), "caBundle", State.OK, ""),
+        ((26, 30), (0, 1), "caBundle", State.WARNING, ""),
     ],
 )
 async def test_a_certificate_that_was_not_renewed_or_a_ca_without_a_successor(
-    tmp_path: Path,
-    ca_age: int,
-    ca_lifetime: int,
-    age: int,
-    lifetime: int,
-    check: str,
-    state: State,
-    words: str,
+    tmp_path: Path, of_ca: tuple[int, int], of_server: tuple[int, int], check: str, state: State, words: str
 ) -> None:
-    authority = Authority.create(now=NOW - ca_age * DAYS, lifetime=ca_lifetime * DAYS)
-    async with served(authority, tmp_path, NOW - age * DAYS, lifetime * DAYS) as url:
+    """Ages and lifetimes are in days."""
+    authority = Authority.create(now=NOW - of_ca[0] * DAYS, lifetime=of_ca[1] * DAYS)
+    async with served(authority, tmp_path, NOW - of_server[0] * DAYS, of_server[1] * DAYS) as url:
         result = (await results_of(url, authority.pair.certificate_pem))[check]
     assert (result.state, words in result.what) == (state, True)
 
