@@ -146,12 +146,6 @@ async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer
     assert not queues.is_namespaced
 
 
-def test_paths_of_the_core_group() -> None:
-    pods = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
-    assert (pods.path, pods.path_in("a")) == ("/api/v1/pods", "/api/v1/namespaces/a/pods")
-    assert (pods.api_version, pods.name) == ("v1", "pods")
-
-
 @pytest.mark.parametrize("answer", ["<html>", "[]", '{"kind": "APIGroupList", "groups": []}'])
 async def test_an_api_server_without_aggregated_discovery(
     client: KubeClient, discovery: ApiServer, answer: str

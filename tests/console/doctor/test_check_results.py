@@ -59,36 +59,6 @@ def test_json_has_every_field() -> None:
     ]
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_lines_break_between_words(columns: int) -> None:
-    long = problem("what was seen is long " * 10, "what to do is longer " * 20, check="a check")
-    lines = as_text([long], columns=columns).splitlines()
-    assert max(map(len, lines)) <= columns
-    assert " ".join(" ".join(lines).split()).startswith("problem a check what was seen is long what")
-    assert len(lines) > 5
-
-
-def test_a_long_name_or_path_stays_whole_on_a_line_with_less_indentation() -> None:
-    path = f"/var/lib/{'p' * 50}/config.yaml"
-    lines = as_text(
-        [problem(f"no such file: {path} is missing", f"create {path}", check="device files")]
-    ).splitlines()
-    assert lines[0] == "problem  device files  no such file:"
-    assert lines[1].strip() == path
-    assert lines[2] == "                       is missing"
-    assert [line.strip() for line in lines[3:5]] == ["-> create", path]
-    assert {len(lines[1]), len(lines[4])} == {80}
-
-
-def test_a_word_longer_than_a_line_is_shortened_in_its_middle_and_whole_in_json() -> None:
-    name = "n" * 90 + "-tail"
-    lost = problem(f"pod {name} is lost", check="pods")
-    (line,) = (line for line in as_text([lost]).splitlines() if "…" in line)
-    assert len(line.strip()) == 80
-    assert line.endswith("-tail")
-    assert name in as_json([lost], {})
-
-
 TEXT = st.text(max_size=300)
 
 

@@ -3,7 +3,6 @@
 tests/golden holds whole outputs; tests/console/explain/test_inputs.py has the unusable manifests.
 """
 
-import base64
 import json
 import os
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 
 from tests.console.explain.conftest import Result, Run, bare, manifest
 from tests.support.pods import GPU, container, gpu_container
-from tests.support.webhook_server import RunningWebhook, review_of
 
 ROOT = Path(__file__).parents[3]
 POLICIES = str(ROOT / "examples" / "namespaces.yaml")
@@ -485,16 +483,6 @@ def test_observe_shows_the_result_and_an_empty_patch(run: Run) -> None:
     (item,) = json.loads(run(manifest(bare(gpu_container())), *options).out)
     assert (item["action"], item["patch"]) == ("observed", [])
     assert item["pod"]["metadata"]["annotations"]["gpu-fraction"] == "0.5"
-
-
-async def test_the_preview_equals_the_answer_of_the_server(webhook: RunningWebhook, run: Run) -> None:
-    document = bare(gpu_container(command=["vllm", "serve", "M"]))
-    (preview,) = json.loads(run(manifest(document), *(QUEUE, HALF, "-n", "team-a", "-o", "json")).out)
-    created = document | {"metadata": document["metadata"] | {"namespace": "team-a"}}
-    answer = await webhook.review(review_of(created))
-    assert json.loads(base64.b64decode(answer["patch"])) == preview["patch"]
-    assert answer["auditAnnotations"]["reason"] == preview["reason"]
-    assert answer["warnings"] == [f"kaishare: {warning['message']}" for warning in preview["warnings"]]
 
 
 def test_explain_of_files_imports_no_server_and_no_client() -> None:
