@@ -67,9 +67,7 @@ async def only(agents: Agents) -> AgentPod:
     return pod
 
 
-async def test_the_agents_of_the_namespace_are_listed_by_their_labels(
-    server: ApiServer, agents: Agents
-) -> None:
+async def test_agents_of_the_namespace_are_listed_by_labels(server: ApiServer, agents: Agents) -> None:
     (pod,) = await agents.list("n0")
     created = datetime(2026, 11, 1, 10, tzinfo=UTC)
     assert pod == AgentPod(
@@ -181,9 +179,7 @@ class TokenAgent:
         return web.Response(status=401, text="a bearer token is required")
 
 
-async def test_a_token_is_sent_after_a_401_and_then_at_once_but_not_to_others_nor_for_readiness(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_token_is_sent_after_a_401_and_to_no_other(server: ApiServer, client: KubeClient) -> None:
     guarded, issuer, others = TokenAgent("issued"), TokenIssuer(), []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -204,9 +200,7 @@ async def test_a_token_is_sent_after_a_401_and_then_at_once_but_not_to_others_no
     assert request["spec"]["audiences"] == [AUDIENCE]
 
 
-async def test_many_agents_cost_one_token_request_and_sixteen_are_asked_at_once(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_many_agents_cost_one_token_and_sixteen_slots(server: ApiServer, client: KubeClient) -> None:
     guarded, issuer = TokenAgent("issued"), TokenIssuer()
     answers(server, {"/proxy/": guarded, "/token": issuer}, count=40)
     agents = Agents(client)
@@ -264,9 +258,7 @@ async def test_each_failure_of_a_token_is_one_line(
 
 
 @pytest.mark.parametrize("status", [200, 403, 500])
-async def test_a_response_that_repeats_the_token_is_not_shown(
-    server: ApiServer, agents: Agents, status: int
-) -> None:
+async def test_a_repeated_token_is_not_shown(server: ApiServer, agents: Agents, status: int) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         token = request.headers.get("X-Kaishare-Token", "")
         text = json.dumps({**FIGURES, "pods": [{"name": token}]})
@@ -289,7 +281,7 @@ async def test_a_response_that_repeats_the_token_is_not_shown(
 @pytest.mark.parametrize(
     ("scheme", "name"), [("HTTPS", "https:agent-0"), ("HTTP", "agent-0"), ("", "agent-0")]
 )
-async def test_the_scheme_is_that_of_the_kubelets_probes(
+async def test_the_scheme_is_that_of_probes(
     server: ApiServer, agents: Agents, scheme: str, name: str
 ) -> None:
     item = agent()
@@ -391,9 +383,7 @@ async def test_a_pod_that_writes_the_beginning_of_a_token_hides_no_figures() -> 
         assert (await read_at(url, token="a-secret-token")).failure == ""
 
 
-async def test_the_age_is_by_the_agents_clock_and_no_proxy_of_the_environment_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_age_is_by_the_agents_clock_without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampled 7 s before the answer, on a node whose clock is years away from ours."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     body = json.dumps({**FIGURES, "lastGoodSampleTimestamp": 1_000_000_000.0}).encode()

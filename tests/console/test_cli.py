@@ -48,9 +48,7 @@ def test_messages_name_the_running_program(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_names_no_default_of_the_services(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_names_no_default_of_the_services(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([command, "--help"])
     assert exit_.value.code == 0
@@ -120,7 +118,7 @@ async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_a_completion_script_is_made_from_the_parser(
+def test_a_completion_script_has_all_words(
     shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["completion", shell]) == 0
@@ -136,9 +134,7 @@ def test_a_completion_script_is_made_from_the_parser(
     assert subprocess.run([program, "-n", file], check=False).returncode == 0
 
 
-def test_bash_completes_commands_options_and_files(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_bash_completes_commands_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     (tmp_path / "manifest.yaml").touch()

@@ -48,9 +48,7 @@ async def test_an_object_is_known_or_it_says_why_not(
     assert bool(reader.notes) is (why is Why.FAILED)
 
 
-async def test_a_name_that_no_object_can_have_is_missing_and_never_requested(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_name_of_no_object_is_never_requested(server: ApiServer, client: KubeClient) -> None:
     assert (await FactReader(client).get(QUEUES, "../secrets")).is_missing
     assert not server.requests
 
@@ -89,7 +87,7 @@ async def test_a_list_ends_at_its_bound_and_proves_nothing(
     assert listing.line.startswith("pods in team-a not read whole: more than 1 objects")
 
 
-async def test_requests_beyond_the_budget_are_not_sent_and_named_in_one_line(
+async def test_requests_beyond_the_budget_are_named_in_one_line(
     server: ApiServer, client: KubeClient
 ) -> None:
     server.always = refuses(403, "Forbidden")
@@ -147,7 +145,7 @@ async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer
 
 
 @pytest.mark.parametrize("answer", ["<html>", "[]", '{"kind": "APIGroupList", "groups": []}'])
-async def test_an_api_server_without_aggregated_discovery(
+async def test_discovery_that_is_not_aggregated(
     client: KubeClient, discovery: ApiServer, answer: str
 ) -> None:
     discovery.always = says(answer)

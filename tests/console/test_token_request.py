@@ -93,7 +93,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_others_their_token(tokens: 
 
 
 @pytest.mark.parametrize(("lifetime", "renewed_after"), [(600.0, 300.0), (120.0, 60.0), (86400.0, 300.0)])
-async def test_a_token_is_renewed_after_half_of_its_life_by_the_servers_clock(
+async def test_a_token_is_renewed_after_half_of_its_life(
     tokens: Tokens, lifetime: float, renewed_after: float
 ) -> None:
     """The simulated server's clock is years from this machine's wall clock."""

@@ -76,9 +76,7 @@ def test_no_name_acts_on_the_terminal_and_every_line_fits(findings: list[CheckRe
     assert as_json(findings, {"node": "\x1b"}).isascii()
 
 
-def test_a_report_has_the_format_that_was_asked_for_and_fails_for_problems_only(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_report_has_its_format_and_fails_for_problems_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert write_report(FINDINGS, output="text", about={"node": "n1"}) == 1
     assert capsys.readouterr().out == PLAIN
     for findings in ([], [ok("b")], FINDINGS[2:]):

@@ -573,7 +573,7 @@ def test_what_excludes_a_namespace() -> None:
         ([matching("object.spec.schedulerName != 'kai-scheduler'")], []),
     ],
 )
-def test_kais_configuration_is_recognised_by_its_service_or_the_name_of_its_scheduler(
+def test_kais_configuration_is_known_by_service_or_scheduler(
     configurations: list[WebhookConfiguration], expected: list[str]
 ) -> None:
     cluster = but(mutating=whole(*configurations))
@@ -624,9 +624,7 @@ def test_every_runtime_class_that_kai_names_is_looked_up(
         ("amd.com/gpu", "4", False),
     ],
 )
-def test_a_node_has_gpus_by_any_resource_of_nvidias_device_plugin(
-    resource: str, amount: str, has_gpus: bool
-) -> None:
+def test_a_node_has_gpus_by_any_resource_of_nvidia(resource: str, amount: str, has_gpus: bool) -> None:
     """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
     node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
     assert ClusterNode.of(NODES.decode(json.dumps(node))).has_gpus is has_gpus

@@ -50,9 +50,7 @@ def arguments(*options: str) -> argparse.Namespace:
 BAD, GOOD = problem("none", check="agents"), ok("all", check="agents")
 
 
-def test_without_wait_there_is_one_round_and_wait_ends_with_its_time(
-    rounds: Rounds, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
     pauses = rounds([BAD], [GOOD])
     assert run(arguments()) == 1
     assert pauses == []
@@ -62,9 +60,7 @@ def test_without_wait_there_is_one_round_and_wait_ends_with_its_time(
     assert pauses
 
 
-def test_wait_ends_with_the_first_round_without_a_problem(
-    rounds: Rounds, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wait_ends_with_a_round_without_a_problem(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
     other = problem("none", check="queues")
     pauses = rounds([BAD], [BAD], [BAD, other], [GOOD], [BAD])
     assert run(arguments("--wait", "1h")) == 0

@@ -76,9 +76,7 @@ def always(item: Any) -> Answer:
         always({"metadata": {"name": "a", "labels": {"kaishare.dev/mode": 5}}, "webhooks": {}}),
     ],
 )
-async def test_an_invalid_api_server_is_a_problem_and_no_traceback(
-    server: ApiServer, account: Path, answer: Answer
-) -> None:
+async def test_an_invalid_api_server_is_a_problem(server: ApiServer, account: Path, answer: Answer) -> None:
     server.always = answer
     answers = await examined(server, account)
     assert exit_status(answers) == 1

@@ -186,9 +186,7 @@ def test_no_sentence_about_a_pod_occurs_twice(run: Run) -> None:
         (("--label=kai.scheduler/queue-",  "--label=kaishare.dev/mode=strict"), "kaishare.dev/mode"),
     ],
 )  # fmt: skip
-def test_what_the_webhook_for_namespaces_would_refuse_gives_status_1(
-    run: Run, options: tuple[str, ...], problem: str
-) -> None:
+def test_labels_that_would_be_refused_give_status_1(run: Run, options: tuple[str, ...], problem: str) -> None:
     for output in ("text", "json", "patch"):
         result = run(manifest(bare(gpu_container())), *SIZES, *options, "-o", output)
         assert result.status == 1, output
@@ -280,9 +278,7 @@ def converted(fraction: str = "0.5", reason: str = "whole-gpu-converted") -> str
         ("0.25", "the pod sets its own share, which is not changed (own-share)", "  note: changed at its creation (whole-gpu-converted); a new pod may get something else"),
     ],
 )  # fmt: skip
-def test_a_pod_that_was_changed_at_its_creation_is_recognised(
-    run: Run, fraction: str, sentence: str, note: str
-) -> None:
+def test_a_pod_changed_at_its_creation_is_known(run: Run, fraction: str, sentence: str, note: str) -> None:
     text = run(converted(fraction), QUEUE, HALF).out
     assert f"  unchanged: {sentence}\n" in text
     assert note in text if note else "note:" not in text
@@ -418,9 +414,7 @@ def test_the_cluster_of_a_kubeconfig_is_the_default(
     monkeypatch.setenv("HOME", str(tmp_path))
     if not options:
         problem = "kaishare: there is no kubeconfig here: give --policies, --label or --annotation\n"
-        assert run(
-            manifest(bare()),
-        ) == Result(2, "", problem)
+        assert run(manifest(bare())) == Result(2, "", problem)
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text("apiVersion: v1\nkind: Config\n")
     result = run(manifest(bare()), *options)

@@ -220,15 +220,13 @@ async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiSer
     )
 
 
-async def test_an_owner_in_another_namespace_does_not_hide_an_object(
-    client: KubeClient, server: ApiServer
-) -> None:
+async def test_an_owner_elsewhere_hides_no_object(client: KubeClient, server: ApiServer) -> None:
     hidden = workload("Job", "hidden", reference("Deployment", "web"), namespace="team-b")
     result = await read(client, server, DEPLOYMENT, hidden, namespaces=["team-a", "team-b"])
     assert [item.namespace for item in result.items] == ["team-a", "team-b"]
 
 
-async def test_pods_without_the_label_of_their_template_are_not_counted(
+async def test_pods_without_the_templates_label_are_not_counted(
     client: KubeClient, server: ApiServer
 ) -> None:
     job, *pods = of_operator(py_torch_job(template(), {"Master": 1, "Worker": 1}))

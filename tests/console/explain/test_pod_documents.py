@@ -169,9 +169,7 @@ def test_a_message_names_the_resource_that_the_api_server_writes_first() -> None
 
 
 @pytest.mark.parametrize(("size", "is_leader"), [(None, True), (1, True), (2, False)])
-def test_the_template_of_workers_is_that_of_the_leader_of_a_group_without_workers(
-    size: int | None, is_leader: bool
-) -> None:
+def test_a_group_without_workers_has_the_leaders_template(size: int | None, is_leader: bool) -> None:
     job = leader_worker_set({"spec": {"containers": [gpu_container()]}}, size)
     (template,) = find_pods(job.manifest)
     labels = template.as_created("team-a")["metadata"]["labels"]

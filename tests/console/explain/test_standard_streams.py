@@ -44,9 +44,7 @@ def test_explain_of_denied_pods_with(streams: str, status: int, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("output", "streams"), sampled(product(("text", "json", "patch"), (">&-", ">/dev/full")), 3)
 )
-def test_explain_without_a_writable_output_ends_with_2_and_one_line(
-    output: str, streams: str, tmp_path: Path
-) -> None:
+def test_explain_without_output_ends_with_2_and_one_line(output: str, streams: str, tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text(GOOD)
     errors = tmp_path / "errors"
     command = (*EXPLAIN.split(), f"{tmp_path}/pods.yaml", "-o", output)
@@ -58,9 +56,7 @@ def test_explain_without_a_writable_output_ends_with_2_and_one_line(
 
 @pytest.mark.parametrize("output", sampled(["text", "json", "patch"], 3))
 @pytest.mark.parametrize(("pod", "status"), [(GOOD, 0), (DENIED, 1)])
-def test_explain_keeps_its_status_when_its_output_pipe_closes(
-    output: str, pod: str, status: int, tmp_path: Path
-) -> None:
+def test_a_closed_pipe_keeps_the_status(output: str, pod: str, status: int, tmp_path: Path) -> None:
     """`explain … | head -1`; the output is longer than a pipe holds."""
     (tmp_path / "pods.yaml").write_text(pod * 300)
     command = [sys.executable, *EXPLAIN.split(), str(tmp_path / "pods.yaml"), "-o", output]

@@ -128,9 +128,7 @@ def test_a_token_for_one_agent_comes_from_a_file(
     assert ("is an agent running" in err) == asks, "else an agent has answered"
 
 
-def test_a_valid_token_for_one_agent_is_sent_to_it_alone(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_valid_token_is_sent_to_one_agent_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("good-token\n")
     with serving(asks_for_token) as url:
@@ -167,9 +165,7 @@ def test_unusable_options_are_one_line_and_status_2(
 @pytest.mark.parametrize(
     ("no_color", "ending"), sampled(product((False, True), ("q", signal.SIGTERM, signal.SIGINT)), 2)
 )
-def test_on_a_terminal_the_view_opens_and_the_terminal_is_restored(
-    ending: str | signal.Signals, no_color: bool
-) -> None:
+def test_the_terminal_has_the_view_and_is_restored(ending: str | signal.Signals, no_color: bool) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     environment.pop("NO_COLOR", None)

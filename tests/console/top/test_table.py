@@ -211,9 +211,7 @@ def test_details_have_the_flags_since_the_start(raised: int, text: str) -> None:
     ("name", "commands"),
     [("train-0", ["command     kaishare why -n team-a train-0"]), ("x; reboot", []), ("$(id)", [])],
 )
-def test_details_name_the_command_for_the_story_of_a_pod_whose_name_is_safe_in_a_shell(
-    name: str, commands: list[str]
-) -> None:
+def test_details_name_a_command_for_names_safe_in_a_shell(name: str, commands: list[str]) -> None:
     fleet = fleet_of({"n": document("n", pod(name, "n", namespace="team-a"))})
     (row,) = fleet.agents["agent-of-n"].table.rows
     assert [line for line in details_of(row, fleet, 0.0) if "kaishare why" in line] == commands
@@ -286,9 +284,7 @@ HOSTILE = st.one_of(
 
 @settings(deadline=None)
 @given(HOSTILE, HOSTILE, HOSTILE, st.sampled_from([24, 80, 120, 200]))
-def test_no_name_acts_on_the_terminal_or_breaks_the_table(
-    first: str, second: str, third: str, columns: int
-) -> None:
+def test_no_name_acts_or_breaks_the_table(first: str, second: str, third: str, columns: int) -> None:
     made = pod(
         first, "n", 3 * GIB, lasted=9.0, is_flagged=True, namespace=second, queue=third, size=first, notes=[third],
         uid=second, vcluster={"name": first, "namespace": second, "pod": third}, phase=third, gpuGroups=[first],

@@ -187,7 +187,7 @@ class TestInABrowser:
     @pytest.mark.parametrize(
         ("width", "is_dark"), [(390, True), (1280, False), (1920, True)], ids=["390", "1280", "1920"]
     )
-    async def test_what_is_wrong_comes_first_and_a_node_opens(
+    async def test_trouble_comes_first_and_a_node_opens(
         self, browser: Browser, width: int, is_dark: bool
     ) -> None:
         async with serving(three_nodes()) as url:
@@ -230,9 +230,7 @@ class TestInABrowser:
             )
             assert await browser.evaluate("document.querySelector('#banner').hidden")
 
-    async def test_200_nodes_are_drawn_within_a_second_and_a_key_answered_within_100_ms(
-        self, browser: Browser
-    ) -> None:
+    async def test_200_nodes_are_drawn_in_a_second_and_a_key_in_100_ms(self, browser: Browser) -> None:
         """While every node has a new answer every 2 s. A busy machine adds to the time, so that the CPU time of the
         page's thread has the bound, too; the best figures count."""
         rng = random.Random(1)

@@ -164,9 +164,7 @@ async def test_records_of_two_replicas_count_once(server: str, days: float) -> N
 @pytest.mark.parametrize(
     ("namespace", "dropped"), {"too-large": 1, "large": 1, "negative": 1, "unknown": 0}.items()
 )
-async def test_pods_with_figures_that_no_gpu_has_are_dropped_and_counted(
-    server: str, namespace: str, dropped: int
-) -> None:
+async def test_impossible_figures_are_dropped_and_counted(server: str, namespace: str, dropped: int) -> None:
     usage = await usage_of(server, namespace, days=1.5)
     assert usage.dropped == dropped
     assert [(use.peak_bytes, use.quantile_bytes) for use in usage.uses] == [(None, None)] * (1 - dropped)

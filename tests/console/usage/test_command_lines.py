@@ -115,7 +115,7 @@ def test_unusable_options_are_one_line(words: str, problem: str, capsys: pytest.
         (["--kubeconfig", "/home/config"], "kubectl"),
     ],
 )
-def test_target_cluster_has_the_options_that_were_given(
+def test_target_cluster_has_the_options(
     words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/home/config")

@@ -251,7 +251,7 @@ SIZES = {("", H100), ("small", H100), ("", T4), ("", A100)}
     [(["queue"], QUEUES), (["size"], SIZES), (["node", "size"], {("n1", *row) for row in SIZES})],
     ids=["queue", "size", "node and size"],
 )
-async def test_every_grouping_has_the_same_totals(
+async def test_groupings_have_the_same_totals(
     server: str, by: Sequence[str], rows: set[tuple[str, ...]]
 ) -> None:
     report = await report_of(server, *by)

@@ -263,7 +263,7 @@ CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771
 @given(
     pods=st.lists(st.tuples(CARDS, st.floats(0.001, 0.98)), min_size=1, max_size=4), is_memory=st.booleans()
 )
-def test_suggested_share_covers_each_need_is_the_smallest_and_is_accepted(
+def test_the_suggested_share_is_the_smallest_that_covers(
     pods: list[tuple[int, float]], is_memory: bool
 ) -> None:
     needs = [(part * card_of(gpu).units * MIB, gpu) for gpu, part in pods]
@@ -353,7 +353,7 @@ def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) ->
     }.values(),
     ids=lambda value: "",
 )
-def test_no_command_changes_the_whole_gpus_of_ranks(
+def test_no_command_for_whole_gpus_of_ranks(
     ranks: list[PodUse], labels: dict[str, str], has_command: bool
 ) -> None:
     other = whole("web", "Deployment", "web", size="small" if labels else "")

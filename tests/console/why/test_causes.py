@@ -81,9 +81,7 @@ def _shards(pool: str) -> Any:
         ({"labels": _POOL, "shards": _shards("h100")}, {"shards": FORBIDDEN}),
     ],
 )  # fmt: skip
-def test_the_scheduler_is_not_blamed_while_another_cause_may_be_true(
-    known: dict[str, Any], unknown: dict[str, Any]
-) -> None:
+def test_no_blame_while_another_cause_may_be_true(known: dict[str, Any], unknown: dict[str, Any]) -> None:
     """KAI v0.9.8 says nothing about a queue that does not exist, and no release about a node pool."""
     labels = known.pop("labels", {})
     assert find_cause(make_evidence(make_pod(labels=labels), **known)).code is Code.SCHEDULER_SILENT

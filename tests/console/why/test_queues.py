@@ -176,9 +176,7 @@ _OF_EITHER = "If the workload names its queue itself, set the label kai.schedule
         (_owner("Job", metadata=_OF_JOB_SET, spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]),
     ],
 )
-def test_the_label_of_the_namespace_is_changed_only_where_the_pod_has_its_queue_from_there(
-    owner: PodOwner | None, acts: list[str]
-) -> None:
+def test_the_namespaces_label_is_changed_only_if_it_decides(owner: PodOwner | None, acts: list[str]) -> None:
     fields: dict[str, Any] = {"pod_group": make_pod_group(queue="visoin"), "queues": {"visoin": GONE}}
     pod, owners = make_pod(labels=_MISSPELT), [owner] if owner else []
     cause = find_cause(make_evidence(pod, owners=owners, decision=PolicyDecision(), **fields))

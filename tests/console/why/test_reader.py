@@ -158,7 +158,7 @@ async def test_without_the_pod_group_the_topmost_owner_names_the_queue(server: O
         ("of-an-earlier-pod", "2026-05-01T12:00:30Z", False),
     ],
 )
-async def test_objects_of_an_earlier_pod_of_the_name_do_not_count(
+async def test_objects_of_an_earlier_pod_do_not_count(
     server: ObjectServer, uid: str, created: str, counts: bool
 ) -> None:
     """The uid decides where it is known: writers of Events queue and repeat them."""
@@ -200,9 +200,7 @@ async def test_in_a_vcluster_the_kinds_of_kai_are_not_served(server: ObjectServe
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-async def test_without_rights_discovery_tells_whether_kai_is_there(
-    server: ObjectServer, is_served: bool
-) -> None:
+async def test_discovery_tells_whether_kai_is_there(server: ObjectServer, is_served: bool) -> None:
     """A real API server refuses a request for a kind that it does not serve, if the right is missing."""
     server.add(*cluster(annotations={"pod-group-name": ""}))
     server.forbidden = lambda path: "scheduling.run.ai/" in path
@@ -263,7 +261,7 @@ PARTS = (
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_request_that_fails_is_noted_and_ends_nothing(
+async def test_a_failed_request_is_noted_and_ends_nothing(
     server: ObjectServer, fault: str, part: str
 ) -> None:
     server.add(*cluster())
@@ -513,9 +511,7 @@ async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectSer
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_events_of_another_job_with_a_longer_name_do_not_count(
-    server: ObjectServer, indexed: bool
-) -> None:
+async def test_events_of_a_job_with_a_longer_name_do_not_count(server: ObjectServer, indexed: bool) -> None:
     """The Job `train` of which the pod is gone, and the Job `train-2`, whose pods were evicted and refused."""
     mode = "Indexed" if indexed else "NonIndexed"
     server.add(make("Namespace", TEAM, ""), make("Job", "train", spec={"completionMode": mode}))

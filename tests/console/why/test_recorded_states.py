@@ -126,9 +126,7 @@ def _check(answer: Explanation) -> None:
 
 @pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
 @pytest.mark.parametrize("release", RELEASES)
-async def test_the_cause_of_each_recorded_state_is_found(
-    server: ObjectServer, release: str, is_edit: bool
-) -> None:
+async def test_each_recorded_state_has_its_cause(server: ObjectServer, release: str, is_edit: bool) -> None:
     for state, kind, name in targets(release):
         put(server, state, is_edit=is_edit)
         evidence = await read(server, state.namespace, name, kind)
@@ -149,9 +147,7 @@ async def test_the_cause_of_each_recorded_state_is_found(
 
 @pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
 @pytest.mark.parametrize("release", RELEASES)
-async def test_events_tell_how_a_pod_that_is_gone_has_ended(
-    server: ObjectServer, release: str, is_edit: bool
-) -> None:
+async def test_events_tell_how_a_gone_pod_ended(server: ObjectServer, release: str, is_edit: bool) -> None:
     for state in states(release):
         if state.number in _GONE:
             put(server, state, is_edit=is_edit)

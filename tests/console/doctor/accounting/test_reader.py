@@ -61,9 +61,7 @@ def attacked() -> KaiAccounts:
     return accounts.add_up()
 
 
-async def test_a_second_reading_of_bound_pods_is_made_for_differences_only(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_second_reading_is_for_differences_only(server: ApiServer, client: KubeClient) -> None:
     for accounts, pauses in ((books().pod("w1", 2).add_up(), 0), (attacked(), 1)):
         serve(server, accounts)
         server.requests.clear()
@@ -108,9 +106,7 @@ NOT_COMPARED = "unknown: not checked: the requests of pods were not compared wit
 
 
 @pytest.mark.parametrize("path", ["/v2/queues", "/podgroups", "/v1/pods", "/v1/nodes"])
-async def test_a_list_that_may_not_be_read_makes_no_false_ok(
-    server: ApiServer, client: KubeClient, path: str
-) -> None:
+async def test_an_unreadable_list_makes_no_ok(server: ApiServer, client: KubeClient, path: str) -> None:
     serve(server, books().pod("w1", 2).add_up())
     server.refusals[path] = refuses(403, "Forbidden")
     *findings, right = await Doctor(server, client).examine()
@@ -157,9 +153,7 @@ async def test_an_incomplete_list_of_pods_shows_only_sums_that_are_too_large(
     assert any("not read whole: more than 3 objects" in line for line in lines)
 
 
-async def test_reservation_pods_of_another_namespace_and_another_scheduler(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_another_reservation_namespace_and_scheduler(server: ApiServer, client: KubeClient) -> None:
     """`--resource-reservation-namespace` of the binder, and the schedulerName of KAI's webhook."""
     accounts = KaiAccounts.of_two_nodes()
     accounts.run("s1", fraction="0.5")["spec"]["schedulerName"] = "gpu-scheduler"

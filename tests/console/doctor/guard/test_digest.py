@@ -150,7 +150,7 @@ ASSIGNED = whole(mutating(), of_kai(), other("kai-pod-group-mutation"))
         ({"installation": None}, ""),
     ],
 )  # fmt: skip
-async def test_programs_without_which_the_rules_do_not_hold(
+async def test_programs_that_the_rules_need(
     client: KubeClient, changes: dict[str, Any], expected: str
 ) -> None:
     assert [line[: len(expected)] for line in await lines(client, rendered(), **changes)] == [

@@ -1,7 +1,5 @@
 """The guard's parameters: the values that are read, and the values that weaken it."""
 
-from typing import Any
-
 import pytest
 
 from console.doctor.admission import GPUS, OBJECTS, PODGROUPS, PODS, Guard
@@ -116,17 +114,20 @@ ELSEWHERE = but(kai_namespace="kai", mutating=whole(mutating(), of_kai()))
 
 
 @pytest.mark.parametrize(
-    ("of_guard", "cluster", "states"),
+    ("mode", "changes", "cluster", "states"),
     [
-        (guard(), WELL, []),
+        ("", {}, WELL, []),
         # A guard that refuses nothing has warnings only.
-        (guard("audit", kaiNamespaces="['vision']"), TENANTS, [State.WARNING] * 2),
-        (guard("audit", schedulerName="'default-scheduler'"), TENANTS, [State.WARNING]),
-        (guard(kaiNamespaces="['kai']"), ELSEWHERE, []),
-        (guard(), ELSEWHERE, [State.PROBLEM, State.WARNING]),
+        ("audit", {"kaiNamespaces": "['vision']"}, TENANTS, [State.WARNING] * 2),
+        ("audit", {"schedulerName": "'default-scheduler'"}, TENANTS, [State.WARNING]),
+        ("", {"kaiNamespaces": "['kai']"}, ELSEWHERE, []),
+        ("", {}, ELSEWHERE, [State.PROBLEM, State.WARNING]),
         # Where KAI's webhook is not registered, its namespace is not missed.
-        (guard(kaiNamespaces="['kai']"), but(mutating=whole(mutating())), [State.WARNING]),
+        ("", {"kaiNamespaces": "['kai']"}, but(mutating=whole(mutating())), [State.WARNING]),
     ],
 )
-def test_the_parameters_fit_the_cluster(of_guard: Guard, cluster: ClusterFacts, states: list[State]) -> None:
+def test_the_parameters_fit_the_cluster(
+    mode: str, changes: dict[str, str], cluster: ClusterFacts, states: list[State]
+) -> None:
+    of_guard = guard(mode, **changes) if mode else guard(**changes)
     assert [result.state for result in findings(of_guard, cluster)] == states
