@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,15 +20,11 @@ Rounds = Callable[..., list[int]]
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     """Make each round return the next list of findings; return the number of each round's pause."""
 
-    class Anyone:
-        server = "https://cluster"
-
-    async def access(_: argparse.Namespace) -> Anyone:
-        return Anyone()
+    async def access(_: argparse.Namespace) -> SimpleNamespace:
+        return SimpleNamespace(server="https://cluster")
 
     def answer(*results: list[CheckResult]) -> list[int]:
-        remaining = list(results)
-        pauses: list[int] = []
+        remaining, pauses = list(results), []
 
         async def examine(_access: Access, _arguments: argparse.Namespace) -> list[CheckResult]:
             return remaining.pop(0) if len(remaining) > 1 else remaining[0]
