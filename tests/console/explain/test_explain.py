@@ -367,8 +367,6 @@ def test_tried_labels_are_added_to_the_namespaces_labels(run: Run, tmp_path: Pat
         ("kind: Pod\nmetadata: {name: a}\n", '"Pod" is not a Namespace'),
         ("hello", '"hello" is not a Namespace'),
         ("kind: Namespace\n", "no metadata.name"),
-        ("kind: Namespace\nmetadata: {name: a, labels: [x]}\n", "labels must be a map"),
-        ("kind: Namespace\nmetadata: {name: a, labels: {kaishare.dev/gpu-fraction: 0.5}}\n", "put it in quotes"),
         (NAMESPACE + "---\n" + NAMESPACE, 'namespace "a" is twice'),
     ],
 )  # fmt: skip
