@@ -406,6 +406,7 @@ def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
     ("url", "server", "is_verified"),
     [
         ("127.0.0.1:9445", "http://127.0.0.1:9445", False),
+        ("http://127.0.0.1:9445/api/v1/shares", "http://127.0.0.1:9445", False),
         ("https://localhost/gpu/api/v1/shares", "https://localhost/gpu", False),
         ("https://[::1]:9445/", "https://[::1]:9445", False),
         ("https://agent.example:9445", "https://agent.example:9445", True),

@@ -93,14 +93,6 @@ def test_an_agent_that_does_not_answer_is_one_line_and_status_2(capsys: pytest.C
         assert capsys.readouterr() == ("", line)
 
 
-@pytest.mark.parametrize("suffix", ["", "/", "/api/v1/shares"])
-def test_an_address_is_taken_as_people_type_it(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(GOOD) as url:
-        for address in (url, url.removeprefix("http://")):
-            assert main(["top", "--once", "--url", f"{address}{suffix}"]) == 0
-    assert capsys.readouterr().out.count("fine") == 2
-
-
 @pytest.mark.parametrize(
     ("given", "reason", "asks"),
     [

@@ -1,8 +1,5 @@
 """`report` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
 
-import csv
-import io
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +18,6 @@ from console.usage.report_table import (
     FIGURES,
     Hours,
     Report,
-    as_csv,
-    as_html,
-    as_json,
-    as_text,
     build_report,
     row_labels,
 )
@@ -220,17 +213,6 @@ async def test_rows_equal_the_reference(server: str) -> None:
     assert report.remarks == ()
 
 
-async def test_unknown_time_is_marked_and_never_scaled_up(server: str) -> None:
-    report = await report_of(server, "namespace")
-    blind = hours_of(report, namespace="blind")
-    assert blind["coverage"] == pytest.approx(24 / 72, rel=0.01)
-    assert blind["active"] is blind["idle"] is None
-    assert any(line.startswith("blind ") and line.endswith("33%!") for line in as_text(report))
-    assert hours_of(report, namespace="names")["coverage"] == pytest.approx(1, rel=0.01)
-    vision = next(row for row in json.loads(as_json(report))["rows"] if row["namespace"] == "vision")
-    assert vision["coverage"] == pytest.approx(1 - 4 / (4 * HOURS), rel=0.01)
-
-
 async def test_a_time_without_pods_is_an_error(server: str) -> None:
     with pytest.raises(PrometheusError, match="no pod with a share in this time"):
         await report_of(server, "namespace", start=START - 86_400, end=START - 3_600)
@@ -258,22 +240,6 @@ async def test_groupings_have_the_same_totals(
     assert {(*row.names.values(), row.model) for row in report.rows} == rows
     assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
     assert report.dropped == (1 if "size" in by else 0)
-
-
-async def test_names_that_would_act_elsewhere_are_dropped_and_counted(server: str) -> None:
-    report = await report_of(server, "workload", "size", prices={H100: 2.0}, currency="EUR")
-    assert report.dropped == 2
-    outputs = [as_json(report), as_csv(report), as_html(report, "May"), *as_text(report)]
-    assert not any(word in text for text in outputs for word in ("cmd()", "a b"))
-    (sentence,) = [
-        text for text in as_text(report, columns=500) if text.startswith("Dropped: 2 rows with names")
-    ]
-    rows = sum(row.hours["promised"] or 0 for row in report.rows)
-    promised = (report.total["promised"] or 0) - rows
-    assert promised == pytest.approx(of_pods("lies", "spaces")["promised"], rel=0.01)
-    assert f" and {promised:.1f} GPU-hours promised. The totals contain them." in sentence
-    for cells in csv.reader(io.StringIO(as_csv(report))):
-        assert not any(re.match(r"[=@]|[+-](?![0-9.])", cell) for cell in cells)
 
 
 async def test_totals_are_those_of_the_dashboard(server: str) -> None:
