@@ -155,20 +155,13 @@ def test_the_line_that_decided_is_named(
 
 
 def test_no_sentence_about_a_pod_occurs_twice(run: Run) -> None:
-    text = manifest(
-        bare(
-            gpu_container(),
-            labels={"kaishare.dev/size": "trian"},
-            annotations={"kaishare.dev/whole-gpu": "true"},
-        )
-    )
+    misspelt = {"labels": {"kaishare.dev/size": "trian"}, "annotations": {"kaishare.dev/whole-gpu": "true"}}
+    text = manifest(bare(gpu_container(), **misspelt))
     for mode, status in (("default", 0), ("enforce", 1)):
         options = ("--label=kaishare.dev/max-gpu-fraction=0.5", f"--label=kaishare.dev/mode={mode}")
         result = run(text, *SIZES, *options)
-        told = [
-            line for line in result.out.splitlines() if line.startswith("  ") and ": " in line and "(" in line
-        ]
-        sentences = [line.partition(": ")[2] for line in told]
+        details = [line.partition(": ") for line in result.out.splitlines() if line.startswith("  ")]
+        sentences = [sentence for _, _, sentence in details if "(" in sentence]
         assert len(sentences) == len(set(sentences)) >= 2
         assert result.status == status
     converted = run(manifest(bare(gpu_container())), *SIZES).out
