@@ -50,24 +50,13 @@ def test_more_than_four_pods_are_a_table(run: Run) -> None:
 def test_no_two_rows_are_equal(run: Run) -> None:
     """A list on one line of standard input, and several templates of one object."""
     items = [bare(gpu_container(), name=f"{LONG}{number}") for number in range(2)]
-    job = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": "j"},
-        "spec": {
-            "pytorchReplicaSpecs": {
-                kind: {"template": {"spec": {"containers": [container()]}}} for kind in ("Master", "Worker")
-            }
-        },
-    }
+    template = {"template": {"spec": {"containers": [container()]}}}
+    spec = {"pytorchReplicaSpecs": {"Master": template, "Worker": template}}
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "j"}, "spec": spec}
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, job]})
     objects = [line.split()[0] for line in run(text, *POLICY, "-o", "table").out.splitlines()[1:-1]]
-    assert objects == [
-        f"Pod/{LONG}0",
-        f"Pod/{LONG}1",
-        "PyTorchJob/j:spec.pytorchReplicaSpecs.Master.template",
-        "PyTorchJob/j:spec.pytorchReplicaSpecs.Worker.template",
-    ]
+    roles = [f"PyTorchJob/j:spec.pytorchReplicaSpecs.{role}.template" for role in ("Master", "Worker")]
+    assert objects == [f"Pod/{LONG}0", f"Pod/{LONG}1", *roles]
 
 
 VLLM = bare(gpu_container(command=["vllm", "serve", "M"]), name="vllm")

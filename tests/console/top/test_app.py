@@ -32,19 +32,13 @@ def agents() -> FakeAgents:
     hostile = pod(
         MARKUP, "node-b", 3 * GIB, lasted=9.0, namespace="\x1b[31m", notes=["\x1b]0;title\x07[bold]"]
     )
-    return FakeAgents(
-        {
-            "node-a": document("node-a", *many),
-            "node-b": document(
-                "node-b",
-                hostile,
-                problems=[lost],
-                gpus=[gpu("node-b", promisedBytes=30 * GIB)],
-                lostGpus=[{"uuid": "GPU-gone", "index": 1}],
-            ),
-            "node-c": "Connection refused",
-        }
-    )
+    trouble = {"problems": [lost], "lostGpus": [{"uuid": "GPU-gone", "index": 1}]}
+    over = [gpu("node-b", promisedBytes=30 * GIB)]
+    bodies = {
+        "node-a": document("node-a", *many),
+        "node-b": document("node-b", hostile, gpus=over, **trouble),
+    }
+    return FakeAgents({**bodies, "node-c": "Connection refused"})
 
 
 @asynccontextmanager

@@ -78,17 +78,7 @@ def test_csv_comes_with_what_it_leaves_out_on_standard_error(
 
 def test_text_marks_rows_with_little_known_time() -> None:
     lines = list(as_text(report()))
-    assert lines[0].split() == [
-        "NAMESPACE",
-        "MODEL",
-        "PROMISED",
-        "USED",
-        "ACTIVE",
-        "IDLE",
-        "OVER",
-        "SAVED",
-        "KNOWN",
-    ]
+    assert " ".join(lines[0].split()) == "NAMESPACE MODEL PROMISED USED ACTIVE IDLE OVER SAVED KNOWN"
     assert lines[1].split()[-1] == "75%!"
     assert all(len(line) <= 80 for line in lines)
 

@@ -48,14 +48,9 @@ async def read(server: ObjectServer, name: str = NAME, kind: str = "Pod") -> Pod
 
 
 def make_reservation(group: str, namespace: str = "kai-resource-reservation") -> Item:
-    return make_pod(
-        f"gpu-reservation-{group}",
-        namespace,
-        labels={"app": "kai-resource-reservation", "runai-gpu-group": group},
-        annotations={"run.ai/reserve_for_gpu_index": "GPU-1"},
-        node="node-1",
-        phase="Running",
-    )
+    labels = {"app": "kai-resource-reservation", "runai-gpu-group": group}
+    shared: dict[str, Any] = {"labels": labels, "annotations": {"run.ai/reserve_for_gpu_index": "GPU-1"}}
+    return make_pod(f"gpu-reservation-{group}", namespace, node="node-1", phase="Running", **shared)
 
 
 def name_of(evidence: PodEvidence) -> str:
@@ -419,16 +414,11 @@ async def test_the_decision_then_and_now(
 AGENTS = "/api/v1/namespaces/kaishare-agent/pods"
 
 
-def agent(**more: Any) -> Item:
-    return make(
-        "Pod",
-        "agent-1",
-        "kaishare-agent",
-        metadata={"labels": AGENT_LABELS},
-        spec={"nodeName": "node-1", "containers": [{"ports": [{"name": "http", "containerPort": 9445}]}]},
-        status={"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
-        **more,
-    )
+def agent() -> Item:
+    spec = {"nodeName": "node-1", "containers": [{"ports": [{"name": "http", "containerPort": 9445}]}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    labels = {"labels": AGENT_LABELS}
+    return make("Pod", "agent-1", "kaishare-agent", metadata=labels, spec=spec, status=status)
 
 
 def figures(**more: Any) -> str:
@@ -442,14 +432,10 @@ def figures(**more: Any) -> str:
 
 
 def running_cluster() -> list[Item]:
-    shared = {"runai-gpu-group": "group-1"}
-    return [
-        make_reservation("group-1"),
-        *cluster(labels=shared, node="node-1", phase="Running"),
-        make_pod("mate", labels=shared, node="node-1", phase="Running"),
-        make_pod("far", labels={"runai-gpu-group": "group-2"}, node="node-1", phase="Running"),
-        agent(),
-    ]
+    runs: dict[str, Any] = {"node": "node-1", "phase": "Running"}
+    here, elsewhere = ({"labels": {"runai-gpu-group": group}, **runs} for group in ("group-1", "group-2"))
+    pods = [make_pod("mate", **here), make_pod("far", **elsewhere)]
+    return [make_reservation("group-1"), *cluster(**here), *pods, agent()]
 
 
 async def test_everything_about_a_pod_that_runs(server: ObjectServer) -> None:
