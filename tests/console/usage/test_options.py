@@ -22,7 +22,7 @@ def _parse(*words: str) -> PrometheusOptions:
             "--prometheus http://p",
             PrometheusOptions(url="http://p", selector='job="kaishare-agent"', seconds=60),
         ),
-        ("--prometheus http://prometheus:9090/", PrometheusOptions(url="http://prometheus:9090")),
+        ("--prometheus http://p:9090/ --timeout 90s", PrometheusOptions(url="http://p:9090", seconds=90)),
         ("--prometheus https://m.example/prometheus/", PrometheusOptions(url="https://m.example/prometheus")),
         ("--prometheus http://[::1]:9090/api/v1", PrometheusOptions(url="http://[::1]:9090")),
     ],

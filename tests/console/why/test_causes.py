@@ -414,6 +414,7 @@ NOT_TOLD: list[_Row] = [
     (_of({}), Code.SCHEDULER_SILENT, "has said nothing about the pod for 80 s"),
     (_of({}, pod_group=make_pod_group(age=3)), Code.SCHEDULER_SILENT, "not looked at the pod yet, 3 s after"),
     (_of({}, group_events=_not_ready(70)), Code.SCHEDULER_SILENT, "has said nothing"),
+    (_of({}, group_events=[make_event("NotReady", "not yet", kind="PodGroup", name=GROUP)]), Code.GANG_INCOMPLETE, "the workload's pods are not complete: not yet"),
     (_of({}, group_events=_not_ready()), Code.GANG_INCOMPLETE, "only 2 exist, 1 of them with a scheduling"),
     (_of({"labels": _POOL}, shards=_shards("h100")), Code.SCHEDULER_SILENT, "has said nothing"),
     (_of({"labels": _POOL}, shards=_shards("a100")), Code.NODE_POOL_WITHOUT_SHARD, "the node pool h100"),
@@ -430,7 +431,7 @@ NOT_TOLD: list[_Row] = [
     # An amount beyond all numbers is no amount.
     (_of({"fraction": None, "spec": _gpus("1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
     (_of({"fraction": None, "spec": _gpus("-1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
-]
+]  # fmt: skip
 
 
 def _claims(*phases: str) -> list[Any]:
