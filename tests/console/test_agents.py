@@ -39,15 +39,17 @@ FIGURES = {"node": "n0", "lastGoodSampleTimestamp": 1_800_000_000.0, "gpus": [],
 
 
 def agent(number: int = 0, **status: Any) -> dict[str, Any]:
+    metadata = {
+        "name": f"agent-{number}", "namespace": "kaishare-agent", "uid": f"u{number}", "labels": LABELS,
+        "creationTimestamp": "2026-11-01T10:00:00Z",
+    }  # fmt: skip
+    containers = [{"ports": [{"name": "http", "containerPort": 9445}]}]
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], **status}
     return {
-        "metadata": {
-            "name": f"agent-{number}", "namespace": "kaishare-agent", "uid": f"u{number}", "labels": LABELS,
-            "creationTimestamp": "2026-11-01T10:00:00Z",
-        },
-        "spec": {"nodeName": f"n{number}", "containers": [{"ports": [{"name": "http", "containerPort": 9445}]}]},
+        "metadata": metadata,
+        "spec": {"nodeName": f"n{number}", "containers": containers},
         "status": ready,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture

@@ -43,14 +43,8 @@ class Tokens:
 @pytest.fixture
 def tokens(server: ApiServer, client: KubeClient) -> Tokens:
     clock = [1000.0]
-    source = ServiceAccountTokens(
-        client,
-        namespace="kaishare-agent",
-        account="kaishare-reader",
-        audience="kaishare-agent",
-        clock=lambda: clock[0],
-    )
-    made = Tokens(source=source, server=server, clock=clock)
+    of = {"namespace": "kaishare-agent", "account": "kaishare-reader", "audience": "kaishare-agent"}
+    made = Tokens(ServiceAccountTokens(client, **of, clock=lambda: clock[0]), server, clock)
     made.answer(made.issuer)
     return made
 

@@ -118,31 +118,26 @@ def test_events_about_binding_prove_nothing() -> None:
 
 def test_a_running_pod_with_figures_and_a_flag() -> None:
     message = "uses 12.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 95 s"
+    evicted = "is evicted by its namespace's over-share policy"
     holding = ApiHolding(gpu_uuid="GPU-1", gpu=0, used_bytes=12 << 30)
     shares = {"GPU-1": ApiAmount(bytes=8 << 30, source="bindrequest")}
     agent = ApiPod(namespace=NAMESPACE, name=NAME, uid="u", shares=shares, gpus=[holding])
-    pod = make_pod(
-        node="node-1",
-        phase="Running",
-        conditions=[
-            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-05-01T11:58:40Z"},
-            {"type": "Ready", "status": "True", "lastTransitionTime": "2026-05-01T11:58:45Z"},
-        ],
-        containers=[{"name": "main", "ready": True, "restartCount": 2}],
-    )
-    evidence = make_evidence(
-        pod,
-        figures=AgentFigures(pod=agent, neighbours=2),
-        pod_events=[
-            make_event("GPUMemoryOverShare", message, age=30, count=2, component="kaishare-agent"),
-            make_event("GPUShareEvicted", "is evicted by its namespace's over-share policy", age=5),
-        ],
-    )
-    assert [(what, text) for what, text, _ in lines(evidence)][2:] == [
+    times = {"PodScheduled": "2026-05-01T11:58:40Z", "Ready": "2026-05-01T11:58:45Z"}
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": time} for kind, time in times.items()
+    ]
+    restarted = [{"name": "main", "ready": True, "restartCount": 2}]
+    pod = make_pod(node="node-1", phase="Running", conditions=conditions, containers=restarted)
+    events = [
+        make_event("GPUMemoryOverShare", message, age=30, count=2, component="kaishare-agent"),
+        make_event("GPUShareEvicted", evicted, age=5),
+    ]
+    steps = lines(make_evidence(pod, figures=AgentFigures(pod=agent, neighbours=2), pod_events=events))
+    assert [(what, text) for what, text, _ in steps][2:] == [
         ("bound", "to node node-1"),
         ("running", "12.0 GiB of 8.0 GiB on GPU 0; 2 other pods on the same GPU; 2 restarts"),
         ("flagged", message),
-        ("evicted", "is evicted by its namespace's over-share policy"),
+        ("evicted", evicted),
     ]
     failed: Fact[AgentFigures] = Fact(None, Why.FAILED, "no answer within 5 s")
     assert lines(make_evidence(pod, figures=failed))[3][1] == "no figures: no answer within 5 s; 2 restarts"
