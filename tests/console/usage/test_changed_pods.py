@@ -117,13 +117,11 @@ async def uses_of(server: str, namespace: str, *, days: float = DAYS) -> list[Po
 
 async def test_time_over_the_share_stays_with_the_share(server: str) -> None:
     before, after = await uses_of(server, "moved")
-    assert before.over_seconds == pytest.approx(32 * 3600)
-    assert after.over_seconds == 0
+    assert (before.over_seconds, after.over_seconds) == (pytest.approx(32 * 3600), 0)
 
 
 async def test_share_that_returned_is_known_all_the_time(server: str) -> None:
-    smaller, larger = await uses_of(server, "back")
-    for use, days in ((smaller, 30), (larger, 10)):
+    for use, days in zip(await uses_of(server, "back"), (30, 10), strict=True):
         assert use.known_seconds == pytest.approx(days * 86400, rel=0.001)
         assert use.expected_seconds == pytest.approx(use.known_seconds)
 
