@@ -6,7 +6,6 @@ from tests.golden import records
 from tests.golden.__main__ import GROUPS, MOST_SHOWN, compared, missing
 from tests.support.markers import nightly
 
-
 DAILY = {"agent", "commands", "doctor", "evictions", "explain"}
 """Groups of a few seconds: what the commands and the agent print, as users see it."""
 
