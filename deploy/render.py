@@ -1,6 +1,7 @@
 """Writes the generated files of the chart: `python deploy/render.py`.
 
 - deploy/helm/kaishare/files/alerts: rules for Prometheus, from deploy/mixin.
+- deploy/mixin/agent_acts.json: first acts for the alerts, from gpuagent/first_acts.py.
 - deploy/alerts/README.md: the table of alerts, from deploy/mixin.
 - deploy/helm/kaishare/files/policies/tables.json: what fills the admission policies, from console/render.
 - deploy/helm/kaishare/files/dashboards: Grafana's dashboards, from deploy/dashboards.
@@ -58,6 +59,7 @@ def outputs() -> dict[Path, str]:
 
 def copies() -> Iterator[tuple[Path, str]]:
     """Yield path and text of the files that the chart's templates read."""
+    yield rendering.AGENT_ACTS, rendering.agent_acts()
     yield rendering.CHART_RULES, rendering.chart_rules()
     for contents in (fleet.contents(), node.contents(), namespace.contents(), webhook.contents()):
         yield FILES / "dashboards" / f"{contents.name}.json", board.to_text(board.assemble(contents))
@@ -129,6 +131,7 @@ def stale() -> list[Path]:
 
 def write() -> None:
     """Update every generated file."""
+    rendering.AGENT_ACTS.write_text(rendering.agent_acts(), encoding="utf-8")  # which the mixin imports
     for path, text in outputs().items():
         path.write_text(text, encoding="utf-8")
 

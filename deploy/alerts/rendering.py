@@ -1,4 +1,4 @@
-"""Renders deploy/mixin as the chart's rules, and the table of alerts."""
+"""Renders deploy/mixin as the chart's rules, the agent's first acts for it, and the table of alerts."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,10 @@ from typing import Any, Final
 import rjsonnet
 import yaml
 
+from gpuagent import first_acts
+
 ALERTS: Final = Path(__file__).parent
+AGENT_ACTS: Final = ALERTS.parent / "mixin" / "agent_acts.json"
 CHART_RULES: Final = ALERTS.parent / "helm" / "kaishare" / "files" / "alerts" / "rules.yaml"
 
 _WIDTH: Final = 120
@@ -17,7 +20,7 @@ _CHART_HEAD: Final = """\
 """
 _ORDER: Final = (
     "name", "rules", "record", "alert", "expr", "for", "keep_firing_for", "labels", "annotations",
-    "summary", "description", "runbook_url",
+    "summary", "description", "first_act", "runbook_url",
 )  # fmt: skip
 """Order of keys; other keys follow in alphabetical order."""
 
@@ -31,6 +34,19 @@ def chart_rules() -> str:
         width=_WIDTH,
         allow_unicode=True,
     )
+
+
+def agent_acts() -> str:
+    """Return the agent's first acts as JSON, which the mixin imports."""
+    acts = {
+        "flags": {reason: act.text for reason, act in first_acts.FOR_FLAG.items()},
+        "problems": {reason: act.text for reason, act in first_acts.FOR_PROBLEM.items()},
+        "gpus": {
+            "at-risk": first_acts.FOR_GPU_AT_RISK.text,
+            "overpromised": first_acts.FOR_OVERPROMISED_GPU.text,
+        },
+    }
+    return json.dumps(acts, indent=2, sort_keys=True) + "\n"
 
 
 def evaluated(name: str) -> dict[str, Any]:

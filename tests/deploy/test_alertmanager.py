@@ -171,6 +171,7 @@ def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notified]:
                         "annotations": {
                             "summary": "",
                             "description": f"{labels.get('workload', 'a pod')} & more",
+                            "first_act": "Do & see.",
                             "runbook_url": f"https://git.example.com/docs/runbooks.md#{labels['alertname'].lower()}",
                         },
                         "startsAt": datetime.now(UTC).isoformat(),
@@ -209,7 +210,7 @@ def test_a_message_links_the_runbook_and_the_dashboard(notified: Notified) -> No
     assert message["color"] == "warning"
     assert message["title_link"] == "https://git.example.com/docs/runbooks.md#kaisharegpumemoryatrisk"
     assert message["text"] == (
-        "a pod &amp; more <https://grafana.example.com/d/kaishare-node?var-node=gpu+1%26x|dashboard>\n"
+        "a pod &amp; more Do &amp; see. <https://grafana.example.com/d/kaishare-node?var-node=gpu+1%26x|dashboard>\n"
         "<https://git.example.com/docs/runbooks.md#kaisharegpumemoryatrisk|Runbook>"
     )
     ((_, of_cluster),) = [
@@ -221,7 +222,7 @@ def test_a_message_links_the_runbook_and_the_dashboard(notified: Notified) -> No
 def test_the_name_of_a_workload_mentions_no_channel(notified: Notified) -> None:
     ((_, message),) = notified.slack("KaishareWorkloadOverShare")
     assert message["text"].startswith(
-        "&lt;!channel&gt; &amp; more <https://grafana.example.com/d/kaishare-namespace?var-namespace=team-b|"
+        "&lt;!channel&gt; &amp; more Do &amp; see. <https://grafana.example.com/d/kaishare-namespace?var-namespace=team-b|"
     )
 
 

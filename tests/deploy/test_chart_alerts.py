@@ -112,7 +112,10 @@ def test_the_services_are_looked_up_in_their_own_namespaces() -> None:
     assert (
         '{namespace="gpu-agents", daemonset="kaishare-agent"}' in by_name["KaishareAgentNotScraped"]["expr"]
     )
-    assert 'kube_pod_info{namespace="gpu-agents"' in by_name["KaishareNodeWithoutAgent"]["expr"]
+    assert (
+        '{namespace="gpu-agents", daemonset="kaishare-agent"}'
+        in by_name["node:kaishare_watched:bool"]["expr"]
+    )
     assert f'{{namespace="{NAMESPACE}", deployment=' in by_name["KaishareWebhookNotScraped"]["expr"]
     assert 'up{job=~"(gpu-agents/)?kaishare-agent"}' in by_name["KaishareAgentDown"]["expr"]
     assert f'up{{job=~"({NAMESPACE}/)?kaishare-webhook"}}' in by_name["KaishareWebhookDown"]["expr"]

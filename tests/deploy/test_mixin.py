@@ -52,7 +52,7 @@ def test_every_setting_of_the_readme_has_its_effect(tmp_path: Path) -> None:
     assert config is not None
     assert "SUCCESS" in checked(tmp_path, config[1])
     by_name = alerts(config[1])
-    assert by_name["KaishareAgentDown"]["expr"] == 'up{job="gpu-agents"} == 0'
+    assert 'up{job="gpu-agents"} == 0' in by_name["KaishareAgentDown"]["expr"]
     assert 'up{job="admission", team="platform"}' in by_name["KaishareWebhookDown"]["expr"]
     text = json.dumps(evaluated(config[1]))
     expressions = [rule["expr"] for group in evaluated(config[1])["groups"] for rule in group["rules"]]
@@ -116,6 +116,7 @@ tests:
           - exp_labels: {severity: warning}
             exp_annotations:
               summary: Prometheus does not scrape the agents
+              first_act: Look for the agents among Prometheus' targets, also under the name of another job.
               description: >-
                 Prometheus has had no target with job=~"(kaishare-agent/)?kaishare-agent" for an hour: alerts about GPUs and their pods
                 cannot fire.
@@ -126,6 +127,7 @@ tests:
           - exp_labels: {severity: warning}
             exp_annotations:
               summary: Prometheus does not scrape the webhook
+              first_act: Look for the webhook among Prometheus' targets, also under the name of another job.
               description: >-
                 Prometheus has had no target with job=~"(kaishare/)?kaishare-webhook" for an hour: alerts on its metrics cannot
                 fire.
@@ -141,6 +143,7 @@ tests:
           - exp_labels: {severity: warning, k8s: a, namespace: kaishare-agent}
             exp_annotations:
               summary: Prometheus does not scrape the agents
+              first_act: Look for the agents among Prometheus' targets, also under the name of another job.
               description: >-
                 Prometheus has had no target with job=~"(kaishare-agent/)?kaishare-agent" for an hour, and the DaemonSet kaishare-agent of
                 namespace kaishare-agent has pods: alerts about GPUs and their pods cannot fire.
