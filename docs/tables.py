@@ -49,7 +49,7 @@ _PURPOSES: Final = {
     "kaishare.dev/announce": "the [warning](#the-decision-stays-on-the-pod) that a GPU was converted",
     "kaishare.dev/vcluster": "marks the host namespace of a vCluster, whose syncer writes vCluster's keys;"
     " elsewhere they are [reserved](#under-enforce)",
-    "kaishare.dev/over-share": "pods above their share are reported, or [evicted](metrics.md#evictions)"
+    "kaishare.dev/over-share": "pods above their share are reported, or [evicted](flags.md#evictions)"
     " where the administrator allows it",
     "kaishare.dev/over-share-grace": "how long a pod may be above its share before it is flagged",
     "size.kaishare.dev/NAME": "a [size](#sizes-several-shares-in-one-namespace): a share with a name",
