@@ -1,4 +1,4 @@
-"""The agent's DaemonSet on a real API server, scheduler and controller manager: admitted, not preempted, updated."""
+"""The agent's priority on a real API server, scheduler and controller manager: admitted, and not preempted."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
@@ -57,6 +57,8 @@ async def owner(cluster: ControlPlane) -> AsyncIterator[Administrator]:
     """An administrator of a cluster with one GPU node of 8 CPUs, and with KAI's class `inference`."""
     async with KubeClient(cluster.access()) as client:
         administrator = Administrator(client)
+        node = {"name": "gpu-0", "labels": {"nvidia.com/gpu.present": "true"}}
+        await administrator.ensure({"kind": "Node", "metadata": node})
         for group, item in (
             *(
                 (
@@ -68,7 +70,13 @@ async def owner(cluster: ControlPlane) -> AsyncIterator[Administrator]:
             ("node.k8s.io/v1", {"kind": "RuntimeClass", "handler": "nvidia", "metadata": {"name": "nvidia"}}),
         ):
             await administrator.ensure({"apiVersion": group, **item})
-        await add_node(administrator, "gpu-0")
+        capacity = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+        ready |= dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "2026-11-28T00:00:00Z")
+        status = {"capacity": capacity, "allocatable": capacity, "conditions": [ready]}
+        await administrator.merge("/api/v1/nodes/gpu-0/status", {"status": status})
+        # Without the node controller, the taint of a new node stays.
+        await administrator.merge("/api/v1/nodes/gpu-0", {"spec": {"taints": []}})
         yield administrator
         for path in (f"{DAEMON_SETS}/kaishare-agent", f"{QUOTAS}/kaishare-agent"):
             with contextlib.suppress(ApiError):  # this test made none
@@ -76,18 +84,6 @@ async def owner(cluster: ControlPlane) -> AsyncIterator[Administrator]:
         for path in (PODS, f"{DEFAULT}/pods"):
             for pod in await pods(administrator, path):
                 await administrator.delete(f"{path}/{pod['metadata']['name']}")
-
-
-async def add_node(owner: Administrator, name: str) -> None:
-    labels = {"nvidia.com/gpu.present": "true"}
-    await owner.ensure({"kind": "Node", "metadata": {"name": name, "labels": labels}})
-    capacity = {"cpu": "8", "memory": "64Gi", "pods": "110"}
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
-    ready |= dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "2026-11-28T00:00:00Z")
-    status = {"capacity": capacity, "allocatable": capacity, "conditions": [ready]}
-    await owner.merge(f"/api/v1/nodes/{name}/status", {"status": status})
-    # Without the node controller, the taint of a new node stays.
-    await owner.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": []}})
 
 
 async def pods(owner: Administrator, path: str) -> list[dict[str, Any]]:
@@ -137,40 +133,6 @@ async def test_no_pod_of_a_tenant_preempts_the_agent(owner: Administrator, value
 
     await until(is_refused)
     assert await bound(owner) == before
-
-
-async def test_a_node_that_cannot_run_its_agent_does_not_hold_up_the_others(owner: Administrator) -> None:
-    nodes = [f"gpu-{number}" for number in range(10)]
-    for node in nodes[1:]:
-        await add_node(owner, node)
-    try:
-        await install(owner)
-
-        async def are_ready(version: str, expected: list[str]) -> bool:
-            """Act as the kubelets, of which the last never gets its agent ready."""
-            for pod in await pods(owner, PODS):
-                path = f"{PODS}/{pod['metadata']['name']}"
-                if "deletionTimestamp" in pod["metadata"]:
-                    await owner.delete(path)
-                elif pod["spec"].get("nodeName") in nodes[:-1] and not pod["status"].get("startTime"):
-                    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-28T00:00:00Z"}
-                    status = {"phase": "Running", "startTime": "2026-11-28T00:00:00Z", "conditions": [ready]}
-                    await owner.merge(f"{path}/status", {"status": status})
-            return expected == sorted(
-                pod["spec"]["nodeName"]
-                for pod in await pods(owner, PODS)
-                if pod["status"].get("startTime") and pod["metadata"]["labels"].get("version") == version
-            )
-
-        template = {"metadata": {"labels": {"version": "1"}}}
-        await owner.merge(f"{DAEMON_SETS}/kaishare-agent", {"spec": {"template": template}})
-        await until(lambda: are_ready("1", nodes[:-1]), seconds=60)
-        template["metadata"]["labels"]["version"] = "2"
-        await owner.merge(f"{DAEMON_SETS}/kaishare-agent", {"spec": {"template": template}})
-        await until(lambda: are_ready("2", nodes[:-1]), seconds=60)
-    finally:
-        for node in nodes[1:]:
-            await owner.delete(f"/api/v1/nodes/{node}")
 
 
 async def test_without_the_quota_such_a_cluster_admits_no_agent(owner: Administrator) -> None:
