@@ -24,7 +24,7 @@ from console.cluster.prometheus import (
     find_prometheus,
 )
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
-from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode, DoctorOptions
+from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING
 from kai import keys
@@ -184,7 +184,8 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
         for result in named(name, results):
             yield result
     if pods:
-        for result in named("scraping", [await scraping_finding(cluster.options, reader.client)]):
+        finding = await scraping_finding(reader.client, namespace, cluster.options.prometheus)
+        for result in named("scraping", [finding]):
             yield result
 
 
@@ -192,10 +193,10 @@ _PROMETHEUS_SECONDS: Final = 10.0
 _JOB_COUNTS: Final = "alerts and recorded figures count that job alone"
 
 
-async def scraping_finding(options: DoctorOptions, client: KubeClient) -> CheckResult:
-    """Return whether the Prometheus that `advise` reads has series of the agents' job."""
-    where = PrometheusOptions(url=options.prometheus, seconds=_PROMETHEUS_SECONDS)
-    job = f"({options.agents.namespace}/)?kaishare-agent"  # _config.agentSelector of deploy/mixin
+async def scraping_finding(client: KubeClient, namespace: str, url: str) -> CheckResult:
+    """Return whether a Prometheus, by default the one that `advise` reads, has series of the agents' job."""
+    where = PrometheusOptions(url=url, seconds=_PROMETHEUS_SECONDS)
+    job = f"({namespace}/)?kaishare-agent"  # _config.agentSelector of deploy/mixin
     query = f'count by (job) (up{{job=~"{job}"}} or kaishare_build_info{{component="agent"}})'
     try:
         where = where if where.url else await find_prometheus(client, where)

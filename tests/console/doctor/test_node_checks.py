@@ -10,7 +10,7 @@ import pytest
 
 from console.cluster.agents import AgentPod, AgentReading, Received
 from console.doctor.check_results import CheckResult
-from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode, DoctorOptions
+from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from console.doctor.node_checks import (
     attribution_findings,
     coverage,
@@ -213,8 +213,7 @@ async def test_a_prometheus_without_the_agents_job_is_told(jobs: list[str] | Non
     result = [{"metric": {"job": job}, "value": [1.0, "3"]} for job in jobs or ()]
     answer = {"status": "success", "data": {"resultType": "vector", "result": result}}
     async with prometheus_standin("no" if jobs is None else json.dumps(answer)) as standin:
-        options = DoctorOptions(prometheus=standin.url)
         # The API server is not asked where an address is given.
-        finding = await scraping_finding(options, None)  # type: ignore[arg-type]
+        finding = await scraping_finding(None, "kaishare-agent", standin.url)  # type: ignore[arg-type]
         assert lines_of([finding])[0].replace(standin.url, "URL").startswith(expected)
         assert 'up{job=~"(kaishare-agent/)?kaishare-agent"}' in standin.forms[0]["query"]
