@@ -1,6 +1,7 @@
 """Writes the generated files of the chart: `python deploy/render.py`.
 
 - deploy/helm/kaishare/files/alerts: rules for Prometheus, from deploy/mixin.
+- deploy/mixin/agent_acts.json: first acts for the alerts, from gpuagent/first_acts.py.
 - deploy/alerts/README.md: the table of alerts, from deploy/mixin.
 - deploy/helm/kaishare/files/dashboards: Grafana's dashboards, from deploy/mixin.
 - deploy/helm/kaishare/files/policies/tables.json: what fills the admission policies, from console/render.
@@ -22,11 +23,13 @@ import yaml
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from console.render import policy_manifests
+from gpuagent import first_acts
 
 ROOT: Final = Path(__file__).parents[1]
 DEPLOY: Final = ROOT / "deploy"
 CHART: Final = DEPLOY / "helm" / "kaishare"
 FILES: Final = CHART / "files"
+AGENT_ACTS: Final = DEPLOY / "mixin" / "agent_acts.json"
 CHART_RULES: Final = FILES / "alerts" / "rules.yaml"
 
 _PLACE: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -42,7 +45,8 @@ _RULES_HEAD: Final = """\
 
 def outputs() -> dict[Path, str]:
     """Return the expected text of every generated file, by path."""
-    files = {CHART_RULES: _RULES_HEAD + _to_yaml(evaluated("import 'alerts/chart.jsonnet'"))}
+    files = {AGENT_ACTS: _agent_acts()}
+    files[CHART_RULES] = _RULES_HEAD + _to_yaml(evaluated("import 'alerts/chart.jsonnet'"))
     for name, dashboard in evaluated("(import 'mixin/mixin.libsonnet').grafanaDashboards").items():
         path = FILES / "dashboards" / name.removeprefix("kaishare-")
         files[path] = json.dumps(dashboard, indent=1, ensure_ascii=False) + "\n"
@@ -55,6 +59,18 @@ def outputs() -> dict[Path, str]:
     icon = base64.b64encode((ROOT / "docs" / "icon.svg").read_bytes()).decode()
     files[about] = _ICON.sub(lambda place: f"{place[1]}{icon}", about.read_text(encoding="utf-8"))
     return files
+
+
+def _agent_acts() -> str:
+    acts = {
+        "flags": {reason: act.text for reason, act in first_acts.FOR_FLAG.items()},
+        "problems": {reason: act.text for reason, act in first_acts.FOR_PROBLEM.items()},
+        "gpus": {
+            "at-risk": first_acts.FOR_GPU_AT_RISK.text,
+            "overpromised": first_acts.FOR_OVERPROMISED_GPU.text,
+        },
+    }
+    return json.dumps(acts, indent=2, sort_keys=True) + "\n"
 
 
 def _filled(page: Path, table: str) -> str:
@@ -169,6 +185,7 @@ def stale() -> list[Path]:
 
 def write() -> None:
     """Update every generated file."""
+    AGENT_ACTS.write_text(_agent_acts(), encoding="utf-8")  # the mixin imports it
     for path, text in outputs().items():
         path.write_text(text, encoding="utf-8")
 

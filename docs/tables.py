@@ -13,6 +13,7 @@ from typing import Final
 from docs import api_schema
 from docs.form_differences import DIFFERENCES
 from gpuagent.api_types import AgentResponse, HistoryResponse
+from gpuagent.first_acts import FOR_PROBLEM
 from kai.kaishare_keys import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from kai.key_classes import KAI_KEYS, TABLE, KeyClass
 from webhook.policy import distributed
@@ -114,8 +115,18 @@ def _kai_keys(rule: KeyClass) -> Callable[[], str]:
     return table
 
 
+def _problem_acts() -> str:
+    rows = [
+        (f"`{reason}`", act.text)
+        for reason, act in FOR_PROBLEM.items()
+        if not reason.startswith("reservation-")
+    ]
+    return _table(("reason", "first act"), rows)
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "labels": _labels,
+    "problem-acts": _problem_acts,
     "excluded-namespaces": _excluded,
     "evidence": _evidence,
     "form-differences": _form_differences,

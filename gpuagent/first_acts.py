@@ -92,7 +92,7 @@ FOR_PROBLEM: Final[Mapping[str, FirstAct]] = {
         "KaishareWatchStale",
     ),
     Cause.SAMPLE_STALE: FirstAct(
-        "Run nvidia-smi on the node; if it hangs, drain the node and restart it.", "KaishareAgentStale"
+        "Run nvidia-smi on the node; if it hangs, drain the node and restart it.", "KaishareAgentBlind"
     ),
     Cause.RESERVATION_CONFLICT: FirstAct(
         "Run nvidia-smi -L in both pods, and delete the reservation pod that does not have the GPU.",

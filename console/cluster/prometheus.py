@@ -6,13 +6,14 @@ a terminal without `service.text`. A message never repeats the token or the valu
 
 import asyncio
 import contextlib
+import re
 import ssl
 import time
 from array import array
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 from msgspec import Raw, Struct
@@ -24,7 +25,8 @@ from kube.answers import ApiError, Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import ConfigMap, Service
 from service.command import UsageError
-from service.text import MALFORMED, counted, first_few, one_line
+from service.names import is_dns_label
+from service.text import MALFORMED, counted, first_few, one_line, quoted
 from webhook.settings.decision_options import NAMESPACE
 from webhook.settings.published_settings import NAME
 
@@ -41,6 +43,7 @@ _MOST_SAMPLES: Final = 4_000_000
 _MOST_SAMPLES_OF_ONE: Final = 20_000
 """Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
 _LATEST: Final = 253_402_300_799.0  # end of the year 9999; `datetime` knows no later time
+_LONGEST_URL: Final = 2000  # characters
 _LONGEST_REASON: Final = 200  # characters
 _LONGEST_HEAD: Final = 65_536  # bytes of an answer that are looked at for an error
 _SECRET_START: Final = 8
@@ -379,13 +382,16 @@ _OPERATOR_LABEL: Final = "operated-prometheus"
 """Label of the Service that the Prometheus operator makes for all Prometheus objects of a namespace
 (prometheus-operator v0.80, pkg/prometheus/server/statefulset.go)."""
 _MOST_CANDIDATES: Final = 100
+_SERVICE: Final = re.compile(
+    r"([^/]{1,63})/([^/:]{1,63}):([a-z0-9-]{1,15})((?:/[A-Za-z0-9._~-]{1,100}){0,8})/?"
+)
 
 
 _config_map = msgspec.json.Decoder(ConfigMap)
 _service = msgspec.json.Decoder(Service)
 
 
-async def address_in_settings(client: KubeClient) -> str:
+async def _address_in_settings(client: KubeClient) -> str:
     """Return the address that the installation names; empty if there is none, or it cannot be read."""
     try:
         item = await client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")
@@ -394,7 +400,7 @@ async def address_in_settings(client: KubeClient) -> str:
         return ""
 
 
-async def find_service(client: KubeClient) -> ServiceAddress:
+async def _find_service(client: KubeClient) -> ServiceAddress:
     """Find the Prometheus of an operator by the label of its Service.
 
     A tenant can write a Service with this label. So Services in managed namespaces do not count, and several
@@ -421,6 +427,65 @@ async def find_service(client: KubeClient) -> ServiceAddress:
         problem = f"several Prometheus were found: {names}" if services else "no Prometheus was found"
         raise UsageError(f"{problem}; {GIVE_ONE}")
     return services[0]
+
+
+async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
+    """Return the options with the address that the installation names, else that of an operator's Service.
+
+    Raises:
+        UsageError: the address is unusable, or no Prometheus was found; the message is one line.
+    """
+    if text := await _address_in_settings(client):
+        place = f"ConfigMap {NAME}"
+        try:
+            url, service = (parse_url(text), None) if "://" in text else ("", parse_service(text))
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from None
+        where = f"Read {url or f'Service {service}'}, the address in {place}."
+        return replace(options, url=url, service=service, where=where)
+    service = await _find_service(client)
+    return replace(options, service=service, where=f"Read Service {service}, found by its operator's label.")
+
+
+def parse_url(text: str) -> str:
+    """Read an address; the message about a wrong one does not repeat its user and password.
+
+    Raises:
+        ValueError: the text is not an address; the message is one line.
+    """
+    is_valid = len(text) <= _LONGEST_URL and text.isprintable() and " " not in text
+    try:
+        parts = urlsplit(text)
+        is_valid = is_valid and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        text.encode()
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # UnicodeError is one
+        is_valid = False
+    if is_valid and "@" in parts.netloc:
+        raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
+    if not is_valid or parts.query or parts.fragment:
+        subject = "the text" if "@" in text else quoted(text)
+        raise ValueError(
+            f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
+            " http://localhost:9090"
+        )
+    return text.rstrip("/").removesuffix("/api/v1")
+
+
+def parse_service(text: str) -> ServiceAddress:
+    """Read a service of the form `NAMESPACE/NAME:PORT`, with a path if it has one.
+
+    Raises:
+        ValueError: the text has another form; the message is one line.
+    """
+    match = _SERVICE.fullmatch(text)
+    is_valid = match is not None and is_dns_label(match[1]) and is_dns_label(match[2])
+    if match is None or not is_valid or {".", ".."}.intersection(match[4].split("/")):
+        raise ValueError(
+            f"{quoted(text)} is not a service; allowed: NAMESPACE/NAME:PORT, such as"
+            " monitoring/prometheus-operated:9090"
+        )
+    return ServiceAddress(*match.groups())
 
 
 GIVE_ONE: Final = "give either --prometheus URL or --service NAMESPACE/NAME:PORT"

@@ -178,6 +178,8 @@ class DoctorOptions:
     is_inside: bool = False
     """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
     agents: AgentOptions = field(default_factory=AgentOptions)
+    prometheus: str = ""
+    """Address of the Prometheus; empty to look for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

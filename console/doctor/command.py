@@ -15,6 +15,7 @@ from msgspec import Struct
 from console.caller import add_cluster_options, add_output, add_running_default_mode, pod_or_cluster_access
 from console.cluster.agents import add_agent_options, parse_agent_options
 from console.cluster.facts import Fact, FactReader, Why, not_visible_line
+from console.cluster.prometheus import parse_url
 from console.doctor import (
     accounting,
     dry_run,
@@ -144,6 +145,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_output(command, "text", "json")
     add_agent_options(command)
     command.add_argument(
+        "--prometheus",
+        type=read_by(parse_url),
+        metavar="URL",
+        help="address of the Prometheus that should scrape the agents (default: as for advise)",
+    )
+    command.add_argument(
         "--wait",
         nargs="?",
         const="5m",
@@ -222,6 +229,7 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
                 namespace=arguments.namespace or "",
                 is_inside=isinstance(access, InCluster),
                 agents=parse_agent_options(arguments),
+                prometheus=arguments.prometheus or "",
             )
             cluster = replace(await read_cluster(reader, options), release=release)
             results += await run_checks(cluster, reader)

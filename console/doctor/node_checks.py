@@ -1,4 +1,4 @@
-"""Checks of nodes with GPUs and of agents: labels, DaemonSet, pods, responses, attribution, releases.
+"""Checks of nodes with GPUs and of agents: labels, DaemonSet, pods, responses, releases, scraping.
 
 Every text of an agent is untrusted and is printed as one line.
 
@@ -7,6 +7,8 @@ and whose taints the pod tolerates (`pkg/controller/daemon`, `NodeShouldRunDaemo
 """
 
 import asyncio
+import re
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
@@ -14,13 +16,22 @@ from typing import Final
 
 from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness, AgentReading, Agents
 from console.cluster.facts import FactReader, items
+from console.cluster.prometheus import (
+    GIVE_ONE,
+    Prometheus,
+    PrometheusError,
+    PrometheusOptions,
+    find_prometheus,
+)
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
+from kube.client import KubeClient
 from kube.kinds import DAEMON_SETS, Controller, Pod
+from service.command import UsageError
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from service.units import duration
 from service.version import version
@@ -172,6 +183,41 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
     ):
         for result in named(name, results):
             yield result
+    if pods:
+        finding = await scraping_finding(reader.client, namespace, cluster.options.prometheus)
+        for result in named("scraping", [finding]):
+            yield result
+
+
+_PROMETHEUS_SECONDS: Final = 10.0
+_JOB_COUNTS: Final = "alerts and recorded figures count that job alone"
+
+
+async def scraping_finding(client: KubeClient, namespace: str, url: str) -> CheckResult:
+    """Return whether a Prometheus, by default the one that `advise` reads, has series of the agents' job."""
+    where = PrometheusOptions(url=url, seconds=_PROMETHEUS_SECONDS)
+    job = f"({namespace}/)?kaishare-agent"  # _config.agentSelector of deploy/mixin
+    query = f'count by (job) (up{{job=~"{job}"}} or kaishare_build_info{{component="agent"}})'
+    try:
+        where = where if where.url else await find_prometheus(client, where)
+        async with Prometheus.open(where, client) as prometheus:
+            series = await prometheus.instant(query, time.time())
+    except (PrometheusError, UsageError) as error:
+        return unknown(
+            f"not checked: {str(error).removesuffix(f'; {GIVE_ONE}')}",
+            "give --prometheus URL, or set settings.prometheus of the chart",
+        )
+    jobs = [one_line(each.labels.get("job", "")) for each in series]
+    if any(re.fullmatch(job, name) for name in jobs):
+        return ok(f"{prometheus.address} scrapes the agents")
+    what = f"{prometheus.address} has no series of the job kaishare-agent; {_JOB_COUNTS}"
+    if jobs:
+        return warning(
+            f"{what}, and agents are in {listed(jobs)}", "rename the job, or set agentSelector of the mixin"
+        )
+    return warning(
+        what, "set monitors.enabled and monitors.labels of the chart, or add the job to Prometheus"
+    )
 
 
 _STALE_SECONDS: Final = 120.0

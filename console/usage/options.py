@@ -5,10 +5,8 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from console.caller import add_cluster_options, cluster_access, read_token
 from console.cluster.prometheus import (
@@ -17,26 +15,20 @@ from console.cluster.prometheus import (
     GIVE_ONE,
     Prometheus,
     PrometheusOptions,
-    ServiceAddress,
-    address_in_settings,
-    find_service,
+    find_prometheus,
+    parse_service,
+    parse_url,
 )
 from console.usage.pod_use import Window
 from kube.answers import AccessError
 from kube.client import KubeClient
 from service.command import UsageError, read_by
-from service.names import is_dns_label
 from service.text import one_line, quoted
 from service.units import parse_duration
-from webhook.settings.published_settings import NAME
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100})=([\x20-\x7e]{0,4000})")
-_LONGEST_URL: Final = 2000  # characters
 _OWN_HEADERS: Final = frozenset(
     {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
-)
-_SERVICE: Final = re.compile(
-    r"([^/]{1,63})/([^/:]{1,63}):([a-z0-9-]{1,15})((?:/[A-Za-z0-9._~-]{1,100}){0,8})/?"
 )
 _LONGEST_SELECTOR: Final = 1000  # characters
 _MATCHER: Final = re.compile(
@@ -56,12 +48,12 @@ def add_usage_options(command: argparse.ArgumentParser, *, since: str, shortest:
     add = command.add_argument
     texts: dict[str, tuple[str, Callable[[str], Any], object, str]] = {
         "--prometheus": (
-            "URL", _url, None,
+            "URL", parse_url, None,
             ("address of the Prometheus, Thanos or Mimir, such as https://thanos.example/prefix (default: the"
              " one that the installation names, else that of the Prometheus operator)"),
         ),
         "--service": (
-            "NAMESPACE/NAME:PORT", _service, None,
+            "NAMESPACE/NAME:PORT", parse_service, None,
             ("read this service through the API server instead, with your kubeconfig, such as"
              " monitoring/prometheus-operated:9090; your account needs the right to create services/proxy"),
         ),
@@ -162,22 +154,8 @@ async def open_prometheus(
         if options.service is None and not options.url:
             if through is None:
                 raise UsageError(f"{GIVE_ONE} ({one_line(str(client))})")
-            options = await _found(through, options)
+            options = await find_prometheus(through, options)
         yield await stack.enter_async_context(Prometheus.open(options, through)), client
-
-
-async def _found(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
-    """Return the options with the address that the installation names, else that of an operator's Service."""
-    if text := await address_in_settings(client):
-        place = f"ConfigMap {NAME}"
-        try:
-            url, service = (_url(text), None) if "://" in text else ("", _service(text))
-        except ValueError as error:
-            raise UsageError(f"{place}: {error}") from None
-        where = f"Read {url or f'Service {service}'}, the address in {place}."
-        return replace(options, url=url, service=service, where=where)
-    service = await find_service(client)
-    return replace(options, service=service, where=f"Read Service {service}, found by its operator's label.")
 
 
 def parse_selector(text: str) -> str:
@@ -204,38 +182,6 @@ def parse_selector(text: str) -> str:
         f"{quoted(text)} is not a list of label matchers; allowed: such as {DEFAULT_SELECTOR},"
         f" of at most {_LONGEST_SELECTOR} characters of UTF-8"
     )
-
-
-def _url(text: str) -> str:
-    """Read an address; the message about a wrong one does not repeat its user and password."""
-    is_valid = len(text) <= _LONGEST_URL and text.isprintable() and " " not in text
-    try:
-        parts = urlsplit(text)
-        is_valid = is_valid and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        text.encode()
-        (parts.hostname or "").encode("idna")
-    except ValueError:  # UnicodeError is one
-        is_valid = False
-    if is_valid and "@" in parts.netloc:
-        raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
-    if not is_valid or parts.query or parts.fragment:
-        subject = "the text" if "@" in text else quoted(text)
-        raise ValueError(
-            f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
-            " http://localhost:9090"
-        )
-    return text.rstrip("/").removesuffix("/api/v1")
-
-
-def _service(text: str) -> ServiceAddress:
-    match = _SERVICE.fullmatch(text)
-    is_valid = match is not None and is_dns_label(match[1]) and is_dns_label(match[2])
-    if match is None or not is_valid or {".", ".."}.intersection(match[4].split("/")):
-        raise ValueError(
-            f"{quoted(text)} is not a service; allowed: NAMESPACE/NAME:PORT, such as"
-            " monitoring/prometheus-operated:9090"
-        )
-    return ServiceAddress(*match.groups())
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@
 //   and again, or is blind for half of the time, would interrupt each stretch.
 // - Series of the services count with their job only, since any scraped target can export these names.
 // - Labels that change when a pod of kaishare is replaced are removed where they would make an old alert a new one.
+local firstActs = import 'first_acts.libsonnet';
 local text = import 'text.libsonnet';
 
 // Increases of a counter with labels, summed by labels. Such a counter has no series before it first counts, and
@@ -129,6 +130,7 @@ local notScraped(installed, selector, expected) = |||
       annotations: {
         summary: fill(summary),
         description: fill(description),
+        first_act: fill(firstActs[name]),
         [if config.runbooks != null then 'runbook_url']: config.runbooks + 'docs/runbooks.md#' + std.asciiLower(name),
       },
     },
@@ -277,7 +279,7 @@ local notScraped(installed, selector, expected) = |||
             changes(process_start_time_seconds{${agent}}[30m]) > ${restarts}
             or count by (${cluster}, job, node) (
               max by (${cluster}, job, node, instance) (max_over_time(kaishare_gpu_memory_promised_bytes{${agent}}[30m]))
-            ) > ${restarts} + 1
+            ) - 1 > ${restarts}
           |||,
           'The agent {{ with $labels.instance }}at {{ . }} {{ end }}{{ with $labels.node }}on {{ . }} {{ end }}started {{ $value }} times in 30 minutes. Pods are not judged while it is away.'
         ),
@@ -308,8 +310,7 @@ local notScraped(installed, selector, expected) = |||
               or up{${agent}} == 1 unless on (${cluster}, job, instance) kaishare_agent_last_sample_timestamp_seconds
             )
           |||, '20m') + ' >= ${minutes}',
-          // Agents of two clusters may have one address; the cluster is empty where series have no such label.
-          agent + ' judged no pod in ${minutes} or more of the last 20 minutes, or had no good sample of its GPUs; problems: {{- range printf "count by (reason) (max_over_time(kaishare_agent_attribution_problem{instance=%q,${cluster}=%q,reason!~\'reservation-.+\'}[20m]) == 1)" $labels.instance $labels.${cluster} | query | sortByLabel "reason" }} {{ .Labels.reason }}{{ else }} none named{{ end }}.'
+          agent + ' judged no pod in ${minutes} or more of the last 20 minutes, or had no good sample of its GPUs; problems: {{- range ' + firstActs.problems + ' }} {{ .Labels.reason }}{{ else }} none named{{ end }}.'
         ),
         // reservation-conflict and reservation-unresolved have alerts of their own.
         alert(
@@ -463,7 +464,7 @@ local notScraped(installed, selector, expected) = |||
       name: 'kaishare-watches',
       rules: [
         // A healthy watch of the webhook restarts every 40 s. The agent's is renewed after 150 s of silence. So 5 minutes
-        // without contact mean a failure. One sample in the window shows no change: see KaishareAgentStale.
+        // without contact mean a failure. One sample in the window shows no change: see KaishareAgentBlind.
         alert(
           'KaishareWatchStale',
           'A watch of the API server delivers nothing',

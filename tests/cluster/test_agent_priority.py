@@ -18,6 +18,8 @@ NAMESPACE = "kaishare-agent"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 DEFAULT = "/api/v1/namespaces/default"
+VALUES = (125, 1_000_000_000)
+"""KAI's `inference`, and the highest value that is not reserved for the system."""
 DAEMON_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 LIMITED = """
 apiVersion: apiserver.config.k8s.io/v1
@@ -58,9 +60,12 @@ async def owner(cluster: ControlPlane) -> AsyncIterator[Administrator]:
         node = {"name": "gpu-0", "labels": {"nvidia.com/gpu.present": "true"}}
         await administrator.ensure({"kind": "Node", "metadata": node})
         for group, item in (
-            (
-                "scheduling.k8s.io/v1",
-                {"kind": "PriorityClass", "value": 125, "metadata": {"name": "inference"}},
+            *(
+                (
+                    "scheduling.k8s.io/v1",
+                    {"kind": "PriorityClass", "value": value, "metadata": {"name": f"of-a-tenant-{value}"}},
+                )
+                for value in VALUES
             ),
             ("node.k8s.io/v1", {"kind": "RuntimeClass", "handler": "nvidia", "metadata": {"name": "nvidia"}}),
         ):
@@ -104,9 +109,9 @@ async def bound(owner: Administrator) -> list[str]:
     ]
 
 
-async def ask_for_the_whole_node(owner: Administrator) -> None:
+async def ask_for_the_whole_node(owner: Administrator, value: int) -> None:
     container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "8"}}}
-    spec = {"priorityClassName": "inference", "containers": [container]}
+    spec = {"priorityClassName": f"of-a-tenant-{value}", "containers": [container]}
     await owner.post(f"{DEFAULT}/pods", {"kind": "Pod", "metadata": {"name": "greedy"}, "spec": spec})
 
 
@@ -116,11 +121,12 @@ async def condition_of_greedy(owner: Administrator) -> str:
     return next((each.get("message", "") for each in conditions if each["type"] == "PodScheduled"), "")
 
 
-async def test_no_pod_of_a_tenant_preempts_the_agent(owner: Administrator) -> None:
+@pytest.mark.parametrize("value", VALUES)
+async def test_no_pod_of_a_tenant_preempts_the_agent(owner: Administrator, value: int) -> None:
     await install(owner)
     await until(lambda: bound(owner))
     before = await bound(owner)
-    await ask_for_the_whole_node(owner)
+    await ask_for_the_whole_node(owner, value)
 
     async def is_refused() -> bool:
         return "No preemption victims found" in await condition_of_greedy(owner)

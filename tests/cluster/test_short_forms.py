@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from benchmarks.night import HOUR, Cause, Minute, judge, night
 from benchmarks.processes import ProcessState, growth
 from benchmarks.rollout import Phase, Plan, prepared, problems
 from benchmarks.soak import Ledger, Soak, soak
@@ -17,9 +18,9 @@ from kube.client import KubeClient
 from tests.comparisons.admission_forms import compare_forms
 from tests.faults.api_server import CASES, SHORT, run_cases, two_api_servers
 from tests.support import tls_connections
-from tests.support.control_plane import ControlPlane
+from tests.support.control_plane import ControlPlane, control_plane
 from tests.support.control_plane_fixtures import needed_assets
-from tests.support.markers import scaled
+from tests.support.markers import nightly, scaled
 
 # No pod is lost while the webhook is replaced, its CA rotates or its default mode is switched; a crash loses only the
 # reviews in flight: `python -m benchmarks.rollout`.
@@ -61,6 +62,41 @@ def test_a_phase_with_lost_pods_is_a_problem(phase: Phase, problem: str) -> None
     lines = problems(phase)
     assert problem in "".join(lines)
     assert bool(lines) is bool(problem)
+
+
+# An hour of bad luck, each minute of it two seconds: `python -m benchmarks.night`.
+
+
+@nightly
+@pytest.mark.slow
+async def test_an_hour_of_bad_luck(tmp_path: Path) -> None:
+    (folder := tmp_path / "night").mkdir()
+    with control_plane(needed_assets(), tmp_path) as plane:
+        run = await night(plane, folder, 2.0, 1)
+    assert run.wrong == []
+    assert len(run.minutes) == HOUR
+
+
+LEAK = Cause(name="a leak", first=2, last=60, must=frozenset({"Leaks"}))
+
+
+@pytest.mark.parametrize(
+    ("fired", "problems"),
+    [
+        ({minute: ["Leaks"] for minute in range(10, 61)}, []),
+        ({minute: ["Leaks"] for minute in range(10, 59)}, ["minute 59: a leak, and ['Leaks'] did not fire"]),
+        ({minute: ["Leaks"] for minute in range(18, 61)}, ["minute 17: a leak, and ['Leaks'] did not fire"]),
+        (
+            {1: ["Leaks"], **{minute: ["Leaks"] for minute in range(10, 61)}},
+            ["minute 1: Leaks without a cause"],
+        ),
+    ],
+)
+def test_an_alert_that_is_silent_or_without_a_cause_is_a_problem(
+    fired: dict[int, list[str]], problems: list[str]
+) -> None:
+    minutes = [Minute(number=number, true=[], fired=fired.get(number, [])) for number in range(1, 61)]
+    assert judge(minutes, (LEAK,)) == problems
 
 
 # Webhook and agent in use for a while: `python -m benchmarks.soak --minutes 60`.

@@ -98,6 +98,8 @@ POSTED = [
     {"alertname": "KaishareFailedOpen", "severity": "warning", "name": "pods.mutate.kaishare.dev"},
     {"alertname": "KaishareWorkloadOverShare", "severity": "warning", "namespace": "team-b", "workload_kind": "Job", "workload": "<!channel>"},
     {"alertname": "KaishareEventsLost", "severity": "info"},
+    {"alertname": "KaishareAgentDown", "severity": "warning", "node": "gpu-9", "instance": "a"},
+    {"alertname": "KaishareNodeUnwatched", "severity": "warning", "node": "gpu-9"},
 ]  # fmt: skip
 
 
@@ -139,6 +141,7 @@ def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notified]:
                         "annotations": {
                             "summary": "",
                             "description": f"{labels.get('workload', 'a pod')} & more",
+                            "first_act": "Do & see.",
                             "runbook_url": RUNBOOKS + labels["alertname"].lower(),
                         },
                         "startsAt": datetime.now(UTC).isoformat(),
@@ -147,15 +150,15 @@ def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notified]:
                 ]
             )
             result = Notified(server, received)
-            server.until(lambda: len(received.received) >= 9)
+            server.until(lambda: len(received.received) >= 10)
             yield result
 
 
 def test_an_alert_about_a_gpu_silences_no_flag(notified: Notified) -> None:
-    inhibited = [
+    inhibited = {
         alert["labels"]["alertname"] for alert in notified.server.alerts() if alert["status"]["inhibitedBy"]
-    ]
-    assert inhibited == ["KaishareFailedOpen"]
+    }
+    assert inhibited == {"KaishareFailedOpen", "KaishareNodeUnwatched"}
     title = "[FIRING:1] KaisharePodOverShare on gpu 1&x in "
     messages = notified.slack("KaisharePodOverShare")
     assert {(channel, attachment["title"].removeprefix(title)) for channel, attachment in messages} == {
@@ -172,7 +175,7 @@ def test_a_message_links_the_runbook_and_the_dashboard(notified: Notified) -> No
     assert message["color"] == "warning"
     assert message["title_link"] == RUNBOOKS + "kaisharegpumemoryatrisk"
     assert message["text"] == (
-        "a pod &amp; more <https://grafana.example.com/d/kaishare-node?var-node=gpu+1%26x|dashboard>\n"
+        "a pod &amp; more Do &amp; see. <https://grafana.example.com/d/kaishare-node?var-node=gpu+1%26x|dashboard>\n"
         f"<{RUNBOOKS}kaisharegpumemoryatrisk|Runbook>"
     )
     ((_, of_cluster),) = notified.slack("of cluster east")
@@ -182,7 +185,7 @@ def test_a_message_links_the_runbook_and_the_dashboard(notified: Notified) -> No
 def test_the_name_of_a_workload_mentions_no_channel(notified: Notified) -> None:
     ((_, message),) = notified.slack("KaishareWorkloadOverShare")
     assert message["text"].startswith(
-        "&lt;!channel&gt; &amp; more <https://grafana.example.com/d/kaishare-namespace?var-namespace=team-b|"
+        "&lt;!channel&gt; &amp; more Do &amp; see. <https://grafana.example.com/d/kaishare-namespace?var-namespace=team-b|"
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 import rjsonnet
 import yaml
 
-from gpuagent.problems import SUSPENDS_NOTHING, Cause
+from gpuagent.first_acts import FOR_PROBLEM
+from gpuagent.problems import Cause
 from tests.support import known_metrics, yaml_text
 from tests.support.markers import nightly
 from tests.support.promtool import ALERTS, ROOT, default_rules, promtool
@@ -79,6 +80,8 @@ def follow_their_records(groups: list[dict[str, Any]], order: list[str]) -> bool
 def test_promtools_unit_tests_of_the_rules_pass(proof: Path, tmp_path: Path) -> None:
     text = proof.read_text(encoding="utf-8")
     groups = groups_of(text)
+    for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
+        del rule["annotations"]["first_act"]
     order = yaml_text.load(text).get("group_eval_order", [])
     assert follow_their_records(groups, order), "promtool evaluates other groups in a random order"
     (tmp_path / "tests").mkdir()
@@ -106,13 +109,12 @@ def test_no_alert_fires_without_its_metrics(what: str) -> None:
     assert [look["alertname"] for look in case["alert_rule_test"]] == list(BY_NAME)
 
 
-def test_every_alert_has_a_severity_and_an_action() -> None:
+def test_every_alert_has_a_severity_and_a_first_act() -> None:
     for name, rule in BY_NAME.items():
         assert re.fullmatch(r"Kaishare[A-Z][A-Za-z]+", name)
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}, name
-        assert rule["annotations"].keys() == {"summary", "description"}, (
-            name
-        )  # a relative runbook_url leads nowhere
+        # A relative runbook_url leads nowhere.
+        assert rule["annotations"].keys() == {"summary", "description", "first_act"}, name
         assert "{{" not in rule["annotations"]["summary"], name
 
 
@@ -122,26 +124,54 @@ def test_every_alert_has_a_whole_section_in_the_runbooks_and_no_section_lacks_it
     assert sections.keys() == BY_NAME.keys()
     for name, section in sections.items():
         parts = re.findall(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)
-        assert parts == ["Meaning.", "Impact.", "Diagnosis.", "Mitigation.", "Ignore when."], name
+        assert parts[:4] == ["First act.", "Meaning.", "Impact.", "Diagnosis."], name
+        assert parts[4:] in ([], ["Mitigation."], ["Ignore when."], ["Mitigation.", "Ignore when."]), name
+        act = BY_NAME[name]["annotations"]["first_act"]
+        if "{{" not in act:  # by reason, as the generated table of the section has it
+            assert section.startswith(f"\n**First act.** {act}\n"), name
         # Alerts link to the heading in lower case, tables of Grafana to the name: PromQL has no lower case.
         assert f'<a id="{name}"></a>\n\n## {name}\n' in text
     for anchor in re.findall(r"\]\(#([a-z]+)\)", text):
         assert anchor in {name.lower() for name in BY_NAME}
 
 
-@pytest.mark.parametrize(
-    ("name", "impossible"),
-    [
-        ("KaishareAgentBlind", {Cause.MEMORY_UNKNOWN}),
-        ("KaishareAgentPartlyBlind", {Cause.PID_NAMESPACE, Cause.PODS_STALE, Cause.SAMPLE_STALE}),
-    ],
-)
-def test_the_runbook_of_an_alert_on_suspended_verdicts_has_each_reason(
-    name: str, impossible: set[Cause]
-) -> None:
-    text = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
-    section = text.split(f"\n## {name}\n")[1].split("**Mitigation.**")[1].split("**Ignore when.**")[0]
-    assert {cause for cause in Cause if f"`{cause}`" in section} == {*Cause} - SUSPENDS_NOTHING - impossible
+BLIND = """
+rule_files: [rules.yaml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'kaishare_agent_attribution_ok{job="kaishare-agent", instance="a"}', values: '0+0x30'}
+      - {series: 'kaishare_agent_attribution_problem{job="kaishare-agent", instance="a", reason="pid-namespace"}', values: '1+0x30'}
+      - {series: 'kaishare_agent_attribution_problem{job="kaishare-agent", instance="a", reason="truncated", gpu_uuid="GPU-1"}', values: '1+0x30'}
+      - {series: 'kaishare_agent_attribution_ok{job="kaishare-agent", instance="b"}', values: '0+0x30'}
+      - {series: 'kaishare_agent_attribution_ok{job="kaishare-agent", instance="c"}', values: '1+0x30'}
+      - {series: 'kaishare_agent_attribution_problem{job="kaishare-agent", instance="c", reason="truncated", gpu_uuid="GPU-1"}', values: '1+0x30'}
+    alert_rule_test:
+      - eval_time: 20m
+        alertname: KaishareAgentBlind
+        exp_alerts:
+          - exp_labels: {severity: warning, job: kaishare-agent, instance: a}
+            exp_annotations: {first_act: "PID-NAMESPACE TRUNCATED"}
+          - exp_labels: {severity: warning, job: kaishare-agent, instance: b}
+            exp_annotations: {first_act: "SAMPLE-STALE"}
+      - eval_time: 20m
+        alertname: KaishareAgentPartlyBlind
+        exp_alerts:
+          - exp_labels: {severity: warning, job: kaishare-agent, instance: c, reason: truncated, gpu_uuid: GPU-1}
+            exp_annotations: {first_act: "TRUNCATED"}
+"""
+
+
+def test_the_first_act_of_an_alert_on_problems_is_that_of_each_problem(tmp_path: Path) -> None:
+    proof = BLIND
+    for cause in Cause:
+        proof = proof.replace(cause.upper(), FOR_PROBLEM[cause].text)
+    rules = [BY_NAME[name] for name in ("KaishareAgentBlind", "KaishareAgentPartlyBlind")]
+    only = [{**rule, "annotations": {"first_act": rule["annotations"]["first_act"]}} for rule in rules]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "blind", "rules": only}]}))
+    (tmp_path / "blind.yaml").write_text(proof)
+    promtool("test", "rules", tmp_path / "blind.yaml")
 
 
 def test_rules_name_only_metrics_that_exist() -> None:
@@ -286,6 +316,7 @@ def test_a_service_that_is_expected_and_never_scraped_raises_its_alert(
         },
         "exp_annotations": {
             "summary": f"Prometheus does not scrape the {what}",
+            "first_act": f"Look for the {what} among Prometheus' targets, also under the name of another job.",
             "description": f'Prometheus has had no target with job=~"{job}"{because}: alerts {verb} {part} cannot fire.',
         },
     }

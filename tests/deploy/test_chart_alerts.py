@@ -96,7 +96,7 @@ def test_the_services_are_looked_up_in_their_own_namespaces() -> None:
     by_name = rules({}, agent={"namespace": "gpu-agents"})
     for name, text in (
         ("KaishareAgentNotScraped", '{namespace="gpu-agents", daemonset="kaishare-agent"}'),
-        ("KaishareNodeWithoutAgent", 'kube_pod_info{namespace="gpu-agents"'),
+        ("node:kaishare_watched:bool", '{namespace="gpu-agents", daemonset="kaishare-agent"}'),
         ("KaishareWebhookNotScraped", f'{{namespace="{NAMESPACE}", deployment='),
         ("KaishareAgentDown", 'up{job=~"(gpu-agents/)?kaishare-agent"}'),
         ("KaishareWebhookDown", f'up{{job=~"({NAMESPACE}/)?kaishare-webhook"}}'),

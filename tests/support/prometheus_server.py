@@ -82,11 +82,12 @@ def prometheus(
     *others: Mapping[str, Any],
     lookback: str = "5m",
     interval: str = "1s",
+    rules: dict[str, Any] | None = None,
 ) -> Iterator[Prometheus]:
     """Start Prometheus; `jobs` maps names to addresses, `others` are scrape configurations.
 
     An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data. Scrapes and
-    evaluations of kaishare's rules come each `interval`; nothing is evaluated if nothing is scraped, since all data
+    evaluations of kaishare's rules, or of `rules`, come each `interval`; nothing is evaluated if nothing is scraped, since all data
     is in the past then.
     """
     program = needed("prometheus")
@@ -100,11 +101,14 @@ def prometheus(
         + [dict(other) for other in others],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-    rules = default_rules()
+    given, rules = rules, rules or default_rules()
     if not configuration["scrape_configs"]:
         rules["groups"] = []
-    for group in rules["groups"]:
+    for group in [] if given else rules["groups"]:
         group.pop("interval", None)  # a test does not wait for the first minutes of a group
+        for rule in group["rules"]:  # nor for the minutes of alerts on pods and GPUs, which are seconds here
+            if rule.get("alert", "").startswith(("KaisharePod", "KaishareGPU")):
+                rule["expr"] = rule["expr"].replace(":1m]", ":1s]")
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     address = f"127.0.0.1:{free_port()}"
     log = folder / "prometheus.log"

@@ -18,12 +18,14 @@ from console.doctor.node_checks import (
     pod_findings,
     release_findings,
     response_findings,
+    scraping_finding,
 )
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
 from gpuagent.first_acts import FOR_PROBLEM
 from kube.kinds import DAEMON_SETS, Controller, Taint
 from service.text import MOST_LINES
 from tests.support.cluster_facts import alone, but, by_policies, of_kai, whole
+from tests.support.prometheus_standin import prometheus_standin
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -191,3 +193,27 @@ def test_nodes_with_gpus_need_an_agent(
     lines = lines_of(coverage(replace(cluster, nodes=whole(*nodes)), pods, sets))
     assert len(lines) == len(expected), lines
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
+
+
+ABSENT = "no series of the job kaishare-agent; alerts and recorded figures count that job alone"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        (["kaishare-agent"], "ok: URL scrapes the agents -> "),
+        (["gpu", "kaishare-agent/kaishare-agent"], "ok: URL scrapes the agents -> "),
+        (["tenant/kaishare-agent"], f"warning: URL has {ABSENT}, and agents are in tenant/kaishare-agent -> rename the job"),
+        (["a\x1b[31m"], f"warning: URL has {ABSENT}, and agents are in a�[31m -> rename the job"),
+        ([], f"warning: URL has {ABSENT} -> set monitors.enabled and monitors.labels of the chart"),
+        (None, "unknown: not checked: URL: the answer is not of a Prometheus"),
+    ],
+)  # fmt: skip
+async def test_a_prometheus_without_the_agents_job_is_told(jobs: list[str] | None, expected: str) -> None:
+    result = [{"metric": {"job": job}, "value": [1.0, "3"]} for job in jobs or ()]
+    answer = {"status": "success", "data": {"resultType": "vector", "result": result}}
+    async with prometheus_standin("no" if jobs is None else json.dumps(answer)) as standin:
+        # The API server is not asked where an address is given.
+        finding = await scraping_finding(None, "kaishare-agent", standin.url)  # type: ignore[arg-type]
+        assert lines_of([finding])[0].replace(standin.url, "URL").startswith(expected)
+        assert 'up{job=~"(kaishare-agent/)?kaishare-agent"}' in standin.forms[0]["query"]
