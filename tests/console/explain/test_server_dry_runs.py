@@ -19,8 +19,9 @@ from console.explain.server_dry_runs import pod_to_create, read_refusal
 from console.explain.text import as_table, as_text, sums
 from kube.client import KubeClient
 from tests.console.explain.conftest import bare
+from tests.support import server_answers
 from tests.support.api_server import ApiServer, refuses, says
-from tests.support.cluster_webhook import bare_pod
+from tests.support.cluster_webhook import bare_pod, managed_namespace
 from tests.support.pods import gpu_container
 from tests.support.server_answers import answers
 from webhook.policy.decision_settings import DecisionSettings
@@ -150,15 +151,79 @@ async def test_only_a_name_that_is_taken_is_sent_again(server: ApiServer, client
         assert len(server.requests) == sent, message
 
 
-# --- the pods that are sent --------------------------------------------------------------------------------
-
-
 def workload(kind: str, **metadata: Any) -> Json:
     pod = {"metadata": {"labels": {"app": "a"}, **metadata}, "spec": bare_pod("p")["spec"]}
     template = {"template": pod}
     version = "batch/v1" if kind == "CronJob" else "apps/v1"
     spec = {"jobTemplate": {"spec": template}} if kind == "CronJob" else template
     return {"apiVersion": version, "kind": kind, "metadata": {"name": "web"}, "spec": spec}
+
+
+HALF = managed_namespace("asked", gpu_fraction="0.5")
+OPTED_OUT = bare_pod("p", labels={"kaishare.dev/inject": "false"})
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "words"),
+    [
+        (HALF, None, "kaishare did not change the pod: it is not installed, did not answer"),
+        (managed_namespace("asked", mode="observe"), HALF, "because the namespace's mode is observe"),
+        ({"metadata": {"name": "none"}}, HALF, "and the decision here is that the pod is left alone"),
+    ],
+    ids=["not installed", "observe", "unmanaged"],
+)
+async def test_the_cause_of_a_difference_is_told(
+    server: ApiServer, client: KubeClient, here: Json, there: Json | None, words: str
+) -> None:
+    """`here` is the namespace of the explanation, and `there` the one that the cluster's webhook knows."""
+    stored = server_answers.explained(bare_pod("p"), there).final if there else bare_pod("p")
+    server.always = says(json.dumps(stored), status=201)
+    (answer,) = await answers(client, [server_answers.explained(bare_pod("p"), here)])
+    (cause,) = answer.causes
+    assert words in cause
+
+
+@pytest.mark.parametrize(
+    ("document", "mode", "words"),
+    [
+        (OPTED_OUT, "default", "the policy or the settings of the cluster's webhook differ"),
+        (workload("DaemonSet"), "enforce", "from the DaemonSet controller only"),
+    ],
+    ids=["pod", "DaemonSet"],
+)
+async def test_the_cause_of_a_denial_that_was_not_predicted_is_told(
+    server: ApiServer, client: KubeClient, document: Json, mode: str, words: str
+) -> None:
+    namespace = managed_namespace("asked", mode=mode)
+    document = copy.deepcopy(document)
+    if document["kind"] == "DaemonSet":
+        document["spec"]["template"]["spec"]["containers"][0].pop("resources")
+    server.always = refuses(
+        403, "Forbidden", 'admission webhook "pods.validate.kaishare.dev" denied the request: no'
+    )
+    (answer,) = await answers(client, [server_answers.explained(document, namespace)])
+    assert answer.differences == [AnswerDifference("verdict", "admitted", "denied")]
+    assert words in answer.causes[0]
+
+
+async def test_a_pod_that_should_have_been_denied_is_a_difference(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.always = says(json.dumps(OPTED_OUT), status=201)
+    item = server_answers.explained(OPTED_OUT, managed_namespace("asked", mode="enforce"))
+    (answer,) = await answers(client, [item])
+    assert answer.differences[0].field == "verdict"
+    assert answer.causes[0].startswith("kaishare's validating webhook did not deny the pod")
+
+
+async def test_a_namespace_that_is_no_name_or_does_not_exist(server: ApiServer, client: KubeClient) -> None:
+    server.always = refuses(404, "NotFound", 'namespaces "team" not found')
+    assert (await ask(client)).problem == "namespace team does not exist in this cluster"
+    (answer,) = await answers(client, [explained(bare_pod("p"), "../../nodes")])
+    assert answer.problem == '"../../nodes" is not a name of a namespace'
+
+
+# --- the pods that are sent --------------------------------------------------------------------------------
 
 
 UID = "00000000-0000-0000-0000-000000000000"

@@ -318,15 +318,6 @@ async def test_share_that_changed_half_way(server: str) -> None:
     assert row(advice, "rebound", "small", "0.10").command == ""
 
 
-async def test_largest_fraction_of_several_models_counts(advice: Advice) -> None:
-    actual = row(advice, "mixed", "dual", "0.50")
-    on_t4 = smallest(reference("on-t4").quantile * 1.15, T4)
-    on_a100 = smallest(reference("on-a100").quantile * 1.15, A100)
-    assert str(actual.suggested) == max(on_t4, on_a100)
-    assert on_t4 != on_a100
-    assert actual.notes == [f"several models of card, the largest counts: {A100} {on_a100}, {T4} {on_t4}"]
-
-
 async def test_commands_are_accepted_and_cover_the_need(advice: Advice) -> None:
     assert advice.dropped == 5
     outputs = [as_json(advice), *as_text(advice, OPTIONS), *advice.commands]

@@ -85,6 +85,8 @@ def full(hours: int) -> PodUse:
 
 
 SMALL = {"size_small": "0.5"}
+ON_T4 = needs(5, 5, "b", gpu_bytes=15360 * MIB, share_bytes=int(0.5 * 15300) * MIB)
+ON_T4 = replace(ON_T4, names=ON_T4.names._replace(model="T4"))
 LABEL = "kubectl label namespace team "
 IN_ADVANCE = "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
 SETTING = "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
@@ -128,6 +130,8 @@ CONTEXT = "'--context=prod;reboot'"
         # A pod that needs more decides beside one that allocates in advance.
         ([flat(0.9), needs(45, 46, "b")], SMALL, OPTIONS, str(smallest_fraction([(45 * 1.15 * GIB, H100)])), LABEL, [...]),
         ([flat(0.9), pod("b")], SMALL, OPTIONS, "0.50", "", [...]),
+        # The largest fraction of several models counts.
+        ([pod(), ON_T4], SMALL, OPTIONS, "0.39", LABEL, ["several models of card, the largest counts: H100 0.15, T4 0.39"]),
         # A pod whose use is unknown is not covered.
         ([*(pod(str(n)) for n in range(20)), pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)], SMALL, OPTIONS, "0.15", LABEL, ["1 pod of 21 never had a known use: the advice does not cover their need"]),
     ],
