@@ -36,7 +36,7 @@ from kai.installation import NAMESPACE
 from kai.kaishare_keys import REASON
 from kai.queue import Queue
 from kube import kinds
-from kube.answers import REQUEST_ERRORS
+from kube.answers import REQUEST_ERRORS, AccessError, ApiError, Unreachable
 from kube.client import KubeClient
 from kube.kinds import FullMeta, Kind, Namespace, Pod, PodOwner, decode_pod_with_document
 from service.command import UsageError
@@ -209,10 +209,11 @@ class _Reading:
         path = f"/apis/{kinds.POD_GROUPS.group}"
         try:
             await self.reader.client.get(path)
-        except REQUEST_ERRORS as error:
-            group: Fact[Any] = self.reader.record(error, "KAI's API group", f"get {path}")
-            if group.is_missing or group.why is Why.UNSERVED:
+        except ApiError as error:
+            if error.is_not_found:
                 self.evidence.bind_request = Fact(why=Why.UNSERVED)
+        except (Unreachable, AccessError) as error:
+            self.reader.record(error, "KAI's API group", f"get {path}")
 
     async def _read_queues(self, pod: Pod) -> None:
         """Read the queue and its parents, up to one that cannot be read."""

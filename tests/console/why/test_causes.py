@@ -616,7 +616,7 @@ BOUND: list[_Row] = [
     (_of({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
     (_of({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
     (_of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}), Code.FAILED, "container main ended with exit code 137 (OOMKilled)"),
-    (_of({"phase": "Failed", "status": _ADMISSION}), Code.FAILED, "UnexpectedAdmissionError: no devices"),
+    (_of({"phase": "Failed", "status": _ADMISSION}), Code.REFUSED_BY_KUBELET, "before a container ran: UnexpectedAdmissionError: no devices"),
     (_runs(state=_BACK_OFF, lastState=_ended(1)), Code.CONTAINER_WAITING, "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1"),
     (_runs(state=_ended(1)), Code.CONTAINER_WAITING, "main has ended with exit code 1"),
     (_runs(restartCount=90, lastState=_ended(137)), Code.CONTAINER_WAITING, "has been restarted 90 times"),

@@ -489,7 +489,8 @@ async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectSer
     ends["metadata"] |= later | {"deletionTimestamp": "2026-05-02T13:00:00Z"}
     server.add(*cluster(), runs, ends)
     evidence = await read(server, "web", "deploy")
-    assert (evidence.kind, evidence.name, evidence.owners) == ("Deployment", "web", ())
+    assert (evidence.kind, evidence.name) == ("Deployment", "web")
+    assert [each.kind for each in evidence.owners] == ["ReplicaSet", "Deployment"]
     assert name_of(evidence) == NAME
     for gone in (NAME, "web-7f6b5d-ends"):
         del server.objects[f"{list_path('Pod', TEAM)}/{gone}"]
