@@ -15,11 +15,10 @@ from console.why.story import tell_story
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiOverSharePolicy, ApiPod, ApiVerdict
 from kai import keys
 from kai.releases import Version
-from kube.kinds import Pod, PodOwner
+from kube.kinds import Pod, PodOwner, decode_pod_with_document
 from tests.support.why_evidence import (
     FORBIDDEN,
     GONE,
-    GROUP,
     NOW,
     at,
     decode_owner,
@@ -29,7 +28,6 @@ from tests.support.why_evidence import (
     make_node,
     make_pod,
     make_pod_group,
-    make_queue,
     make_reservation,
 )
 from webhook.policy.reasons import Group, Reason
@@ -54,7 +52,6 @@ _MAX: Final = (
     "Scheduling conditions were not met for pod team/train-0:\nMaxNodePoolResources: The pod team/train-0 requires"
     " GPU: 0.5, CPU: 0 (cores), memory: 0 (GB), pods: 1, rdma/hca: {amount}. {end}\n"
 )
-_UNMARKED: Final = {keys.SHARED_GPU_CONFIGMAP: ""}
 OLD, NEW = Version(0, 17, 0), Version(0, 18, 2)
 
 
@@ -74,8 +71,6 @@ def missed_pod(**fields: Any) -> Pod:
 
 
 def _decoded(document: dict[str, Any]) -> Pod:
-    from kube.kinds import decode_pod_with_document
-
     return decode_pod_with_document(json.dumps(document).encode())
 
 
@@ -90,6 +85,11 @@ def _gpu_pods(*pods: Pod) -> list[GpuPod]:
     return [kept for pod in pods if (kept := gpu_pod(pod)) is not None]
 
 
+_ENDS: Final = (
+    "team/b (1 GPU, queue vision, ends by 2026-05-01 12:50 UTC)",
+    "team/c (1 GPU, queue speech, ends by 2026-05-01 13:50 UTC)",
+    "team/d (1 GPU, queue vision)",
+)
 _HELD = _gpu_pods(
     holder("a", node="node-1"),
     holder("b", node="node-1", ends=3600),
@@ -194,9 +194,7 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     "who holds the GPUs, and when does my pod start": (
         _says(_FULL, nodes=[make_node()], shared_gpu_pods=[], gpu_pods=_HELD),
         Code.NO_GPU_FITS, "all GPUs are in use",
-        "Wait until other pods end: team/b (1 GPU, queue vision, ends by 2026-05-01 12:50 UTC); team/c (1 GPU, queue"
-        " speech, ends by 2026-05-01 13:50 UTC); team/d (1 GPU, queue vision); and 1 more. By age its workload is"
-        " number 2 of 2 that wait in the queue.",
+        "Wait until other pods end: " + "; ".join(_ENDS) + "; and 1 more. By age its workload is number 2 of 2 that wait in the queue.",
     ),
     "who uses my queue's limit": (
         _says(_LIMIT.format(used=2, requested=0.5), gpu_pods=_HELD),
@@ -419,11 +417,8 @@ def test_a_decision_is_told_without_gaps(reason: Reason) -> None:
 def test_the_namespace_of_kai_is_in_the_commands() -> None:
     cause = find_cause(make_evidence(kai_namespace="runai"))
     assert cause.remedies[0].command == "kubectl get pods --namespace runai"
-    assert GROUP  # the evidence of a grouped pod about which KAI is silent
 
 
 def test_a_list_of_acts_does_not_begin_with_or() -> None:
-    queues = {"vision": make_queue(), "research": make_queue("research", parent="")}
     for evidence, *_ in QUESTIONS.values():
-        evidence.queues = evidence.queues or queues
         assert not explain(evidence).cause.remedies[0].text.startswith("Or ")
