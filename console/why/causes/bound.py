@@ -163,7 +163,7 @@ def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
             return finding(evidence, Code.CONTAINER_WAITING, what, act, container=each.name)
     what = f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}"
     events = [event for event in items(evidence.pod_events) if event.component in _OF_NODE]
-    if events and events[-1].type == "Warning":  # a later Event that is none tells that it was overcome
+    if events and events[-1].type == "Warning":  # a later Event of another type means that it was overcome
         return _not_started(evidence, what, events[-1].message)
     return finding(evidence, Code.CONTAINER_WAITING, what, "read-events")
 
