@@ -261,7 +261,7 @@ def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU
     """
     pod, size = evidence.pod.known, evidence.gang_size
     if size is not None and size > 1:
-        return f"the workload needs {size} pods at the same time, which request {number(requested)}"
+        return f"the workload needs {size} pods at the same time, which request {number(requested)} in all"
     own = request_of(pod).total if pod is not None and "GPU" in unit else None
     is_of_pod = size == 1 if own is None else abs(own - requested) < _SAME
     return f"the {'pod' if is_of_pod else 'workload'} requests {number(requested)}"
