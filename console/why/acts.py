@@ -187,6 +187,7 @@ read-probe: Look whether its readiness probe fails, in the pod's Events.
 read-gate: Look at the pod's conditions, which name a readiness gate that is not met.
     $ kubectl describe pod {pod} --namespace {namespace}
 look-at-node: Administrator: look at the node. $ kubectl get node {node}
+raise-deadline: Raise activeDeadlineSeconds in the pod's template, if the work takes longer.
 delete-refused: Delete the pod: it never runs again. Its controller makes a new one, if it has one.
     $ kubectl delete pod {pod} --namespace {namespace}
 read-kubelet: If it repeats, an administrator looks at the node: {causes}. $ kubectl describe node {node}

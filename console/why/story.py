@@ -31,6 +31,7 @@ _OF_POD: Final = frozenset(
     {
         *("Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning"),  # KAI's
         *("FailedScheduling", "SyncError"),  # of Kubernetes' scheduler and of vCluster
+        *("TriggeredScaleUp", "NotTriggerScaleUp", "Nominated"),  # of autoscalers
         # the kubelet's
         *("BackOff", "Failed", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount"),
         *("FailedPrepareDynamicResources", "NetworkNotReady", "UnexpectedAdmissionError"),

@@ -37,11 +37,17 @@ def missed(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     (`gpu_sharing_nvfractions.go`). The binder's own words prove it with every release.
     """
     version = evidence.kai_version
-    is_written = version is not None and not version.has_sharing_modes
+    is_written = version is not None and not version.has_sharing_modes and not _has_nv_fractions(evidence)
     was_told = any(_NO_CONFIG_MAP in event.message for event in items(evidence.pod_events))
     if not (evidence.is_kai_served and is_missed_by_kai(pod) and (is_written or was_told)):
         return None
     return _missed(evidence)
+
+
+def _has_nv_fractions(evidence: PodEvidence) -> bool:
+    """Whether KAI's binder has written that mode's annotation on a pod, whatever the settings say."""
+    annotations = (key for pod in items(evidence.shared_gpu_pods) for key in pod.metadata.annotations)
+    return any(key.startswith(keys.CONTAINER_PREFIX) and key.endswith(".gpus.devices") for key in annotations)
 
 
 def _missed(evidence: PodEvidence) -> PodFinding:

@@ -26,8 +26,10 @@ _LONGEST: Final = 4096
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}
-_NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
-"""Reasons of a container that has "ended", though the runtime never started it (containerd, Docker)."""
+_NOT_STARTED: Final = ("StartError", "ContainerCannotRun", "ContainerStatusUnknown")
+"""Reasons of a container that has "ended", though the runtime never started it (containerd, Docker), or the
+kubelet cannot tell; it has no log."""
+_NOT_CREATED: Final = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
 _OF_NODE: Final = ("kubelet", "attachdetach-controller")
 """The programs that write Events about a pod on its node."""
 _RUNTIME: Final = ("CDI device", "no runtime for", "nvidia-container", "RuntimeHandler")
@@ -52,19 +54,25 @@ _SUSPECTS: Final = {
 
 def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod whose phase is Failed; without a container that ran there is no log."""
-    if any(map(_has_run, pod.status.containers)):
-        return finding(evidence, Code.FAILED, f"the pod has failed: {how_ended(pod)}", "read-log")
-    for each in pod.status.containers:
-        if _runtime_error(each):
+    status, node, ended = pod.status, pod.spec.node_name, how_ended(pod)
+    has_run = any(map(_has_run, status.containers))
+    for each in status.containers:
+        if not has_run and _runtime_error(each):
             return _not_started(evidence, f"container {each.name} has not started", _runtime_error(each))
-    if not pod.status.reason:
-        return finding(evidence, Code.FAILED, f"the pod has failed: {how_ended(pod)}", "read-events")
-    node, words = pod.spec.node_name, f"{pod.status.reason}: {pod.status.message[:_LONGEST]}"
+    words = f"{status.reason}: {status.message[:_LONGEST]}"
     causes = next(causes for start, causes in _REFUSALS if re.match(start, words)).format(**_SUSPECTS)
-    where = f" of node {node}" if node else ""
-    what = f"the kubelet{where} refused or ended the pod before a container ran: {how_ended(pod)}"
-    acts = ["delete-refused", "read-kubelet"]
-    return finding(evidence, Code.REFUSED_BY_KUBELET, what, *acts, causes=causes, node=node or "NODE")
+    acts = ["delete-refused", "read-kubelet"] if status.reason else []
+    acts = ["raise-deadline"] if status.reason == "DeadlineExceeded" else acts
+    acts += ["read-log"] if has_run else [] if acts else ["read-events"]
+    code, what = Code.FAILED, f"the pod has failed: {ended}"
+    if acts[0] == "delete-refused" and not has_run:
+        where = f" of node {node}" if node else ""
+        code, what = (
+            Code.REFUSED_BY_KUBELET,
+            f"the kubelet{where} refused or ended the pod before a container ran",
+        )
+        what += f": {ended}"
+    return finding(evidence, code, what, *acts, causes=causes, node=node or "NODE")
 
 
 def how_ended(pod: Pod) -> str:
@@ -179,7 +187,9 @@ def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
 
 def _runtime_error(container: ContainerStatus) -> str:
     """Return the runtime's words about a container that it could not start; empty if it has none."""
-    ends = (container.state.terminated, container.last_state.terminated)
+    waiting, ends = container.state.waiting, (container.state.terminated, container.last_state.terminated)
+    if waiting is not None and waiting.reason in _NOT_CREATED:
+        return f"{waiting.reason}: {waiting.message}"
     return next((end.message or end.reason for end in ends if end and end.reason in _NOT_STARTED), "")
 
 

@@ -53,7 +53,8 @@ _NO_SHARES: Final = ("only whole gpu jobs can run", "not yet supported on DRA-on
 _MIG_ONLY: Final = "non MIG jobs cant run"
 """Of nodes with the MIG strategy `mixed`, which take neither shares nor whole GPUs."""
 _MILLI: Final = 1000
-"""KAI counts extended resources but MIG devices in thousandths (v0.9.8 to v0.17.0, `DetailedString`)."""
+_IN_UNITS: Final = ("GPU", "CPU", "memory", "pods")
+"""KAI counts all other resources but MIG devices in thousandths (v0.9.8 to v0.17.0, `DetailedString`)."""
 _CONVERTED: Final = Reason.WHOLE_GPU_CONVERTED.code
 _INJECTED: Final = Reason.SHARE_INJECTED.code
 _OF_ALL_NODES: Final = (
@@ -141,7 +142,7 @@ def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding 
 
 
 def _is_in_thousandths(resource: str) -> bool:
-    return "/" in resource and not resource.startswith(keys.MIG_PREFIX)
+    return resource not in _IN_UNITS and not resource.startswith(keys.MIG_PREFIX)
 
 
 def _amount_of(resource: str, text: str) -> float | None:

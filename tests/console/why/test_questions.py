@@ -277,6 +277,14 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
         _says(_MAX.format(amount=1000, end="No node in the default node-pool has rdma/hca resources.")),
         Code.RESOURCE_NOT_OFFERED, "the pod requests 1 rdma/hca, and no node offers rdma/hca", "Correct the resource's name",
     ),
+    "huge pages that no node has": (
+        _says(_MAX.format(amount=1000, end="No node in the default node-pool has hugepages-2Mi resources.").replace("rdma/hca: 1000", "hugepages-2Mi: 4194304000")),
+        Code.RESOURCE_NOT_OFFERED, "the pod requests 4194304 hugepages-2Mi", "Correct the resource's name",
+    ),
+    "a MIG device that no node has": (
+        _says("The pod a/b requires nvidia.com/mig-1g.10gb: 1. No node in the default node-pool has nvidia.com/mig-1g.10gb resources"),
+        Code.RESOURCE_NOT_OFFERED, "the pod requests 1 nvidia.com/mig-1g.10gb, and no node", "Correct the resource's name",
+    ),
     "more of a resource than any node has": (
         _says(_MAX.format(amount=3000, end="Max rdma/hca resources available in a single node in the default node-pool is topped at 2000")),
         Code.NODE_TOO_SMALL, "the pod requests 3 rdma/hca, and no node has more than 2", "Request what one node has",
@@ -308,6 +316,19 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
         "the kubelet of node n1 refused or ended the pod before a container ran: UnexpectedAdmissionError: Allocate failed",
         "Delete the pod: it never runs again. Its controller makes a new one",
     ),
+    "evicted by the kubelet after it ran": (
+        _of({"phase": "Failed", "node": "n1", "containers": _container(terminated={"exitCode": 137, "reason": "Error"}),
+             "status": {"reason": "Evicted", "message": "The node was low on resource: memory"}}),
+        Code.FAILED, "Evicted: The node was low on resource: memory", "Delete the pod: it never runs again",
+    ),
+    "the pod's deadline has passed": (
+        _rejected("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), Code.FAILED,
+        "DeadlineExceeded: Pod was active", "Raise activeDeadlineSeconds",
+    ),
+    "CreateContainerError": (
+        _of({"node": "n1", "containers": _container(waiting={"reason": "CreateContainerError", "message": _CDI})}),
+        Code.CONTAINER_NOT_STARTED, "main has not started: CreateContainerError: failed to create", "Administrator: correct NVIDIA's",
+    ),
     "OutOfmemory": (_rejected("OutOfmemory"), Code.REFUSED_BY_KUBELET, "OutOfmemory: Pod was rejected", "Delete the pod"),
     "StartError": (
         _of({"node": "n1", "containers": _container(terminated={"exitCode": 128, "reason": "StartError", "message": _CDI})}),
@@ -338,7 +359,7 @@ def test_why_answers_with_the_cause_and_the_first_act(question: str) -> None:
     assert cause.code is code
     assert sentence in cause.sentence
     assert cause.remedies[0].text.startswith(act)
-    assert not any("kubectl logs" in remedy.command for remedy in cause.remedies)
+    assert code is Code.FAILED or not any("kubectl logs" in remedy.command for remedy in cause.remedies)
 
 
 def test_there_are_thirty_questions() -> None:
@@ -349,9 +370,14 @@ def test_there_are_thirty_questions() -> None:
 
 
 def test_a_missing_config_map_proves_nothing_in_the_mode_without_one() -> None:
-    cause = find_cause(make_evidence(missed_pod(), kai_version=NEW, **_BOUND_SOON, **_SIDE))
-    assert cause.code is Code.BINDER_SILENT
-    assert not any("Delete" in remedy.text for remedy in cause.remedies)
+    bound = make_pod(name="other", annotations={"nvidia.com/container.main.gpus.devices": "GPU-1"})
+    for fields in (
+        {"kai_version": NEW, **_SIDE},
+        {"kai_version": OLD, "shared_gpu_pods": [bound, make_reservation()]},
+    ):
+        cause = find_cause(make_evidence(missed_pod(), **_BOUND_SOON, **fields))
+        assert cause.code is Code.BINDER_SILENT
+        assert not any("Delete" in remedy.text for remedy in cause.remedies)
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running"])

@@ -299,7 +299,7 @@ FAULTS = {
 }
 PARTS = (
     f"/namespaces/{TEAM}$", "/events", "/podgroups", "/bindrequests", "/queues/vision", "/queues/research", "/nodes",
-    "/pods[?]labelSelector", "/configmaps", "/replicasets", "/deployments",
+    "/pods[?]labelSelector", "/pods[?]fieldSelector", "/kai-scale-adjust/", "/configmaps", "/replicasets", "/deployments",
 )  # fmt: skip
 
 
@@ -313,6 +313,15 @@ async def test_a_failed_request_is_noted_and_ends_nothing(
     evidence = await read(server)
     assert evidence.pod.known is not None
     assert all(note.isprintable() for note in evidence.notes)
+
+
+async def test_credentials_that_have_expired(server: ObjectServer) -> None:
+    server.add(*cluster())
+    server.faults = {f"/pods/{NAME}": refuses(401, "Unauthorized")}
+    with pytest.raises(
+        UsageError, match=r"401 Unauthorized.* does not accept your credentials: log in again"
+    ):
+        await read(server)
 
 
 async def test_a_namespace_that_does_not_exist(server: ObjectServer) -> None:
