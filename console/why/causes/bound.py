@@ -66,12 +66,8 @@ def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
     acts += ["read-log"] if has_run else [] if acts else ["read-events"]
     code, what = Code.FAILED, f"the pod has failed: {ended}"
     if acts[0] == "delete-refused" and not has_run:
-        where = f" of node {node}" if node else ""
-        code, what = (
-            Code.REFUSED_BY_KUBELET,
-            f"the kubelet{where} refused or ended the pod before a container ran",
-        )
-        what += f": {ended}"
+        code, where = Code.REFUSED_BY_KUBELET, f" of node {node}" if node else ""
+        what = f"the kubelet{where} refused or ended the pod before a container ran: {ended}"
     return finding(evidence, code, what, *acts, causes=causes, node=node or "NODE")
 
 

@@ -174,7 +174,7 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
     # a gang
     "my job of four asks for more than its queue may use": (
         _says(_LIMIT.format(used=0, requested=4), {"whole": 1}, pod_group=make_pod_group(minMember=4)),
-        Code.QUEUE_OVER_LIMIT, "the workload needs 4 pods at the same time, which request 4: they can never start",
+        Code.QUEUE_OVER_LIMIT, "the workload needs 4 pods at the same time, which request 4 in all: they can never start",
         "Start the workload with fewer or smaller pods",
     ),
     "the same over the quota": (
