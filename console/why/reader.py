@@ -91,7 +91,9 @@ async def read_evidence(
     await _run(reading.details(agents, settings_namespace))
     await _run(reading.rest())
     evidence.now = reader.client.server_time() or datetime.now(UTC)
-    if any(f"--namespace {NAMESPACE}" in act.command for act in find_cause(evidence).remedies):
+    texts = [act.command for act in find_cause(evidence).remedies]
+    texts += [event.message for event in (*items(evidence.creation_events), *items(evidence.pod_events))]
+    if any(f"--namespace {NAMESPACE}" in text or 'webhook "admission.' in text for text in texts):
         evidence.kai_namespace = await kai_namespace(client) or NAMESPACE
     evidence.not_visible, evidence.notes = reader.not_visible, reader.notes
     return evidence

@@ -350,6 +350,12 @@ def test_a_decision_is_told_without_gaps(reason: Reason) -> None:
 def test_the_namespace_of_kai_is_in_the_commands() -> None:
     cause = find_cause(make_evidence(kai_namespace="runai"))
     assert cause.remedies[0].command == "kubectl get pods --namespace runai"
+    for words, code in (("admission", Code.REFUSED_BY_KAI), ("failed calling", Code.WEBHOOK_UNREACHABLE)):
+        refused = _event(
+            "FailedCreate", f'{words} webhook "admission.runai.svc" denied the request: no', "job"
+        )
+        cause = find_cause(make_evidence(GONE, kind="Job", creation_events=refused, kai_namespace="runai"))
+        assert (cause.code, "KAI" in cause.sentence) == (code, True)
 
 
 def test_a_list_of_acts_does_not_begin_with_or() -> None:
