@@ -16,6 +16,7 @@ from gpuagent.api_types import ApiAmount, ApiHolding, ApiOverSharePolicy, ApiPod
 from kai import keys
 from kai.releases import Version
 from kube.kinds import Pod, PodOwner, decode_pod_with_document
+from tests.console.why.test_acts import is_imperative
 from tests.support.why_evidence import (
     FORBIDDEN,
     GONE,
@@ -266,6 +267,7 @@ def test_why_answers_with_the_cause_and_the_first_act(question: str) -> None:
     assert cause.code is code
     assert sentence in cause.sentence
     assert cause.remedies[0].text.startswith(act)
+    assert code is Code.FLAGGED or is_imperative(cause.remedies[0].text)  # a flag's act is the agent's
     assert code is Code.FAILED or not any("kubectl logs" in remedy.command for remedy in cause.remedies)
 
 
