@@ -16,6 +16,7 @@ from console.explain.manifest_pods import (
     TemplateError,
     find_pods,
     gpu_requests,
+    is_cluster_scoped,
     is_kustomization,
     kind_problem,
     makes_no_pods,
@@ -262,7 +263,8 @@ class Explainer:
             place=place,
         )
         if makes_no_pods(api_version, kind):
-            yield unexplained(code="no-pods", message="nothing to do with pods")
+            scope = {"namespace": ""} if is_cluster_scoped(kind) else {}
+            yield unexplained(code="no-pods", message="makes no pods", **scope)
             return
         pods = find_pods(document, place)
         for pod in pods:

@@ -95,6 +95,7 @@ _ROLE_LABELS: Final = (
     "jobset.sigs.k8s.io/replicatedjob-name",
     "leaderworkerset.sigs.k8s.io/worker-index",
     "training.kubeflow.org/job-role",
+    "volcano.sh/task-spec",
 )
 """Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
 
@@ -135,8 +136,8 @@ _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
 }
 """The kinds between a workload and its pods."""
-_FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
-"""Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators."""
+_FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed", "Aborted", "Terminated"})
+"""Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators, and phases of Volcano's."""
 _LEFT_OUT: Final = {
     "job that has finished": "jobs that have finished",
     "pod that has ended": "pods that have ended",
@@ -261,9 +262,10 @@ class _Reading:
                 metadata, owner = workload.metadata, workload.metadata.owner
                 if not self._add(kind, metadata):
                     continue
-                conditions = as_maps(_map(workload.status).get("conditions"))
-                ended = any(
-                    each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions
+                status = _map(workload.status)
+                ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
+                    each.get("type") in _FINISHED and each.get("status") == "True"
+                    for each in as_maps(status.get("conditions"))
                 )
                 if ended and (kind == _JOBS or kind not in _BUILT_IN):
                     self._left_out["job that has finished"] += 1

@@ -5,6 +5,7 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 """
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from console.explain.operators import (
     additions_of,
     group_of,
     job_labels,
+    scheduler_of,
     stateful_set_labels,
     with_names,
     with_variables,
@@ -63,7 +65,6 @@ _OF_DAEMON_SET: Final = {"controller-revision-hash": HASH, "pod-template-generat
 
 WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
     "Pod": WorkloadKind(_CORE, ()),
-    "PodTemplate": WorkloadKind(_CORE, ("template",)),
     "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
     "Deployment": WorkloadKind(_APPS, _TEMPLATE, "ReplicaSet", lambda _name, _spec: _OF_DEPLOYMENT),
     "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
@@ -77,8 +78,8 @@ WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
 _WITHOUT_PODS: Final = frozenset({
     "APIService", "Binding", "ComponentStatus", "ConfigMap", "ControllerRevision", "Endpoints", "Event",
     "Eviction", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy", "Node",
-    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodSecurityPolicy", "ResourceQuota",
-    "Scale", "Secret", "Service", "ServiceAccount",
+    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodSecurityPolicy", "PodTemplate",
+    "ResourceQuota", "Scale", "Secret", "Service", "ServiceAccount",
 })  # fmt: skip
 """The kinds of the groups without a dot (core, apps, batch, autoscaling, policy, extensions) without pods."""
 _GROUPS_WITHOUT_PODS: Final = frozenset({
@@ -91,9 +92,21 @@ _GROUPS_WITHOUT_PODS: Final = frozenset({
 """Groups below `k8s.io` without workloads. Others there may make pods, such as sparkoperator.k8s.io."""
 
 
+_MAKES_NONE: Final = re.compile(r"Cluster[A-Z].*|.*Template|TrainingRuntime|ServingRuntime")
+"""Kinds of any group that make no pods by themselves: what is for all namespaces, and what others refer to,
+such as ClusterTrainingRuntime (Trainer v2), ServingRuntime (KServe), WorkflowTemplate (Argo)."""
+
+
+def is_cluster_scoped(kind: str) -> bool:
+    """Whether an object of a kind without pods is in no namespace."""
+    return kind.startswith("Cluster") or kind in ("Namespace", "Node", "PersistentVolume", "ComponentStatus")
+
+
 def makes_no_pods(api_version: str, kind: str) -> bool:
-    """Whether an object is of a kind of Kubernetes that has nothing to do with pods."""
+    """Whether an object of a kind makes no pods. A Workload of Kueue is a copy of a job's templates."""
     group = group_of(api_version)
+    if group == "kueue.x-k8s.io" or ("." in group and _MAKES_NONE.fullmatch(kind)):
+        return True
     if group.endswith(".k8s.io") and group.removesuffix(".k8s.io") in _GROUPS_WITHOUT_PODS:
         return True
     return "." not in group and (kind in _WITHOUT_PODS or kind.endswith("List"))
@@ -165,6 +178,8 @@ class FoundPod:
     """Whether a live pod stands for all pods of `owner`, as the newest of them."""
     claim_templates: Sequence[str] = ()
     """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
+    scheduler: str = ""
+    """The scheduler that the workload names in a field of its own, and its controller writes to the pod."""
 
     @property
     def title(self) -> str:
@@ -199,6 +214,8 @@ class FoundPod:
             return pod
         metadata.pop("name", None)
         pod["spec"] = with_names(pod.get("spec"), self.api_version)
+        if self.scheduler:
+            pod["spec"] = {**as_map(pod["spec"]), "schedulerName": self.scheduler}
         added = self.additions or Additions()
         for part, entries in (("labels", added.labels), ("annotations", added.annotations)):
             if entries and _is_map_or_absent(metadata.get(part)):
@@ -352,6 +369,8 @@ def _walk(
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
         holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
+        if makes_no_pods(node["apiVersion"], node["kind"]):
+            return
         if workload := workload_kind(_text(node, "apiVersion"), _text(node, "kind")):
             with suppress(TemplateError):  # a reference to an object, or a part of one
                 yield _built_in(node, workload, place, outermost)
@@ -366,6 +385,7 @@ def _walk(
             path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
+            scheduler="" if is_pod else scheduler_of(holder, as_map(template.get("spec"))),
         )
         return
     for key, child in node.items():

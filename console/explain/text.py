@@ -232,8 +232,8 @@ def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int)
     for other in items:
         if isinstance(other, UnexplainedObject):
             place = f" ({_file(other.location, columns)})" if other.location else ""
-            text = f"{other.title} in namespace {one_line(other.namespace)}{place}"
-            text += f": {other.message} ({other.code})"
+            scope = f" in namespace {one_line(other.namespace)}" if other.namespace else ""
+            text = f"{other.title}{scope}{place}: {other.message} ({other.code})"
             yield from fold(text, columns, head="  ", indent="    ")
 
 
@@ -272,7 +272,7 @@ _LEAST: Final = 10
 
 
 def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
-    """Yield the lines of the table. Objects that have nothing to do with pods are left out.
+    """Yield the lines of the table. Objects of kinds that make no pods are left out.
 
     Names are shortened in their middle to fit the columns of a terminal; None for a file or pipe.
     """

@@ -205,7 +205,7 @@ def test_the_fields_of_json(run: Run) -> None:
     denials = [denial["reason"] for denial in out["denials"]]
     assert denials == ["opt-out-denied", "wrong-scheduler", "wrong-queue"]
     assert (service["kind"], service["name"], service["reason"]) == ("Service", "s", "no-pods")
-    assert (service["message"], service["pod"], service["patch"]) == ("nothing to do with pods", None, [])
+    assert (service["message"], service["pod"], service["patch"]) == ("makes no pods", None, [])
 
 
 def test_the_patch_is_one_line_that_can_be_applied(run: Run) -> None:
@@ -222,7 +222,7 @@ def test_the_patch_is_one_line_that_can_be_applied(run: Run) -> None:
 def test_a_manifest_without_pods_names_its_objects(run: Run) -> None:
     assert explain(run, MANIFEST[2], options=(QUEUE, "-o", "patch")).out == ""
     result = explain(run, MANIFEST[2], options=(QUEUE,))
-    service = "  Service s in namespace default (standard input, line 1): nothing to do with pods (no-pods)\n"
+    service = "  Service s in namespace default (standard input, line 1): makes no pods (no-pods)\n"
     assert (result.status, result.out.splitlines()[0]) == (0, "The manifests contain no pods.")
     assert service in result.out
     empty = {"kind": "List", "apiVersion": "v1", "items": []}

@@ -147,7 +147,7 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     assert others == [
         f"  InferenceService llm in namespace default (standard input, line 1): its controller creates pods that cannot be predicted; it requests GPUs at {requests} (pods-not-predictable)",
         "  NIMService nim in namespace default (standard input, line 6): its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
-        "  Service svc in namespace default (standard input, line 16): nothing to do with pods (no-pods)",
+        "  Service svc in namespace default (standard input, line 16): makes no pods (no-pods)",
         "  Kustomization (no name) in namespace default (standard input, line 21): a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
         "1 pod: 1 changed; 4 other objects.",
     ]
