@@ -28,6 +28,7 @@ from console.explain.pod_documents import (
     annotations_of,
     as_json,
     as_map,
+    before_share,
     filled_in,
     normalized,
     texts,
@@ -236,6 +237,8 @@ class Explainer:
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
+    is_live: bool = False
+    """Whether pods exist. A share of kaishare that the policy does not give now is taken away first."""
 
     def explain(self, document: Any, place: Place = (), file_name: str = "") -> Iterator[Item]:
         """Yield the pods of one object, and the object itself if it may make others.
@@ -291,6 +294,9 @@ class Explainer:
     def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
         policy, defaults = self.policies.get(namespace), self.defaults.get(namespace, ())
+        earlier = _earlier_change(pod, policy, self.rules)
+        if self.is_live and earlier is not None and not earlier.is_current:
+            pod = replace(pod, template=before_share(pod.template))
         created = pod.as_created(namespace)
         received = filled_in(created, defaults)
         if namespace in self.unread:
@@ -325,7 +331,7 @@ class Explainer:
             mutation=mutation,
             final=after,
             outcome=apply_to_document(mutation.planned, received) if is_observed else after,
-            earlier=_earlier_change(pod, policy, self.rules),
+            earlier=earlier,
             verdict=verdict,
             warnings=(*mutation.decision.warnings, *_owner_warnings(pod, policy, after)),
         )

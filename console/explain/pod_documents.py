@@ -15,12 +15,14 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from kai import keys
+from kai.kaishare_keys import REASON, SIZE
 from kai.key_classes import is_written_by_kai_only
 from kai.pod import MalformedPod, PodView, decode_pod
 from kube.kinds import LimitRange
 from service.documents import DocumentError
 from service.text import counted
 from webhook.policy.checks import readable, whole_gpus
+from webhook.policy.reasons import Reason
 
 
 def as_map(value: Any) -> dict[str, Any]:
@@ -173,6 +175,37 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     ):
         new_spec["nodeName"] = spec["nodeName"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": created, "spec": new_spec}
+
+
+def before_share(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod as it was before kaishare gave it a share at its creation, by the reason on it.
+
+    A converted pod requested one whole GPU in the container of the share. A pod with another reason is
+    returned as it is. The given pod is not changed.
+    """
+    annotations = annotations_of(pod)
+    if annotations.get(REASON) not in _GAVE_SHARE:
+        return pod
+    written = {keys.GPU_FRACTION, keys.GPU_MEMORY, keys.CONTAINER_NAME, REASON, SIZE}
+    metadata = {**pod["metadata"], "annotations": {k: v for k, v in annotations.items() if k not in written}}
+    spec = pod.get("spec")
+    if annotations[REASON] == Reason.WHOLE_GPU_CONVERTED.code:
+        containers = as_maps(as_map(spec).get("containers"))
+        first = containers[0].get("name") if containers else None
+        named = annotations.get(keys.CONTAINER_NAME, first)
+
+        def whole(container: dict[str, Any]) -> dict[str, Any]:
+            if container.get("name") != named:
+                return container
+            resources, gpu = as_map(container.get("resources")), {keys.GPU_RESOURCE: "1"}
+            amounts = {part: {**as_map(resources.get(part)), **gpu} for part in ("limits", "requests")}
+            return {**container, "resources": {**resources, **amounts}}
+
+        spec = with_containers(spec, whole, ("containers",))
+    return {**pod, "metadata": metadata, "spec": spec}
+
+
+_GAVE_SHARE: Final = frozenset({Reason.WHOLE_GPU_CONVERTED.code, Reason.SHARE_INJECTED.code})
 
 
 class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncounted": "notCounted"}):

@@ -71,7 +71,7 @@ def test_no_sentence_about_a_pod_occurs_twice(run: Run) -> None:
     assert text.status == 1
     converted = run(pod("labels: {app: db}"), *POLICY).out
     assert converted.count("one whole GPU became") == 1
-    assert "warning" not in converted
+    assert "warning: " not in converted
 
 
 def test_a_kind_whose_labels_are_not_known_gets_a_note(run: Run) -> None:
@@ -149,7 +149,7 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
         "  NIMService nim in namespace default (standard input, line 6): its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
         "  Service svc in namespace default (standard input, line 16): makes no pods (no-pods)",
         "  Kustomization (no name) in namespace default (standard input, line 21): a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
-        "1 pod: 1 changed; 4 other objects.",
+        "1 pod: 1 changed; 1 with warnings; 4 other objects.",
     ]
     items = json.loads(run(OBJECTS, *POLICY, "-o", "json").out)
     assert [item["reason"] for item in items if item["pod"] is None] == [
