@@ -79,11 +79,7 @@ def test_wide_is_a_table_of_all_values_whole() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "cell"),
-    [
-        (200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"),
-        (92, "large=0.75,+3"),
-        (80, "4"),
-    ],
+    [(200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"), (92, "large=0.75,+3"), (80, "4")],
 )
 def test_a_cell_of_sizes_has_as_many_as_fit(columns: int, cell: str) -> None:
     labels = {"large": "0.75", "medium": "0.5", "small": "0.25", "tiny": "1000Mi"}
@@ -102,20 +98,17 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=63)
 def test_every_line_fits_and_no_namespace_is_missing(
     namespaces: list[tuple[str, str, dict[str, str]]], columns: int, wide: bool
 ) -> None:
-    rows = [
-        row(
-            name,
-            pods=PodCounts(len(queue), len(sizes)),
-            **{"kai.scheduler/queue": queue, **{f"size.kaishare.dev/{k}": v for k, v in sizes.items()}},
+    rows = []
+    for name, queue, sizes in namespaces:
+        labels = {f"size.kaishare.dev/{size}": value for size, value in sizes.items()}
+        rows.append(
+            row(name, pods=PodCounts(len(queue), len(sizes)), **{"kai.scheduler/queue": queue, **labels})
         )
-        for name, queue, sizes in namespaces
-    ]
     lines = list(as_table(table(*rows), wide=wide, columns=columns))
     assert wide or max(map(width, lines)) <= columns
     assert all(line.isprintable() for line in lines)
     counts = [f"{row.pods.in_kai}/{row.pods.in_kai + row.pods.others}" for row in rows if row.pods]
-    text = "\n".join(lines)
-    assert all(count in text for count in counts), "numbers are never shortened"
+    assert all(count in "\n".join(lines) for count in counts), "numbers are never shortened"
 
 
 def test_problems_are_red_and_labels_cannot_act_on_the_terminal() -> None:

@@ -128,9 +128,7 @@ def test_an_unusable_manifest_gives_status_2_and_one_line(run: Run, name: str, o
         ("{ownerReferences: 5}", "metadata.ownerReferences: expected array | null, got int"),
     ],
 )
-def test_a_template_with_a_field_of_another_type_is_malformed(
-    run: Run, metadata: str, problem: str, output: str
-) -> None:
+def test_a_template_of_another_type_is_malformed(run: Run, metadata: str, problem: str, output: str) -> None:
     """The API server refuses such a template, although a controller would replace the field in its pods."""
     spec = f"  template:\n    metadata: {metadata}\n    spec:\n{CONTAINERS}"
     result = run(workload("StatefulSet", spec), QUEUE, HALF, "-o", output)
@@ -170,7 +168,7 @@ def test_text_beside_a_pod_spec_is_no_metadata_of_pods(run: Run) -> None:
         (("-R", "-f", "EMPTY"), "the directory and those below it have no .yaml, .yml or .json file"),
         (("-f", "-", "-f", "-"), "-f - may be given only once"),
         (("-f",), "expected one argument"),
-        (("-o", "wide"), "invalid choice: 'wide'"),
+        (("-o", "widest"), "invalid choice: 'widest'"),
         (("--label", "a b=c"), '"a b" is not the key of a label'),
         (("--label", "kaishare.dev/gpu-fraction=0.5 GPUs"), '"0.5 GPUs" is not the value of a label'),
         (("--label", "x" * 64 + "=y"), "is not the key of a label"),

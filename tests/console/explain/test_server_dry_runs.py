@@ -13,17 +13,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.explain.explainer import (
-    AnswerDifference,
-    ExplainedPod,
-    Explainer,
-    ServerAnswer,
-)
+from console.explain.explainer import AnswerDifference, ExplainedPod, Explainer, ServerAnswer
 from console.explain.policy_edits import NamespaceEdits, Policies
 from console.explain.server_dry_runs import pod_to_create, read_refusal
 from console.explain.text import as_table, as_text, sums
 from kube.client import KubeClient
-from tests.console.explain.test_table import named
+from tests.console.explain.conftest import bare
 from tests.support import server_answers
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.cluster_webhook import bare_pod, managed_namespace
@@ -120,24 +115,19 @@ async def test_a_proxy_that_removes_dry_run_is_reported(server: ApiServer, clien
 
 
 async def test_warnings_and_refusals_are_whole(server: ApiServer, client: KubeClient) -> None:
-    long = "😀" * 4096
-    words = "word " * 2000
-    server.always = refuses(403, "Forbidden", f"{words}\nend \x1b[31m", Warning=f'299 - "{long}"')
-    answer = await ask(client)
-    assert answer.warnings == (long,)
-    assert answer.refusal == f"{words}end \N{REPLACEMENT CHARACTER}[31m"
-    assert (answer.is_admitted, answer.refused_by) == (False, "")
+    texts, words = ("😀" * 4096, *map(str, range(800))), "word " * 2000
 
-
-async def test_many_warnings_arrive(server: ApiServer, client: KubeClient) -> None:
-    async def answer(_request: web.Request) -> web.StreamResponse:
-        response = web.json_response(bare_pod("p"), status=201)
-        for number in range(800):
-            response.headers.add("Warning", f'299 - "{number}"')
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = await refuses(403, "Forbidden", f"{words}\nend \x1b[31m")(request)
+        for text in texts:
+            response.headers.add("Warning", f'299 - "{text}"')
         return response
 
     server.always = answer
-    assert (await ask(client)).warnings == tuple(map(str, range(800)))
+    answered = await ask(client)
+    assert answered.warnings == texts
+    assert answered.refusal == f"{words}end \N{REPLACEMENT CHARACTER}[31m"
+    assert (answered.is_admitted, answered.refused_by) == (False, "")
 
 
 async def test_admitted_fields_are_printable(server: ApiServer, client: KubeClient) -> None:
@@ -150,16 +140,15 @@ async def test_admitted_fields_are_printable(server: ApiServer, client: KubeClie
     assert (len(fields), fields["annotation gpu-fraction"]) == (503, "\N{REPLACEMENT CHARACTER}" * 2 + "[31m")
 
 
-@pytest.mark.parametrize(
-    ("message", "sent"),
-    [('pods "p" already exists', 2), ('admission webhook "a.b" denied the request: no', 1)],
-)
-async def test_only_a_name_that_is_taken_is_sent_again(
-    server: ApiServer, client: KubeClient, message: str, sent: int
-) -> None:
-    server.always = refuses(409, "AlreadyExists", message)
-    await ask(client)
-    assert len(server.requests) == sent
+async def test_only_a_name_that_is_taken_is_sent_again(server: ApiServer, client: KubeClient) -> None:
+    for message, sent in (
+        ('pods "p" already exists', 2),
+        ('admission webhook "a.b" denied the request: no', 1),
+    ):
+        server.requests.clear()
+        server.always = refuses(409, "AlreadyExists", message)
+        await ask(client)
+        assert len(server.requests) == sent, message
 
 
 def workload(kind: str, **metadata: Any) -> Json:
@@ -265,21 +254,13 @@ def test_a_bare_pod_keeps_what_its_author_can_write() -> None:
     owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}
     written = bare_pod("p", labels={"a": "b"}, ownerReferences=[owner], finalizers=["f.example/f"])
     written["spec"]["nodeName"] = "n"
-    read = copy.deepcopy(written)
-    read["status"] = {"phase": "Running"}
+    read = {**copy.deepcopy(written), "status": {"phase": "Running"}}
     read["metadata"] |= {
-        "uid": "u",
-        "resourceVersion": "5",
-        "generation": 3,
-        "creationTimestamp": "2026-11-23T14:51:39Z",
-        "deletionTimestamp": "2026-11-23T14:51:39Z",
-        "deletionGracePeriodSeconds": 30,
-        "managedFields": [{}],
-        "selfLink": "/",
-    }
-    expected = copy.deepcopy(written)
-    expected["metadata"]["namespace"] = "team"
-    assert pod_to_create(explained(read)) == expected
+        "uid": "u", "resourceVersion": "5", "generation": 3, "creationTimestamp": "2026-11-23T14:51:39Z",
+        "deletionTimestamp": "2026-11-23T14:51:39Z", "deletionGracePeriodSeconds": 30, "managedFields": [{}], "selfLink": "/",
+    }  # fmt: skip
+    written["metadata"]["namespace"] = "team"
+    assert pod_to_create(explained(read)) == written
 
 
 @pytest.mark.parametrize("templates", [None, {}, "x", [None], [{"metadata": 5}], [{}]])
@@ -388,7 +369,7 @@ NO_ANSWER = ServerAnswer(is_admitted=None, problem="you may not create pods in n
 
 def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedPod]:
     explainer = Explainer("default", POLICIES.by_namespace, DecisionSettings(), unread=unread)
-    (item,) = explainer.explain(named("a", gpu_container()))
+    (item,) = explainer.explain(bare(gpu_container(), name="a"))
     assert isinstance(item, ExplainedPod)
     return [replace(item, server=answer)]
 
