@@ -203,3 +203,37 @@ def test_a_reader_that_rbac_would_refuse_or_misread_is_refused_by_the_schema(rea
     done = helm("template", "kaishare", str(CHART), *options(values))
     assert done.returncode != 0
     assert "readers" in done.stderr
+
+
+VIEW = {"subjects": [{"kind": "Group", "name": "developers"}], "namespaces": ["team-a", "team-b"]}
+
+
+def test_the_view_of_a_namespace_is_off_by_default_and_gives_one_right_in_it() -> None:
+    name = "kaishare-viewer"
+    assert not [item for item in rendered(ON) if item["metadata"]["name"] == name]
+    objects = rendered({"authentication": {"enabled": True, "namespaceView": VIEW}})
+    role = find_object(objects, "ClusterRole", name)
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    shares = {"apiGroups": ["kaishare.dev"], "resources": ["shares"], "verbs": ["get"]}
+    tokens = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [name], "verbs": ["create"]}  # fmt: skip
+    assert role["rules"] == [shares, tokens]
+    own = [item for item in objects if item["metadata"]["name"] == name and item["kind"] != "ClusterRole"]
+    assert sorted((item["metadata"]["namespace"], item["kind"]) for item in own) == [
+        ("kaishare-agent", "Role"),
+        ("kaishare-agent", "RoleBinding"),
+        *(
+            (team, kind)
+            for team in ("team-a", "team-b")
+            for kind in ("Role", "RoleBinding", "ServiceAccount")
+        ),
+    ]
+    by_place = {(item["metadata"]["namespace"], item["kind"]): item for item in own}
+    assert by_place["team-a", "Role"]["rules"] == [shares]
+    assert by_place["team-a", "RoleBinding"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": name, "namespace": "team-a"}
+    ]
+    way = by_place["kaishare-agent", "Role"]["rules"]
+    assert [(rule["resources"], rule["verbs"]) for rule in way] == [
+        (["pods"], ["list"]),
+        (["pods/proxy"], ["get"]),
+    ]
