@@ -262,6 +262,8 @@ class KubeClient:
             if response.status >= 300:
                 error = await read_error(response, sent)
                 self._require_login(error)
+                if error.is_unauthorized and self._access.route.login:
+                    error.message += f"; {self._access.route.login}"
                 raise error
             require_plain(response, sent)
             if "Date" in response.headers:

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from console.doctor.check_results import (
     write_report,
 )
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
+from console.help import anchor
 from kube.access import Access, AccessError, InCluster
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
@@ -268,7 +268,7 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
             release = (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
     except ApiError as error:
         if error.is_unauthorized:
-            refused = f"{client.server} does not accept your credentials: {error}"
+            refused = f"{client.server} does not accept your credentials: {error.status} {error.reason}"
             return problem(refused, f"log in again; {_NOTHING_ELSE}"), None
         if error.is_redirect:
             return _of_another_kind(client, error), None
@@ -293,8 +293,3 @@ def with_link(finding: CheckResult) -> CheckResult:
     if finding.state is State.OK:
         return finding
     return replace(finding, docs=f"{_PAGE}#{anchor(finding.check)}")
-
-
-def anchor(heading: str) -> str:
-    """Return the anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from console.help import link
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiVerdict, ApiXid
 from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
 from service.names import LONGEST_SUBDOMAIN
@@ -87,7 +88,7 @@ class Act(NamedTuple):
 def act_of(item: ApiProblem | ApiGpu | ApiLostGpu | ApiVerdict) -> Act | None:
     """Return what to do first about a flag, a problem or a GPU; None for nothing, and from an older agent."""
     text = plain(item.first_act or "", _LONGEST_DETAIL)
-    return Act(text, f"docs/runbooks.md, {plain(item.runbook or '', 64)}") if text else None
+    return Act(text, link(f"docs/runbooks.md#{plain(item.runbook or '', 64)}")) if text else None
 
 
 class GpuState(Struct, frozen=True, kw_only=True):

@@ -361,7 +361,7 @@ OTHER_KIND = "problem: answers, but not as an API server: GET /version: "
     [
         *((says(body), OTHER_KIND, "compare the address") for body in ("<!DOCTYPE html><p>Log in", "[]", "")),
         (refuses(302, "Found"), OTHER_KIND.rpartition(": GET")[0], "compare the address"),
-        (refuses(401, "Unauthorized"), "problem: does not accept your credentials: GET /version: 401", "log in again; nothing else was checked"),
+        (refuses(401, "Unauthorized"), "problem: does not accept your credentials: 401", "log in again; nothing else was checked"),
         (refuses(403, "Refused"), "ok: answers (no version: ", ""),
         (refuses(404, "Refused"), "ok: answers (no version: ", ""),
     ],
