@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     sections = dict[str, list[str]]()
     for page in PAGES:
         for code, lines in _sections((_FOLDER / f"{page}.md").read_text(encoding="utf-8")):
-            sections.setdefault(code, []).extend(["", *lines] if code in sections else lines)
+            sections[code] = [*sections[code], "", *lines] if code in sections else lines
     if arguments.code is None:
         write_lines(sorted(sections))
         return 0

@@ -22,7 +22,7 @@ def test_each_code_of_why_and_each_runbook_has_a_section(capsys: pytest.CaptureF
     [
         ("queue-over-quota", "### queue-over-quota"),
         ("KaisharePodOverShare", "## KaisharePodOverShare"),
-        ("docs/doctor.md#guard", "## guard"),
+        ("docs/doctor.md#guard", "### guard"),
     ],
 )
 def test_a_section_is_printed_whole(code: str, heading: str, capsys: pytest.CaptureFixture[str]) -> None:
