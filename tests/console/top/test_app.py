@@ -106,7 +106,7 @@ async def test_the_frame_is_drawn_before_any_answer_and_says_whom_it_asks() -> N
     fleet = Fleet()
     app = TopApp(Rounds(Silent({"a": "", "b": ""}), fleet), fleet, Arrangement())
     async with app.run_test(size=(80, 40)) as pilot:
-        assert screen(pilot)[2].startswith("0 nodes: listing the agents")
+        assert screen(pilot)[2].startswith(("0 nodes: listing the agents", "2 nodes: asking 2 agents"))
         async with asyncio.timeout(10):
             while "asking 2 agents" not in screen(pilot)[2]:
                 await pilot.pause(0.1)
