@@ -30,9 +30,6 @@ def images_in(item: Any) -> set[str]:
 def test_the_page_lists_the_images_of_the_chart() -> None:
     listed = {image for what, names, _ in CARRIED if what.startswith("image") for image in code_in(names)}
     assert listed == images_in(rendered(EVERYTHING, tests=True))
-
-
-def test_the_chart_needs_no_other_chart() -> None:
     assert "dependencies" not in yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert not (CHART / "charts").exists()
 
