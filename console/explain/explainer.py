@@ -266,8 +266,8 @@ class Explainer:
             place=place,
         )
         if makes_no_pods(api_version, kind):
-            scope = {"namespace": ""} if is_cluster_scoped(kind) else {}
-            yield unexplained(code="no-pods", message="makes no pods", **scope)
+            other = unexplained(code="no-pods", message="makes no pods")
+            yield replace(other, namespace="") if is_cluster_scoped(kind) else other
             return
         pods = find_pods(document, place)
         for pod in pods:
