@@ -24,7 +24,7 @@ from console.cluster.webhook import (
 from console.doctor.admission import AdmissionObjects
 from console.render.policy_manifests import NAME
 from kai import keys
-from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
+from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
 from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.numbers import parse_int
@@ -109,7 +109,7 @@ class ClusterNode:
         labels = node.metadata.labels
         label = labels.get(keys.NODE_GPU_MEMORY, "")
         has_gpus = any(
-            amount not in ("0", 0) and name.startswith(NVIDIA_PREFIX) and names_gpu(name)
+            name.startswith(NVIDIA_PREFIX) and names_gpu(name) and not is_nothing(amount)
             for name, amount in (node.status.capacity or {}).items()
         )
         has_gpus |= labels.get(PRESENT_LABEL) == "true" or keys.NODE_GPU_MEMORY in labels

@@ -23,7 +23,7 @@ from console.explain.operators import (
     with_variables,
 )
 from console.explain.pod_documents import as_list, as_map, as_maps, texts
-from kai.gpu_resources import names_gpu
+from kai.gpu_resources import is_nothing, names_gpu
 from service.documents import Place
 from service.text import LONGEST_VALUE, one_line, quoted
 
@@ -251,7 +251,7 @@ def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Pl
     if isinstance(node, dict):
         children = ((str(key), child) for key, child in node.items())
     for key, child in children:
-        is_amount = isinstance(child, int | float | str) and str(child) != "0"
+        is_amount = isinstance(child, int | float | str) and not is_nothing(child)
         if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
             yield f"{'.'.join(map(str, path))}: {key}"
         yield from gpu_requests(child, templates, (*place, key), (*path, key))

@@ -211,7 +211,7 @@ def _warnings(
 ) -> Iterator[Finding]:
     """Yield the warnings for the pod's author, most important first."""
     reason = share.finding.reason
-    if reason in _NOT_GIVEN or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):
+    if share.is_withheld or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):
         yield share.finding
     yield from doubts(policy, pod, share)
     if share.injected is None:
@@ -235,12 +235,3 @@ def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) 
         evidence = evidence_of(pod, share.container)
     if evidence is not None:
         yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})
-
-
-_NOT_GIVEN: Final = (
-    Reason.DISTRIBUTED,
-    Reason.CONTAINER_NOT_FIRST,
-    Reason.CONTAINER_CONFLICT,
-    Reason.NAME_UNSUPPORTED,
-)
-"""Reasons that keep a share from a pod that would get it otherwise."""

@@ -171,7 +171,27 @@ class Reason(Enum):
     INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} requests a GPU"
     MIG = Group.SHARE, "mig", "the pod uses MIG devices"
     RESOURCE_CLAIMS = Group.SHARE, "resource-claims", "the pod uses ResourceClaims (DRA)"
-    OTHER_GPU = Group.SHARE, "other-gpu-resource", "the pod requests {resource}, another kind of GPU resource"
+    OTHER_GPU = (
+        Group.SHARE,
+        "other-gpu-resource",
+        "no share: the pod requests {resource}, which may be another accelerator",
+    )
+    MIG_NODES = Group.SHARE, "mig-nodes", "no share: the pod selects nodes with MIG devices, by {label}"
+    RUNTIME_CLASS = (
+        Group.SHARE,
+        "runtime-class",
+        "no share: a share reaches no GPU in a RuntimeClass that is not NVIDIA's, such as {name}",
+    )
+    VCLUSTER_SYNCED = (
+        Group.SHARE,
+        "vcluster-synced",
+        "no share: vCluster's syncer cannot update a pod whose GPU is removed; use the webhook inside",
+    )
+    LIMIT_RANGE = (
+        Group.SHARE,
+        "limit-range",
+        "no share: a LimitRange with a minimum or maximum for nvidia.com/gpu needs it in each pod: {name}",
+    )
     UNCLEAR_QUANTITY = (
         Group.SHARE,
         "unclear-quantity",
