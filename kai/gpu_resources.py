@@ -39,7 +39,7 @@ HARMLESS_PREFIXES: Final = (
 HARMLESS_PARTS: Final = ("/hostdev", "/sriov")
 HARMLESS_SUFFIXES: Final = ("/fuse", "/kvm")
 """Extended resources of network cards, volumes and virtual machines, which are no accelerators."""
-KUBERNETES_DOMAIN: Final = "kubernetes.io/"
+KUBERNETES_DOMAIN: Final = "kubernetes.io"
 
 
 def may_be_accelerator(resource: str) -> bool:
@@ -49,7 +49,7 @@ def may_be_accelerator(resource: str) -> bool:
     is not Kubernetes' (`pkg/apis/core/v1/helper/helpers.go`, IsExtendedResourceName).
     """
     domain, slash, _ = resource.partition("/")
-    if not slash or domain == KUBERNETES_DOMAIN[:-1] or domain.endswith(f".{KUBERNETES_DOMAIN[:-1]}"):
+    if not slash or domain == KUBERNETES_DOMAIN or domain.endswith(f".{KUBERNETES_DOMAIN}"):
         return names_device_class(resource)
     return not (
         resource.startswith(HARMLESS_PREFIXES)

@@ -591,12 +591,16 @@ class VolumeClaim(PartialObject, frozen=True):
 
 class PriorityClass(PartialObject, frozen=True):
     value: int = 0
+    is_default: bool = msgspec.field(name="globalDefault", default=False)
 
 
 class _LimitRangeItem(Struct, frozen=True, rename="camel"):
     type: str = ""
     default: dict[str, Quantity] | None = None
     default_request: dict[str, Quantity] | None = None
+    min: dict[str, Quantity] | None = None
+    max: dict[str, Quantity] | None = None
+    max_limit_request_ratio: dict[str, Quantity] | None = None
 
 
 class _LimitRangeSpec(Struct, frozen=True):
@@ -605,6 +609,19 @@ class _LimitRangeSpec(Struct, frozen=True):
 
 class LimitRange(PartialObject, frozen=True):
     spec: _LimitRangeSpec = _LimitRangeSpec()
+
+    def needs(self, resource: str) -> bool:
+        """Whether pods must request the resource: a bound refuses a container or pod without an amount.
+
+        Source: Kubernetes 1.36 plugin/pkg/admission/limitranger/admission.go, minConstraint, maxConstraint,
+        limitRequestRatioConstraint.
+        """
+        return any(
+            resource in (bound or ())
+            for item in self.spec.limits or ()
+            if item.type in ("Container", "Pod")
+            for bound in (item.min, item.max, item.max_limit_request_ratio)
+        )
 
     def container_defaults(self) -> tuple[dict[str, Quantity], dict[str, Quantity]]:
         """Return the limits and the requests that a container gets by default."""

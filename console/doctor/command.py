@@ -2,15 +2,11 @@
 
 import argparse
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-
-import msgspec
-from msgspec import Struct
 
 from console.caller import add_cluster_options, add_output, add_running_default_mode, pod_or_cluster_access
 from console.cluster.agents import add_agent_options, parse_agent_options
@@ -250,11 +246,6 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
     return results
 
 
-class _Version(Struct):
-    major: str
-    minor: str
-
-
 async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None]:
     """Return whether the API server answers, a problem if it does not, and its release, such as (1, 30).
 
@@ -263,9 +254,7 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
     """
     release = None
     try:
-        version = msgspec.json.decode(await client.get("/version"), type=_Version)
-        with contextlib.suppress(ValueError):
-            release = (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
+        release = await client.release()
     except ApiError as error:
         if error.is_unauthorized:
             refused = f"{client.server} does not accept your credentials: {error}"

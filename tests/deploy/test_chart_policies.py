@@ -50,12 +50,14 @@ def test_the_values_are_the_options_of_the_command() -> None:
         "injectShares": False,
         "defaultMode": "observe",
         "defaultPriorityClass": "usual",
+        "gpuRuntimeClasses": ["gvisor", "b.c"],
     }
     values = {**POLICY, "webhook": webhook, "excludedNamespaces": ["kube-system", "a"]}
     rules = DecisionSettings(
         inject_shares=False,
         default_mode=Mode.OBSERVE,
         default_priority_class="usual",
+        gpu_runtime_classes=frozenset({"gvisor", "b.c"}),
         excluded_namespaces=frozenset({"kube-system", "a", "kaishare", "kaishare-agent"}),
     )
     assert policies(values) == printed(rules)

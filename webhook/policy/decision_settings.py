@@ -33,5 +33,7 @@ class DecisionSettings:
     """The API server's release, such as (1, 35); None if it is not known."""
     gpu_limit_ranges: Mapping[str, str] = field(default_factory=dict)
     """By namespace a LimitRange that refuses pods without nvidia.com/gpu; empty while none is known."""
+    queues: frozenset[str] | None = None
+    """The queues of KAI that pods can name; None if they are not known."""
     by_admission_policies: bool = False
     """Whether admission policies decide, which read no selectors of sizes."""
