@@ -24,6 +24,7 @@ class DifferenceName(StrEnum):
     PLAIN_SHARES = "plain-shares"
     OBSERVE = "observe"
     DEFAULT_CLASS = "default-class"
+    LIMIT_RANGES = "limit-ranges"
     MESSAGES = "messages"
 
 
@@ -84,6 +85,12 @@ DIFFERENCES: Final = (
         webhook="The cluster's default PriorityClass is read from the cluster.",
         policy="The default PriorityClass is a setting; without it a pod that the API server gave that class"
         " gets no label `priorityClassName`.",
+    ),
+    FormDifference(
+        name=DifferenceName.LIMIT_RANGES,
+        webhook="In a namespace with a LimitRange that has a minimum or maximum for `nvidia.com/gpu`, pods"
+        " keep their GPU (`limit-range`).",
+        policy="LimitRanges are not read: the pod's GPU becomes a share, and the API server refuses the pod.",
     ),
     FormDifference(
         name=DifferenceName.MESSAGES,

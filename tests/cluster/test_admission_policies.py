@@ -68,7 +68,7 @@ async def failures(client: KubeClient) -> float:
 def large_pod(containers: int, labels: int, **named: str) -> dict[str, Any]:
     """Return a pod with a GPU in its first container, and with variables, limits and annotations in each."""
     pod = bare_pod("large")
-    amounts = {"cpu": "1", "memory": "1Gi", "example.com/nic": "1"}
+    amounts = {"cpu": "1", "memory": "1Gi", "rdma/nic": "1"}
     pod["spec"]["containers"] = [
         {
             "name": f"c{index}",

@@ -16,6 +16,7 @@ from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.decisions import decide
+from tests.support.kinds import made
 from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.pods import GPU, view
 from tests.support.waiting import until
@@ -145,6 +146,19 @@ async def commands(team: Team) -> None:
     assert reason_of(await team.create(pod)) == team.decision(pod).reason.code == "whole-gpu-converted"
 
 
+async def limit_ranges(team: Team) -> None:
+    limits = made("LimitRange", "gpus", TEAM, spec={"limits": [{"type": "Pod", "max": {GPU: "1"}}]})
+    path = f"/api/v1/namespaces/{TEAM}/limitranges"
+    await team.asker.send("POST", path, limits, user=ADMINISTRATOR)
+    try:
+        answer = await team.until(bare_pod("case"), lambda answer: answer.status != 201)
+        assert f"maximum {GPU} usage per Pod is 1" in answer.body["message"]
+        rules = DecisionSettings(gpu_limit_ranges={TEAM: "gpus"})
+        assert team.decision(bare_pod("case"), rules).reason.code == "limit-range"
+    finally:
+        await team.asker.send("DELETE", f"{path}/gpus", user=ADMINISTRATOR)
+
+
 async def large_pods(team: Team) -> None:
     pod = bare_pod("case", labels={f"example.com/key-{number}": "x" for number in range(MOST_KEYS + 1)})
     answer = await team.create(pod)
@@ -244,6 +258,7 @@ CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
     DifferenceName.PLAIN_SHARES: plain_shares,
     DifferenceName.OBSERVE: observe,
     DifferenceName.DEFAULT_CLASS: default_class,
+    DifferenceName.LIMIT_RANGES: limit_ranges,
     DifferenceName.MESSAGES: messages,
 }
 
