@@ -298,18 +298,25 @@ def controller_manager(
     assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS, *options: str
 ) -> Iterator[Program]:
     """Run kube-controller-manager with these controllers, each with its own service account."""
+    names = f"--controllers={','.join(controllers)}"
+    own = (names, "--use-service-account-credentials=true", *options)
+    with component(assets, plane, "kube-controller-manager", *own) as manager:
+        yield manager
+
+
+@contextlib.contextmanager
+def component(assets: Path, plane: ControlPlane, name: str, *options: str) -> Iterator[Program]:
+    """Run a component that is a client of the API server, such as kube-scheduler, as an administrator."""
     (port,) = free_ports(1)
     kubeconfig = plane.kubeconfig()
-    manager = Program(
-        name="kube-controller-manager",
-        log=plane.folder / "kube-controller-manager.log",
+    program = Program(
+        name=name,
+        log=plane.folder / f"{name}.log",
         command=[
-            str(assets / "kube-controller-manager"),
+            str(assets / name),
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
-            f"--controllers={','.join(controllers)}",
-            "--use-service-account-credentials=true",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
@@ -319,11 +326,11 @@ def controller_manager(
         ],
     )
     try:
-        manager.start()
-        manager.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)
-        yield manager
+        program.start()
+        program.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)
+        yield program
     finally:
-        manager.stop(signal.SIGKILL)
+        program.stop(signal.SIGKILL)
 
 
 def _write_keys(folder: Path, names: Sequence[str], users: Sequence[str]) -> None:

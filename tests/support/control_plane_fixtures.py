@@ -32,14 +32,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
-@pytest.fixture(scope="session")
-def proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane that reaches pods through the socket `egress.sock` in its folder; see pod_network.py."""
-    folder = tmp_path_factory.mktemp("proxied")
-    with control_plane(needed_assets(), folder, egress_option(folder, folder / EGRESS_SOCKET)) as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of the module, for objects that hold for every namespace, such as admission policies."""
@@ -49,7 +41,10 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
 
 @pytest.fixture(scope="module")
 def own_proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A `proxied_plane` for the tests of one module; a controller fills in the rules of `view` and `edit`."""
+    """A control plane of the module that reaches pods through the socket `egress.sock` in its folder; see pod_network.py.
+
+    A controller fills in the rules of `view` and `edit`.
+    """
     assets = needed_assets()
     folder = tmp_path_factory.mktemp("own-proxied")
     with (

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kai.kaishare_keys import MODE, OVER_SHARE
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
 from tests.support.credentials import in_cluster_environment
 from tests.support.hostile_api_server import HostileApiServer
-from tests.support.kube_objects import GPU_0, GROUP_0, NODE, fraction
+from tests.support.kube_objects import GPU_0, GROUP_0, NODE, fraction, reservation
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
 from tests.support.waiting import seconds_until
@@ -120,6 +121,19 @@ class GpuNode:
 
     async def reasons(self, uid: str) -> list[str]:
         return sorted(event["reason"] for event in await self.events(uid))
+
+
+async def node_with_consent(
+    plane: ControlPlane, admin: Administrator, folder: Path, namespace: str
+) -> GpuNode:
+    """Return a node, in a cluster with a namespace that asks for evictions and without records of any."""
+    labels = {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a", MODE: None}
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
+    await admin.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
+    await admin.create(reservation())
+    node = GpuNode(folder=folder, plane=plane, admin=admin)
+    await node.forget_evictions()
+    return node
 
 
 async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0) -> float:

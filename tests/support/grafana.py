@@ -77,7 +77,7 @@ class Dashboard:
 
 
 def _text(variable: Mapping[str, Any], chosen: str | Sequence[str]) -> str:
-    if not (variable["multi"] or variable["includeAll"]):
+    if not (variable.get("multi") or variable.get("includeAll")):
         assert isinstance(chosen, str)
         return chosen.replace("\\", "\\\\").replace("'", "\\\\'")
     values = [chosen] if isinstance(chosen, str) else list(chosen)

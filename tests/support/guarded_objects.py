@@ -5,6 +5,8 @@ import copy
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
+import pytest
+
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, HOST, SYNCER, synced_pod
 from tests.support.kinds import made
@@ -92,6 +94,14 @@ RESTORE: Final = "restore the old value, or delete and recreate the pod"
 """The remedy in a refusal to change a pod."""
 VALUES: Final = {"gpu-fraction": "0.5", "gpu-memory": "8000", "gpu-fraction-num-devices": "2"}
 """Values of the keys that have numbers."""
+
+
+PLACES: Final = pytest.mark.parametrize("place", [ENFORCED, HOST], ids=["enforce", "vcluster"])
+
+
+def managed(place: str) -> dict[str, str]:
+    """Return the label that vCluster's syncer gives to objects of a place."""
+    return {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
 
 
 def user_of(place: str) -> str:

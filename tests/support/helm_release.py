@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -88,6 +89,20 @@ class Release:
         done = helm(*arguments, kubeconfig=self.plane.kubeconfig())
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
+
+
+async def deployed_options(client: KubeClient) -> list[str]:
+    """Return the options of the webhook's Deployment, without those that a test machine needs otherwise."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
+    (container,) = json.loads(await client.get(path))["spec"]["template"]["spec"]["containers"]
+    return [word for word in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", word)]
+
+
+async def lead_to_this_machine(client: KubeClient) -> None:
+    """Let the webhook's Service lead to this machine: the way to the process, as a Service's address in a cluster."""
+    way = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
+    path, body = f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook", json.dumps({"spec": way})
+    await client.request("PATCH", path, body=body.encode(), content_type=MERGE_PATCH)
 
 
 def packaged(folder: Path) -> Path:

@@ -47,7 +47,6 @@ ON_THE_OLDEST: Final = frozenset(
         "guard_keys",
         "guard_optional",
         "guard_ordinary_work",
-        "guard_races",
         "guard_rollout",
         "policies",
         "self_policy",

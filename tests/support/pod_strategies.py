@@ -28,10 +28,9 @@ Jsons = st.SearchStrategy[Json]
 
 MANY = settings(
     deadline=None,
-    max_examples=scaled(400),
+    max_examples=scaled(100),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-FEWER = settings(MANY, max_examples=scaled(100))
 
 VERSIONS = tuple(Version.parse(text) for text in ("0.7.11", "0.9.8", "0.9.12", "0.13.0", "0.17.0"))
 MIG = "nvidia.com/mig-1g.5gb"

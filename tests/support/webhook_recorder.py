@@ -15,7 +15,6 @@ import aiohttp
 from aiohttp import web
 
 from certs.authority import Authority
-from kube.access import Access, Headers, Route
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Returns the patch for a request."""
@@ -128,31 +127,3 @@ _LARGEST = 8 << 20
 
 def _base64(patch: list[dict[str, Any]]) -> str:
     return base64.b64encode(json.dumps(patch).encode()).decode()
-
-
-class Impersonating:
-    """The same access to the API server as another user with all rights."""
-
-    def __init__(self, access: Access, user: str) -> None:
-        self._access = access
-        self._user = user
-
-    @property
-    def server(self) -> str:
-        return self._access.server
-
-    @property
-    def namespace(self) -> str:
-        return self._access.namespace
-
-    @property
-    def route(self) -> Route:
-        return self._access.route
-
-    def trust(self) -> ssl.SSLContext:
-        return self._access.trust()
-
-    async def headers(self, *, refused: Headers | None = None) -> Headers:
-        added = (("Impersonate-User", self._user), ("Impersonate-Group", "system:masters"))
-        own = await self._access.headers(refused=None if refused is None else refused[: -len(added)])
-        return (*own, *added)

@@ -152,3 +152,26 @@ def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[st
             **request,
         },
     }
+
+
+def namespace_review(
+    labels: object,
+    before: object = None,
+    *,
+    annotations: object = None,
+    old_annotations: object = None,
+    **request: Any,
+) -> dict[str, Any]:
+    """Return a review of namespace team-x: of its creation, or of an edit if its labels before are given."""
+
+    def team(own: object, texts: object) -> dict[str, Any]:
+        metadata = {"name": "team-x", "labels": own, "annotations": texts}
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+    fields = {
+        "kind": {"group": "", "version": "v1", "kind": "Namespace"},
+        "name": "team-x",
+        "operation": "CREATE" if before is None else "UPDATE",
+        "oldObject": None if before is None else team(before, old_annotations),
+    }
+    return review_of(team(labels, annotations), "team-x", **(fields | request))

@@ -68,11 +68,13 @@ async def test_the_default_class_is_followed(server: ApiServer, client: KubeClie
         assert "priorityclasses" not in dict(follow.resource_lines).values()
 
 
-async def test_the_default_class_is_known_once_the_classes_are_listed(
-    server: ApiServer, client: KubeClient
+@pytest.mark.parametrize("configured", [None, "configured"])
+async def test_the_setting_holds_until_the_classes_are_listed(
+    server: ApiServer, client: KubeClient, configured: str | None
 ) -> None:
     serve(server, PRIORITY_CLASSES, priority_class("train", 9))
     server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
+<<<<<<< HEAD
     async with following(client) as follow:
         await until(lambda: follow.resource_lines)
         assert not follow.facts.knows_default_class
@@ -137,3 +139,14 @@ async def test_queues_that_are_not_served_are_unknown_and_no_trouble(
         await until(lambda: follow.facts.knows_default_class)
         assert follow.facts.current.queues is None
         assert "queues" not in dict(follow.resource_lines).values()
+=======
+    async with following(client, DecisionSettings(default_priority_class=configured)) as follow:
+        await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
+        assert (follow.default_class, follow.facts.knows_default_class) == (
+            configured,
+            configured is not None,
+        )
+        assert follow.resource_lines == [("resource unavailable", "priorityclasses")]
+        server.refusals = {}
+        await until(lambda: follow.facts.knows_default_class and follow.default_class is None)
+>>>>>>> main
