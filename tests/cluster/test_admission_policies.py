@@ -22,6 +22,7 @@ from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, api_figures, bare_pod, ensure_namespaces, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.decisions import decide
+from tests.support.kinds import made
 from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.markers import nightly
 from tests.support.pods import GPU, view
@@ -60,27 +61,6 @@ async def failures(client: KubeClient) -> float:
     return sum(value for labels, value in figures.items() if 'error_type="no_error"' not in labels)
 
 
-<<<<<<< HEAD
-def large_pod(containers: int, labels: int, **named: str) -> dict[str, Any]:
-    """Return a pod with a GPU in its first container, and with variables, limits and annotations in each."""
-    pod = bare_pod("large")
-    amounts = {"cpu": "1", "memory": "1Gi", "rdma/nic": "1"}
-    pod["spec"]["containers"] = [
-        {
-            "name": f"c{index}",
-            "image": "example.invalid/image",
-            "env": [{"name": f"SOME_VARIABLE_{number}", "value": "some value"} for number in range(4)],
-            "resources": {"limits": amounts if index else amounts | {keys.GPU_RESOURCE: "1"}},
-        }
-        for index in range(containers)
-    ]
-    entries = {f"example.com/some-key-{index}": "value" for index in range(labels)}
-    pod["metadata"] |= {"labels": entries | named, "annotations": entries}
-    return pod
-
-
-=======
->>>>>>> main
 async def stored(client: KubeClient, namespace: str, pod: Mapping[str, Any]) -> dict[str, Any]:
     path = f"/api/v1/namespaces/{namespace}/pods"
     body = json.dumps(pod).encode()
@@ -132,7 +112,7 @@ LARGEST: Mapping[str, tuple[dict[str, Any], str, int]] = {
     "containers": (with_containers(MOST_CONTAINERS, MOST_CONTAINERS), CONVERTED, 201),
     "containers that name GPUs": (with_containers(256, limits={keys.GPU_RESOURCE: "0"}), CONVERTED, 201),
     "sidecars with GPUs": (with_containers(1, 999, {keys.GPU_RESOURCE: "1"}), "many-gpu-containers", 403),
-    "containers with other GPUs": (with_containers(999, limits={"example.com/gpu": "1"}), CONVERTED, 403),
+    "containers with other GPUs": (with_containers(999, limits={"example.com/gpu": "1"}), "other-gpu-resource", 403),
     "too many containers": (with_containers(8000), UNCHANGED, 403),
     "long keys": (
         with_metadata(**{key: {f"{LONG}.x/{n}": "x" for n in range(MOST_KEYS)} for key in ("labels", "annotations")}),
@@ -422,6 +402,19 @@ async def commands(team: Team) -> None:
     assert reason_of(await team.create(pod)) == team.decision(pod).reason.code == "whole-gpu-converted"
 
 
+async def limit_ranges(team: Team) -> None:
+    limits = made("LimitRange", "gpus", TEAM, spec={"limits": [{"type": "Pod", "max": {GPU: "1"}}]})
+    path = f"/api/v1/namespaces/{TEAM}/limitranges"
+    await team.asker.send("POST", path, limits, user=ADMINISTRATOR)
+    try:
+        answer = await team.until(bare_pod("case"), lambda answer: answer.status != 201)
+        assert f"maximum {GPU} usage per Pod is 1" in answer.body["message"]
+        rules = DecisionSettings(gpu_limit_ranges={TEAM: "gpus"})
+        assert team.decision(bare_pod("case"), rules).reason.code == "limit-range"
+    finally:
+        await team.asker.send("DELETE", f"{path}/gpus", user=ADMINISTRATOR)
+
+
 async def large_pods(team: Team) -> None:
     pod = bare_pod("case", labels={f"example.com/key-{number}": "x" for number in range(MOST_KEYS + 1)})
     answer = await team.create(pod)
@@ -521,6 +514,7 @@ CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
     DifferenceName.PLAIN_SHARES: plain_shares,
     DifferenceName.OBSERVE: observe,
     DifferenceName.DEFAULT_CLASS: default_class,
+    DifferenceName.LIMIT_RANGES: limit_ranges,
     DifferenceName.MESSAGES: messages,
 }
 

@@ -91,25 +91,12 @@ def test_the_text_is_the_objects_with_comments(file: str) -> None:
 
 def test_the_settings_are_variables() -> None:
     rules = DecisionSettings(
-<<<<<<< HEAD
-        kai_version=Version.parse("0.13.0"),
-        inject_shares=False,
-        default_mode=Mode.OFF,
-        default_priority_class="usual",
+        kai_version=Version.parse("0.13.0"), inject_shares=False, default_mode=Mode.OFF, default_priority_class="usual",
         gpu_runtime_classes=frozenset({"b", "a.x"}),
-    )
-    expected = {
-        "defaultMode": "'off'",
-        "defaultPriorityClass": "'usual'",
-        "injectShares": "false",
-        "gpuRuntimeClasses": "['a.x', 'b']",
-        "readsContainerName": "true",
-=======
-        kai_version=Version.parse("0.13.0"), inject_shares=False, default_mode=Mode.OFF, default_priority_class="usual"
     )  # fmt: skip
     expected = {
-        "defaultMode": "'off'", "defaultPriorityClass": "'usual'", "injectShares": "false", "readsContainerName": "true",
->>>>>>> main
+        "defaultMode": "'off'", "defaultPriorityClass": "'usual'", "injectShares": "false", "gpuRuntimeClasses": "['a.x', 'b']",
+        "readsContainerName": "true",
         "acceptsDottedNames": "false",
     }  # fmt: skip
     assert settings(rules) == expected

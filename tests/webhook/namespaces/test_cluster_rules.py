@@ -74,25 +74,15 @@ async def test_the_setting_holds_until_the_classes_are_listed(
 ) -> None:
     serve(server, PRIORITY_CLASSES, priority_class("train", 9))
     server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
-<<<<<<< HEAD
-    async with following(client) as follow:
-        await until(lambda: follow.resource_lines)
-        assert not follow.facts.knows_default_class
-        server.refusals = {}
-        await until(lambda: follow.facts.knows_default_class)
-        assert follow.default_class is None
-
-
-async def test_the_setting_holds_if_rbac_denies_the_list_and_the_log_has_one_line(
-    server: ApiServer, client: KubeClient
-) -> None:
-    serve(server, PRIORITY_CLASSES)
-    server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
-    async with following(client, DecisionSettings(default_priority_class="configured")) as follow:
+    async with following(client, DecisionSettings(default_priority_class=configured)) as follow:
         await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
-        assert follow.default_class == "configured"
-        assert follow.facts.knows_default_class
+        assert (follow.default_class, follow.facts.knows_default_class) == (
+            configured,
+            configured is not None,
+        )
         assert ("resource unavailable", "priorityclasses") in follow.resource_lines
+        server.refusals = {}
+        await until(lambda: follow.facts.knows_default_class and follow.default_class is None)
 
 
 def limit_range(type_: str = "Container", **bounds: dict[str, str]) -> dict[str, Any]:
@@ -139,14 +129,3 @@ async def test_queues_that_are_not_served_are_unknown_and_no_trouble(
         await until(lambda: follow.facts.knows_default_class)
         assert follow.facts.current.queues is None
         assert "queues" not in dict(follow.resource_lines).values()
-=======
-    async with following(client, DecisionSettings(default_priority_class=configured)) as follow:
-        await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
-        assert (follow.default_class, follow.facts.knows_default_class) == (
-            configured,
-            configured is not None,
-        )
-        assert follow.resource_lines == [("resource unavailable", "priorityclasses")]
-        server.refusals = {}
-        await until(lambda: follow.facts.knows_default_class and follow.default_class is None)
->>>>>>> main
