@@ -403,13 +403,13 @@ async def commands(team: Team) -> None:
 
 
 async def limit_ranges(team: Team) -> None:
-    limits = made("LimitRange", "gpus", TEAM, spec={"limits": [{"type": "Pod", "max": {GPU: "1"}}]})
-    path = f"/api/v1/namespaces/{TEAM}/limitranges"
+    limits = made("LimitRange", "gpus", DIFFERING, spec={"limits": [{"type": "Pod", "max": {GPU: "1"}}]})
+    path = f"/api/v1/namespaces/{DIFFERING}/limitranges"
     await team.asker.send("POST", path, limits, user=ADMINISTRATOR)
     try:
         answer = await team.until(bare_pod("case"), lambda answer: answer.status != 201)
         assert f"maximum {GPU} usage per Pod is 1" in answer.body["message"]
-        rules = DecisionSettings(gpu_limit_ranges={TEAM: "gpus"})
+        rules = DecisionSettings(gpu_limit_ranges={DIFFERING: "gpus"})
         assert team.decision(bare_pod("case"), rules).reason.code == "limit-range"
     finally:
         await team.asker.send("DELETE", f"{path}/gpus", user=ADMINISTRATOR)
