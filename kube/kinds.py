@@ -5,7 +5,7 @@ their own. KAI's kinds have the same fields in v0.9.8, v0.13.4 and v0.17.0. An o
 msgspec's errors (`service.text.MALFORMED`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -632,6 +632,14 @@ class LimitRange(PartialObject, frozen=True):
                 limits |= item.default or {}
                 requests |= item.default_request or {}
         return limits, requests
+
+
+def gpu_limit_ranges(limits: Iterable[LimitRange]) -> dict[str, str]:
+    """Return by namespace the first LimitRange that refuses pods without a whole GPU."""
+    names = (
+        (each.metadata.namespace, each.metadata.name) for each in limits if each.needs(keys.GPU_RESOURCE)
+    )
+    return dict(sorted(names, reverse=True))
 
 
 class ServicePort(Struct, frozen=True):

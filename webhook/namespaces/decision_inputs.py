@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kai import keys
-from kai.queue import Queue
+from kai.queue import Queue, leaf_queues
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.events import EventWriter
-from kube.kinds import LIMIT_RANGES, PRIORITY_CLASSES, QUEUES, Kind, LimitRange, PriorityClass
+from kube.kinds import (
+    LIMIT_RANGES,
+    PRIORITY_CLASSES,
+    QUEUES,
+    Kind,
+    LimitRange,
+    PriorityClass,
+    gpu_limit_ranges,
+)
 from kube.watch import Resource, Watch
 from service.log import ERROR, JsonLog, problem_logger
 from service.text import MALFORMED
@@ -132,15 +140,11 @@ def _needs_gpus(limits: LimitRange) -> bool:
 
 
 def _gpu_limit_ranges(limits: Collection[LimitRange]) -> Mapping[str, Any]:
-    """Return by namespace the first LimitRange that refuses pods without a GPU."""
-    names = sorted(((each.metadata.namespace, each.metadata.name) for each in limits), reverse=True)
-    return {"gpu_limit_ranges": dict(names)}
+    return {"gpu_limit_ranges": gpu_limit_ranges(limits)}
 
 
 def _leaf_queues(queues: Collection[Queue]) -> Mapping[str, Any]:
-    """Return the queues that pods can name: those that are no other queue's parent."""
-    parents = {queue.parent for queue in queues}
-    return {"queues": frozenset(queue.name for queue in queues) - parents}
+    return {"queues": leaf_queues(queues)}
 
 
 COMPONENT: Final = "kaishare-webhook"
@@ -217,9 +221,9 @@ def open_cluster(
         on_change=changed,
         on_error=lambda: metrics.failed("policies"),
     )
-    metrics.show_policies(policies.all)
-    metrics.show_watch(policies.watch)
     completed = ClusterDefaults(client, rules, log=log)
+    metrics.show_policies(policies.all, lambda: completed.current.queues)
+    metrics.show_watch(policies.watch)
     for watch in completed.watches:
         metrics.show_watch(watch)
     tasks = [(writer.run, "events"), (events.run, "events")]

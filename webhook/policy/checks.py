@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from kai import keys
 from kai.frameworks import MARKS, Setting, largest_setting, settings_of
 from kai.gpu_resources import gpus_at_once
-from kai.kaishare_keys import GPU_MARK, GPU_SHARED, INJECT, MAX_FRACTION, MAX_MEMORY, VCLUSTER
+from kai.kaishare_keys import MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.numbers import is_quantity, parse_quantity
 from kai.pod import Container, PodView, Quantity
@@ -304,17 +304,6 @@ def _reads_configmap(pod: PodView) -> bool:
         if any(name.startswith(prefix) for name in container.config_map_names(keys.GPU_PORTION_ENV)):
             return True
     return False
-
-
-def unknown_value_findings(pod: PodView) -> Iterator[Finding]:
-    """Yield a finding for each kaishare pod label whose value has no effect."""
-    for key, allowed in ((INJECT, ("false", "true")), (GPU_MARK, (GPU_SHARED,))):
-        value = pod.labels.get(key)
-        if value is not None and value not in allowed:
-            yield Finding(
-                Reason.UNKNOWN_VALUE,
-                {"key": f"label {key}", "value": quoted(value), "allowed": " or ".join(allowed)},
-            )
 
 
 def may_run_framework(container: Container) -> bool:

@@ -313,7 +313,17 @@ class Reason(Enum):
     MISSPELT_PREFIX = (
         Group.WARNING,
         "misspelt-prefix",
-        "the {key} has no effect; kaishare's prefix is {prefix}",
+        "the {key} has no effect; the nearest prefix is {prefix}",
+    )
+    KEY_WITHOUT_EFFECT = (
+        Group.WARNING,
+        "key-without-effect",
+        "the {kind} {key} has no effect here: {remedy}",
+    )
+    QUEUE_UNKNOWN = (
+        Group.WARNING,
+        "queue-unknown",
+        "KAI has no queue {queue} for pods, which wait for it{nearest}",
     )
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,

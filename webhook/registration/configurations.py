@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kai import keys
-from kai.cel import cel_list, is_of_kai, names_gpu, starts_with
-from kai.kaishare_keys import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
+from kai.cel import cel_list, is_of_kai, names_gpu
+from kai.kaishare_keys import EXCLUDED_NAMESPACES, INJECT, MODE
 from kai.key_classes import RESERVED_APPS
 from kube.metadata import NAME_LABEL
 from webhook.policy.labels import Mode
@@ -67,7 +67,11 @@ _KAI_APP: Final = (
     f"'{keys.APP_LABEL}' in object.metadata.labels"
     f" && object.metadata.labels['{keys.APP_LABEL}'] in {cel_list(RESERVED_APPS)}"
 )
-_POLICY_LABEL: Final = f"key == '{keys.QUEUE_LABEL}' || {starts_with('key', [PREFIX, SIZE_PREFIX])}"
+_POLICY_KEY: Final = (
+    "key.contains('kaishare') || key.startsWith('kai.scheduler/') || key.startsWith('kai-scheduler/')"
+    " || key.endsWith('/queue')"
+)
+"""CEL expression for: a label or annotation of a namespace belongs to a policy, or may be a misspelt one."""
 
 NEVER_CHANGED: Final = (
     {"name": "no-mirror-pod", "expression": f"!({_MIRROR})"},
@@ -131,12 +135,12 @@ HAS_POLICY: Final = (
     {
         "name": "has-policy-labels",
         "expression": "has(object.metadata.labels)"
-        f" && {_some_key('object.metadata.labels', _POLICY_LABEL)}"
+        f" && {_some_key('object.metadata.labels', _POLICY_KEY)}"
         " || has(object.metadata.annotations)"
-        f" && {_some_key('object.metadata.annotations', starts_with('key', [SIZE_PREFIX]))}",
+        f" && {_some_key('object.metadata.annotations', _POLICY_KEY)}",
     },
 )
-"""The matchCondition for namespaces with a policy.
+"""The matchCondition for namespaces with a policy, or with keys that somewhat look like a policy.
 
 Only the new object matters, because a removed label or annotation cannot be invalid.
 """

@@ -165,7 +165,7 @@ def test_a_null_amount_is_no_error_and_is_removed_from_the_manifest() -> None:
 def test_a_message_names_the_resource_that_the_api_server_writes_first() -> None:
     amounts = {"nvidia.com/gpu.shared": "1", "amd.com/gpu": "1"}
     answer = explained(deployment(container(limits=amounts)))
-    assert answer.mutation.decision.finding.sentence.startswith("the pod requests amd.com/gpu")
+    assert answer.mutation.decision.finding.sentence.startswith("no share: the pod requests amd.com/gpu")
 
 
 @pytest.mark.parametrize(("size", "is_leader"), [(None, True), (1, True), (2, False)])
