@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from console.explain.manifest_pods import FoundPod
 from examples.services import Service, start
 from kai import keys
 from webhook.policy.patch import apply_to_document
+from webhook.policy.templates import FoundPod
 
 
 @dataclass(frozen=True, slots=True)

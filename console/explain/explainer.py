@@ -10,27 +10,8 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from console.explain.manifest_pods import (
-    KUSTOMIZE_FILES,
-    FoundPod,
-    TemplateError,
-    find_pods,
-    gpu_requests,
-    is_kustomization,
-    kind_problem,
-    makes_no_pods,
-    workload_kind,
-)
 from console.explain.manifest_sources import Location, SourceDocument
-from console.explain.pod_documents import (
-    PodRequests,
-    annotations_of,
-    as_json,
-    as_map,
-    filled_in,
-    normalized,
-    texts,
-)
+from console.explain.pod_documents import PodRequests
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
 from kai.pod import MalformedPod, PodView, decode_pod
@@ -42,7 +23,19 @@ from webhook.policy.decide_share import GpuKey, has_policy_share
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import Mutation, Operation, apply_to_document, mutate, operations
+from webhook.policy.pod_parts import annotations_of, as_json, as_map, filled_in, normalized, texts
 from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.templates import (
+    KUSTOMIZE_FILES,
+    FoundPod,
+    TemplateError,
+    find_pods,
+    gpu_requests,
+    is_kustomization,
+    kind_problem,
+    makes_no_pods,
+    workload_kind,
+)
 from webhook.policy.verify import Requester, Verification, verify
 
 _DAEMON_SET_CONTROLLER: Final = "system:serviceaccount:kube-system:daemon-set-controller"

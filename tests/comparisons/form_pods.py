@@ -9,14 +9,14 @@ from typing import Any, Final
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from console.explain.manifest_pods import find_pods
-from console.explain.pod_documents import as_json
 from kai import kaishare_keys, keys
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
 from tests.support.operator_jobs import generated_pods
 from tests.support.pod_strategies import pods
 from tests.support.pods import GPU
+from webhook.policy.pod_parts import as_json
+from webhook.policy.templates import find_pods
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 Json = dict[str, Any]

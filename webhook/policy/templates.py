@@ -10,7 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.explain.operators import (
+from kai.gpu_resources import is_nothing, names_gpu
+from service.documents import Place
+from service.text import LONGEST_VALUE, one_line, quoted
+from webhook.policy.operators import (
     HASH,
     STATEFUL_SET_POD,
     UID,
@@ -22,10 +25,7 @@ from console.explain.operators import (
     with_names,
     with_variables,
 )
-from console.explain.pod_documents import as_list, as_map, as_maps, texts
-from kai.gpu_resources import is_nothing, names_gpu
-from service.documents import Place
-from service.text import LONGEST_VALUE, one_line, quoted
+from webhook.policy.pod_parts import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""

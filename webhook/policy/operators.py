@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Final
 
-from console.explain.pod_documents import as_list, as_map, with_containers
 from service.documents import Place
+from webhook.policy.pod_parts import as_list, as_map, with_containers
 
 UID: Final = "00000000-0000-0000-0000-000000000000"
 HASH: Final = "0"
