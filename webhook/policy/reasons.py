@@ -216,6 +216,8 @@ class Reason(Enum):
 
     VERIFIED = Group.ADMITTED, "verified", "the pod complies with the namespace's policy"
     NOT_ENFORCED = Group.ADMITTED, "not-enforced", "the namespace's kaishare.dev/mode is not enforce"
+    WORKLOAD_TOLD = Group.ADMITTED, "workload-told", "the author was told what happens to the workload's pods"
+    WORKLOAD_QUIET = Group.ADMITTED, "workload-quiet", "there is nothing to tell about the workload's pods"
     LABELS_VALID = Group.ADMITTED, "labels-valid", "every kaishare label has an allowed value"
     LABELS_KEPT = Group.ADMITTED, "labels-kept", "the update changes no kaishare label"
 
@@ -290,6 +292,7 @@ class Reason(Enum):
         "ranks-may-meet",
         "{evidence}: KAI may put ranks on one GPU, which is slow or fails; use whole GPUs",
     )
+    WILL_BE_REFUSED = Group.WARNING, "will-be-refused", "mode enforce will refuse these pods: {why}"
     OWNER_QUEUE = (
         Group.WARNING,
         "owner-queue",
