@@ -25,7 +25,7 @@ from webhook.policy.templates import FoundPod, TemplateError, find_pods
 MOST_LINES: Final = 4
 MOST_TEMPLATES: Final = 16
 """Templates of a workload that are read."""
-LARGEST: Final = 256 * 1024
+LARGEST: Final = 64 * 1024
 """Largest workload about which something is said, in bytes: its templates are decoded whole."""
 
 
