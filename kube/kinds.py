@@ -642,6 +642,19 @@ def gpu_limit_ranges(limits: Iterable[LimitRange]) -> dict[str, str]:
     return dict(sorted(names, reverse=True))
 
 
+class _DeviceClassSpec(Struct, frozen=True, rename="camel"):
+    extended_resource_name: str = ""
+
+
+class DeviceClass(PartialObject, frozen=True):
+    spec: _DeviceClassSpec = _DeviceClassSpec()
+
+    @property
+    def replaces_gpus(self) -> bool:
+        """Whether DRA allocates its devices to pods that request whole GPUs (KEP-5004)."""
+        return self.spec.extended_resource_name == keys.GPU_RESOURCE
+
+
 class ServicePort(Struct, frozen=True):
     name: str = ""
     port: int | None = None
@@ -763,6 +776,7 @@ EVENTS: Final = Kind("", "v1", "events", "Event", Event)
 SERVICES: Final = Kind("", "v1", "services", "Service", Service)
 CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 LIMIT_RANGES: Final = Kind("", "v1", "limitranges", "LimitRange", LimitRange)
+DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)
 VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
 DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", Controller)
 DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", Controller)
