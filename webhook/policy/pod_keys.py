@@ -1,6 +1,6 @@
 """Keys of pods that have no effect: in the wrong map, on the wrong object, or misspelt. Pure.
 
-Whoever writes such a key wanted something that does not happen; at times its opposite. Nothing is decided by
+The author of such a key wanted something that does not happen; at times its opposite. Nothing is decided by
 these keys, so that a warning is enough.
 """
 
