@@ -18,6 +18,7 @@ from console.cluster.webhook import (
     fetch_namespaces,
     may_not_get,
     may_not_list,
+    pod_queues,
     read_scope,
 )
 from console.text_table import GAP, column_widths, natural_widths, table_lines
@@ -39,7 +40,7 @@ from service.text import counted, fold, one_line, width
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.namespaces.policy_source import MANAGED
 from webhook.policy.label_values import PolicyShare
-from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, policy_json
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, policy_json, with_queue_problem
 
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _LIST_SECONDS: Final = 120.0
@@ -79,7 +80,8 @@ async def read_policies(
     scope = await read_scope(client, default_mode)
     labelled = sorted((await _namespaces(client, namespace)).items())
     parsed = ((name, metadata.policy(name, scope.default_mode)) for name, metadata in labelled)
-    policies = {name: policy for name, policy in parsed if policy}
+    queues = await pod_queues(FactReader(client))
+    policies = {name: with_queue_problem(policy, queues) for name, policy in parsed if policy}
     in_kai, others = Counter[str](), Counter[str]()
 
     def count(document: bytes) -> Pod | None:

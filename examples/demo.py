@@ -16,13 +16,13 @@ from pathlib import Path
 
 import aiohttp
 
-from console.explain.manifest_pods import FoundPod, find_pods
 from examples.reviews import admit, fetch_policies, in_words, start_webhook
 from examples.services import Service
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from examples.watching import start_agent, watch
 from service.documents import flatten_lists, load_path
+from webhook.policy.templates import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent

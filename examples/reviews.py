@@ -10,10 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from console.explain.manifest_pods import FoundPod
 from examples.services import Service, start
 from kai import keys
 from webhook.policy.patch import apply_to_document
+from webhook.policy.templates import FoundPod
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from console.explain.manifest_pods import FoundPod, find_pods
 from examples.reviews import AdmittedPod, in_words, share_in_words
 from examples.terminal import Style
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
 from service.documents import flatten_lists, load_path
+from webhook.policy.templates import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent / "scenes"
 

@@ -13,9 +13,7 @@ from typing import Any, Final
 
 from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
-from console.explain.manifest_pods import makes_no_pods
 from console.explain.manifest_sources import SourceDocument, read_manifests
-from console.explain.pod_documents import as_map, texts
 from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
 from console.explain.text import (
     as_json_text,
@@ -44,6 +42,8 @@ from service.documents import DocumentError, flatten_lists
 from service.text import fold, one_line
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
+from webhook.policy.pod_parts import as_map, texts
+from webhook.policy.templates import makes_no_pods
 from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
 
 OUTPUTS: Final = ("text", "table", "wide", "json", "patch")

@@ -28,15 +28,16 @@ from console.explain.explainer import (
     OwnedMetadata,
     UnexplainedObject,
 )
-from console.explain.manifest_pods import WORKLOADS, FoundPod
-from console.explain.operators import OPERATORS
-from console.explain.pod_documents import PodRequests, as_map, as_maps, as_new, asked_now
+from console.explain.pod_documents import PodRequests, as_new, asked_now
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import ObjectOwner
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
+from webhook.policy.operators import OPERATORS
+from webhook.policy.pod_parts import as_map, as_maps
+from webhook.policy.templates import WORKLOADS, FoundPod
 
 MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
 from console.explain.manifest_sources import Location
-from console.explain.pod_documents import PodRequests, annotations_of, as_json, asked_by, asked_now
+from console.explain.pod_documents import PodRequests, asked_by, asked_now
 from console.explain.policy_edits import Policies
 from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
@@ -19,6 +19,7 @@ from kai.kaishare_keys import REASON
 from kai.pod import MalformedPod, decode_pod
 from service.text import counted, fold, one_line, printable, shorten_middle
 from webhook.policy.labels import LabelProblems
+from webhook.policy.pod_parts import annotations_of, as_json
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source
 

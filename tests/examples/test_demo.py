@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from console.explain.manifest_pods import find_pods
 from examples import watching
 from examples.demo import POLICIES
 from examples.reviews import AdmittedPod, start_webhook
@@ -21,6 +20,7 @@ from service.documents import load_path
 from tests.support.scenarios import SCENARIOS
 from tests.support.scenarios.loading import load_scenario
 from webhook.namespaces.file_policies import read_namespaces
+from webhook.policy.templates import find_pods
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,9 +19,9 @@ LINES: Final = {
     "certs": 1_400,
     "console": 18_800,
     "gpuagent": 13_600,
-    "kube": 3_250,
+    "kube": 3_300,
     "service": 3_400,
-    "webhook": 7_600,
+    "webhook": 9_100,
     "tests": 75_000,
 }
 """Most lines of Python in a folder."""
@@ -40,7 +40,7 @@ def test_a_folder_does_not_grow(folder: str, most: int) -> None:
 
 def test_the_whole_does_not_grow() -> None:
     files = list(modules(ROOT))
-    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 49_700
+    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 50_700
     assert len([file for file in files if file.name != "__init__.py"]) <= 260
     assert (
         len(
@@ -77,7 +77,7 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
 @pytest.mark.parametrize(
     ("services", "most"),
     [
-        pytest.param("webhook.cli, webhook.serve", 16_000, id="webhook"),
+        pytest.param("webhook.cli, webhook.serve", 18_500, id="webhook"),
         pytest.param("gpuagent.cli, gpuagent.serve", 18_600, id="agent"),
     ],
 )

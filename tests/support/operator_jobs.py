@@ -1,6 +1,6 @@
 """Jobs of training and serving operators, together with the pods that their controllers create.
 
-Written from the sources that `console.explain.operators.OPERATORS` names, and independent of that module:
+Written from the sources that `webhook.policy.operators.OPERATORS` names, and independent of that module:
 each controller's labels, annotations, variables and owners, for all ranks.
 """
 

@@ -81,7 +81,7 @@ IN_TRAINING = {**bare(), "metadata": {"name": "a", "namespace": "training"}}
         (bare(gpu_container(count="2")), (QUEUE, HALF, TRAIN), 0, f"  changed (scheduler, queue, priority), {TWO_GPUS}\n"),
         (bare(gpu_container(count="2")), (QUEUE, HALF, OBSERVE), 0, f"  would be changed (scheduler, queue, mode observe), {TWO_GPUS}\n"),
         (bare(container("side"), gpu_container()), (QUEUE, HALF), 0, "no share given: KAI before v0.9.12 supports only the first container, not main (container-not-first)\n"),
-        (bare(container(limits={"nvidia.com/gpu.shared": 1})), (QUEUE, HALF), 0, "no share given: the pod requests nvidia.com/gpu.shared, another kind of GPU resource (other-gpu-resource)\n"),
+        (bare(container(limits={"nvidia.com/gpu.shared": 1})), (QUEUE, HALF), 0, "no share given: the pod requests nvidia.com/gpu.shared, which may be another accelerator (other-gpu-resource)\n"),
         (bare(annotations={"gpu-fraction": "0.5"}), (QUEUE, HALF, "--label=kaishare.dev/gpu-toleration=inject"), 0, "  changed (scheduler, queue, toleration), no share given: the pod sets its own share, which is not changed (own-share)\n"),
         (OPTED_OUT, (QUEUE, HALF), 0, '\n  left alone: the pod label kaishare.dev/inject is "false" (opted-out)\n'),
         (bare(labels={"kai.scheduler/queue": "queue-a"}), (QUEUE, HALF, "--label=kaishare.dev/scheduler=default-scheduler"), 0, "\n  unchanged: the namespace's scheduler is default-scheduler, which does not support shares (scheduler-not-kai)\n"),
@@ -93,7 +93,7 @@ IN_TRAINING = {**bare(), "metadata": {"name": "a", "namespace": "training"}}
         (bare(gpu_container(), labels={"kaishare.dev/size": "trian"}), SIZES, 0, "!decided by"),
         (bare(gpu_container(), labels={"kaishare.dev/size": "trian"}), SIZES, 0, 'size "trian" is not defined here; nearest first: train, serve'),
         # a misspelt prefix is named
-        (bare(gpu_container()), MISSPELT, 0, "warning: the label kaishare.de/mode has no effect; kaishare's prefix is kaishare.dev/"),
+        (bare(gpu_container()), MISSPELT, 0, "warning: the label kaishare.de/mode has no effect; the nearest prefix is kaishare.dev/"),
         (bare(gpu_container()), MISSPELT, 0, "warning: the label team has no effect\n"),
         # the verdict of enforce
         (OPTED_OUT, (QUEUE, HALF), 0, "(opted-out)"),

@@ -9,7 +9,6 @@ import pytest
 from console.cluster.facts import ServedKind
 from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
 from console.explain.live_workloads import explain_object, template_position
-from console.explain.manifest_pods import find_pods
 from console.explain.pod_documents import as_new, asked_now
 from tests.console.explain.test_operators import JOBS, TEMPLATE, Build
 from tests.support.live_objects import live_pod
@@ -17,6 +16,7 @@ from tests.support.pods import container, folder_from
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
+from webhook.policy.templates import find_pods
 
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 

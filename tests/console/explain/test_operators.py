@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from console.explain.manifest_pods import FoundPod, find_pods
-from console.explain.operators import OPERATORS, additions_of
-from console.explain.pod_documents import as_json
 from tests.console.explain.conftest import Run
 from tests.support.operator_jobs import (
     NAMESPACE,
@@ -40,8 +37,11 @@ from webhook.policy.distributed import (
     VARIABLES,
 )
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.operators import OPERATORS, additions_of
 from webhook.policy.patch import mutate
+from webhook.policy.pod_parts import as_json
 from webhook.policy.reasons import Reason
+from webhook.policy.templates import FoundPod, find_pods
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 HALF = QUEUE | {"kaishare.dev/gpu-fraction": "0.5"}

@@ -9,9 +9,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
-from console.explain.operators import (
+from kai.gpu_resources import is_nothing, names_gpu
+from service.documents import Place
+from service.text import LONGEST_VALUE, one_line, quoted
+from webhook.policy.operators import (
     HASH,
     STATEFUL_SET_POD,
     UID,
@@ -24,14 +28,13 @@ from console.explain.operators import (
     with_names,
     with_variables,
 )
-from console.explain.pod_documents import as_list, as_map, as_maps, texts
-from kai.gpu_resources import names_gpu
-from service.documents import Place
-from service.text import LONGEST_VALUE, one_line, quoted
+from webhook.policy.pod_parts import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
 _LONGEST_KEY: Final = 40
+_MOST_COMPARED: Final = 100
+"""Keys that a missing one is compared with; each comparison takes 20 µs."""
 _NAME_SHOWN: Final = 63
 
 
@@ -249,15 +252,20 @@ class FoundPod:
         return {**spec, "hostname": pod_name} | ({"volumes": [*claims, *others]} if claims else {})
 
 
-def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
-    """Return every pod and pod template of one object, in order; `place` is that of the object.
+def find_pods(document: Any, place: Place = (), *, most: int | None = None) -> list[FoundPod]:
+    """Return the pods and pod templates of one object, in order; `place` is that of the object.
+
+    Args:
+        document: the object.
+        place: its place in a document that contains it.
+        most: the number of pods after which the search ends; None for no limit.
 
     Raises:
         TemplateError: the object is of a built-in kind, and its pod template cannot be read.
     """
     if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
         return [_built_in(document, workload, place, document)]
-    return list(_walk(document, document, (), place, document))
+    return list(islice(_walk(document, document, (), place, document), most))
 
 
 def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Place = ()) -> Iterator[str]:
@@ -268,7 +276,7 @@ def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Pl
     if isinstance(node, dict):
         children = ((str(key), child) for key, child in node.items())
     for key, child in children:
-        is_amount = isinstance(child, int | float | str) and str(child) != "0"
+        is_amount = isinstance(child, int | float | str) and not is_nothing(child)
         if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
             yield f"{'.'.join(map(str, path))}: {key}"
         yield from gpu_requests(child, templates, (*place, key), (*path, key))
@@ -300,7 +308,9 @@ def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: P
             raise wrong(f"{'.'.join(above) or 'the object'} must be a map", *above)
         if node.get(key) is None:
             missing = f"{'.'.join((*above, key))} is missing"
-            near = difflib.get_close_matches(key, [str(other)[:_LONGEST_KEY] for other in node], n=1)
+            near = difflib.get_close_matches(
+                key, [str(other)[:_LONGEST_KEY] for other in islice(node, _MOST_COMPARED)], n=1
+            )
             if near and near[0] in node and near[0] != key:
                 raise wrong(f"{missing}; {quoted(near[0])} is probably a misspelling of it", *above, near[0])
             raise wrong(missing, *above)

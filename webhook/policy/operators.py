@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from itertools import compress, pairwise
 from typing import Any, Final
 
-from console.explain.pod_documents import as_list, as_map, with_containers
 from service.documents import Place
+from webhook.policy.pod_parts import as_list, as_map, with_containers
 
 UID: Final = "00000000-0000-0000-0000-000000000000"
 HASH: Final = "0"
 """Stand-ins for a uid and a hash, which exist only in a cluster."""
 STATEFUL_SET_POD: Final = "statefulset.kubernetes.io/pod-name"
-_MOST_TASKS: Final = 20_000
+_MOST_TASKS: Final = 2_000
 """Tasks that a `TF_CONFIG` lists at most. The real one would not fit into an object of the API server."""
 _JOB: Final = ("batch/v1", "Job")
 _STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
