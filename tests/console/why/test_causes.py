@@ -303,8 +303,6 @@ def _decided(now_reason: str, now: str = "left alone: …") -> PodEvidence:
 _SET_SCHEDULER = "Set schedulerName: kai-scheduler"
 OUTSIDE: list[_Row] = [
     # The act comes from the decision.
-    (_decided("opted-out"), Code.OTHER_SCHEDULER, "", "Remove the label kaishare.dev/inject from the pod's template."),
-    (_decided("mode-off"), Code.OTHER_SCHEDULER, "", "Policy owner: set another kaishare.dev/mode on the namespace, then"),
     (_decided("own-share", "changed (scheduler)"), Code.OTHER_SCHEDULER, "", "Delete the pod and let it be created again"),
     (_decided("own-share", "would be changed (mode observe)"), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
     (_elsewhere(PolicyDecision(reason="own-share")), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
@@ -604,7 +602,6 @@ def _began(seconds_ago: float) -> dict[str, Any]:
 _LIVE: dict[str, Any] = {"state": {"running": {}}}
 _BROKEN: dict[str, Any] = {"restartCount": 3, "lastState": _ended(1)}
 _BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
-_ADMISSION = {"reason": "UnexpectedAdmissionError", "message": "no devices"}
 _OUTSIDE: dict[str, Any] = {**_RUNS, "scheduler": "default-scheduler", "fraction": None, "grouped": False}
 _ELSEWHERE = make_pod(
     name="poses",
@@ -616,7 +613,6 @@ BOUND: list[_Row] = [
     (_of({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
     (_of({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
     (_of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}), Code.FAILED, "container main ended with exit code 137 (OOMKilled)"),
-    (_of({"phase": "Failed", "status": _ADMISSION}), Code.FAILED, "UnexpectedAdmissionError: no devices"),
     (_runs(state=_BACK_OFF, lastState=_ended(1)), Code.CONTAINER_WAITING, "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1"),
     (_runs(state=_ended(1)), Code.CONTAINER_WAITING, "main has ended with exit code 1"),
     (_runs(restartCount=90, lastState=_ended(137)), Code.CONTAINER_WAITING, "has been restarted 90 times"),
