@@ -5,13 +5,17 @@ cannot be read.
 """
 
 import argparse
+import difflib
+import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from service.command import Parser, UsageError, run_chosen, run_command, write_output
+from console.help import ADDRESS
+from service.command import Parser, UsageError, read_by, run_chosen, run_command, write_output
+from service.text import one_line, quoted
 
 # Module and help of each command. A module has `add_arguments` and `run`; it is imported for its own command
 # only, since all of them take a second.
@@ -37,6 +41,7 @@ _COMMANDS: Final = {
         "console.render.policy_manifests",
         "print the policy as admission policies, which the API server evaluates without a webhook",
     ),
+    "help": ("console.help", "print what the documentation says about a code, such as queue-over-quota"),
     "completion": ("console.completion", "print a completion script for a shell"),
 }
 _PLUGIN: Final = "kubectl-kaishare"
@@ -55,8 +60,14 @@ def program_name(path: str) -> str:
 
 def _run(name: str, argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
-    chosen = next((word for word in words if not word.startswith("-")), "")
+    chosen = next((word for word in words if word in _COMMANDS), "")
+    if not chosen and (other := next((w for w in words if not w.startswith("-") and "://" not in w), "")):
+        near = difflib.get_close_matches(other[:100], _COMMANDS, n=1)
+        hint = f"the nearest is {near[0]}" if near else f"see {name} --help"
+        raise UsageError(f"{quoted(one_line(other, 100))} is not a command; {hint}")
     arguments = parser(name, (chosen,)).parse_args(words)
+    if arguments.docs:
+        os.environ[ADDRESS] = arguments.docs
     try:
         return run_chosen(arguments)
     except Exception as error:
@@ -83,6 +94,12 @@ def parser(name: str = "kaishare", chosen: Collection[str] = tuple(_COMMANDS)) -
         " kubeconfig and changes nothing.",
     )
     program.add_argument("--version", action=_Version, nargs=0, help="print name and release, and exit")
+    program.add_argument(
+        "--docs",
+        type=read_by(_address),
+        metavar="URL",
+        help=f"published documentation that findings link to (default: ${ADDRESS}, else kaishare help)",
+    )
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for word, (module_name, text) in _COMMANDS.items():
         options = commands.add_parser(word, help=text)
@@ -91,6 +108,12 @@ def parser(name: str = "kaishare", chosen: Collection[str] = tuple(_COMMANDS)) -
             module.add_arguments(options)
             options.set_defaults(run=module.run, program=name)
     return program
+
+
+def _address(text: str) -> str:
+    if text.startswith(("https://", "http://")) and text.isascii() and text.isprintable() and " " not in text:
+        return text
+    raise ValueError(f"{quoted(text)} is not an address; allowed: https://HOST/PATH")
 
 
 class _Version(argparse.Action):

@@ -18,9 +18,10 @@ from console.cluster.webhook import (
     fetch_namespaces,
     may_not_get,
     may_not_list,
+    pod_queues,
     read_scope,
 )
-from console.text_table import GAP, column_widths, table_lines
+from console.text_table import GAP, column_widths, natural_widths, table_lines
 from kai import keys
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -39,7 +40,7 @@ from service.text import counted, fold, one_line, width
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.namespaces.policy_source import MANAGED
 from webhook.policy.label_values import PolicyShare
-from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, policy_json
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, policy_json, with_queue_problem
 
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _LIST_SECONDS: Final = 120.0
@@ -79,7 +80,8 @@ async def read_policies(
     scope = await read_scope(client, default_mode)
     labelled = sorted((await _namespaces(client, namespace)).items())
     parsed = ((name, metadata.policy(name, scope.default_mode)) for name, metadata in labelled)
-    policies = {name: policy for name, policy in parsed if policy}
+    queues = await pod_queues(FactReader(client))
+    policies = {name: with_queue_problem(policy, queues) for name, policy in parsed if policy}
     in_kai, others = Counter[str](), Counter[str]()
 
     def count(document: bytes) -> Pod | None:
@@ -124,10 +126,9 @@ _NONE: Final = "-"
 _LONGEST_CELL: Final = 2000  # characters; sixteen sizes have at most 1000
 _RED, _RESET = "\033[31m", "\033[0m"
 _INDENT: Final = "  "
-# Heading and smallest width (0: cells are not shortened) of the values in the table.
+# Smallest width of a column (0: cells are not shortened) by the name of its values.
 _COLUMNS: Final = {
-    "namespace": ("NAMESPACE", 9), "queue": ("QUEUE", 6), "mode": ("MODE", 0), "share": ("SHARE", 0),
-    "sizes": ("SIZES", 5), "caps": ("CAPS", 0), "pods in KAI": ("IN-KAI", 0), "problems": ("PROBLEMS", 0),
+    "namespace": 9, "queue": 6, "mode": 0, "share": 0, "sizes": 5, "caps": 0, "pods in KAI": 0, "problems": 0,
 }  # fmt: skip
 
 
@@ -155,7 +156,7 @@ def _some_sizes(sizes: Sequence[str], columns: int) -> str:
 
 
 def _cells(row: PolicyRow) -> dict[str, str]:
-    """Return all values of a namespace by their names in the wide form."""
+    """Return all values of a namespace by their names in the wide table."""
     policy, grace, pods = row.policy, row.policy.over_share_grace_seconds, row.pods
     fraction = [] if policy.max_fraction is None else [f"{policy.max_fraction:g}"]
     memory = [] if policy.max_memory_mib is None else [f"{policy.max_memory_mib}MiB"]
@@ -180,37 +181,42 @@ def _cells(row: PolicyRow) -> dict[str, str]:
 
 
 def as_table(
-    table: PolicyTable, *, wide: bool = False, colour: bool = False, columns: int = DEFAULT_COLUMNS
+    table: PolicyTable, *, wide: bool = False, colour: bool = False, columns: int | None = None
 ) -> Iterator[str]:
     """Yield the lines of a table, and lines for each problem below it, in red with `colour`.
 
-    Where `wide` is set or no table fits into the columns, every value is whole, one below the other.
+    Names are cut to fit the columns of a terminal; None for a file or pipe. `wide` has all values, whole.
+    Where no table fits into a terminal, the values are one below the other.
     """
+    folded, columns = columns or DEFAULT_COLUMNS, None if wide else columns
     if not table.rows:
-        yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", columns)
+        yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", folded)
         return
     cells, sizes = [_cells(row) for row in table.rows], [_sizes(row.policy) for row in table.rows]
-    rows = [[heading for heading, _ in _COLUMNS.values()]]
+    names = list(cells[0] if wide else _COLUMNS)
+    rows = [[name.upper().replace(" ", "-") for name in names]]
     for each, of_row in zip(cells, sizes, strict=True):
-        rows.append([(each | {"sizes": ",".join(of_row) or _NONE})[name] for name in _COLUMNS])
-    widths = column_widths(rows, columns, [least for _, least in _COLUMNS.values()])
-    if not wide and widths is not None:
-        index = list(_COLUMNS).index("sizes")
+        rows.append([(each | {"sizes": ",".join(of_row) or _NONE})[name] for name in names])
+    widths: list[int] | None = natural_widths(rows)
+    if columns is not None:
+        widths = column_widths(rows, columns, list(_COLUMNS.values()))
+    if widths is not None:
+        index = names.index("sizes")
         for line, of_row in zip(rows[1:], sizes, strict=True):
             line[index] = _some_sizes(of_row, widths[index])
         yield from table_lines(rows, widths)
         for row in table.rows:
             beginning = f"problem: {one_line(row.policy.namespace)}: "
-            yield from _problem_lines(row.policy, columns, beginning, colour=colour)
+            yield from _problem_lines(row.policy, folded, beginning, colour=colour)
         return
     longest = max(map(len, cells[0]))
     for number, (each, row) in enumerate(zip(cells, table.rows, strict=True)):
         yield from [""] * bool(number)
-        yield from fold(each["namespace"], columns)
+        yield from fold(each["namespace"], folded)
         for name in list(each)[1:-1]:
             head = f"{_INDENT}{name:<{longest}}{GAP}"
-            yield from fold(each[name], columns, head=head, indent=" " * len(head))
-        yield from _problem_lines(row.policy, columns, "problem: ", indent=_INDENT, colour=colour)
+            yield from fold(each[name], folded, head=head, indent=" " * len(head))
+        yield from _problem_lines(row.policy, folded, "problem: ", indent=_INDENT, colour=colour)
 
 
 def _problem_lines(
@@ -245,7 +251,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Lists the policy of each managed namespace. Exits with 1 if a policy is invalid."
     add_cluster_options(command)
     add_namespace(command, "show this namespace only (default: all managed namespaces)")
-    add_output(command, "table", "wide", "json", "yaml", note="; wide has every value, one below the other")
+    add_output(command, "table", "wide", "json", "yaml", note="; wide is a table of all values")
     add_running_default_mode(command)
 
 
@@ -259,7 +265,7 @@ def run(arguments: argparse.Namespace) -> int:
         sentence = f"Namespace {arguments.namespace} is not managed: no label {keys.QUEUE_LABEL}."
         write_lines(fold(sentence, columns_of(sys.stdout)))
     else:
-        is_wide, columns = arguments.output == "wide", columns_of(sys.stdout)
+        is_wide, columns = arguments.output == "wide", columns_of(sys.stdout) if sys.stdout.isatty() else None
         write_lines(as_table(table, wide=is_wide, colour=output_has_colour(), columns=columns))
     for note in table.notes:
         write_warning(f"kaishare: warning: {note}")

@@ -24,6 +24,7 @@ class DifferenceName(StrEnum):
     PLAIN_SHARES = "plain-shares"
     OBSERVE = "observe"
     DEFAULT_CLASS = "default-class"
+    LIMIT_RANGES = "limit-ranges"
     MESSAGES = "messages"
 
 
@@ -79,6 +80,12 @@ DIFFERENCES: Final = (
         name=DifferenceName.DEFAULT_CLASS,
         webhook="The default PriorityClass is read from the cluster.",
         policy="It is a setting; without it a pod with that class gets no label `priorityClassName`.",
+    ),
+    FormDifference(
+        name=DifferenceName.LIMIT_RANGES,
+        webhook="In a namespace with a LimitRange that has a minimum or maximum for `nvidia.com/gpu`, pods"
+        " keep their GPU (`limit-range`).",
+        policy="LimitRanges are not read: the pod's GPU becomes a share, and the API server refuses the pod.",
     ),
     FormDifference(
         name=DifferenceName.MESSAGES,

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import aiohttp
 
-from console.explain.manifest_pods import FoundPod, find_pods
-from examples.reviews import admit, fetch_policies, in_words, review_counts, start_webhook
+from examples.reviews import admit, fetch_policies, in_words, start_webhook
 from examples.services import Service
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from examples.watching import start_agent, watch
 from service.documents import flatten_lists, load_path
+from webhook.policy.templates import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
@@ -41,9 +41,8 @@ async def admit_workloads(session: aiohttp.ClientSession, webhook: Service, styl
     print(style.paint(f"  examples/namespaces.yaml, served at {webhook.serving['admission']}", "dim"))
     for pod in workloads():
         admitted = await admit(session, webhook, pod)
-        print(
-            f"{admitted.title:24} in {pod.namespace:10}  {style.paint(in_words(admitted.document), 'green')}"
-        )
+        line = f"{admitted.title:22} in {pod.namespace:10} {in_words(admitted.document)}"
+        print(style.folded(line, "green", indent=" " * 37))
     print()
 
 
@@ -57,14 +56,6 @@ async def admit_scenes(session: aiohttp.ClientSession, webhook: Service, style: 
         print()
 
 
-async def print_counts(session: aiohttp.ClientSession, webhook: Service, style: Style) -> None:
-    """Print the number of reviews by action and reason."""
-    print(style.heading("The webhook's reviews, by action and reason"))
-    for count, action, reason in await review_counts(session, webhook):
-        print(f"  {count:3}  {action:10} {reason}")
-    print()
-
-
 def print_next_steps(style: Style, *, is_kept: bool) -> None:
     """Print commands to try and pages to read."""
     command = Path(sys.executable).with_name("kaishare")
@@ -72,15 +63,17 @@ def print_next_steps(style: Style, *, is_kept: bool) -> None:
     scene = scenes()[0]
     policies, files = scene.namespace_file.relative_to(ROOT), scene.workloads_file.relative_to(ROOT)
     print(f"\n{style.heading('Try next')}")
-    print("  print the changes to each pod of an example, or of your own manifest:")
-    print(style.paint(f"    {shortest} explain --policies {policies} \\", "cyan"))
+    print("  the changes to each pod of an example, or of your own manifest:")
+    print(style.paint(f"    {shortest} explain \\", "cyan"))
+    print(style.paint(f"      --policies {policies} \\", "cyan"))
     print(style.paint(f"      -f {files}", "cyan"))
+    print("  on a cluster: the same with its policies, why a pod waits, and all its GPUs:")
+    for words in ("explain -f FILE", "why POD", "top"):
+        print(style.paint(f"    {shortest} {words}", "cyan"))
     if not is_kept:
         print("  keep both programs running, and open the agent's page in a browser:")
         print(style.paint("    make demo KEEP=1", "cyan"))
-    print(
-        "  read README.md, docs/concepts.md for the terms, and docs/policy.md for all labels of a namespace"
-    )
+    print("  README.md, docs/concepts.md for the terms, docs/policy.md for all labels")
 
 
 async def demo(*, keep: bool) -> None:
@@ -96,7 +89,6 @@ async def demo(*, keep: bool) -> None:
             session = await started.enter_async_context(aiohttp.ClientSession(connector=connector))
             await admit_workloads(session, webhook, style)
             await admit_scenes(session, webhook, style)
-            await print_counts(session, webhook, style)
             agent = await start_agent(folder)
             started.push_async_callback(agent.stop)
             await watch(session, agent.serving["url"], style)

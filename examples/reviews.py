@@ -3,18 +3,17 @@
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
-from console.explain.manifest_pods import FoundPod
 from examples.services import Service, start
 from kai import keys
 from webhook.policy.patch import apply_to_document
+from webhook.policy.templates import FoundPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +119,3 @@ async def fetch_policies(session: aiohttp.ClientSession, webhook: Service) -> di
     """Return the policies that the webhook applies, by namespace."""
     async with session.get(f"{webhook.serving['ops']}/policies") as response:
         return {policy["namespace"]: policy for policy in await response.json()}
-
-
-async def review_counts(session: aiohttp.ClientSession, webhook: Service) -> Iterator[tuple[int, str, str]]:
-    """Return count, action and reason of the reviews of pods, by the webhook's metrics."""
-    async with session.get(f"{webhook.serving['ops']}/metrics") as response:
-        metrics = await response.text()
-    return (
-        (int(sample.value), sample.labels["action"], sample.labels["reason"])
-        for family in text_string_to_metric_families(metrics)
-        for sample in family.samples
-        if sample.name == "kaishare_webhook_requests_total"
-    )

@@ -6,12 +6,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from console.explain.manifest_pods import FoundPod, find_pods
 from examples.reviews import AdmittedPod, in_words, share_in_words
 from examples.terminal import Style
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
 from service.documents import flatten_lists, load_path
+from webhook.policy.templates import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent / "scenes"
 
@@ -62,17 +62,18 @@ def scene_lines(
     """
     yield style.heading(scene.title)
     folder = scene.folder.relative_to(FOLDER.parents[1])
-    yield style.paint(f"  {folder}; the API server sends the warnings to the creator of the pod", "dim")
+    yield style.folded(f"  {folder}; the API server sends the warnings to the creator of the pod", "dim")
     for namespace in dict.fromkeys(pod.source.namespace for pod in pods):
         yield f"  namespace {namespace}"
         for size in policies.get(namespace, {}).get("sizes", ()):
             share = share_in_words(size["share"] or {}) or "a whole GPU"
             yield f"    size {size['name']:6} {share:14} for pods with {size['selector']}"
     for pod in pods:
-        outcome = style.paint(f"{in_words(pod.document):25}", "green")
-        yield f"  {pod.title:24}  {outcome}  {_cause(pod, policies)}"
-        for warning in pod.warnings:
-            yield style.paint(f"    Warning: {warning}", "dim")
+        yield f"  {pod.title:24}  {style.paint(in_words(pod.document), 'green')}"
+        yield f"    {_cause(pod, policies)}"
+        yield from (
+            style.folded(f"    Warning: {warning}", "dim", indent="      ") for warning in pod.warnings
+        )
     yield f"  {_sum_in_words(pods)}"
 
 

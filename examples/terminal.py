@@ -4,6 +4,9 @@ import os
 import sys
 from dataclasses import dataclass
 
+from service.command import DEFAULT_COLUMNS
+from service.text import fold
+
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
 
 
@@ -25,4 +28,8 @@ class Style:
 
     def heading(self, text: str) -> str:
         """Return the heading of a part of the demo."""
-        return self.paint(text, "bold")
+        return self.folded(text, "bold", indent="")
+
+    def folded(self, text: str, name: str, *, indent: str = "    ") -> str:
+        """Return a text in a colour, in lines of at most 80 columns; those after the first are indented."""
+        return "\n".join(self.paint(line, name) for line in fold(text, DEFAULT_COLUMNS, indent=indent))

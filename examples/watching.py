@@ -1,6 +1,7 @@
 """The second part of the demo: runs an agent on a simulated node and prints the flags of pods."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from examples.terminal import Style
 
 FOLDER = Path(__file__).parent
 NODE = FOLDER / "agent" / "node.yaml"
+KAISHARE = (sys.executable, "-m", "console")
 INTERVAL, GRACE = "250ms", "1s"
 PATIENCE_SECONDS = 30
 
@@ -37,7 +39,7 @@ async def start_agent(folder: Path) -> Service:
 
 
 async def watch(session: aiohttp.ClientSession, url: str, style: Style) -> None:
-    """Print pods as they are flagged and cleared, then the memory of all pods.
+    """Print pods as they are flagged and cleared, then the table of all pods.
 
     Raises:
         SystemExit: an expected change did not happen within 30 s.
@@ -47,9 +49,8 @@ async def watch(session: aiohttp.ClientSession, url: str, style: Style) -> None:
             f"The agent samples GPU memory every {INTERVAL}; it flags a pod above its share for {GRACE}"
         )
     )
-    print(style.paint(f"  the simulated node of {NODE.relative_to(FOLDER.parent)}, served at {url}", "dim"))
+    print(style.folded(f"  the node of {NODE.relative_to(FOLDER.parent)}, served at {url}", "dim"))
     began = time.monotonic()
-    shares: dict[str, Any] = {}
     flagged: set[Flag] = set()
     happened: set[tuple[str, str]] = set()
     while happened != HAPPENS:
@@ -68,9 +69,8 @@ async def watch(session: aiohttp.ClientSession, url: str, style: Style) -> None:
                     seconds = f"{time.monotonic() - began:5.1f} s"
                     colour = "red" if verdict["flagged"] else "green"
                     print(f"{seconds}  {name:22} {style.paint(change, colour)} {_why(verdict)}", flush=True)
-    print("\nMemory of the pods now, and their shares:")
-    for pod in shares["pods"]:
-        print(_line(pod, style))
+    print(f"\n$ kaishare top --once --url {url}", flush=True)
+    await (await asyncio.create_subprocess_exec(*KAISHARE, "top", "--once", "--url", url)).wait()
 
 
 async def _json(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
@@ -80,17 +80,7 @@ async def _json(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
 
 
 def _why(verdict: Mapping[str, Any]) -> str:
-    return f"{verdict['reason']}: uses {_mib(verdict['usedBytes'])}, share {_mib(verdict['allowedBytes'])}"
-
-
-def _line(pod: Mapping[str, Any], style: Style) -> str:
-    (gpu,) = pod["gpus"]
-    share = pod["shares"][gpu["gpuUuid"]]
-    flags = [verdict["reason"] for verdict in pod["verdicts"] if verdict["flagged"]]
-    name = f"{pod['namespace']}/{pod['name']}"
-    figures = f"{_mib(gpu['usedBytes']):>10} of {_mib(share['bytes']):>10} ({share['source']})"
-    state = style.paint(", ".join(flags), "red") if flags else style.paint("within its share", "green")
-    return f"{name:22} GPU {gpu['gpu']}  {figures}  {state}"
+    return f"{verdict['reason']}: {_mib(verdict['usedBytes'])} of {_mib(verdict['allowedBytes'])}"
 
 
 def _mib(amount: int) -> str:

@@ -17,6 +17,7 @@ from kai.releases import Version
 from service.command import (
     Parser,
     UsageError,
+    add_kubeconfig,
     namespace_name,
     read_by,
     run_chosen,
@@ -75,6 +76,9 @@ def _add_node_options(options: argparse.ArgumentParser) -> None:
         metavar="cluster|FILE",
         help="source of the pods: the API server, or a v1 PodList or List in YAML or JSON, as kubectl get"
         " -o json prints it (default cluster)",
+    )
+    add_kubeconfig(
+        options, default="the pod's service account, else $KUBECONFIG, else ~/.kube/config", has_context=False
     )
     options.add_argument(
         "--node",
@@ -156,6 +160,7 @@ def _node_settings(arguments: argparse.Namespace) -> "NodeSettings":
     return NodeSettings(
         is_simulated=is_simulated,
         pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
+        kubeconfig=arguments.kubeconfig,
         node=arguments.node or _node_variable(),
         proc_root=arguments.proc_root or Path("/proc"),
         reservation_namespace=arguments.reservation_namespace,

@@ -24,8 +24,8 @@ class FirstAct(Struct, frozen=True):
 
     @property
     def runbook(self) -> str:
-        """The file and its section, for a person."""
-        return f"docs/runbooks.md, {self.section}"
+        """The command that prints the section, for a person."""
+        return f"kaishare help {self.section}"
 
 
 FOR_FLAG: Final[Mapping[str, FirstAct]] = {

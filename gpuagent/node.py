@@ -18,6 +18,8 @@ class NodeSettings:
     """Whether GPUs and processes are made up from the pods; only on a node without a driver."""
     pods: Path | None = None
     """The pods file; None for the API server."""
+    kubeconfig: str | None = None
+    """The kubeconfig of the API server; None for the service account, or `$KUBECONFIG` outside of a pod."""
     node: str = ""
     """Name of the node; empty if it is unknown."""
     proc_root: Path = Path("/proc")

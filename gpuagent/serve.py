@@ -90,7 +90,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
 
         file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
-    async with KubeClient(await find_access()) as client:
+    async with KubeClient(await find_access(given.kubeconfig)) as client:
         pods = ClusterPods(client=client, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, pods, client, log)
 

@@ -3,7 +3,16 @@
 from collections.abc import Iterable
 
 from kai import keys
-from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
+from kai.gpu_resources import (
+    DEVICE_CLASS_PREFIX,
+    GPU_SUFFIXES,
+    HARMLESS_PARTS,
+    HARMLESS_PREFIXES,
+    HARMLESS_SUFFIXES,
+    KUBERNETES_DOMAIN,
+    NVIDIA_PREFIX,
+    OTHER_DEVICES,
+)
 from kai.key_classes import KAI_NAMES, KAI_PREFIXES
 from kai.share import CONTAINER_MEMORY, CONTAINER_MEMORY_AT, CONTAINER_MEMORY_SUFFIXES
 
@@ -46,6 +55,18 @@ def names_gpu(name: str) -> str:
         f"({starts_with(name, [NVIDIA_PREFIX])} && !({starts_with(name, OTHER_DEVICES)})"
         f" || {starts_with(name, [DEVICE_CLASS_PREFIX])}"
         f" || {ends_with(name, GPU_SUFFIXES)})"
+    )
+
+
+def may_be_accelerator(name: str) -> str:
+    """Return the expression for `kai.gpu_resources.may_be_accelerator` of a name with a slash."""
+    domain = f"{name}.split('/')[0]"
+    return (
+        f"({starts_with(name, [DEVICE_CLASS_PREFIX])}"
+        f" || {domain} != {literal(KUBERNETES_DOMAIN)}"
+        f" && !{domain}.endsWith({literal(f'.{KUBERNETES_DOMAIN}')})"
+        f" && !({starts_with(name, HARMLESS_PREFIXES)} || {ends_with(name, HARMLESS_SUFFIXES)}"
+        f" || {' || '.join(f'{name}.contains({literal(part)})' for part in HARMLESS_PARTS)}))"
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kai import keys
+from kai.numbers import parse_quantity
 
 NVIDIA_PREFIX: Final = "nvidia.com/"
 OTHER_DEVICES: Final = ("nvidia.com/hostdev", "nvidia.com/mlnx", "nvidia.com/rdma", "nvidia.com/sriov")
@@ -29,6 +30,44 @@ def names_gpu(resource: str) -> bool:
     if resource.endswith(GPU_SUFFIXES) or resource.startswith(_PREFIXES):
         return not resource.startswith(OTHER_DEVICES)
     return False
+
+
+HARMLESS_PREFIXES: Final = (
+    *OTHER_DEVICES, "rdma/", "mellanox.com/", "vpc.amazonaws.com/", "networking.gke.io",
+    "devices.kubevirt.io/", "smarter-devices/",
+)  # fmt: skip
+HARMLESS_PARTS: Final = ("/hostdev", "/sriov")
+HARMLESS_SUFFIXES: Final = ("/fuse", "/kvm")
+"""Extended resources of network cards, volumes and virtual machines, which are no accelerators."""
+KUBERNETES_DOMAIN: Final = "kubernetes.io"
+
+
+def may_be_accelerator(resource: str) -> bool:
+    """Whether a resource may be an accelerator: a GPU, or an extended resource of unknown purpose.
+
+    A share must not be given beside it, or in its place. Names of extended resources have a domain that
+    is not Kubernetes' (`pkg/apis/core/v1/helper/helpers.go`, IsExtendedResourceName).
+    """
+    domain, slash, _ = resource.partition("/")
+    if not slash or domain == KUBERNETES_DOMAIN or domain.endswith(f".{KUBERNETES_DOMAIN}"):
+        return names_device_class(resource)
+    return not (
+        resource.startswith(HARMLESS_PREFIXES)
+        or resource.endswith(HARMLESS_SUFFIXES)
+        or any(part in resource for part in HARMLESS_PARTS)
+    )
+
+
+def is_nothing(amount: object) -> bool:
+    """Whether an amount of a resource requests nothing: zero in any form; not an unreadable amount."""
+    if amount is None or amount in ("0", 0):
+        return True
+    if amount == "1":  # the usual case
+        return False
+    try:
+        return parse_quantity(amount).numerator == 0
+    except ValueError:
+        return False
 
 
 def names_device_class(resource: str) -> bool:

@@ -52,6 +52,7 @@ POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         SIZE: "a label",
         WHOLE_GPU: "an annotation",
         REASON: "an annotation",
+        SIMULATE: "an annotation",
     }
 )
 

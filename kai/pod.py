@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from kai import keys
 from kai.command_lines import LONGEST_COMMAND_LINE, first_words
-from kai.gpu_resources import NVIDIA_PREFIX, names_device_class, names_gpu
+from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, may_be_accelerator, names_device_class, names_gpu
 from kai.share import Share
 
 Quantity = str | float
@@ -90,6 +90,13 @@ class Container(Struct, gc=False):
         return resources.requests.get(resource) if resources.requests else None
 
     @property
+    def amounts(self) -> Iterator[tuple[str, Quantity]]:
+        """The requested amounts of extended resources: limits, and requests of what has no limit."""
+        limits = self.limits
+        yield from limits.items()
+        yield from ((name, amount) for name, amount in self.requests.items() if name not in limits)
+
+    @property
     def variables(self) -> Sequence[Any]:
         """`env`, decoded at each access; empty if the value is not a list or is nested too deep to decode."""
         return _list(self.env)
@@ -160,6 +167,8 @@ class Spec(Struct):
     nodeName: str | None = None
     priorityClassName: str | None = None
     runtimeClassName: str | None = None
+    nodeSelector: dict[str, str | None] | None = None
+    affinity: Raw = _NOTHING
     tolerations: list[dict[str, Any]] | None = None
     resourceClaims: Raw = _NOTHING
 
@@ -175,7 +184,11 @@ class ContainerFacts(Struct, frozen=True):
     """GPU resources and resource claims of all containers of a pod together."""
 
     gpu_resources: Mapping[str, None]
-    """Names of the GPU resources that any container limits or requests, in order of appearance."""
+    """Names of the GPU resources that any container requests, in order; an amount of 0 requests nothing."""
+    accelerator: str | None
+    """The first other resource that a container requests and that may be an accelerator."""
+    names_whole_gpus: bool
+    """Whether any container has `nvidia.com/gpu` in its resources, also with an amount of 0."""
     use_claims: bool
     """Whether any container uses a resource claim."""
 
@@ -183,17 +196,25 @@ class ContainerFacts(Struct, frozen=True):
     def of(cls, containers: Sequence[Container]) -> "ContainerFacts":
         """Collect the facts in one pass over the containers."""
         gpu_resources: dict[str, None] = {}
-        use_claims = False
+        accelerator = None
+        names_whole_gpus = use_claims = False
         for container in containers:
             resources = container.resources
             if resources is None:
                 continue
             use_claims = use_claims or _has_items(resources.claims)
-            for part in (resources.limits, resources.requests):
-                for name in part or ():
-                    if name not in gpu_resources and "/" in name and names_gpu(name):
-                        gpu_resources[name] = None
-        return cls(gpu_resources, use_claims)
+            for name, amount in container.amounts:
+                if "/" not in name:
+                    continue
+                is_whole = name == keys.GPU_RESOURCE
+                names_whole_gpus = names_whole_gpus or is_whole
+                if name in gpu_resources or is_nothing(amount):
+                    continue
+                if names_gpu(name):
+                    gpu_resources[name] = None
+                if accelerator is None and not is_whole and may_be_accelerator(name):
+                    accelerator = name
+        return cls(gpu_resources, accelerator, names_whole_gpus, use_claims)
 
 
 class _Unread(Enum):
@@ -239,7 +260,7 @@ class PodView:
         self.container_facts = container_facts or ContainerFacts.of(self.all_containers)
         """GPU resources and claims of the containers."""
         self.gpu_resources = self.container_facts.gpu_resources
-        """Names of the GPU resources that any container limits or requests."""
+        """Names of the GPU resources that any container requests; an amount of 0 requests nothing."""
         self.nvidia_annotations = [key for key in self.annotations if key.startswith(NVIDIA_PREFIX)]
         """Keys of the annotations with the prefix `nvidia.com/`."""
         self._share: Share | str | _Unread | None = _Unread.UNREAD
@@ -300,8 +321,8 @@ class PodView:
     @property
     def uses_mig(self) -> bool:
         """Whether a container or the legacy annotation requests a MIG device."""
-        names = chain(self.gpu_resources, self.nvidia_annotations)
-        return any(name.startswith(keys.MIG_PREFIX) for name in names)
+        annotations = (key for key in self.nvidia_annotations if self.annotations[key] != "0")
+        return any(name.startswith(keys.MIG_PREFIX) for name in chain(self.gpu_resources, annotations))
 
     @property
     def uses_claims(self) -> bool:

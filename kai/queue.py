@@ -1,6 +1,6 @@
 """A queue of KAI as the API server has it: `scheduling.run.ai/v2`, alike in v0.9.8, v0.13.4 and v0.17.0."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -88,6 +88,11 @@ class Queue(Struct, frozen=True):
             return float(parse_quantity(self.allocated[keys.GPU_RESOURCE]))
         except (KeyError, ValueError, OverflowError):
             return None
+
+
+def leaf_queues(queues: Collection[Queue]) -> frozenset[str]:
+    """Return the queues that pods can name: those that are no other queue's parent."""
+    return frozenset(queue.name for queue in queues) - {queue.parent for queue in queues}
 
 
 def _bound(value: float | None) -> float | None:

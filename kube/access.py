@@ -31,6 +31,8 @@ class Route:
     """The expected name on the server's certificate."""
     withheld: str = ""
     """Which credentials the caller has but does not send, and why, as a clause."""
+    login: str = ""
+    """What a person does after a 401, as a clause."""
 
 
 class Access(Protocol):

@@ -13,6 +13,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import aiohttp
+import msgspec
+from msgspec import Struct
 
 from kube.access import Access, AccessError, Headers, InCluster
 from kube.answers import (
@@ -75,6 +77,11 @@ class _Request:
 
 class RequestLimitReached(AccessError):
     """A request was not sent, because the limit of the number of requests is reached."""
+
+
+class _Version(Struct):
+    major: str
+    minor: str
 
 
 class KubeClient:
@@ -159,6 +166,17 @@ class KubeClient:
     async def get(self, path: str, **options: Any) -> bytes:
         """Get one object; raises as `request`."""
         return await self.request("GET", path, **options)
+
+    async def release(self) -> tuple[int, int] | None:
+        """Return the API server's release, such as (1, 30); None if it is written in another form.
+
+        Raises as `request`, and msgspec's errors for another answer.
+        """
+        version = msgspec.json.decode(await self.get("/version"), type=_Version)
+        try:
+            return int(version.major), int(version.minor.rstrip("+"))  # some clouds write 30+
+        except ValueError:
+            return None
 
     async def create_by_dry_run(
         self, path: str, body: bytes, *, field_manager: str, seconds: float = _SECONDS
@@ -262,6 +280,8 @@ class KubeClient:
             if response.status >= 300:
                 error = await read_error(response, sent)
                 self._require_login(error)
+                if error.is_unauthorized and self._access.route.login:
+                    error.message += f"; {self._access.route.login}"
                 raise error
             require_plain(response, sent)
             if "Date" in response.headers:

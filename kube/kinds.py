@@ -5,7 +5,7 @@ their own. KAI's kinds have the same fields in v0.9.8, v0.13.4 and v0.17.0. An o
 msgspec's errors (`service.text.MALFORMED`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -603,12 +603,16 @@ class VolumeClaim(PartialObject, frozen=True):
 
 class PriorityClass(PartialObject, frozen=True):
     value: int = 0
+    is_default: bool = msgspec.field(name="globalDefault", default=False)
 
 
 class _LimitRangeItem(Struct, frozen=True, rename="camel"):
     type: str = ""
     default: dict[str, Quantity] | None = None
     default_request: dict[str, Quantity] | None = None
+    min: dict[str, Quantity] | None = None
+    max: dict[str, Quantity] | None = None
+    max_limit_request_ratio: dict[str, Quantity] | None = None
 
 
 class _LimitRangeSpec(Struct, frozen=True):
@@ -617,6 +621,19 @@ class _LimitRangeSpec(Struct, frozen=True):
 
 class LimitRange(PartialObject, frozen=True):
     spec: _LimitRangeSpec = _LimitRangeSpec()
+
+    def needs(self, resource: str) -> bool:
+        """Whether pods must request the resource: a bound refuses a container or pod without an amount.
+
+        Source: Kubernetes 1.36 plugin/pkg/admission/limitranger/admission.go, minConstraint, maxConstraint,
+        limitRequestRatioConstraint.
+        """
+        return any(
+            resource in (bound or ())
+            for item in self.spec.limits or ()
+            if item.type in ("Container", "Pod")
+            for bound in (item.min, item.max, item.max_limit_request_ratio)
+        )
 
     def container_defaults(self) -> tuple[dict[str, Quantity], dict[str, Quantity]]:
         """Return the limits and the requests that a container gets by default."""
@@ -627,6 +644,27 @@ class LimitRange(PartialObject, frozen=True):
                 limits |= item.default or {}
                 requests |= item.default_request or {}
         return limits, requests
+
+
+def gpu_limit_ranges(limits: Iterable[LimitRange]) -> dict[str, str]:
+    """Return by namespace the first LimitRange that refuses pods without a whole GPU."""
+    names = (
+        (each.metadata.namespace, each.metadata.name) for each in limits if each.needs(keys.GPU_RESOURCE)
+    )
+    return dict(sorted(names, reverse=True))
+
+
+class _DeviceClassSpec(Struct, frozen=True, rename="camel"):
+    extended_resource_name: str = ""
+
+
+class DeviceClass(PartialObject, frozen=True):
+    spec: _DeviceClassSpec = _DeviceClassSpec()
+
+    @property
+    def replaces_gpus(self) -> bool:
+        """Whether DRA allocates its devices to pods that request whole GPUs (KEP-5004)."""
+        return self.spec.extended_resource_name == keys.GPU_RESOURCE
 
 
 class ServicePort(Struct, frozen=True):
@@ -750,6 +788,7 @@ EVENTS: Final = Kind("", "v1", "events", "Event", Event)
 SERVICES: Final = Kind("", "v1", "services", "Service", Service)
 CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 LIMIT_RANGES: Final = Kind("", "v1", "limitranges", "LimitRange", LimitRange)
+DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)
 VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
 DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", Controller)
 DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", Controller)

@@ -158,7 +158,7 @@ class KubeConfig:
         proxy = _proxy(cluster, url)
         self._context, self._trust, self._headers = chosen, trust, tuple(headers)
         self.server = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
-        self.route = Route(proxy, hostname, withheld)
+        self.route = Route(proxy, hostname, withheld, "log in again" if user.values else "")
 
 
 def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:

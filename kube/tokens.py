@@ -1,6 +1,7 @@
 """Tokens and rights, as the API server checks them: TokenReview and access reviews.
 
-The right is the verb `get` on a nonResourceURL; see `right_url`.
+The right is the verb `get` on a nonResourceURL, see `right_url`; or, for the part of a page that is about one
+namespace, on a resource in that namespace, so that a Role can give it.
 """
 
 import asyncio
@@ -114,7 +115,7 @@ MOST_USER_BYTES: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewLimits:
-    """Limits of the checks of one kind of token. A check is at most three requests to the API server."""
+    """Limits of the checks of one kind of token. A check is at most four requests to the API server."""
 
     most_waiting: int
     """Requests that may wait for a check; a further one is answered 503."""
@@ -137,8 +138,12 @@ _TOKEN_START: Final = 8
 
 _BUSY: Final = AccessRefusal(status=503, problem="too many tokens to check; try again in a few seconds")
 
-_Key = tuple[bytes, bool, str]
-"""Hash of a token, whether it must be for this service alone, and a path."""
+VIEW_GROUP: Final = "kaishare.dev"
+VIEW_RESOURCE: Final = "shares"
+"""API group and resource, which no server serves, whose `get` in a namespace is the right to its figures."""
+
+_Key = tuple[bytes, bool, str, str]
+"""Hash of a token, whether it must be for this service alone, a path, and a namespace or nothing."""
 
 
 def right_url(path: str) -> str:
@@ -186,13 +191,15 @@ class TokenAuthorizer:
         self._clients: OrderedDict[str, _Lane] = OrderedDict()
         """Lanes of unknown tokens by the client's address."""
 
-    async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
-        """Return why the token's user may not get the path; None if the user may.
+    async def refusal(
+        self, token: BearerToken, path: str, client: str, namespace: str = ""
+    ) -> AccessRefusal | None:
+        """Return why the token's user may not get the path, or its part about a namespace; None if allowed.
 
         The client is the address of the connection's peer: the API server's for all users of its proxy.
         """
         digest = blake2b(token.value.encode(), key=self._hash_key, digest_size=32).digest()
-        key = (digest, token.is_own, path)
+        key = (digest, token.is_own, path, namespace)
         now = self._clock()
         is_known = key in self._allowed
         if is_known and now < self._allowed[key]:
@@ -212,7 +219,7 @@ class TokenAuthorizer:
         if check is None:
             if not all(lane.checks.take() for lane in lanes):
                 return _BUSY
-            check = self._checks[key] = asyncio.create_task(self._check(key, token, path, lanes))
+            check = self._checks[key] = asyncio.create_task(self._check(key, token, lanes))
             check.add_done_callback(lambda _: self._checks.pop(key, None))
         for lane in lanes:
             lane.waiting += 1
@@ -222,14 +229,12 @@ class TokenAuthorizer:
             for lane in lanes:
                 lane.waiting -= 1
 
-    async def _check(
-        self, key: _Key, token: BearerToken, path: str, lanes: Sequence[_Lane]
-    ) -> AccessRefusal | None:
+    async def _check(self, key: _Key, token: BearerToken, lanes: Sequence[_Lane]) -> AccessRefusal | None:
         try:
             async with asyncio.timeout(CHECK_SECONDS), AsyncExitStack() as running:
                 for lane in lanes:
                     await running.enter_async_context(lane.concurrent)
-                refusal = await self._review(token, path)
+                refusal = await self._review(token, *key[2:])
         except TimeoutError:
             return _unavailable("the API server gave no answer in time")
         except REQUEST_ERRORS as error:
@@ -242,7 +247,7 @@ class TokenAuthorizer:
             _remember(self._refused, key, (self._clock() + REFUSED_SECONDS, refusal), MOST_REFUSED)
         return refusal
 
-    async def _review(self, token: BearerToken, path: str) -> AccessRefusal | None:
+    async def _review(self, token: BearerToken, path: str, namespace: str) -> AccessRefusal | None:
         user = None if token.is_own else await self._user(token.value)
         user = user or await self._user(token.value, self._audience)
         if user is None:
@@ -251,20 +256,22 @@ class TokenAuthorizer:
         if len(msgspec.json.encode(user)) > MOST_USER_BYTES:
             problem = f"the token's user has more than {MOST_USER_BYTES} bytes of groups"
             return AccessRefusal(status=403, problem=problem, user=name)
-        spec = {
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
-            "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
-        }
-        status = await _review(self._client, ACCESS_REVIEWS, spec, _access_review, CHECK_SECONDS)
-        if not status.allowed or status.denied:
-            problem = (
-                f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
-            )
-            return AccessRefusal(status=403, problem=problem, user=name)
-        return None
+        identity = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+        rights: list[dict[str, object]] = [
+            {"nonResourceAttributes": {"path": right_url(path), "verb": "get"}}
+        ]
+        if namespace:
+            resource = {"group": VIEW_GROUP, "resource": VIEW_RESOURCE, "namespace": namespace, "verb": "get"}
+            rights.insert(0, {"resourceAttributes": resource})
+        for right in rights:
+            spec = identity | right
+            status = await _review(self._client, ACCESS_REVIEWS, spec, _access_review, CHECK_SECONDS)
+            if status.allowed and not status.denied:
+                return None
+        problem = f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
+        if namespace:
+            problem = f"the user may not get {VIEW_RESOURCE}.{VIEW_GROUP} in namespace {namespace}"
+        return AccessRefusal(status=403, problem=problem, user=name)
 
     async def _user(self, token: str, audience: str | None = None) -> _User | None:
         """Return the user of a token; None if it is not valid for the audience, by default the API server."""

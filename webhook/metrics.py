@@ -1,6 +1,6 @@
 """The webhook's Prometheus metrics; docs/metrics.md describes each of them."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from kube.watch import Watch
 from service.log import JsonLog
 from service.tasks import restart_on_error
 from service.version import version
-from webhook.policy.labels import NamespacePolicy
+from webhook.policy.labels import NamespacePolicy, with_queue_problem
 from webhook.policy.reasons import Action, Reason
 
 BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -84,9 +84,13 @@ class Metrics:
         """Export the number of lost log lines; `lines_lost` must be safe to call from any thread."""
         self.registry.register(_Families(partial(_log_lines, lines_lost)))
 
-    def show_policies(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
-        """Export the state of policies; `policies` must be thread-safe, and None exports nothing."""
-        self.registry.register(_Families(partial(_policies, policies)))
+    def show_policies(
+        self,
+        policies: Callable[[], Mapping[str, NamespacePolicy] | None],
+        queues: Callable[[], Collection[str] | None] = lambda: None,
+    ) -> None:
+        """Export the state of policies; both must be thread-safe, and policies of None export nothing."""
+        self.registry.register(_Families(partial(_policies, policies, queues)))
 
     def show_order(self, is_ok: Callable[[], bool | None]) -> None:
         """Export whether KAI's webhooks are called after kaishare's; None (unknown) exports nothing."""
@@ -140,20 +144,24 @@ class _Families(Collector):
         return self._families()
 
 
-def _policies(policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> Iterator[Metric]:
+def _policies(
+    policies: Callable[[], Mapping[str, NamespacePolicy] | None],
+    queues: Callable[[], Collection[str] | None],
+) -> Iterator[Metric]:
     """Yield policies by state, rebuilt at every scrape so that no series of a deleted namespace stays."""
     by_state = GaugeMetricFamily(
         "kaishare_webhook_policies", "Managed namespaces by policy state.", labels=["state"]
     )
     invalid = GaugeMetricFamily(
         "kaishare_webhook_policy_invalid",
-        "1 for each policy label that is ignored because it is invalid.",
+        "1 for each policy label that is invalid, or names a queue that KAI does not have for pods.",
         labels=["namespace", "label"],
     )
     managed = policies()
     if managed is not None:
         counts = dict.fromkeys(STATES, 0)
-        for name, policy in managed.items():
+        known = queues()
+        for name, policy in ((name, with_queue_problem(each, known)) for name, each in managed.items()):
             counts[policy.state] += 1
             for label in sorted({problem.label for problem in policy.problems}):
                 invalid.add_metric([name, label], 1)

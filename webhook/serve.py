@@ -207,6 +207,7 @@ def _servers(
     ops_limits = OPS_CONNECTIONS.within(descriptors // 4)
     ops = OpsServer(
         policies=inputs.policies,
+        queues=lambda: inputs.rules().queues,
         metrics=metrics,
         log=log,
         certificate_problem=lambda: certificate.problem,

@@ -42,6 +42,7 @@ from service.text import MALFORMED, one_line, quoted
 
 AGENT_NAMESPACE: Final = "kaishare-agent"  # the chart's agent.namespace
 AGENT_ACCOUNT: Final = "kaishare-reader"  # the chart's service account for readers of the agents
+NAMESPACE_ACCOUNT: Final = "kaishare-viewer"  # the account, in a team's namespace, for its own figures
 AGENT_AUDIENCE: Final = "kaishare-agent"  # equals gpuagent.server.agent_server.AUDIENCE
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 AGENT_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
@@ -155,14 +156,19 @@ class Agents:
         client: KubeClient,
         *,
         options: AgentOptions = AgentOptions(),
+        namespace: str = "",
         seconds: float = _SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        """Read all figures; without the right to them those of `namespace`, if it is not empty."""
         self.namespace = options.namespace
-        self._client, self._account = client, options.account
-        self._tokens = ServiceAccountTokens(
-            client, namespace=options.namespace, account=options.account, audience=AGENT_AUDIENCE, clock=clock
+        self._client, self._account, self._part = client, options.account, namespace
+        self._tokens, self._part_tokens = (
+            ServiceAccountTokens(
+                client, namespace=place, account=account, audience=AGENT_AUDIENCE, clock=clock
+            )
+            for place, account in ((options.namespace, options.account), (namespace, NAMESPACE_ACCOUNT))
         )
         # UIDs of the pods that have asked for authentication; no other pod receives a token.
         self._requires_token: set[str] = set()
@@ -230,16 +236,24 @@ class Agents:
                 _require_ok(response)
                 return response
             self._requires_token.add(pod.uid)
+        tokens, account = self._tokens, f"{self._account} in {self.namespace}"
         try:
-            token = await self._tokens.token()
+            try:
+                token = await tokens.token()
+            except TokenUnavailable as error:
+                if not (self._part and error.missing_right and path == SHARES_PATH):
+                    raise
+                tokens, account = self._part_tokens, f"{NAMESPACE_ACCOUNT} in {self._part}"
+                path = f"{path}?namespace={self._part}"
+                token = await tokens.token()
             response = await self._get(pod, path, token)
             if response.status == _UNAUTHORIZED:
-                newer = await self._tokens.token_after(token)
+                newer = await tokens.token_after(token)
                 response = response if newer == token else await self._get(pod, path, newer)
         except TokenUnavailable as error:
             message = f"{error}; the agent asks for authentication"
             raise _Failed(message, missing_right=error.missing_right) from None
-        _require_ok(response, f"refuses the service account {self._account} in {self.namespace}")
+        _require_ok(response, f"refuses the service account {account}")
         return response
 
     async def _get(self, pod: AgentPod, path: str, token: str = "") -> AnyResponse:

@@ -11,10 +11,11 @@ from typing import Any, Final, Literal
 from console.cluster.facts import FactReader, items
 from kai.command_lines import option_value
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
+from kai.queue import leaf_queues
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
 from kube.client import KubeClient
-from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, Controller, Kind
+from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, QUEUES, Controller, Kind
 from service.text import MALFORMED, one_line
 from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, decode_metadata
 from webhook.policy.decision_settings import DecisionSettings
@@ -82,6 +83,12 @@ def may_not_list(error: ApiError, instead: str) -> str:
 def does_not_exist(namespace: str) -> str:
     """Say that a namespace does not exist."""
     return f"namespace {one_line(namespace)} does not exist in this cluster"
+
+
+async def pod_queues(reader: FactReader) -> frozenset[str] | None:
+    """Return the queues that pods can name; None if they are not known: not served, or not visible."""
+    queues = (await reader.list(QUEUES)).known
+    return None if queues is None else leaf_queues(queues)
 
 
 async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> PublishedSettings:

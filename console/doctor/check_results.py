@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from console.help import link
 from service.command import DEFAULT_COLUMNS, columns_of, output_has_colour, write_output
 from service.text import MOST_LINES, counted, fold, printable, shorten_middle, width
 
@@ -113,7 +114,7 @@ def as_text(findings: Sequence[CheckResult], *, columns: int = DEFAULT_COLUMNS, 
         shade = _COLOURS.get(finding.state, "") if colour else ""
         lines.append(f"{shade}{finding.state}{_RESET}{first[len(finding.state) :]}" if shade else first)
         lines += block
-        for word, text in (("-> ", finding.advice), ("see ", finding.docs)):
+        for word, text in (("-> ", finding.advice), ("see ", finding.docs and link(finding.docs))):
             if text:
                 head = f"{indent}{word}"
                 lines += fold(printable(text, _LONGEST), columns, head=head, indent=" " * len(head))

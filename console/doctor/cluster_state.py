@@ -24,10 +24,11 @@ from console.cluster.webhook import (
 from console.doctor.admission import AdmissionObjects
 from console.render.policy_manifests import NAME
 from kai import keys
-from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
+from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
 from kai.installation import NAMESPACE, Installation, ProgramPod
-from kai.kaishare_keys import EXCLUDED_NAMESPACES
+from kai.kaishare_keys import EXCLUDED_NAMESPACES, REASON
 from kai.numbers import parse_int
+from kai.pod import MalformedPod, decode_pod
 from kai.queue import Queue
 from kai.releases import Version
 from kai.share import MIB, Share
@@ -38,6 +39,8 @@ from kube.metadata import METADATA_ONLY
 from service.command import UsageError
 from service.text import one_line
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
+from webhook.policy.plain_gpu import not_plain
+from webhook.policy.reasons import Reason
 from webhook.registration.configuration_objects import (
     Webhook,
     WebhookConfiguration,
@@ -66,6 +69,15 @@ class Scope(Flag):
     """One namespace, with rights in it (`-n`)."""
     PRE = auto()
     """What an installation needs (`--pre`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPod:
+    """A pod with the policy's share, which a new pod like it would not get by the rules of this release."""
+
+    name: str
+    """Namespace and name."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +121,7 @@ class ClusterNode:
         labels = node.metadata.labels
         label = labels.get(keys.NODE_GPU_MEMORY, "")
         has_gpus = any(
-            amount not in ("0", 0) and name.startswith(NVIDIA_PREFIX) and names_gpu(name)
+            name.startswith(NVIDIA_PREFIX) and names_gpu(name) and not is_nothing(amount)
             for name, amount in (node.status.capacity or {}).items()
         )
         has_gpus |= labels.get(PRESENT_LABEL) == "true" or keys.NODE_GPU_MEMORY in labels
@@ -200,6 +212,9 @@ class ClusterFacts:
     pod_groups: Listing[kinds.PodGroup] = NOT_READ
     priorities: Listing[kinds.PriorityClass] = NOT_READ
     limit_ranges: Listing[kinds.LimitRange] = NOT_READ
+    device_classes: Listing[kinds.DeviceClass] = NOT_READ
+    kept_whole: Listing[KeptPod] = NOT_READ
+    """Pods with the policy's share whose like would not get it now."""
     nodes: Listing[ClusterNode] = NOT_READ
     waiting: Listing[kinds.Pod] = NOT_READ
     """The pods without a node, with their documents."""
@@ -373,12 +388,21 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     more: dict[str, Any] = {"kai_namespace": home, "installation": installation}
     if scope is not Scope.PRE:
         more["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
-        if cluster.acting:
-            more["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
         more["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
+    if cluster.acting:
+        more["limit_ranges"] = await reader.list(kinds.LIMIT_RANGES, namespace)
     if scope is not Scope.NAMESPACE:
         more["nodes"] = await _read_nodes(reader, installation)
-    if scope is Scope.CLUSTER:
+        if cluster.acting:
+            classes = await reader.list(kinds.DEVICE_CLASSES)
+            more["device_classes"] = NOT_READ if classes.why is Why.UNSERVED else classes
+            more["kept_whole"] = await reader.list(
+                kinds.PODS,
+                query={"labelSelector": keys.QUEUE_LABEL},
+                decode=partial(_kept_whole, cluster),
+                what="pods with shares",
+                keeps_little=True,
+            )
         query = {"labelSelector": keys.VCLUSTER_MANAGED_BY}
         more["synced"] = await reader.list(
             _SYNCED, query=query, accept=METADATA_ONLY, what="pods of vClusters"
@@ -424,6 +448,19 @@ def _own_policy(document: bytes) -> kinds.AdmissionPolicy | None:
 def _own_binding(document: bytes) -> kinds.AdmissionBinding | None:
     binding = kinds.MUTATING_BINDINGS.decode(document)
     return binding if binding.spec.policy_name.startswith(NAME) else None
+
+
+def _kept_whole(cluster: ClusterFacts, document: bytes) -> KeptPod | None:
+    """Return a pod with the policy's share, if a new pod like it would not get one."""
+    try:
+        pod = decode_pod(document)
+    except MalformedPod:
+        return None
+    given = (Reason.WHOLE_GPU_CONVERTED.code, Reason.SHARE_INJECTED.code)
+    if pod.annotations.get(REASON) not in given or pod.namespace not in cluster.acting:
+        return None
+    finding = not_plain(pod.namespace, pod, cluster.running.rules)
+    return None if finding is None else KeptPod(f"{pod.namespace}/{pod.name}", finding.reason.code)
 
 
 def _waiting(document: bytes) -> kinds.Pod | None:

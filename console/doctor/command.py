@@ -2,15 +2,10 @@
 
 import argparse
 import asyncio
-import contextlib
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-
-import msgspec
-from msgspec import Struct
 
 from console.caller import add_cluster_options, add_output, add_running_default_mode, pod_or_cluster_access
 from console.cluster.agents import add_agent_options, parse_agent_options
@@ -22,6 +17,7 @@ from console.doctor import (
     guard,
     kai_checks,
     node_checks,
+    plain_gpus,
     policy_checks,
     queues,
     registration,
@@ -38,6 +34,7 @@ from console.doctor.check_results import (
     write_report,
 )
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
+from console.help import anchor
 from kube.access import Access, AccessError, InCluster
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
@@ -119,6 +116,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("accounting", accounting.requests_add_up),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
+    Check("plain GPUs", plain_gpus.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
     Measurement("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )
@@ -259,11 +257,6 @@ async def run_checks(cluster: ClusterFacts, reader: FactReader) -> list[CheckRes
     return results
 
 
-class _Version(Struct):
-    major: str
-    minor: str
-
-
 async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None]:
     """Return whether the API server answers, a problem if it does not, and its release, such as (1, 30).
 
@@ -272,12 +265,10 @@ async def reach(client: KubeClient) -> tuple[CheckResult, tuple[int, int] | None
     """
     release = None
     try:
-        version = msgspec.json.decode(await client.get("/version"), type=_Version)
-        with contextlib.suppress(ValueError):
-            release = (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
+        release = await client.release()
     except ApiError as error:
         if error.is_unauthorized:
-            refused = f"{client.server} does not accept your credentials: {error}"
+            refused = f"{client.server} does not accept your credentials: {error.status} {error.reason}"
             return problem(refused, f"log in again; {_NOTHING_ELSE}"), None
         if error.is_redirect:
             return _of_another_kind(client, error), None
@@ -302,8 +293,3 @@ def with_link(finding: CheckResult) -> CheckResult:
     if finding.state is State.OK:
         return finding
     return replace(finding, docs=f"{_PAGE}#{anchor(finding.check)}")
-
-
-def anchor(heading: str) -> str:
-    """Return the anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -18,6 +18,7 @@ from webhook.registration.configuration_objects import Webhook, WebhookConfigura
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     PATHS,
+    WARN_WORKLOADS,
     UrlTarget,
     mutating_configuration,
     sorts_behind,
@@ -148,9 +149,12 @@ def _registered(
     actual_hooks = {hook.name: hook for hook in own.hooks}
     findings: list[CheckResult] = []
     for hook in expected.hooks:
-        if hook.name in actual_hooks:
-            findings += _differences(actual_hooks[hook.name], hook)
-        else:
+        actual = actual_hooks.get(hook.name)
+        if actual is not None:
+            is_warning = hook.name == WARN_WORKLOADS  # the chart's value names its kinds, or none
+            rules = actual.rules if is_warning else hook.rules
+            findings += _differences(actual, msgspec.structs.replace(hook, rules=rules))
+        elif hook.name != WARN_WORKLOADS:
             findings.append(problem(f"{hook.name} is missing from {one_line(own.name)}", _REMEDY))
     foreign = actual_hooks.keys() - {hook.name for hook in expected.hooks}
     if foreign:

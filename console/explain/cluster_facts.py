@@ -5,27 +5,32 @@ Namespaces are read by name, so that a caller who may see a single namespace get
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
+from console.cluster.facts import FactReader
 from console.cluster.webhook import (
     VIEW_IS_ENOUGH,
     does_not_exist,
     fetch_namespaces,
     may_not_get,
     may_not_list,
+    pod_queues,
     read_settings,
 )
+from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from kube.kinds import LIMIT_RANGES, LimitRange
+from kube.kinds import LIMIT_RANGES, LimitRange, gpu_limit_ranges
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
-from webhook.settings.published_settings import SettingsError
+from webhook.settings.published_settings import PublishedSettings, SettingsError
 
 MOST_NAMED: Final = 100
 """Number of namespaces that are read by name; more are listed in one request."""
@@ -78,8 +83,16 @@ async def read_facts(
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
     defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
+    rules = settings.rules
+    if not isinstance(published, PublishedSettings) or published.policies == "cluster":
+        with suppress(*REQUEST_ERRORS, *MALFORMED):
+            rules = replace(rules, kubernetes=await client.release())
+        rules = replace(rules, queues=await pod_queues(FactReader(client)))
+        if not rules.by_admission_policies:
+            limits = chain.from_iterable(defaults.values())
+            rules = replace(rules, gpu_limit_ranges=gpu_limit_ranges(limits))
     return DecisionFacts(
-        rules=settings.rules,
+        rules=rules,
         namespaces=namespaces,
         defaults=defaults,
         unread=unread,
@@ -168,6 +181,6 @@ async def _limit_ranges(
             unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
     defaults: defaultdict[str, list[LimitRange]] = defaultdict(list)
     for each in sorted(entries, key=lambda each: each.metadata.name):
-        if any(each.container_defaults()):
+        if any(each.container_defaults()) or each.needs(keys.GPU_RESOURCE):
             defaults[each.metadata.namespace].append(each)
     return defaults, unread

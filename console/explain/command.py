@@ -13,9 +13,7 @@ from typing import Any, Final
 
 from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
-from console.explain.manifest_pods import makes_no_pods
 from console.explain.manifest_sources import SourceDocument, read_manifests
-from console.explain.pod_documents import as_map, texts
 from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
 from console.explain.text import (
     as_json_text,
@@ -44,9 +42,11 @@ from service.documents import DocumentError, flatten_lists
 from service.text import fold, one_line
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
+from webhook.policy.pod_parts import as_map, texts
+from webhook.policy.templates import makes_no_pods
 from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
 
-OUTPUTS: Final = ("text", "table", "json", "patch")
+OUTPUTS: Final = ("text", "table", "wide", "json", "patch")
 CLUSTER: Final = "cluster"
 """The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
 _DEFAULT_NAMESPACE: Final = "default"
@@ -116,8 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=OUTPUTS,
         metavar="FORMAT",
-        help=f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, patch one JSON Patch for"
-        " each (default: text; table for more than four pods)",
+        help=f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, wide the same with whole"
+        " names, patch one JSON Patch for each (default: text; table for more than four pods)",
     )
 
 
@@ -255,7 +255,9 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         known = {**created, **facts.namespaces}
         edited = {*known, namespace} if is_everywhere else [namespace]
         policies = Policies.collect(known, edited, edits, facts.rules.default_mode)
-        explainer = Explainer(namespace, policies.by_namespace, facts.rules, facts.defaults, facts.unread)
+        explainer = Explainer(
+            namespace, policies.by_namespace, facts.rules, facts.defaults, facts.unread, arguments.live
+        )
         notes = list(facts.notes)
         if is_named and namespace not in policies.by_namespace:
             notes.append(f"namespace {namespace} is not managed: it has no label {keys.QUEUE_LABEL}")
@@ -298,7 +300,7 @@ def _namespaces_of(
 def _print(arguments: argparse.Namespace, answer: Answer) -> None:
     program = arguments.program
     output = arguments.output or ("text" if len(answer.pods) <= _MOST_AS_TEXT else "table")
-    if output in ("text", "table"):
+    if output in ("text", "table", "wide"):
         write_lines(_text(answer, output, is_live=arguments.live))
         return
     for sentence in answer.policies.without_effect:
@@ -315,8 +317,9 @@ def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
     """Yield the lines of the text or the table, with the sums last."""
     columns, colour = columns_of(sys.stdout), output_has_colour()
     yield from namespace_lines(answer.problems, answer.policies, colour=colour, columns=columns)
-    if output == "table":
-        yield from as_table(answer.items, columns=columns if sys.stdout.isatty() else None)
+    if output in ("table", "wide"):
+        is_cut = output == "table" and sys.stdout.isatty()
+        yield from as_table(answer.items, columns=columns if is_cut else None)
         for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
             yield from fold(sentence, columns, indent="  ")
     else:

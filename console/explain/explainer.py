@@ -10,42 +10,35 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
-from console.explain.manifest_pods import (
+from console.explain.manifest_sources import Location, SourceDocument
+from console.explain.pod_documents import PodRequests, before_share
+from kai import keys
+from kai.kaishare_keys import REASON, SIZE
+from kai.pod import MalformedPod
+from kube.kinds import FullMeta, LimitRange, ObjectOwner
+from service.documents import DocumentError, Place, list_items
+from service.text import one_line
+from webhook.policy.decide import Decision
+from webhook.policy.decide_share import GpuKey, has_policy_share
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.patch import Mutation, Operation, apply_to_document, operations
+from webhook.policy.pod_parts import annotations_of, as_map, texts
+from webhook.policy.preview import Preview, decoded, preview
+from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.templates import (
     KUSTOMIZE_FILES,
     FoundPod,
     TemplateError,
     find_pods,
     gpu_requests,
+    is_cluster_scoped,
     is_kustomization,
     kind_problem,
     makes_no_pods,
     workload_kind,
 )
-from console.explain.manifest_sources import Location, SourceDocument
-from console.explain.pod_documents import (
-    PodRequests,
-    annotations_of,
-    as_json,
-    as_map,
-    filled_in,
-    normalized,
-    texts,
-)
-from kai import keys
-from kai.kaishare_keys import REASON, SIZE
-from kai.pod import MalformedPod, PodView, decode_pod
-from kube.kinds import FullMeta, LimitRange, ObjectOwner
-from service.documents import DocumentError, Place, list_items
-from service.text import one_line, quoted
-from webhook.policy.decide import Decision, skip_malformed
-from webhook.policy.decide_share import GpuKey, has_policy_share
-from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
-from webhook.policy.patch import Mutation, Operation, apply_to_document, mutate, operations
-from webhook.policy.reasons import Action, Finding, Reason
-from webhook.policy.verify import Requester, Verification, verify
 
-_DAEMON_SET_CONTROLLER: Final = "system:serviceaccount:kube-system:daemon-set-controller"
 _NAME_SHOWN: Final = 63
 _MOST_PATHS: Final = 5
 _UNKNOWN: Final = "pods-not-predictable"
@@ -110,7 +103,7 @@ class EarlierChange(Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainedPod:
+class ExplainedPod(Preview):
     """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
@@ -120,30 +113,19 @@ class ExplainedPod:
     """None for an object of a cluster."""
     namespace: str
     policy: NamespacePolicy | None
-    created: dict[str, Any]
-    """The pod as its creator sends it."""
-    mutation: Mutation
-    """The first decision about the pod as the API server passes it to webhooks."""
-    final: Mapping[str, Any]
-    """That pod after the patch, and after what the API server and a second decision make of it."""
-    outcome: Mapping[str, Any]
-    """The same; in mode observe, with the patch that is held back."""
     earlier: EarlierChange | None = None
     """The change at the creation of a live pod; None for a template, and for a pod without one."""
     server: ServerAnswer | None = None
     """The API server's answer to a creation by dry run; None if it was not asked."""
     running: PodRequests | None = None
     """The workload's pods in the cluster; None if they were not counted."""
-    verdict: Verification | None
-    """The verdict of the validating webhook about the patched pod; None if the pod cannot be read."""
-    warnings: tuple[Finding, ...]
 
     @cached_property
     def planned(self) -> Sequence[Operation]:
         """The patch of the pod or template as written; mode observe does not send it."""
         if not self.mutation.planned:
             return ()
-        changes, pod = self.mutation.decision.changes, _decoded(self.pod.template)
+        changes, pod = self.mutation.decision.changes, decoded(self.pod.template)
 
         def is_written(key: GpuKey) -> bool:
             """Whether the key is the template's; the API server fills in others, which cannot be removed."""
@@ -235,6 +217,8 @@ class Explainer:
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
+    is_live: bool = False
+    """Whether pods exist. A share of kaishare that the policy does not give now is taken away first."""
 
     def explain(self, document: Any, place: Place = (), file_name: str = "") -> Iterator[Item]:
         """Yield the pods of one object, and the object itself if it may make others.
@@ -262,7 +246,8 @@ class Explainer:
             place=place,
         )
         if makes_no_pods(api_version, kind):
-            yield unexplained(code="no-pods", message="nothing to do with pods")
+            other = unexplained(code="no-pods", message="makes no pods")
+            yield replace(other, namespace="") if is_cluster_scoped(kind) else other
             return
         pods = find_pods(document, place)
         for pod in pods:
@@ -288,44 +273,28 @@ class Explainer:
 
     def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
-        policy, defaults = self.policies.get(namespace), self.defaults.get(namespace, ())
-        created = pod.as_created(namespace)
-        received = filled_in(created, defaults)
+        policy, undecided = self.policies.get(namespace), None
+        earlier = _earlier_change(pod, policy, self.rules)
+        if self.is_live and earlier is not None and not earlier.is_current:
+            pod = replace(pod, template=before_share(pod.template))
         if namespace in self.unread:
             finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
-            mutation = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
-        else:
-            mutation = mutate(policy, as_json(received), self.rules)
-        problem: MalformedPod | None = None
-        try:
-            _decoded(pod.template)
-        except MalformedPod as error:
-            # The API server cannot read the pod or template as written. The pod as created may be readable
-            # all the same: a controller replaces fields such as the namespace.
-            problem = error
-            mutation = Mutation(decision=skip_malformed(error)) if mutation.planned else mutation
-        after = apply_to_document(mutation.sent, received)
-        # LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
-        if defaults and (again := filled_in(dict(after), defaults)) != after:
-            after = apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
-        requester = Requester(_DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else "")
-        verdict = None  # if the API server refuses the pod; `mutation` has the reason
-        with suppress(MalformedPod):
-            if problem is None:
-                verdict = verify(policy, _decoded(after), self.rules, requester)
-        is_observed = mutation.decision.action is Action.OBSERVED
+            undecided = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
+        told = preview(
+            pod,
+            policy,
+            namespace,
+            self.rules,
+            defaults=self.defaults.get(namespace, ()),
+            undecided=undecided,
+        )
         return ExplainedPod(
             pod=pod,
             place=place,
             namespace=namespace,
             policy=policy,
-            created=created,
-            mutation=mutation,
-            final=after,
-            outcome=apply_to_document(mutation.planned, received) if is_observed else after,
-            earlier=_earlier_change(pod, policy, self.rules),
-            verdict=verdict,
-            warnings=(*mutation.decision.warnings, *_owner_warnings(pod, policy, after)),
+            earlier=earlier,
+            **vars(told),
         )
 
 
@@ -337,23 +306,5 @@ def _earlier_change(
     if pod.path or REASON not in annotations:
         return None
     with suppress(MalformedPod):
-        is_current = policy is not None and has_policy_share(policy, _decoded(pod.template), rules)
+        is_current = policy is not None and has_policy_share(policy, decoded(pod.template), rules)
     return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
-
-
-def _decoded(pod: Mapping[str, object]) -> PodView:
-    return decode_pod(as_json(normalized(dict(pod))))
-
-
-def _owner_warnings(
-    pod: FoundPod, policy: NamespacePolicy | None, after: Mapping[str, object]
-) -> Iterator[Finding]:
-    """Yield a warning about a queue label of the workload itself, also an empty one.
-
-    KAI's pod grouper prefers it to the pod's (default_grouper.go, all releases).
-    """
-    owner_queue = pod.outer_labels.get(keys.QUEUE_LABEL) if policy and pod.path else None
-    queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)
-    if owner_queue not in (None, queue):
-        details = {"owner": pod.kind, "queue": quoted(owner_queue), "pods": quoted(queue)}
-        yield Finding(Reason.OWNER_QUEUE, details)

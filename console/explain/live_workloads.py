@@ -28,15 +28,16 @@ from console.explain.explainer import (
     OwnedMetadata,
     UnexplainedObject,
 )
-from console.explain.manifest_pods import WORKLOADS, FoundPod
-from console.explain.operators import OPERATORS
-from console.explain.pod_documents import PodRequests, as_map, as_maps, as_new, asked_now
+from console.explain.pod_documents import PodRequests, as_new, asked_now
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import ObjectOwner
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
+from webhook.policy.operators import OPERATORS
+from webhook.policy.pod_parts import as_map, as_maps
+from webhook.policy.templates import WORKLOADS, FoundPod
 
 MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
@@ -95,6 +96,7 @@ _ROLE_LABELS: Final = (
     "jobset.sigs.k8s.io/replicatedjob-name",
     "leaderworkerset.sigs.k8s.io/worker-index",
     "training.kubeflow.org/job-role",
+    "volcano.sh/task-spec",
 )
 """Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
 
@@ -135,8 +137,8 @@ _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
 }
 """The kinds between a workload and its pods."""
-_FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
-"""Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators."""
+_FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed", "Aborted", "Terminated"})
+"""Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators, and phases of Volcano's."""
 _LEFT_OUT: Final = {
     "job that has finished": "jobs that have finished",
     "pod that has ended": "pods that have ended",
@@ -261,9 +263,10 @@ class _Reading:
                 metadata, owner = workload.metadata, workload.metadata.owner
                 if not self._add(kind, metadata):
                     continue
-                conditions = as_maps(_map(workload.status).get("conditions"))
-                ended = any(
-                    each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions
+                status = _map(workload.status)
+                ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
+                    each.get("type") in _FINISHED and each.get("status") == "True"
+                    for each in as_maps(status.get("conditions"))
                 )
                 if ended and (kind == _JOBS or kind not in _BUILT_IN):
                     self._left_out["job that has finished"] += 1

@@ -103,5 +103,5 @@ def _without_effect(edits: NamespaceEdits) -> Iterator[str]:
         others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
         near = dict(near_prefixes(others))
         for key in others:
-            hint = f"; kaishare's prefix is {near[key]}" if key in near else ""
+            hint = f"; the nearest prefix is {near[key]}" if key in near else ""
             yield f"the {kind} {shorten(key)} has no effect{hint}"

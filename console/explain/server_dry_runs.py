@@ -21,7 +21,7 @@ from console.explain.explainer import (
     Item,
     ServerAnswer,
 )
-from console.explain.pod_documents import SERVER_METADATA, annotations_of, as_json, as_list, as_map
+from console.explain.pod_documents import SERVER_METADATA
 from kai import keys
 from kai.gpu_resources import names_gpu
 from kai.kaishare_keys import PREFIX, REASON
@@ -32,6 +32,7 @@ from kube.client import AnyResponse, KubeClient
 from service.names import is_dns_label
 from service.text import MALFORMED, listed, one_line, quoted
 from webhook.policy.patch import TOLERATION
+from webhook.policy.pod_parts import annotations_of, as_json, as_list, as_map
 from webhook.policy.reasons import Action, Reason
 from webhook.registration.configurations import VALIDATE_PODS
 

@@ -11,13 +11,15 @@ from msgspec import to_builtins
 
 from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
 from console.explain.manifest_sources import Location
-from console.explain.pod_documents import PodRequests, as_json, asked_by, asked_now
+from console.explain.pod_documents import PodRequests, asked_by, asked_now
 from console.explain.policy_edits import Policies
 from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
+from kai.kaishare_keys import REASON
 from kai.pod import MalformedPod, decode_pod
 from service.text import counted, fold, one_line, printable, shorten_middle
 from webhook.policy.labels import LabelProblems
+from webhook.policy.pod_parts import annotations_of, as_json
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source
 
@@ -118,12 +120,6 @@ def is_rank(item: ExplainedPod) -> bool:
     return any(finding.reason in _RANKS for finding in (item.mutation.decision.finding, *item.warnings))
 
 
-def hints(item: ExplainedPod) -> list[Finding]:
-    """Return the warnings that say more than the decision."""
-    sentence = item.mutation.decision.finding.sentence
-    return [finding for finding in item.warnings if finding.sentence != sentence]
-
-
 def source_sentence(item: ExplainedPod) -> str:
     """Describe what decided the share; empty if the pod gets none."""
     source, size = item.mutation.decision.source, item.mutation.decision.size
@@ -172,7 +168,10 @@ def unadmitted_sentence(item: ExplainedPod) -> str:
 def notes(item: ExplainedPod) -> Iterator[str]:
     """Yield sentences about what `explain` does not know of the pod, and about a live pod's past."""
     earlier = item.earlier
-    if earlier and earlier.reason != item.mutation.decision.reason.code and not _earlier_reason(item):
+    if earlier and not earlier.is_current and REASON not in annotations_of(item.pod.template):
+        change = f"changed at its creation ({one_line(earlier.reason, 40)})"
+        yield f"{change}; the answer is about what the pod requested before"
+    elif earlier and earlier.reason != item.mutation.decision.reason.code and not _earlier_reason(item):
         yield (
             f"changed at its creation ({one_line(earlier.reason, 40)});"
             " a new pod may get something else, because the policy or the pod has changed since"
@@ -232,8 +231,8 @@ def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int)
     for other in items:
         if isinstance(other, UnexplainedObject):
             place = f" ({_file(other.location, columns)})" if other.location else ""
-            text = f"{other.title} in namespace {one_line(other.namespace)}{place}"
-            text += f": {other.message} ({other.code})"
+            scope = f" in namespace {one_line(other.namespace)}" if other.namespace else ""
+            text = f"{other.title}{scope}{place}: {other.message} ({other.code})"
             yield from fold(text, columns, head="  ", indent="    ")
 
 
@@ -272,7 +271,7 @@ _LEAST: Final = 10
 
 
 def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
-    """Yield the lines of the table. Objects that have nothing to do with pods are left out.
+    """Yield the lines of the table. Objects of kinds that make no pods are left out.
 
     Names are shortened in their middle to fit the columns of a terminal; None for a file or pipe.
     """
@@ -306,7 +305,7 @@ def _cells(item: Item) -> dict[str, str]:
         "ACTION": action_word(item),
         "SHARE": share_text(item),
         "REASON": reason_code(item),
-        "WARN": str(len(hints(item)) or _NONE),
+        "WARN": str(len(item.warnings) or _NONE),
     }
 
 
@@ -318,11 +317,12 @@ def share_text(item: ExplainedPod) -> str:
         return "?"
     for key, unit in ((keys.GPU_FRACTION, ""), (keys.GPU_MEMORY, " MiB")):
         if key in pod.annotations:
-            return one_line(pod.annotations[key], 12) + unit
-    amount = asked_by(pod)
-    if amount.uncounted:
+            amount = one_line(pod.annotations[key], 12)
+            return amount + unit if amount.isdecimal() else amount
+    request = asked_by(pod)
+    if request.uncounted:
         return "other GPU"
-    return f"{amount.gpus:g} GPU{'' if amount.gpus == 1 else 's'}" if amount.gpus else _NONE
+    return f"{request.gpus:g} GPU{'' if request.gpus == 1 else 's'}" if request.gpus else _NONE
 
 
 def sums(items: Sequence[Item], *, columns: int) -> list[str]:
@@ -337,7 +337,7 @@ def sums(items: Sequence[Item], *, columns: int) -> list[str]:
     text = f"{head}: {_listed(actions)}" if actions else head
     text += f"; the API server: {_listed(answers)}" if answers else ""
     hinted, ranks, others = (
-        sum(1 for item in pods if hints(item)),
+        sum(1 for item in pods if item.warnings),
         sum(map(is_rank, pods)),
         len(items) - len(pods),
     )

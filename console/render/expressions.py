@@ -11,16 +11,31 @@ from string import Formatter
 from typing import Final
 
 from kai import command_lines, gpu_resources, kaishare_keys, keys, numbers, share
-from kai.cel import cel_list, is_container_memory_key, is_of_kai, literal, names_gpu, starts_with
+from kai.cel import (
+    cel_list,
+    is_container_memory_key,
+    is_of_kai,
+    literal,
+    may_be_accelerator,
+    names_gpu,
+    starts_with,
+)
 from kai.kaishare_keys import REASON
 from kai.key_classes import CREATION_KEYS, FREE_KEYS, RESERVED_APPS, USER_PREFIXES
 from kai.share import CONTAINER_MEMORY_SUFFIXES, MIB
-from webhook.policy import checks, decide_share, distributed, sizes
+from webhook.policy import checks, decide_share, distributed, plain_gpu, sizes
 from webhook.policy.checks import CONFIG_MAP_FORM, ROUNDING, SHARE_ANNOTATIONS
 from webhook.policy.decide_share import MOST_GPU_CONTAINERS
 from webhook.policy.label_values import FRACTION_FORM, MIB_FORM, MOST_MIB
 from webhook.policy.labels import LABELS, NamespacePolicy, PolicyLabel
 from webhook.policy.patch import TOLERATION, escape
+from webhook.policy.plain_gpu import (
+    MIG_NODE_KEYS,
+    MIG_NODE_PREFIXES,
+    MIG_PRODUCT,
+    NOT_MIG_VALUES,
+    NVIDIA_RUNTIME_CLASSES,
+)
 from webhook.policy.reasons import Reason
 from webhook.policy.sizes import A_SIZE, MIB_PER_UNIT, SIZE_MEMORY_FORM, WHOLE
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
@@ -222,6 +237,8 @@ _DENIALS: Final[Mapping[str, str]] = {
 }
 """The sentences about pods that mode enforce refuses."""
 
+_IS_MIG_KEY: Final = f"{starts_with('key', MIG_NODE_PREFIXES)} || key in {cel_list(MIG_NODE_KEYS)}"
+
 WORDS: Final[Mapping[str, str]] = {
     name + "".join(part.capitalize() for part in word.split("-")): word
     for key, name in _LABEL_NAMES.items()
@@ -231,9 +248,10 @@ WORDS: Final[Mapping[str, str]] = {
 
 _CONSTANTS: Final = (
     "GPU_FRACTION", "GPU_MEMORY", "NUM_DEVICES", "GPU_SHARED", "DEFAULT_SCHEDULER", "GPU_TAINT",
-    "MIG_PREFIX", "DEVICE_CLASS_PREFIX", "MOST_GPU_CONTAINERS", "SIZE_PREFIX", "LONGEST_SIZE_NAME",
-    "MOST_SIZES", "VCLUSTER_PREFIX", "CONFIG_MAP_ENDING", "SHORTENED_NAME", "CONTAINER_PREFIX",
-    "CONTAINER_MEMORY", "IS_SMALL_POD", "IS_SMALL_NAMESPACE", "MOST_OF_NAMESPACE", "MOST_KEYS",
+    "MIG_PREFIX", "MIG_CAPABLE", "DEVICE_CLASS_PREFIX", "MOST_GPU_CONTAINERS", "SIZE_PREFIX",
+    "LONGEST_SIZE_NAME", "MOST_SIZES", "VCLUSTER_PREFIX", "CONFIG_MAP_ENDING", "SHORTENED_NAME",
+    "CONTAINER_PREFIX", "CONTAINER_MEMORY", "IS_SMALL_POD", "IS_SMALL_NAMESPACE",
+    "MOST_OF_NAMESPACE", "MOST_KEYS",
     "MOST_OWNERS", "MOST_CONTAINERS", "MOST_ENTRIES", "MOST_SORTED", "LONGEST_NUMBER",
     "LONGEST_COMMAND_LINE", "MOST_RANKS", "JAX_JOB", "KUEUE_GROUP", "KUEUE_SERVING",
 )  # fmt: skip
@@ -242,7 +260,7 @@ _CONSTANTS: Final = (
 
 def _constants() -> Mapping[str, str]:
     modules = (keys, kaishare_keys, command_lines, gpu_resources, share, checks, decide_share, distributed)
-    every = dict(pair for module in (*modules, sizes) for pair in vars(module).items()) | globals()
+    every = dict(pair for module in (*modules, plain_gpu, sizes) for pair in vars(module).items()) | globals()
     parts = ((every[name], *name.lower().split("_")) for name in _CONSTANTS)
     return {head + "".join(map(str.capitalize, rest)): str(value) for value, head, *rest in parts}
 
@@ -278,6 +296,11 @@ VALUES: Final[Mapping[str, str]] = {
     "gpu": keys.GPU_RESOURCE,
     "gpuPath": escape(keys.GPU_RESOURCE),
     "namesGpu": names_gpu("name"),
+    "mayBeAccelerator": may_be_accelerator("name"),
+    "nvidiaRuntimeClasses": cel_list(NVIDIA_RUNTIME_CLASSES),
+    "isMigKey": _IS_MIG_KEY,
+    "isOfMigNode": f"(key == '{keys.NODE_GPU_PRODUCT}' ? value.contains({literal(MIG_PRODUCT)})"
+    f" : !(value in {cel_list(NOT_MIG_VALUES)}) && ({_IS_MIG_KEY}))",
     "quantityForm": pattern(numbers.FORM),
     "mostGpuKeys": str(2 * MOST_GPU_CONTAINERS),
     # Sizes.

@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from console.render.expressions import IS_SMALL_POD, VALUES
-from kai.cel import literal
+from kai.cel import cel_list, literal
 from kai.releases import ACCEPTS_DOTTED_NAMES, READS_CONTAINER_NAME
 from service.command import UsageError, read_by, write_document
 from service.text import quoted
@@ -95,6 +95,7 @@ def settings(rules: DecisionSettings) -> Mapping[str, str]:
         "defaultMode": literal(rules.default_mode.value),
         "defaultPriorityClass": literal(rules.default_priority_class or ""),
         "injectShares": json.dumps(rules.inject_shares),
+        "gpuRuntimeClasses": cel_list(sorted(rules.gpu_runtime_classes)),
         "readsContainerName": json.dumps(version is not None and version.reads_container_name),
         "acceptsDottedNames": json.dumps(version is not None and version.accepts_dotted_names),
     }

@@ -27,7 +27,7 @@ from console.top.fleet import AgentState, Arrangement, Fleet, GroupBy, GroupLine
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
 from console.top.rounds import Rounds
-from console.top.text import details_of, head, summary_of
+from console.top.text import details_of, gpu_overview, head, summary_of
 
 _ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
@@ -128,6 +128,7 @@ class LinesTable(ScrollView, can_focus=True):
 
 
 _REFRESH_SECONDS: Final = 0.5  # how often new responses reach the table
+_GPU_ROWS: Final = 30  # a terminal with fewer rows has no table of GPUs; a quarter of others is for it
 _LOW_ROWS: Final = 20  # a terminal with fewer rows has no summary of the line under the cursor
 
 _HELP: Final = """\
@@ -200,11 +201,12 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { height: 3; }
+    #gpus { height: auto; }
     #columns { height: 1; text-style: bold underline; }
     #summary { height: 6; }
     #status { height: 1; text-style: dim; }
     .low #summary, .calm #summary { display: none; }
-    #head, #columns, #status { text-wrap: nowrap; text-overflow: ellipsis; }
+    #head, #gpus, #columns, #status { text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { height: 1; border: none; padding: 0; display: none; }
     #filter.open { display: block; }
     """
@@ -227,7 +229,8 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Make the parts from top to bottom."""
-        yield from (Static(id="head", markup=False), Static(id="columns", markup=False))
+        parts = ("head", "gpus", "columns")
+        yield from (Static(id=part, markup=False) for part in parts)
         yield LinesTable(self._fleet)
         yield from (Static(id="summary", markup=False), Static(id="status", markup=False))
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
@@ -236,10 +239,13 @@ class TopApp(App[None]):
     def on_resize(self, event: events.Resize) -> None:
         """Leave the summary out on a low terminal."""
         self.screen_stack[0].set_class(event.size.height < _LOW_ROWS, "low")
+        if self._is_complete():
+            self._show_head()
 
     def on_mount(self) -> None:
-        """Start to read."""
+        """Draw the frame, and start to read."""
         self.query_one(LinesTable).focus()
+        self._show_head()
         self._read()
         self.set_interval(_REFRESH_SECONDS, self._refresh)
 
@@ -259,7 +265,9 @@ class TopApp(App[None]):
 
     def _is_complete(self) -> bool:
         """Whether all parts are there; Textual removes them one by one at the end, while timers still run."""
-        return all(self.query(part) for part in ("#head", "#columns", "#summary", "#status", LinesTable))
+        return all(
+            self.query(part) for part in ("#head", "#gpus", "#columns", "#summary", "#status", LinesTable)
+        )
 
     def rearrange(self) -> None:
         """Choose and sort the lines again."""
@@ -272,6 +280,11 @@ class TopApp(App[None]):
         lines = head(self._fleet, time.monotonic())
         text = Text("\n").join(Text(line.text, _ALARM if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
+        rows, columns = self.size.height, self.size.width
+        gpus = gpu_overview(self._fleet, columns, rows // 4) if rows >= _GPU_ROWS else ()
+        overview = self.query_one("#gpus", Static)
+        overview.update(Text("\n".join(gpus)))
+        overview.display = rows >= _GPU_ROWS and bool(self._fleet.gpus)
         tables = [agent.table for agent in self._fleet.agents.values()]
         has_trouble = any(table.flagged or table.over for table in tables) or self._has_risk()
         self.screen_stack[0].set_class(not has_trouble, "calm")
@@ -294,7 +307,7 @@ class TopApp(App[None]):
         choice, count = self.arrangement, len(table.lines)
         parts = {
             "PAUSED": self.rounds.is_paused,
-            f"{table.cursor + 1 if count else 0}/{count}": True,
+            f"{table.cursor + 1}/{count}": count,
             f"sort: {choice.sort}": True,
             f"group: {choice.group}": choice.group is not GroupBy.NONE,
             "flagged only": choice.flagged_only,

@@ -43,7 +43,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         " tokens; - reads it from standard input",
     )
     command.add_argument("--node", default="", metavar="NAME", help="show this node only")
-    add_namespace(command, "show pods of this namespace only")
+    add_namespace(
+        command,
+        "show pods of this namespace only; the figures of other namespaces are not needed then, where the"
+        " administrator lets the role view read those of its own",
+    )
     only = "show only flagged pods, pods that put a GPU at risk, and pods at risk"
     command.add_argument("--flagged", action="store_true", help=only)
     order = "order of the rows (default %(default)s)"
@@ -73,7 +77,10 @@ async def _run(arguments: argparse.Namespace) -> int:
     fleet = Fleet(place="" if url else f"{on_node} in namespace {arguments.agent_namespace}")
     async with KubeClient(access) as client:
         options = parse_agent_options(arguments)
-        agents = AgentAtUrl(client, url, token) if url else Agents(client, options=options)
+        namespace = arguments.namespace or ""
+        agents = (
+            AgentAtUrl(client, url, token) if url else Agents(client, options=options, namespace=namespace)
+        )
         rounds = Rounds(agents, fleet, node="" if url else arguments.node)
         if arguments.once or arguments.output != "text" or not _is_terminal():
             return await _print_once(arguments, rounds, fleet, arrangement)

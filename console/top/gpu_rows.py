@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from console.help import link
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiVerdict, ApiXid
 from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
 from service.names import LONGEST_SUBDOMAIN
@@ -20,6 +21,8 @@ NONE: Final = "-"  # a value that does not exist
 LONGEST_NAME: Final = LONGEST_SUBDOMAIN
 NO_POD: Final = "No pod has a GPU share or uses GPU memory."
 GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "FREE", "PROMISED", "HOST", "UNATTRIBUTED", "")
+BRIEF_HEADINGS: Final = ("GPU", "MODEL", "USED", "PROMISED", "FREE", "UTIL", "")
+_UTILISATION: Final = "utilisation "
 
 BAR: Final = 10  # columns of a bar
 
@@ -87,7 +90,7 @@ class Act(NamedTuple):
 def act_of(item: ApiProblem | ApiGpu | ApiLostGpu | ApiVerdict) -> Act | None:
     """Return what to do first about a flag, a problem or a GPU; None for nothing, and from an older agent."""
     text = plain(item.first_act or "", _LONGEST_DETAIL)
-    return Act(text, f"docs/runbooks.md, {plain(item.runbook or '', 64)}") if text else None
+    return Act(text, link(f"docs/runbooks.md#{plain(item.runbook or '', 64)}")) if text else None
 
 
 class GpuState(Struct, frozen=True, kw_only=True):
@@ -155,6 +158,13 @@ class GpuState(Struct, frozen=True, kw_only=True):
         return (self.label, self.model, *map(size, amounts), self.notes)
 
     @property
+    def brief(self) -> tuple[str, ...]:
+        """What to know of the GPU first, under BRIEF_HEADINGS."""
+        use = next((text for text in self.sensors if text.startswith(_UTILISATION)), f"{_UTILISATION}{NONE}")
+        amounts = map(size, (self.used, self.promised, self.free))
+        return (self.name, self.model, *amounts, use.removeprefix(_UTILISATION), self.notes)
+
+    @property
     def text(self) -> str:
         """All figures of the GPU in one line."""
         named = zip(GPU_HEADINGS[1:], self.cells[1:], strict=True)
@@ -196,7 +206,7 @@ def _sensors(gpu: ApiGpu) -> Iterator[str]:
     ratio, celsius = gpu.utilization_ratio, gpu.temperature_celsius
     watts, limit = gpu.power_watts, gpu.power_limit_watts
     if ratio is not None and 0 <= ratio <= 1:
-        yield f"utilisation {percent(ratio)}"
+        yield f"{_UTILISATION}{percent(ratio)}"
     if celsius is not None and abs(celsius) < 1000:
         yield f"temperature {celsius} °C"
     if watts is not None and 0 <= watts < 1e6:

@@ -8,7 +8,7 @@ from textwrap import indent
 from typing import Any, Final, NamedTuple
 
 from console.cluster.agents import Received, not_an_answer
-from console.text_table import column_widths, table_lines
+from console.text_table import column_widths, natural_widths, table_lines
 from console.top.fleet import (
     AgentState,
     Arrangement,
@@ -20,6 +20,7 @@ from console.top.fleet import (
     is_old,
 )
 from console.top.gpu_rows import (
+    BRIEF_HEADINGS,
     GPU_HEADINGS,
     LONGEST_NAME,
     NO_POD,
@@ -114,7 +115,8 @@ def _agents(fleet: Fleet, agents: Sequence[AgentState], now: float) -> HeadLine:
         details = f"{longest.node} for {since}: {longest.failure}{others}"
         notes.append(_Note(f"{len(silent)} NOT ANSWERING", "not answering", details))
     if waiting := sum(not agent.failure and agent.received is None for agent in agents):
-        notes.append(_Note(f"no answer of {waiting} yet"))
+        asked = f"asking {counted(waiting, 'agent')}"
+        notes.append(_Note(asked if waiting == len(agents) else f"no answer of {waiting} yet"))
     if suspended:
         notes.append(_Note(f"{len(suspended)} WITH VERDICTS SUSPENDED", "suspended", listed(suspended)))
     if problems := sum(len(agent.table.problems) for agent in agents):
@@ -171,6 +173,19 @@ def _gpu_lines(gpus: Sequence[GpuState], columns: int) -> Iterator[str]:
             acts.setdefault(gpu.act, []).append(gpu.label)
     for act, labels in acts.items():
         yield from fold(f"{', '.join(labels)}: {act.line}", columns, indent="  ")
+
+
+def gpu_overview(fleet: Fleet, columns: int, most: int) -> Iterator[str]:
+    """Yield the headings and a line for each GPU, those in trouble first, in at most so many lines."""
+    gpus = sorted(fleet.gpus, key=lambda gpu: not (gpu.is_lost or gpu.at_risk or gpu.is_over_promised))
+    shown = gpus if len(gpus) < most else gpus[: most - 2]
+    if not shown:
+        return
+    rows = [BRIEF_HEADINGS, *(gpu.brief for gpu in shown)]
+    shrinkable = [{"GPU": 10, "MODEL": 5}.get(name, 0) for name in BRIEF_HEADINGS]
+    yield from table_lines(rows, column_widths(rows, columns, shrinkable) or natural_widths(rows))
+    if len(shown) < len(gpus):
+        yield f"and {counted(len(gpus) - len(shown), 'more GPU')}"
 
 
 def _sample_text(node: str, received: Received, now: float) -> str:

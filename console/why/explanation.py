@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from console.cluster.facts import Fact
+from console.help import link
 from service.text import fold, printable
 
 
@@ -222,7 +223,7 @@ def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) ->
     if answer.not_visible:
         hidden = folded(f"not visible to you: {', '.join(answer.not_visible)}")
         lines += (f"{_DIM}{line}{_RESET}" if colour else line for line in hidden)
-    return [*lines, *folded(f"More: {answer.cause.code.page}")]
+    return [*lines, *folded(f"More: {link(answer.cause.code.page)}")]
 
 
 def _story(steps: Sequence[Step], columns: int) -> Iterator[str]:

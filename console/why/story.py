@@ -52,6 +52,8 @@ _IN_GENERAL: Final = {
     "sizes": "",
     "named": "another container",
     "what": "this name",
+    "label": "their labels",
+    "name": "the pod's",
 }
 """Details of a decision that the pod does not keep."""
 _MOST: Final = 5
@@ -139,6 +141,8 @@ def _decision(code: str, pod: Pod) -> str:
         "share": request_of(pod).text,
         "namespace": pod.metadata.namespace,
     }
+    if code == Reason.LIMIT_RANGE.code:
+        details["name"] = ""
     template = template.replace("{namespace}{size}", "{namespace}" + (", size {size}" if size else ""))
     sentence = template.format_map(defaultdict(lambda: ELLIPSIS, details | {"size": size or ELLIPSIS}))
     return f"{sentence.rstrip('; :')} ({code})"

@@ -26,7 +26,7 @@ _TABLE: Final = (
     ("batch/v1", "Job", "", ""),
     ("batch/v1", "CronJob", "cj", ""),
     ("v1", "ReplicationController", "rc", ""),
-    # The labels are those of `console.explain.operators`, and of KubeRay's common/label.go.
+    # The labels are those of `webhook.policy.operators`, and of KubeRay's common/label.go.
     ("kubeflow.org/v1", "PyTorchJob", "", _TRAINING),
     ("kubeflow.org/v1", "TFJob", "", _TRAINING),
     ("kubeflow.org/v1", "XGBoostJob", "", _TRAINING),

@@ -26,7 +26,7 @@ from gpuagent.pods.bounds import (
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.objects import KubernetesObject, Metadata, Namespace, Node, ObjectError, Pod, decode_object
 from kai import keys
-from kai.gpu_resources import gpus_at_once, names_gpu
+from kai.gpu_resources import gpus_at_once, is_nothing, names_gpu
 from kai.numbers import is_quantity, parse_quantity
 from kai.share import shows_share
 from service.json_depth import shallow_object
@@ -35,7 +35,6 @@ from service.text import MALFORMED, one_line, quoted
 
 MOST_CONTAINER_IDS: Final = 128
 _MOST_GPUS: Final = 1 << 16
-_NOTHING: Final = (None, "0", 0)
 """Amounts that request nothing; the API server writes every zero as "0"."""
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
@@ -149,7 +148,7 @@ def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
     resources = [container.resources for container in containers if container.resources]
     amounts = [entry for each in resources for entry in (each.limits, each.requests) if entry]
     return bool(spec.resource_claims) or any(
-        amount not in _NOTHING and name != keys.GPU_RESOURCE and names_gpu(name)
+        name != keys.GPU_RESOURCE and names_gpu(name) and not is_nothing(amount)
         for entry in amounts
         for name, amount in entry.items()
     )

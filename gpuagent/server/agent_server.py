@@ -1,15 +1,19 @@
 """HTTP server of the agent.
 
-It shows all tenants' pods, and is for administrators of the host.
+It shows all tenants' pods, and is for administrators of the host. `/api/v1/shares?namespace=NAME` has the
+pods of one namespace, for users with that right in it.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
-from gpuagent.api_types import HISTORY_PATH, SHARES_PATH
+import msgspec
+
+from gpuagent.api_types import HISTORY_PATH, SHARES_PATH, AgentResponse
 from gpuagent.evaluation.status import Evaluation
-from gpuagent.server.api import NO_LINKS, PageLinks, history_json, shares_json
-from gpuagent.server.exposition import Metrics, SampleText
+from gpuagent.server.api import NO_LINKS, PageLinks, history_json, of_namespace, response_of, shares_json
+from gpuagent.server.exposition import Metrics, SampleText, content_key
 from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
 from service.http.limits import Address, ConnectionLimits, plain_port_limits
@@ -19,6 +23,7 @@ from service.http.page_server import (
     PageServer,
     PortSecurity,
     Render,
+    SharedText,
     text_page,
 )
 from service.log import JsonLog
@@ -62,6 +67,8 @@ class HttpServer:
         self._shares_text = SampleText(
             lambda status: (shares_json(status, node=node, is_simulated=is_simulated, links=page_links),)
         )
+        self._response: tuple[object, AgentResponse] | None = None
+        self._respond = partial(response_of, node=node, is_simulated=is_simulated, links=page_links)
         self._history_text = SampleText(lambda status: (history_json(status, node=node),))
         self._server = PageServer(
             {
@@ -76,6 +83,7 @@ class HttpServer:
             " /readyz",
             method_not_allowed="Method Not Allowed",
             log=log,
+            parts={SHARES_PATH: self._shares_of},
         )
 
     async def start(
@@ -112,6 +120,15 @@ class HttpServer:
 
     async def _shares(self) -> Page:
         return Page(body=self._shares_text.at(self._status()), headers=_JSON)
+
+    async def _shares_of(self, namespace: str) -> Page:
+        """Return a namespace's part; all parts of a sample are cut from one response."""
+        status = self._status()
+        key = content_key(status)
+        if self._response is None or self._response[0] != key:
+            self._response = key, self._respond(status)
+        part = of_namespace(self._response[1], namespace)
+        return Page(body=SharedText(msgspec.json.encode(part)), headers=_JSON)
 
     async def _history(self) -> Page:
         return Page(body=self._history_text.at(self._status()), headers=_JSON)

@@ -112,6 +112,30 @@ def response_of(
     )
 
 
+def of_namespace(response: AgentResponse, namespace: str) -> AgentResponse:
+    """Return what a user of one namespace may see: its pods, and which GPUs they are on.
+
+    Figures of a whole GPU, problems and counts are about all pods of the node, and are left out as unknown.
+    """
+    pods = [pod for pod in response.pods if pod.namespace == namespace]
+    held = {uuid for pod in pods for uuid in (*pod.gpu_uuids, *(holding.gpu_uuid for holding in pod.gpus))}
+    gpus = [
+        ApiGpu(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            model=gpu.model,
+            mig=gpu.mig,
+            verdicts_suspended=gpu.verdicts_suspended,
+            total_bytes=gpu.total_bytes,
+        )
+        for gpu in response.gpus
+        if gpu.uuid in held
+    ]
+    return msgspec.structs.replace(
+        response, pods=pods, gpus=gpus, lost_gpus=[], problems=[], flag_transitions={}, fleet_url=None
+    )
+
+
 def _problem(problem: Problem) -> ApiProblem:
     act = _act(FOR_PROBLEM.get(problem.cause))
     return ApiProblem(problem.cause, problem.gpu_uuid, problem.detail, *act)

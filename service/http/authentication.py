@@ -54,8 +54,13 @@ def is_token(text: str) -> bool:
 class Authorizer(Protocol):
     """Checks tokens."""
 
-    async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
-        """Return why the token's user may not get the path; None if the user may. The client is the peer."""
+    async def refusal(
+        self, token: BearerToken, path: str, client: str, namespace: str = ""
+    ) -> AccessRefusal | None:
+        """Return why the token's user may not get the path, of one namespace only if it is not empty.
+
+        None if the user may. The client is the peer.
+        """
 
 
 class Authentication:
@@ -67,12 +72,14 @@ class Authentication:
         self._accepts_own_header = accepts_own_header
         self._log = LimitedLog(log)
 
-    async def refusal(self, request: "web.BaseRequest") -> AccessRefusal | None:
-        """Return the refusal of a request; None if it is allowed."""
+    async def refusal(self, request: "web.BaseRequest", namespace: str = "") -> AccessRefusal | None:
+        """Return the refusal of a request, for a part of a page if a namespace is given; None if allowed."""
         if request.path in HEALTH_PATHS:
             return None
         token, client = self._token(request), request.remote or ""
-        refusal = NO_TOKEN if token is None else await self._authorizer.refusal(token, request.path, client)
+        refusal: AccessRefusal | None = NO_TOKEN
+        if token is not None:
+            refusal = await self._authorizer.refusal(token, request.path, client, namespace)
         if refusal is not None:
             self._log(
                 "request refused",

@@ -18,6 +18,7 @@ from service.http.bounded_server import BoundedServer
 from service.http.host_names import HostNames
 from service.http.limits import Address, ConnectionLimits
 from service.log import DEBUG, JsonLog, LimitedLog
+from service.names import is_dns_label
 
 COMPRESSION_LEVEL: Final = 3
 """zlib's level. Metrics are 11 % larger than at level 6, for less than half of its CPU (measured: 109 kB and
@@ -119,6 +120,8 @@ class PortSecurity:
 OPEN_PORT: Final = PortSecurity()
 
 Render = Callable[[], Awaitable[Page]]
+RenderPart = Callable[[str], Awaitable[Page]]
+"""Renders the part of a page that is about one namespace."""
 _TOO_MANY: Final = Page(body=b"too many readers now\n", status=503, headers={**_TEXT, "Retry-After": "1"})
 
 
@@ -141,11 +144,14 @@ class PageServer:
         method_not_allowed: str,
         log: JsonLog,
         on_error: Callable[[], None] = lambda: None,
+        parts: Mapping[str, RenderPart] | None = None,
     ) -> None:
         """Create a server; call `start` to listen.
 
         Pages are rendering functions by path. The answers for any other path and method are one line.
+        `parts` render the path with the query `namespace=NAME`; other paths ignore their query.
         """
+        self._parts = parts or {}
         self._pages = {
             path: render if path in HEALTH_PATHS else _SharedRendering(render).get
             for path, render in pages.items()
@@ -204,12 +210,16 @@ class PageServer:
             return Page(body=f"{self._method_not_allowed}\n".encode(), status=405, headers=_ALLOW)
         if not is_within_busy_limit and request.path not in HEALTH_PATHS:
             return _TOO_MANY
+        part = self._parts.get(request.path)
+        names = request.query.getall("namespace", []) if part else []
+        if names and (len(names) > 1 or not is_dns_label(names[0])):
+            return text_page("namespace: expected one name of a namespace\n", status=400)
         try:
             if self._authentication is not None:
-                not_allowed = await self._authentication.refusal(request)
+                not_allowed = await self._authentication.refusal(request, "".join(names))
                 if not_allowed is not None:
                     return _refusal_page(not_allowed)
-            return await page()
+            return await part(names[0]) if part and names else await page()
         except Exception as error:  # noqa: BLE001 - the log has the traceback, and the client one line
             self._on_error()
             self._failures.failure("internal error", error, path=request.path)

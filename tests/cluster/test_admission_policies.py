@@ -22,6 +22,7 @@ from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, api_figures, bare_pod, ensure_namespaces, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.decisions import decide
+from tests.support.kinds import made
 from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.markers import nightly
 from tests.support.pods import GPU, view
@@ -111,7 +112,7 @@ LARGEST: Mapping[str, tuple[dict[str, Any], str, int]] = {
     "containers": (with_containers(MOST_CONTAINERS, MOST_CONTAINERS), CONVERTED, 201),
     "containers that name GPUs": (with_containers(256, limits={keys.GPU_RESOURCE: "0"}), CONVERTED, 201),
     "sidecars with GPUs": (with_containers(1, 999, {keys.GPU_RESOURCE: "1"}), "many-gpu-containers", 403),
-    "containers with other GPUs": (with_containers(999, limits={"example.com/gpu": "1"}), CONVERTED, 403),
+    "containers with other GPUs": (with_containers(999, limits={"example.com/gpu": "1"}), "other-gpu-resource", 403),
     "too many containers": (with_containers(8000), UNCHANGED, 403),
     "long keys": (
         with_metadata(**{key: {f"{LONG}.x/{n}": "x" for n in range(MOST_KEYS)} for key in ("labels", "annotations")}),
@@ -401,6 +402,19 @@ async def commands(team: Team) -> None:
     assert reason_of(await team.create(pod)) == team.decision(pod).reason.code == "whole-gpu-converted"
 
 
+async def limit_ranges(team: Team) -> None:
+    limits = made("LimitRange", "gpus", DIFFERING, spec={"limits": [{"type": "Pod", "max": {GPU: "1"}}]})
+    path = f"/api/v1/namespaces/{DIFFERING}/limitranges"
+    await team.asker.send("POST", path, limits, user=ADMINISTRATOR)
+    try:
+        answer = await team.until(bare_pod("case"), lambda answer: answer.status != 201)
+        assert f"maximum {GPU} usage per Pod is 1" in answer.body["message"]
+        rules = DecisionSettings(gpu_limit_ranges={DIFFERING: "gpus"})
+        assert team.decision(bare_pod("case"), rules).reason.code == "limit-range"
+    finally:
+        await team.asker.send("DELETE", f"{path}/gpus", user=ADMINISTRATOR)
+
+
 async def large_pods(team: Team) -> None:
     pod = bare_pod("case", labels={f"example.com/key-{number}": "x" for number in range(MOST_KEYS + 1)})
     answer = await team.create(pod)
@@ -500,6 +514,7 @@ CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
     DifferenceName.PLAIN_SHARES: plain_shares,
     DifferenceName.OBSERVE: observe,
     DifferenceName.DEFAULT_CLASS: default_class,
+    DifferenceName.LIMIT_RANGES: limit_ranges,
     DifferenceName.MESSAGES: messages,
 }
 

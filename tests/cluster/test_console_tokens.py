@@ -33,7 +33,7 @@ from tests.support.control_plane_fixtures import EGRESS_SOCKET
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.helm_chart import find_object, rendered
 from tests.support.kai_standin import Binder
-from tests.support.kube_objects import GPU_0, fraction, namespace_object, node
+from tests.support.kube_objects import GPU_0, fraction, made, namespace_object, node
 from tests.support.pod_network import pod_network
 from tests.support.webhook_in_a_pod import in_a_pod
 
@@ -180,6 +180,56 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
             for path in ("/metrics", f"/api/v1/namespaces/{NAMESPACE}/pods"):
                 with pytest.raises(Exception, match="401 Unauthorized"):
                     await client.get(path)
+
+
+@pytest.mark.slow
+async def test_the_role_view_reads_the_figures_of_its_own_namespace(
+    plane: ControlPlane, admin: Administrator, site: Site
+) -> None:
+    """The controller that aggregates ClusterRoles does not run here: the chart's part is bound itself."""
+    for name in ("research", "team-a"):
+        await admin.ensure(namespace_object(name))
+    developers = {"kind": "ServiceAccount", "name": "developer", "namespace": "team-a"}
+    view = {"subjects": [developers], "namespaces": ["research", "team-a"]}
+    for item in rendered({"authentication": {"enabled": True, "namespaceView": view}}):
+        if item["metadata"]["name"] == "kaishare-viewer":
+            await admin.create(item)
+    token = await admin.token("developer")
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kaishare-viewer"}
+    binding = made("RoleBinding", "developer-views", "research", roleRef=role, subjects=[developers])
+    await admin.create(binding)
+
+    own = await kaishare(plane, token, "top", "-n", "research", "-o", "json")
+    agents = json.loads(own.out)["agents"]
+    assert (own.status, [entry["answered"] for entry in agents]) == (0, [True, True])
+    pods = [pod for entry in agents for pod in entry["shares"]["pods"]]
+    assert [(pod["namespace"], pod["name"]) for pod in pods if pod["shares"]] == [("research", "half")]
+    gpus = [gpu for entry in agents for gpu in entry["shares"]["gpus"]]
+    assert [(gpu["model"], gpu["usedBytes"]) for gpu in gpus] == [("Simulated NVIDIA-A10", None)]
+    text = await kaishare(plane, token, "top", "-n", "research", "--once")
+    assert text.status == 0
+    assert " half " in text.out
+
+    for arguments in (("-n", "team-a"), ()):
+        refused = await kaishare(plane, token, "top", "--once", *arguments)
+        assert refused.status == 1
+        assert "NOT ANSWERING" in refused.out
+        assert " half " not in refused.out
+
+    viewer = await admin.audience_token("kaishare-viewer", AUDIENCE)
+    async with reading(site.agents[OVER_TLS].url) as get:
+        answers = {
+            path: (await get(path, X_Kaishare_Token=viewer))[0]
+            for path in (
+                "/api/v1/shares?namespace=team-a",
+                "/api/v1/shares?namespace=research",
+                "/api/v1/shares",
+                "/api/v1/history?namespace=team-a",
+                "/metrics?namespace=team-a",
+                "/?namespace=team-a",
+            )
+        }
+    assert list(answers.values()) == [200, 403, 403, 403, 403, 403], answers
 
 
 def write_certificate(folder: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from console.explain.manifest_pods import WORKLOADS, find_pods
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
 from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.kube_objects import pod
 from tests.support.waiting import until
+from webhook.policy.templates import WORKLOADS, find_pods
 
 NAMESPACE = "controller-labels"
 STAND_INS = ("hash", "uid")

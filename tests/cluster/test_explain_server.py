@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from console.explain.explainer import AnswerDifference, ServerAnswer
-from console.explain.manifest_pods import TemplateError
 from console.explain.server_dry_runs import written_fields
 from kube.kinds import LIMIT_RANGES
 from tests.support.administrator import Administrator
@@ -39,6 +38,7 @@ from tests.support.server_answers import (
 )
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
+from webhook.policy.templates import TemplateError
 
 PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(60)))
 """Number of generated pods of each kind; a larger one takes longer and finds more."""

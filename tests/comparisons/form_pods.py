@@ -9,14 +9,14 @@ from typing import Any, Final
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from console.explain.manifest_pods import find_pods
-from console.explain.pod_documents import as_json
 from kai import kaishare_keys, keys
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
 from tests.support.operator_jobs import generated_pods
 from tests.support.pod_strategies import pods
 from tests.support.pods import GPU
+from webhook.policy.pod_parts import as_json
+from webhook.policy.templates import find_pods
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 Json = dict[str, Any]
@@ -206,6 +206,12 @@ def _directed(chance: random.Random) -> list[tuple[int, Json]]:
         (1, _pod({}, _container("first", None), _container("second"))),
         (1, _pod({}, *(_container(f"c{index}", "0" if index else "1") for index in range(pick((256, 257, 260, 300)))))),
         (1, _pod({}, _container(resources=mig))),
+        (1, _pod({}, _container(resources={"limits": {GPU: "1", pick(_ACCELERATORS): pick(("0", "1"))}}))),
+        (1, _pod({}, _container(resources={"limits": {pick(_ACCELERATORS): pick(("0", "1", "2"))}}))),
+        (1, _pod({}, nodeSelector=dict([pick(_NODE_LABELS)]))),
+        (1, _pod({}, affinity=_affinity(chance))),
+        (1, _pod({}, runtimeClassName=pick(("nvidia", "nvidia-cdi")))),
+        (1, _pod({"labels": {keys.VCLUSTER_MANAGED_BY: "team"}}, _container(gpus=pick(("0", "1", None))))),
         (2, _pod({}, _container(**_torch(chance)))),
         (2, _pod({}, _container(env=rank))),
         (2, _pod({}, _container(gpus=pick(("0", "1"))), initContainers=sidecars)),
@@ -218,6 +224,35 @@ def _directed(chance: random.Random) -> list[tuple[int, Json]]:
         (2, _pod(pick((unnamed, {"name": "with.dot", "ownerReferences": []})))),
         (1, _pod({"annotations": {"vcluster.loft.sh/object-name": "name"}, "labels": pick(({}, {keys.VCLUSTER_MANAGED_BY: "team"}))})),
     ]  # fmt: skip
+
+
+_ACCELERATORS: Final = (
+    "amd.com/gpu", "google.com/tpu", "nvidia.com/gpumem", "nvidia.com/mig-1g.5gb", "example.com/dongle",
+    "rdma/hca", "intel.com/sriov_net", "github.com/fuse", "nvidia.com/hostdev",
+)  # fmt: skip
+_NODE_LABELS: Final = (
+    (keys.NODE_GPU_PRODUCT, "NVIDIA-A100-MIG-1g.5gb"),
+    (keys.NODE_GPU_PRODUCT, "NVIDIA-A100"),
+    ("nvidia.com/mig.strategy", "single"),
+    ("nvidia.com/mig.strategy", "none"),
+    ("nvidia.com/mig.capable", "false"),
+    ("cloud.google.com/gke-gpu-partition-size", "1g.5gb"),
+    ("zone", "a"),
+)
+
+
+def _affinity(chance: random.Random) -> Json:
+    """Return a required node affinity of one or two alternatives."""
+    terms = []
+    for _ in range(chance.randint(1, 2)):
+        lines = []
+        for key, value in chance.sample(_NODE_LABELS, chance.randint(1, 2)):
+            operator = chance.choice(("In", "In", "NotIn", "Exists", "DoesNotExist"))
+            values = [value] if "Exist" not in operator else None
+            lines.append({"key": key, "operator": operator} | ({"values": values} if values else {}))
+        terms.append({"matchExpressions": lines})
+    required = {"nodeSelectorTerms": terms}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
 def _torch(chance: random.Random) -> Json:

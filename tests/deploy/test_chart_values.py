@@ -463,3 +463,39 @@ def test_a_dashboard_is_one_config_map_for_grafanas_sidecar(name: str, title: st
     assert json.loads(item["data"][f"kaishare-{name}.json"]) == expected
     assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert item["metadata"]["annotations"] == {"grafana_folder": "kaishare"}
+
+
+VIEW = {"subjects": [{"kind": "Group", "name": "developers"}], "namespaces": ["team-a", "team-b"]}
+
+
+def test_the_view_of_a_namespace_is_off_by_default_and_gives_one_right_in_it() -> None:
+    name = "kaishare-viewer"
+    assert not [
+        item for item in rendered({"authentication": {"enabled": True}}) if item["metadata"]["name"] == name
+    ]
+    objects = rendered({"authentication": {"enabled": True, "namespaceView": VIEW}})
+    role = find_object(objects, "ClusterRole", name)
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    shares = {"apiGroups": ["kaishare.dev"], "resources": ["shares"], "verbs": ["get"]}
+    tokens = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [name], "verbs": ["create"]}  # fmt: skip
+    assert role["rules"] == [shares, tokens]
+    own = [item for item in objects if item["metadata"]["name"] == name and item["kind"] != "ClusterRole"]
+    assert sorted((item["metadata"]["namespace"], item["kind"]) for item in own) == [
+        ("kaishare-agent", "Role"),
+        ("kaishare-agent", "RoleBinding"),
+        *(
+            (team, kind)
+            for team in ("team-a", "team-b")
+            for kind in ("Role", "RoleBinding", "ServiceAccount")
+        ),
+    ]
+    by_place = {(item["metadata"]["namespace"], item["kind"]): item for item in own}
+    assert by_place["team-a", "Role"]["rules"] == [shares]
+    assert by_place["team-a", "RoleBinding"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": name, "namespace": "team-a"}
+    ]
+    way = by_place["kaishare-agent", "Role"]["rules"]
+    assert [(rule["resources"], rule["verbs"]) for rule in way] == [
+        (["pods"], ["list"]),
+        (["pods/proxy"], ["get"]),
+    ]

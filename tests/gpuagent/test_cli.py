@@ -44,6 +44,7 @@ SIMULATED = "--gpus simulated --node n --pods pods.yaml --listen 127.0.0.1:0"
         ("--node n\udcff --pods pods.yaml", 'argument --node: "n\ufffd" is not the name of a Node'),
         ("--node n,spec.x=y --pods pods.yaml", 'argument --node: "n,spec.x=y" is not the name of a Node'),
         ("--node n --pods cluster --listen 127.0.0.1:0", "; or set --pods to a file"),
+        ("--node n --kubeconfig elsewhere --listen 127.0.0.1:0", "elsewhere: no such kubeconfig; or set --pods to a file"),
         ("--node n --pods missing.yaml", "missing.yaml: No such file or directory"),
         ("--node n --pods broken.yaml", "broken.yaml, line 2: not YAML"),
         ("--node n --pods text.yaml", "text.yaml"),

@@ -195,7 +195,7 @@ async def test_requests_that_are_refused_at_the_same_time_start_the_plugin_once(
             assert await access.headers(refused=first) == (("Authorization", "Bearer token-2"),)
         assert (tmp_path / "runs").read_text() == "run\n" * 2
         server.answers = [refuses(401, "Unauthorized")] * 2
-        with pytest.raises(ApiError, match="401 Unauthorized"):
+        with pytest.raises(ApiError, match=r"401 Unauthorized.*; log in again$"):
             await client.get(PODS)
     assert (tmp_path / "runs").read_text() == "run\n" * 3, "a second 401 starts nothing"
 

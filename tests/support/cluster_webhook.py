@@ -42,6 +42,8 @@ WEBHOOK_RIGHTS = (
     right("namespaces", "get", "list", "watch"),
     right("events", "create", "patch"),
     right("priorityclasses", "list", "watch", group="scheduling.k8s.io"),
+    right("limitranges", "list", "watch"),
+    right("queues", "list", "watch", group="scheduling.run.ai"),
     {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
     {**right("configmaps", "patch"), "resourceNames": ["kaishare-settings"]},
     right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),

@@ -37,6 +37,13 @@ def container(name: str = "main", **fields: Json) -> dict[str, Json]:
     return {"name": name, "image": "x", "resources": {"limits": {GPU: "1"}}, **fields}
 
 
+def _node_affinity(size: int) -> Json:
+    """Return a node affinity with many alternatives and values that name MIG devices."""
+    line = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["A100-MIG-1g.5gb"] * 20}
+    terms = [{"matchExpressions": [line] * 4}] * max(1, size // 2000)
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
 def long_text(size: int) -> str:
     """Return words of seven letters with hyphens: the text begins many matches of regular expressions and
     is no valid name."""
@@ -208,6 +215,8 @@ PODS: Final[Mapping[str, Kind]] = {
     "a long schedulerName": Kind(("Spec.schedulerName", "PodDocument.spec"), with_text("spec schedulerName")),
     "a long nodeName": Kind(("Spec.nodeName",), with_text("spec nodeName")),
     "a long runtimeClassName": Kind(("Spec.runtimeClassName",), with_text("spec runtimeClassName")),
+    "many node labels": Kind(("Spec.nodeSelector",), lambda size: pod(nodeSelector={f"nvidia.com/mig.{n:07}": "false" for n in range(size // 34)})),
+    "many MIG products": Kind(("Spec.affinity",), lambda size: pod(affinity=_node_affinity(size))),
     "a long priorityClassName": Kind(("Spec.priorityClassName",), with_text("spec priorityClassName")),
     "tolerations": Kind(("Spec.tolerations",), with_items("tolerations", {"key": "example.invalid/x", "operator": "Exists", "effect": "NoSchedule"})),
     "tolerations of one key": Kind(("Spec.tolerations",), with_items("tolerations", {"key": GPU, "operator": "Equal"})),

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from tests.support.hostile_pods import PODS, Kind, long_text
+from webhook.admission.workloads import LARGEST
 
 Make = Callable[[int], bytes]
 
@@ -114,6 +115,7 @@ def all_requests() -> dict[str, Callable[[int], Asked]]:
     for name, kind in PODS.items():
         requests[f"pod: {name}"] = partial(_pod_request, "/mutate", kind, "team-a")
         requests[f"enforced pod: {name}"] = partial(_pod_request, "/validate/pods", kind, "guarded")
+        requests[f"workload: {name}"] = partial(_workload_request, kind)
     for name, make in NAMESPACES.items():
         requests[f"namespace: {name}"] = partial(_namespace_request, make)
     for name, make in BROKEN.items():
@@ -123,6 +125,15 @@ def all_requests() -> dict[str, Callable[[int], Asked]]:
 
 def _pod_request(path: str, kind: Kind, namespace: str, size: int) -> Asked:
     return Asked(path, pod_review(kind, size, namespace))
+
+
+def _workload_request(kind: Kind, size: int) -> Asked:
+    """Return a review of a Deployment with the pod as its template; one of the largest that are read."""
+    pod = kind.make(min(size, LARGEST - 2048))
+    return Asked(
+        "/warn/workloads",
+        review(b'{"kind":"Deployment","spec":{"template":' + pod + b"}}", kind="Deployment"),
+    )
 
 
 def _namespace_request(make: Make, size: int) -> Asked:

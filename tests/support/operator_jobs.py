@@ -1,6 +1,6 @@
 """Jobs of training and serving operators, together with the pods that their controllers create.
 
-Written from the sources that `console.explain.operators.OPERATORS` names, and independent of that module:
+Written from the sources that `webhook.policy.operators.OPERATORS` names, and independent of that module:
 each controller's labels, annotations, variables and owners, for all ranks.
 """
 
@@ -412,3 +412,52 @@ def _generated(chance: random.Random, template: Json) -> list[Json]:
         return kueue_group_pods(template, ranks, serves=chance.random() < 0.3)
     owner = chance.choice((("batch/v1", "Job", NAME), ("apps/v1", "ReplicaSet", NAME)))
     return [_pod(template, NAME, owner=owner, labels=_job_labels(NAME) if owner[1] == "Job" else {})]
+
+
+def volcano_job(
+    template: Template,
+    tasks: Mapping[str, int],
+    plugins: Mapping[str, Sequence[str]],
+    scheduler: str = "kai-scheduler",
+) -> OperatorJob:
+    """Return a Job of Volcano; its plugins read the names of tasks from arguments."""
+    spec: Json = {
+        "schedulerName": scheduler,
+        "queue": "q",
+        "plugins": {key: list(words) for key, words in plugins.items()},
+    }
+    spec["tasks"] = [
+        {"name": name, "replicas": count, "template": copy.deepcopy(dict(template))}
+        for name, count in tasks.items()
+    ]
+    manifest = {
+        "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec,
+    }  # fmt: skip
+    pods = []
+    for place, (name, count) in enumerate(tasks.items()):
+        for index in range(count):
+            env: dict[str, str] = {}
+            if "pytorch" in plugins:
+                master = next(iter(tasks))
+                env = {"MASTER_ADDR": f"{NAME}-{master}-0.{NAME}", "WORLD_SIZE": str(sum(tasks.values()))}
+                env["RANK"] = "0" if name == master else str(index + 1)
+            if "tensorflow" in plugins and sum(tasks.values()) > 1:
+                cluster = {
+                    task: [f"{NAME}-{task}-{i}.{NAME}:2222" for i in range(many)]
+                    for task, many in tasks.items()
+                }
+                env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": name, "index": index}})
+            labels = {
+                "volcano.sh/job-name": NAME, "volcano.sh/job-namespace": NAMESPACE, "volcano.sh/queue-name": "q",
+                "volcano.sh/task-spec": name, "volcano.sh/task-index": str(index),
+            }  # fmt: skip
+            pod = _pod(
+                template,
+                f"{NAME}-{name}-{index}",
+                owner=("batch.volcano.sh/v1alpha1", "Job", NAME),
+                labels=labels,
+                env=env,
+            )
+            pod["spec"]["schedulerName"] = scheduler
+            pods.append((f"spec.tasks.{place}.template", pod))
+    return OperatorJob(manifest, pods)

@@ -17,7 +17,7 @@ from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import Mutation, mutate
 from webhook.policy.reasons import Action, Finding, Reason
 
-_MODES: Final = frozenset(Mode) - {Mode.OFF}
+MANAGED_MODES: Final = frozenset(Mode) - {Mode.OFF}
 """Modes of the namespaces whose pods the API server sends: its configuration excludes the label off."""
 
 _MOST_KEPT: Final = 64
@@ -73,7 +73,7 @@ class MutatingWebhook:
         """Admit a pod, with a patch if the pod needs one."""
         if not review.is_about("Pod", "CREATE"):
             return _without_patch(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
-        policy = await self._policies.find(review.namespace or "", modes=_MODES, peer=peer)
+        policy = await self._policies.find(review.namespace or "", modes=MANAGED_MODES, peer=peer)
         rules = self._rules()
         document: bytes | Raw = review.object
         if is_small := len(memoryview(document)) <= _LARGEST_KEPT:

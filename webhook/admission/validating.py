@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from kai import keys
 from kai.kaishare_keys import FRACTION, MAX_FRACTION, MAX_MEMORY, MEMORY
 from kai.pod import MalformedPod, decode_pod, explain_shape
 from service.text import shorten
@@ -15,6 +16,7 @@ from webhook.admission.mutating import name_of
 from webhook.admission.review import BadReview, Review, allow, deny
 from webhook.namespaces.policy_source import PolicySource
 from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.label_values import read_name
 from webhook.policy.labels import (
     LabelProblems,
     Mode,
@@ -22,7 +24,9 @@ from webhook.policy.labels import (
     idle_labels,
     label_problems,
     near_prefixes,
+    unknown_queue,
 )
+from webhook.policy.pod_keys import misplaced_on_namespace
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import NO_CAPS, read_sizes, selector_overlaps
 from webhook.policy.verify import Requester, verify
@@ -113,15 +117,19 @@ class NamespaceValidator:
         if review.operation == "UPDATE":
             before = _metadata(review.oldObject, "oldObject")
         own, own_before = _own(after), _own(before)
-        warnings = [finding.warning for finding in _misspelt(after, before)]
+        warnings = [finding.warning for finding in islice(_without_effect(after, before), _MAX_PROBLEMS)]
         if own == own_before:
             return _admitted(review, Finding(Reason.LABELS_KEPT), warnings=warnings)
-        problems = label_problems(own, own_before, default_mode=self._rules().default_mode)
+        rules = self._rules()
+        problems = label_problems(own, own_before, default_mode=rules.default_mode)
         if problems.is_refused:
             return _refused(review, problems)
         invalid = [Finding(Reason.LABEL_INVALID, {"problem": problem}) for problem in problems.first]
         warnings += [finding.warning for finding in invalid[:_MAX_PROBLEMS]]
         warnings += [finding.warning for finding in _warnings(own, own_before)]
+        queue = own.labels.get(keys.QUEUE_LABEL, "")
+        if queue != own_before.labels.get(keys.QUEUE_LABEL, "") and read_name(queue) is not None:
+            warnings += [finding.warning for finding in filter(None, [unknown_queue(queue, rules.queues)])]
         return _admitted(review, next(iter(invalid), Finding(Reason.LABELS_VALID)), warnings=warnings)
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
@@ -145,8 +153,10 @@ def _own(metadata: _Metadata) -> PolicyMetadata:
     return PolicyMetadata.select(metadata.labels, metadata.annotations)
 
 
-def _misspelt(after: _Metadata, before: _Metadata) -> Iterator[Finding]:
-    """Yield warnings for keys that the edit sets and whose prefix is nearly one of our own."""
+def _without_effect(after: _Metadata, before: _Metadata) -> Iterator[Finding]:
+    """Yield warnings for keys that the edit sets and that have no effect on a namespace."""
+    written = (key for key in after.annotations or () if key not in (before.annotations or ()))
+    yield from misplaced_on_namespace(written)
     kinds = (("label", after.labels, before.labels), ("annotation", after.annotations, before.annotations))
     for kind, texts, texts_before in kinds:
         for key, prefix in near_prefixes(key for key in texts or () if key not in (texts_before or ())):

@@ -1,22 +1,33 @@
 """The inputs of decisions: policies, and settings that are completed with facts about the cluster.
 
-A watch reads it in the background, and a review uses the last known `DecisionSettings`. Until it is known,
-the administrator's settings apply.
+Watches read them in the background, and a review uses the last known `DecisionSettings`. Until a fact is
+known, the administrator's settings apply.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import msgspec
-from msgspec import Struct
-
+from kai import keys
+from kai.queue import Queue, leaf_queues
+from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.events import EventWriter
-from kube.metadata import ObjectMeta
+from kube.kinds import (
+    LIMIT_RANGES,
+    PRIORITY_CLASSES,
+    QUEUES,
+    Kind,
+    LimitRange,
+    PriorityClass,
+    gpu_limit_ranges,
+)
 from kube.watch import Resource, Watch
 from service.log import ERROR, JsonLog, problem_logger
+from service.text import MALFORMED
 from webhook.metrics import Metrics
 from webhook.namespaces.cluster_policies import ClusterPolicies, Managed
 from webhook.namespaces.file_policies import FilePolicies, PoliciesError
@@ -25,36 +36,19 @@ from webhook.namespaces.policy_source import PolicySource
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 
-PRIORITY_CLASSES: Final = Resource(name="priorityclasses", path="/apis/scheduling.k8s.io/v1/priorityclasses")
+T = TypeVar("T")
+Work = Callable[[], Coroutine[Any, Any, None]]
 
-
-class DefaultClass(Struct, frozen=True):
-    """A PriorityClass with `globalDefault`."""
-
-    name: str
-    value: int
-
-
-class _PriorityClass(Struct):
-    metadata: ObjectMeta
-    value: int = 0
-    is_default: bool = msgspec.field(name="globalDefault", default=False)
-
-
-_priority_class = msgspec.json.Decoder(_PriorityClass)
+_RELEASE_SECONDS: Final = 3600.0
+_AGAIN_SECONDS: Final = 60.0
+"""Time until the API server's release, or its missing queues, are asked for again."""
 
 
 class ClusterDefaults:
     """The current settings: the administrator's, completed with facts about the cluster."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        rules: DecisionSettings,
-        *,
-        log: JsonLog,
-    ) -> None:
-        """Set up the watch; run `watch` to start it.
+    def __init__(self, client: KubeClient, rules: DecisionSettings, *, log: JsonLog) -> None:
+        """Set up the watches; run `tasks` to start them.
 
         Args:
             client: for the API server.
@@ -63,44 +57,100 @@ class ClusterDefaults:
         """
         self.current = rules
         """The rules for the next decision."""
-        self.watch: Watch[DefaultClass] = Watch(
-            client,
-            PRIORITY_CLASSES,
-            read=_read,
-            on_change=self._set_default_class,
-            on_trouble=problem_logger(
-                log, "resource unavailable", "resource available again", resource=PRIORITY_CLASSES.name
-            ),
+        self._client = client
+        self._log = log
+        self._classes = self._watch(PRIORITY_CLASSES, _default_class)
+        self._limit_ranges = self._watch(LIMIT_RANGES, _gpu_limit_ranges, keeps=_needs_gpus)
+        self._queues = self._watch(QUEUES, _leaf_queues)
+        self.watches = (self._classes, self._limit_ranges, self._queues)
+        """The watches, for their metrics."""
+        self.tasks: Sequence[Work] = (
+            self._classes.run,
+            self._limit_ranges.run,
+            self._follow_queues,
+            self._read_release,
         )
-        """The watch on PriorityClasses, for its metrics."""
 
     @property
     def knows_default_class(self) -> bool:
         """Whether the default PriorityClass is known: the classes are listed, or the settings name one."""
-        return self.watch.is_synced or self.current.default_priority_class is not None
+        return self._classes.is_synced or self.current.default_priority_class is not None
 
-    def _set_default_class(self, classes: Mapping[tuple[str, str], DefaultClass]) -> None:
-        """Store the default class. Of several, the API server uses the one with the lowest value.
+    def _watch(
+        self,
+        kind: Kind[T],
+        settings: Callable[[Collection[T]], Mapping[str, Any]],
+        keeps: Callable[[T], bool] = lambda _object: True,
+    ) -> Watch[T]:
+        """Return a watch that stores the settings which follow from the objects of a kind."""
 
-        Source: Kubernetes 1.36 plugin/pkg/admission/priority, getDefaultPriorityClass.
-        """
-        default = min(classes.values(), key=lambda priority_class: priority_class.value, default=None)
-        self.current = replace(self.current, default_priority_class=default.name if default else None)
+        def read(document: bytes) -> T | None:
+            item = kind.decode(document)
+            return item if keeps(item) else None
+
+        def changed(objects: Mapping[tuple[str, str], T]) -> None:
+            changed = replace(self.current, **settings(objects.values()))
+            if changed != self.current:  # equal settings stay the same object: decisions are kept by it
+                self.current = changed
+
+        return Watch(
+            self._client,
+            Resource(name=kind.resource, path=kind.path()),
+            read=read,
+            on_change=changed,
+            on_trouble=problem_logger(
+                self._log, "resource unavailable", "resource available again", resource=kind.resource
+            ),
+        )
+
+    async def _follow_queues(self) -> None:
+        """Follow KAI's queues once they are served; in a vCluster they are not, and unknown."""
+        while True:
+            try:
+                await self._client.get(QUEUES.path(), params={"limit": "1"})
+            except REQUEST_ERRORS as error:
+                if isinstance(error, ApiError) and error.is_not_found:
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                    continue
+            await self._queues.run()
+
+    async def _read_release(self) -> None:
+        """Read the API server's release again from time to time: it may be upgraded."""
+        while True:
+            release = None
+            with suppress(*REQUEST_ERRORS, *MALFORMED):
+                release = await self._client.release()
+            if release is not None and release != self.current.kubernetes:
+                self.current = replace(self.current, kubernetes=release)
+            await asyncio.sleep(_AGAIN_SECONDS if release is None else _RELEASE_SECONDS)
 
 
-def _read(document: bytes) -> DefaultClass | None:
-    priority_class = _priority_class.decode(document)
-    if not priority_class.is_default:
-        return None
-    return DefaultClass(priority_class.metadata.name, priority_class.value)
+def _default_class(classes: Collection[PriorityClass]) -> Mapping[str, Any]:
+    """Return the default class. Of several, the API server uses the one with the lowest value.
+
+    Source: Kubernetes 1.36 plugin/pkg/admission/priority, getDefaultPriorityClass.
+    """
+    defaults = (each for each in classes if each.is_default)
+    default = min(defaults, key=lambda each: each.value, default=None)
+    return {"default_priority_class": default.metadata.name if default else None}
+
+
+def _needs_gpus(limits: LimitRange) -> bool:
+    return limits.needs(keys.GPU_RESOURCE)
+
+
+def _gpu_limit_ranges(limits: Collection[LimitRange]) -> Mapping[str, Any]:
+    return {"gpu_limit_ranges": gpu_limit_ranges(limits)}
+
+
+def _leaf_queues(queues: Collection[Queue]) -> Mapping[str, Any]:
+    return {"queues": leaf_queues(queues)}
 
 
 COMPONENT: Final = "kaishare-webhook"
 """The component that Events name as their source."""
 
 _LOST: Final = frozenset({"dropped", "failed"})
-
-Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +221,13 @@ def open_cluster(
         on_change=changed,
         on_error=lambda: metrics.failed("policies"),
     )
-    metrics.show_policies(policies.all)
-    metrics.show_watch(policies.watch)
     completed = ClusterDefaults(client, rules, log=log)
-    metrics.show_watch(completed.watch)
-    tasks = [
-        (writer.run, "events"),
-        (events.run, "events"),
-        (completed.watch.run, "cluster-rules"),
-    ]
+    metrics.show_policies(policies.all, lambda: completed.current.queues)
+    metrics.show_watch(policies.watch)
+    for watch in completed.watches:
+        metrics.show_watch(watch)
+    tasks = [(writer.run, "events"), (events.run, "events")]
+    tasks += [(task, "cluster-rules") for task in completed.tasks]
     supervised = (metrics.supervised(work, stage=stage, log=log) for work, stage in tasks)
     return DecisionInputs(
         policies,

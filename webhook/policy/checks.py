@@ -5,14 +5,14 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
 from kai import keys
 from kai.frameworks import MARKS, Setting, largest_setting, settings_of
 from kai.gpu_resources import gpus_at_once
-from kai.kaishare_keys import GPU_MARK, GPU_SHARED, INJECT, MAX_FRACTION, MAX_MEMORY, VCLUSTER
+from kai.kaishare_keys import MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.numbers import is_quantity, parse_quantity
 from kai.pod import Container, PodView, Quantity
@@ -105,37 +105,6 @@ def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int
         amount = parse_quantity(value)
         count = counts[value] = min(-(-amount.numerator // amount.denominator), _MOST_GPUS)
     return count
-
-
-def asked_gpu_resource(pod: PodView, *, beside_whole_gpus: bool = False) -> str | None:
-    """Return the first GPU resource that a container requests in an amount other than zero, or None.
-
-    Args:
-        pod: the pod.
-        beside_whole_gpus: whether to ignore `nvidia.com/gpu`.
-    """
-    left_out = keys.GPU_RESOURCE if beside_whole_gpus else ""
-    named: Set[str] = pod.gpu_resources.keys() - {left_out}
-    if not named:
-        return None
-    for container in pod.all_containers:
-        limits = container.limits
-        for name, amount in limits.items():
-            if name in named and not _is_zero(amount):
-                return name
-        for name, amount in container.requests.items():
-            if name in named and name not in limits and not _is_zero(amount):
-                return name
-    return None
-
-
-def _is_zero(amount: Quantity) -> bool:
-    if amount == "0":
-        return True
-    try:
-        return parse_quantity(amount).numerator == 0
-    except ValueError:
-        return False
 
 
 def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> Iterator[Finding]:
@@ -239,7 +208,7 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: PolicyShare | 
         amount = f"{whole} whole GPU{'s' if whole > 1 else ''}"
     if gpus:
         yield from _cap_fraction(policy, gpus, amount)
-    other = asked_gpu_resource(pod, beside_whole_gpus=True)
+    other = next((name for name in pod.gpu_resources if name != keys.GPU_RESOURCE), None)
     if other is None and pod.uses_mig:
         other = keys.MIG_PREFIX + "…"
     if other is not None or pod.uses_claims:
@@ -335,17 +304,6 @@ def _reads_configmap(pod: PodView) -> bool:
         if any(name.startswith(prefix) for name in container.config_map_names(keys.GPU_PORTION_ENV)):
             return True
     return False
-
-
-def unknown_value_findings(pod: PodView) -> Iterator[Finding]:
-    """Yield a finding for each kaishare pod label whose value has no effect."""
-    for key, allowed in ((INJECT, ("false", "true")), (GPU_MARK, (GPU_SHARED,))):
-        value = pod.labels.get(key)
-        if value is not None and value not in allowed:
-            yield Finding(
-                Reason.UNKNOWN_VALUE,
-                {"key": f"label {key}", "value": quoted(value), "allowed": " or ".join(allowed)},
-            )
 
 
 def may_run_framework(container: Container) -> bool:

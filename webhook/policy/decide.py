@@ -37,12 +37,12 @@ from webhook.policy.checks import (
     hints,
     reserved_key_findings,
     share_findings,
-    unknown_value_findings,
 )
 from webhook.policy.decide_share import NOTHING, GpuKey, ShareOutcome, decide_share, doubts, keeps_ranks_apart
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import evidence_of, evidence_of_share
-from webhook.policy.labels import Distributed, Mode, NamespacePolicy
+from webhook.policy.labels import Distributed, Mode, NamespacePolicy, unknown_queue
+from webhook.policy.pod_keys import key_findings, unknown_value_findings
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Size, Source
 
@@ -211,16 +211,27 @@ def _warnings(
 ) -> Iterator[Finding]:
     """Yield the warnings for the pod's author, most important first."""
     reason = share.finding.reason
-    if reason in _NOT_GIVEN or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):
+    if share.is_withheld or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):
         yield share.finding
     yield from doubts(policy, pod, share)
     if share.injected is None:
         yield from share_findings(pod, settings.kai_version, sharing=settings.inject_shares)
     yield from cap_findings(policy, pod, share.injected)
     yield from reserved_key_findings(policy, pod)
+    yield from key_findings(pod, has_size=share.size is not None)
     yield from unknown_value_findings(pod)
+    yield from queue_findings(policy, pod, settings)
     yield from hints(pod, settings.kai_version, injected=share.injected, container=share.container)
     yield from _ranks_may_meet(policy, pod, share)
+
+
+def queue_findings(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> Iterator[Finding]:
+    """Yield a warning if the pod's queue is none of the known ones; nothing while they are not known."""
+    queue = pod.labels.get(keys.QUEUE_LABEL) or policy.queue
+    if queue and policy.scheduler != keys.DEFAULT_SCHEDULER:
+        unknown = unknown_queue(queue, settings.queues)
+        if unknown is not None:
+            yield unknown
 
 
 def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) -> Iterator[Finding]:
@@ -235,12 +246,3 @@ def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) 
         evidence = evidence_of(pod, share.container)
     if evidence is not None:
         yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})
-
-
-_NOT_GIVEN: Final = (
-    Reason.DISTRIBUTED,
-    Reason.CONTAINER_NOT_FIRST,
-    Reason.CONTAINER_CONFLICT,
-    Reason.NAME_UNSUPPORTED,
-)
-"""Reasons that keep a share from a pod that would get it otherwise."""

@@ -18,21 +18,29 @@ pod's GPU.
     an init container requests a GPU                          `init-container-gpu`
     the containers request two or more GPUs                   `several-gpus`
     one GPU, and the pod asks to keep it                      `whole-gpu-kept`
-    no GPU, but another kind of GPU resource                  `other-gpu-resource`
+    no GPU, another accelerator, share-for does not cover it  `other-gpu-resource`
     no GPU, and share-for does not cover the pod              `no-gpu`
     no size applies, and the default share is invalid         `policy-invalid`
     no size applies, and there is no default share            `no-default-share`
     the size is 1                                             `size-whole-gpu`
-    one GPU, and the pod is a rank of a distributed job       `distributed` (see below)
+    a resource that may be another accelerator                `other-gpu-resource` +
+    only MIG nodes match the pod's node selection             `mig-nodes` +
+    a RuntimeClass that is not known to be NVIDIA's           `runtime-class` +
+    nvidia.com/gpu, and a vCluster's syncer made the pod      `vcluster-synced` +
+    nvidia.com/gpu, and a LimitRange has bounds for it        `limit-range` +
+    one GPU, and the pod is a rank of a distributed job       `distributed` + (see below)
     no size is named, and selectors are not read              `selectors-unread`
     the pod names a size that does not exist                  `size-unknown`
     the selectors of several sizes match                      `size-ambiguous`
     the size is invalid, or no size and a selector is         `policy-invalid`
-    gpu-fraction-container-name names another container       `container-conflict`
-    not the first container, and KAI is older than v0.9.12    `container-not-first`
-    KAI does not support the pod's name                       `name-unsupported`
+    gpu-fraction-container-name names another container       `container-conflict` +
+    not the first container, and KAI is older than v0.9.12    `container-not-first` +
+    KAI does not support the pod's name                       `name-unsupported` +
     one GPU                                                   `whole-gpu-converted` *
     no GPU                                                    `share-injected` *
+
+A plus marks a share that the policy has for the pod and that is withheld: its author gets a warning. The
+first five of them say why `nvidia.com/gpu` is no plain whole GPU here (`plain_gpu`).
 
 The share is that of the size which the pod's label names, else of the one size whose selector matches the
 pod's labels, else the default share (`_choose_share`). A pod that names a size counts as marked. If the pod's
@@ -62,6 +70,7 @@ from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import evidence_of
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Distributed, NamespacePolicy, ShareFor
+from webhook.policy.plain_gpu import not_plain
 from webhook.policy.reasons import Clipped, Finding, Reason
 from webhook.policy.sizes import NO_CHOICE, Size, Source, named_size, selected_size
 
@@ -98,6 +107,8 @@ class ShareOutcome(Struct, frozen=True):
     source: Source | None = None
     size: Size | None = None
     """The size that decided; None if there is none."""
+    is_withheld: bool = False
+    """Whether the policy has a share for the pod that it does not get; its author gets a warning."""
     is_size_in_doubt: bool = False
     """Whether the pod gets no share because its size is in doubt."""
 
@@ -112,6 +123,10 @@ class _Chosen(Struct, frozen=True):
 
 def _no_share(reason: Reason, **details: object) -> ShareOutcome:
     return ShareOutcome(Finding(reason, details))
+
+
+def _withheld(reason: Reason, **details: object) -> ShareOutcome:
+    return ShareOutcome(Finding(reason, details), is_withheld=True)
 
 
 def decide_share(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> ShareOutcome:
@@ -133,6 +148,9 @@ def decide_share(policy: NamespacePolicy, pod: PodView, settings: DecisionSettin
     chosen = _choose_share(policy, pod, settings)
     if isinstance(chosen, ShareOutcome) and not chosen.is_size_in_doubt:
         return chosen
+    problem = not_plain(policy.namespace, pod, settings)
+    if problem is not None:
+        return ShareOutcome(problem, is_withheld=True)
     container, reason = candidate
     if reason is Reason.WHOLE_GPU_CONVERTED and not is_named and keeps_ranks_apart(policy):
         evidence = evidence_of(pod, container)
@@ -142,7 +160,7 @@ def decide_share(policy: NamespacePolicy, pod: PodView, settings: DecisionSettin
                 "evidence": str(evidence),
                 "where": Clipped("on the namespace shares them"),
             }
-            return ShareOutcome(Finding(Reason.DISTRIBUTED, details))
+            return _withheld(Reason.DISTRIBUTED, **details)
     return (
         chosen if isinstance(chosen, ShareOutcome) else _give_share(policy, chosen, pod, settings, *candidate)
     )
@@ -210,7 +228,7 @@ def _remove_restored_gpu(
     LimitRange with a default for nvidia.com/gpu therefore restores the removed key, in every container, and
     KAI refuses the pod. A LimitRange is not applied a third time (seen on Kubernetes 1.36.3).
     """
-    if keys.GPU_RESOURCE not in pod.gpu_resources:
+    if not pod.container_facts.names_whole_gpus:
         return None
     written = _policy_share_written(policy, pod, settings)
     if written is None:
@@ -233,6 +251,7 @@ def _policy_share_written(
         shares_written(pod) != 1
         or annotations.get(WHOLE_GPU) == "true"
         or _share_exclusion(policy, pod, settings) is not None
+        or not_plain(policy.namespace, pod, settings) is not None
     ):
         return None
     chosen = _choose_share(policy, pod, settings)
@@ -282,11 +301,11 @@ def _container_to_share(
             return _no_share(Reason.WHOLE_GPU_KEPT)
         return requests[0][1], Reason.WHOLE_GPU_CONVERTED
 
-    other = _other_gpu_resource(pod)
-    if other:
-        return _no_share(Reason.OTHER_GPU, resource=other)
     is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == GPU_SHARED
     if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
+        accelerator = pod.container_facts.accelerator
+        if accelerator is not None:
+            return _no_share(Reason.OTHER_GPU, resource=shorten(accelerator))
         return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     if not pod.containers:
         raise MalformedPod("spec.containers must name at least one container")
@@ -300,7 +319,7 @@ def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | Shar
     """
     requests: list[tuple[int, Container, int]] = []
     containers_with_key = 0
-    for index, container in enumerate(pod.all_containers if keys.GPU_RESOURCE in pod.gpu_resources else ()):
+    for index, container in enumerate(pod.all_containers if pod.container_facts.names_whole_gpus else ()):
         value = container.asks(keys.GPU_RESOURCE)
         if value is None:
             continue
@@ -336,12 +355,12 @@ def _give_share(
     version = settings.kai_version
     named = pod.annotations.get(keys.CONTAINER_NAME)
     if named is not None and named != container.name:
-        return _no_share(Reason.CONTAINER_CONFLICT, named=shorten(named), container=container.name)
+        return _withheld(Reason.CONTAINER_CONFLICT, named=shorten(named), container=container.name)
     if container is not pod.containers[0] and not (version and version.reads_container_name):
-        return _no_share(Reason.CONTAINER_NOT_FIRST, container=container.name)
+        return _withheld(Reason.CONTAINER_NOT_FIRST, container=container.name)
     unsupported = _unsupported_name(pod, version)
     if unsupported:
-        return _no_share(Reason.NAME_UNSUPPORTED, what=unsupported)
+        return _withheld(Reason.NAME_UNSUPPORTED, what=unsupported)
 
     removed = tuple(islice(_gpu_keys(pod), 2 * MOST_GPU_CONTAINERS + 1))  # limits and requests
     if len(removed) > 2 * MOST_GPU_CONTAINERS:
@@ -367,7 +386,7 @@ def _gpu_keys(pod: PodView) -> Iterator[GpuKey]:
 
     KAI refuses a share next to one, even at 0 (observed).
     """
-    if keys.GPU_RESOURCE not in pod.gpu_resources:
+    if not pod.container_facts.names_whole_gpus:
         return
     for group, containers in (("containers", pod.containers), ("initContainers", pod.init_containers)):
         for index, container in enumerate(containers):
@@ -390,11 +409,6 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
     if ("." in pod.name or "." in base) and not (version and version.accepts_dotted_names):
         return DOTTED_NAME
     return None
-
-
-def _other_gpu_resource(pod: PodView) -> str | None:
-    other = next((resource for resource in pod.gpu_resources if resource != keys.GPU_RESOURCE), None)
-    return None if other is None else shorten(other)
 
 
 def _some(containers: int) -> str:

@@ -1,6 +1,7 @@
 """Settings of decisions that hold for every namespace. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.releases import Version
@@ -26,5 +27,13 @@ class DecisionSettings:
 
     The API server writes this class into every pod without a class before it calls a webhook.
     """
+    gpu_runtime_classes: frozenset[str] = frozenset()
+    """RuntimeClasses in which a share reaches its GPU, beside those of NVIDIA."""
+    kubernetes: tuple[int, int] | None = None
+    """The API server's release, such as (1, 35); None if it is not known."""
+    gpu_limit_ranges: Mapping[str, str] = field(default_factory=dict)
+    """By namespace a LimitRange that refuses pods without nvidia.com/gpu; empty while none is known."""
+    queues: frozenset[str] | None = None
+    """The queues of KAI that pods can name; None if they are not known."""
     by_admission_policies: bool = False
     """Whether admission policies decide, which read no selectors of sizes."""

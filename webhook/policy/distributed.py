@@ -61,7 +61,11 @@ class Row(Struct, frozen=True):
 
 
 VARIABLES: Final = (
-    Row("WORLD_SIZE", "training-operator v1.9 pytorch/envvar.go, xgboost/xgboost.go; PyTorch"),
+    Row(
+        "WORLD_SIZE",
+        "training-operator v1.9 pytorch/envvar.go, xgboost/xgboost.go;"
+        " Volcano's plugin distributed-framework/pytorch; PyTorch",
+    ),
     Row("PET_NNODES", "training-operator v1.7 and later pytorch/envvar.go; Trainer v2 constants.go; PyTorch"),
     Row("NNODES", "PyTorch's examples"),
     Row("JAX_NUM_PROCESSES", "Trainer v2 plugins/jax/jax.go"),
@@ -133,7 +137,8 @@ MPI_OPERATOR: Final = Row(
 MPI_OPERATOR_NAME: Final = "mpi-operator"
 CLUSTER: Final = Row(
     "TF_CONFIG",
-    "training-operator v1.9 tensorflow/tensorflow.go; TensorFlow",
+    "training-operator v1.9 tensorflow/tensorflow.go; Volcano's plugin distributed-framework/tensorflow;"
+    " TensorFlow",
     "a TF_CONFIG",
     "tasks",
     counts="a cluster of several tasks, or with dynamic workers",

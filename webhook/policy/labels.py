@@ -8,8 +8,8 @@ and reported in `problems`. The rest of the policy still applies.
 import difflib
 import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
@@ -57,6 +57,7 @@ from webhook.policy.label_values import (
     read_mib,
     read_name,
 )
+from webhook.policy.reasons import Clipped, Finding, Reason
 from webhook.policy.sizes import NO_SIZES, Caps, Size, Sizes, read_sizes, size_problems
 
 _Value = TypeVar("_Value", str, str | None)
@@ -65,12 +66,16 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _MOST_UNKNOWN: Final = 8
 """Maximum number of unknown labels reported for a namespace. Each costs a log line, a series and a search."""
 
+_MOST_QUEUES: Final = 1000
+"""Queues that a misspelt name is compared with."""
 _MOST_OF_SIZES: Final = 8
 """Maximum number of invalid sizes and selectors described for one edit."""
 
 _OWN: Final = (PREFIX, SIZE_PREFIX)
+_KNOWN_PREFIXES: Final = (*_OWN, "kai.scheduler/")
 _LONGEST_PREFIX: Final = 40
-_IS_NEAR_OWN = re.compile("kai|share|size")
+_IS_NEAR_OWN = re.compile("kai|share|size|scheduler")
+_OWN_NAME: Final = "kaishare"
 """A cheap condition for prefixes that may be misspellings of our own."""
 
 
@@ -338,14 +343,14 @@ def idle_labels(labels: Mapping[str, str]) -> list[str]:
 
 
 def near_prefixes(written: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield keys whose prefix is nearly one of our own, with the prefix that is probably meant.
+    """Yield keys whose prefix is nearly one of our own or KAI's, with the prefix that is probably meant.
 
     At most eight prefixes are compared, because one comparison takes 20 µs.
     """
-    own = [prefix.rstrip("/") for prefix in _OWN]
+    own = [prefix.rstrip("/") for prefix in _KNOWN_PREFIXES]
     compared = 0
     for key in written:
-        if key.startswith(_OWN):
+        if key.startswith(_KNOWN_PREFIXES):
             continue
         prefix, slash, _ = key.partition("/")
         if not slash or not _IS_NEAR_OWN.search(prefix[:_LONGEST_PREFIX]):
@@ -353,9 +358,32 @@ def near_prefixes(written: Iterable[str]) -> Iterator[tuple[str, str]]:
         compared += 1
         if compared > _MOST_UNKNOWN:
             return
+        parts = re.split("[.-]", prefix[:_LONGEST_PREFIX])
+        if _OWN_NAME in parts[:2]:  # such as kaishare.io/ or kaishare/
+            yield key, SIZE_PREFIX if parts[0] in ("size", "sizes") else PREFIX
+            continue
         near = difflib.get_close_matches(prefix[:_LONGEST_PREFIX], own, n=1, cutoff=0.8)
         if near:
             yield key, f"{near[0]}/"
+
+
+def unknown_queue(queue: str, queues: Collection[str] | None) -> Finding | None:
+    """Return that KAI has no such queue for pods; None if it has one, or if its queues are not known."""
+    if queues is None or queue in queues:
+        return None
+    near = difflib.get_close_matches(queue[:LONGEST_NAME], sorted(queues)[:_MOST_QUEUES], n=1)
+    nearest = f"; the nearest is {near[0]}" if near else ""
+    return Finding(Reason.QUEUE_UNKNOWN, {"queue": Clipped(shorten(queue)), "nearest": nearest})
+
+
+def with_queue_problem(policy: NamespacePolicy, queues: Collection[str] | None) -> NamespacePolicy:
+    """Return the policy with a problem if KAI has no queue of its name; `queues` as in `unknown_queue`."""
+    unknown = unknown_queue(policy.queue, queues) if policy.queue else None
+    if unknown is None or policy.scheduler == keys.DEFAULT_SCHEDULER:
+        return policy
+    nearest = unknown.details["nearest"]
+    problem = LabelProblem(keys.QUEUE_LABEL, policy.queue or "", f"is no queue of KAI for pods{nearest}")
+    return replace(policy, problems=_in_order([*policy.problems, problem]))
 
 
 @dataclass(frozen=True, slots=True)

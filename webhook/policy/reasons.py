@@ -171,7 +171,27 @@ class Reason(Enum):
     INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} requests a GPU"
     MIG = Group.SHARE, "mig", "the pod uses MIG devices"
     RESOURCE_CLAIMS = Group.SHARE, "resource-claims", "the pod uses ResourceClaims (DRA)"
-    OTHER_GPU = Group.SHARE, "other-gpu-resource", "the pod requests {resource}, another kind of GPU resource"
+    OTHER_GPU = (
+        Group.SHARE,
+        "other-gpu-resource",
+        "no share: the pod requests {resource}, which may be another accelerator",
+    )
+    MIG_NODES = Group.SHARE, "mig-nodes", "no share: the pod selects nodes with MIG devices, by {label}"
+    RUNTIME_CLASS = (
+        Group.SHARE,
+        "runtime-class",
+        "no share: a share reaches no GPU in a RuntimeClass that is not NVIDIA's, such as {name}",
+    )
+    VCLUSTER_SYNCED = (
+        Group.SHARE,
+        "vcluster-synced",
+        "no share: vCluster's syncer cannot update a pod whose GPU is removed; use the webhook inside",
+    )
+    LIMIT_RANGE = (
+        Group.SHARE,
+        "limit-range",
+        "no share: a LimitRange with a minimum or maximum for nvidia.com/gpu needs it in each pod: {name}",
+    )
     UNCLEAR_QUANTITY = (
         Group.SHARE,
         "unclear-quantity",
@@ -196,6 +216,8 @@ class Reason(Enum):
 
     VERIFIED = Group.ADMITTED, "verified", "the pod complies with the namespace's policy"
     NOT_ENFORCED = Group.ADMITTED, "not-enforced", "the namespace's kaishare.dev/mode is not enforce"
+    WORKLOAD_TOLD = Group.ADMITTED, "workload-told", "the author was told what happens to the workload's pods"
+    WORKLOAD_QUIET = Group.ADMITTED, "workload-quiet", "there is nothing to tell about the workload's pods"
     LABELS_VALID = Group.ADMITTED, "labels-valid", "every kaishare label has an allowed value"
     LABELS_KEPT = Group.ADMITTED, "labels-kept", "the update changes no kaishare label"
 
@@ -270,6 +292,7 @@ class Reason(Enum):
         "ranks-may-meet",
         "{evidence}: KAI may put ranks on one GPU, which is slow or fails; use whole GPUs",
     )
+    WILL_BE_REFUSED = Group.WARNING, "will-be-refused", "mode enforce will refuse these pods: {why}"
     OWNER_QUEUE = (
         Group.WARNING,
         "owner-queue",
@@ -293,7 +316,17 @@ class Reason(Enum):
     MISSPELT_PREFIX = (
         Group.WARNING,
         "misspelt-prefix",
-        "the {key} has no effect; kaishare's prefix is {prefix}",
+        "the {key} has no effect; the nearest prefix is {prefix}",
+    )
+    KEY_WITHOUT_EFFECT = (
+        Group.WARNING,
+        "key-without-effect",
+        "the {kind} {key} has no effect here: {remedy}",
+    )
+    QUEUE_UNKNOWN = (
+        Group.WARNING,
+        "queue-unknown",
+        "KAI has no queue {queue} for pods, which wait for it{nearest}",
     )
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,

@@ -30,7 +30,6 @@ from kai.pod import PodView
 from service.text import quoted
 from webhook.policy.checks import (
     LONGEST_RESOURCE,
-    asked_gpu_resource,
     cap_findings,
     own_share_key,
     reserved_key_findings,
@@ -143,7 +142,7 @@ def _gpu_uses(policy: NamespacePolicy, pod: PodView) -> Iterator[str]:
     share = own_share_key(pod)
     if share is not None:
         yield f"has a share of its own (annotation {quoted(share)})"
-    resource = asked_gpu_resource(pod)
+    resource = next(iter(pod.gpu_resources), None)
     if resource is not None:
         yield f"requests a GPU ({quoted(resource, LONGEST_RESOURCE)})"
     elif pod.uses_mig:

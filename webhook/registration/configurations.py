@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kai import keys
-from kai.cel import cel_list, is_of_kai, names_gpu, starts_with
-from kai.kaishare_keys import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
+from kai.cel import cel_list, is_of_kai, names_gpu
+from kai.kaishare_keys import EXCLUDED_NAMESPACES, INJECT, MODE
 from kai.key_classes import RESERVED_APPS
 from kube.metadata import NAME_LABEL
 from webhook.policy.labels import Mode
@@ -31,10 +31,12 @@ It sorts after the usual sidecar injectors.
 MUTATE: Final = "pods.mutate.kaishare.dev"
 VALIDATE_PODS: Final = "pods.validate.kaishare.dev"
 VALIDATE_NAMESPACES: Final = "namespaces.validate.kaishare.dev"
+WARN_WORKLOADS: Final = "workloads.warn.kaishare.dev"
 PATHS: Final[Mapping[str, str]] = {
     MUTATE: "/mutate",
     VALIDATE_PODS: "/validate/pods",
     VALIDATE_NAMESPACES: "/validate/namespaces",
+    WARN_WORKLOADS: "/warn/workloads",
 }
 
 TIMEOUT_SECONDS: Final = 5
@@ -67,7 +69,11 @@ _KAI_APP: Final = (
     f"'{keys.APP_LABEL}' in object.metadata.labels"
     f" && object.metadata.labels['{keys.APP_LABEL}'] in {cel_list(RESERVED_APPS)}"
 )
-_POLICY_LABEL: Final = f"key == '{keys.QUEUE_LABEL}' || {starts_with('key', [PREFIX, SIZE_PREFIX])}"
+_POLICY_KEY: Final = (
+    "key.contains('kaishare') || key.startsWith('kai.scheduler/') || key.startsWith('kai-scheduler/')"
+    " || key.endsWith('/queue')"
+)
+"""CEL expression for: a label or annotation of a namespace belongs to a policy, or may be a misspelt one."""
 
 NEVER_CHANGED: Final = (
     {"name": "no-mirror-pod", "expression": f"!({_MIRROR})"},
@@ -131,15 +137,44 @@ HAS_POLICY: Final = (
     {
         "name": "has-policy-labels",
         "expression": "has(object.metadata.labels)"
-        f" && {_some_key('object.metadata.labels', _POLICY_LABEL)}"
+        f" && {_some_key('object.metadata.labels', _POLICY_KEY)}"
         " || has(object.metadata.annotations)"
-        f" && {_some_key('object.metadata.annotations', starts_with('key', [SIZE_PREFIX]))}",
+        f" && {_some_key('object.metadata.annotations', _POLICY_KEY)}",
     },
 )
-"""The matchCondition for namespaces with a policy.
+"""The matchCondition for namespaces with a policy, or with keys that somewhat look like a policy.
 
 Only the new object matters, because a removed label or annotation cannot be invalid.
 """
+
+
+NEW_TEMPLATE: Final = (
+    {"name": "not-of-a-controller", "expression": "!has(object.metadata.ownerReferences)"},
+    {
+        "name": "new-or-another-template",
+        "expression": "request.operation == 'CREATE' || !has(object.spec) || !has(oldObject.spec)"
+        " || (has(object.spec.template) && has(oldObject.spec.template)"
+        " ? object.spec.template != oldObject.spec.template : object.spec != oldObject.spec)",
+    },
+)
+"""The matchConditions for workloads that a user creates, or whose pods a user changes.
+
+Scaling a Deployment changes no template. Kinds with other templates are compared by their whole spec.
+"""
+
+WORKLOADS: Final[Mapping[str, Sequence[str]]] = {
+    "apps": ["deployments", "statefulsets", "daemonsets"],
+    "batch": ["jobs", "cronjobs"],
+    "jobset.x-k8s.io": ["jobsets"],
+    "kubeflow.org": [
+        "jaxjobs", "mpijobs", "notebooks", "paddlejobs", "pytorchjobs", "tfjobs", "xgboostjobs",
+    ],
+    "leaderworkerset.x-k8s.io": ["leaderworkersets"],
+    "ray.io": ["rayclusters", "rayjobs", "rayservices"],
+    "serving.knative.dev": ["services"],
+    "serving.kserve.io": ["inferenceservices"],
+}  # fmt: skip
+"""Resources of workloads by API group; rules for groups that are not served have no effect."""
 
 
 def _without(key: str, *values: str) -> dict[str, Any]:
@@ -233,7 +268,16 @@ def validating_configuration(
         "matchConditions": list(HAS_POLICY),
         "rules": [namespace_rule()],
     }
-    return _configuration("ValidatingWebhookConfiguration", name, [pods, namespaces])
+    workloads = {
+        **_webhook(WARN_WORKLOADS, target, ca_bundle),
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": 1,  # an apply never waits longer for a warning
+        "namespaceSelector": namespaces_without([Mode.OBSERVE, Mode.OFF], excluded),
+        "objectSelector": {},
+        "matchConditions": list(NEW_TEMPLATE),
+        "rules": [_rule(["CREATE", "UPDATE"], each, group=group) for group, each in WORKLOADS.items()],
+    }
+    return _configuration("ValidatingWebhookConfiguration", name, [pods, namespaces, workloads])
 
 
 def sorts_behind(name: str, other: str) -> bool:
@@ -283,19 +327,21 @@ def _managed(mode: Mapping[str, Any], excluded: Collection[str]) -> dict[str, An
 
 def pod_rule() -> dict[str, Any]:
     """Return the rule for creations of pods, of a webhook or of an admission policy."""
-    return _rule(["CREATE"], "pods", "Namespaced")
+    return _rule(["CREATE"], ["pods"])
 
 
 def namespace_rule() -> dict[str, Any]:
     """Return the rule for edits of namespaces, of a webhook or of an admission policy."""
-    return _rule(["CREATE", "UPDATE"], "namespaces", "Cluster")
+    return _rule(["CREATE", "UPDATE"], ["namespaces"], scope="Cluster")
 
 
-def _rule(operations: Sequence[str], resource: str, scope: str) -> dict[str, Any]:
+def _rule(
+    operations: Sequence[str], resources: Sequence[str], *, group: str = "", scope: str = "Namespaced"
+) -> dict[str, Any]:
     return {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
+        "apiGroups": [group],
+        "apiVersions": ["*" if group else "v1"],
         "operations": list(operations),
-        "resources": [resource],
+        "resources": list(resources),
         "scope": scope,
     }

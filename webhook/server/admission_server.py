@@ -23,6 +23,7 @@ from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHand
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
 from webhook.admission.validating import NamespaceValidator, PodValidator
+from webhook.admission.workloads import WorkloadAdvisor
 from webhook.metrics import Metrics
 from webhook.namespaces.policy_source import PolicySource
 from webhook.policy.decision_settings import DecisionSettings
@@ -46,7 +47,7 @@ _TIMEOUT = re.compile(r"(?:^|&)timeout=([0-9]+(?:\.[0-9]*)?)(m?s)(?:&|$)")
 
 
 class AdmissionServer:
-    """An HTTPS server for the reviews of the three webhooks, with limits on requests, bytes and time.
+    """An HTTPS server for the reviews of the four webhooks, with limits on requests, bytes and time.
 
     It uses aiohttp's low-level server, because a router and middlewares would cost as much CPU as decoding a
     review.
@@ -66,6 +67,7 @@ class AdmissionServer:
             "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
             "/validate/pods": PodValidator(policies=policies, rules=rules),
             "/validate/namespaces": NamespaceValidator(rules=rules),
+            "/warn/workloads": WorkloadAdvisor(policies=policies, rules=rules),
         }
         self._endpoints = {
             path: ReviewHandler(webhook, metrics=metrics, log=log) for path, webhook in webhooks.items()

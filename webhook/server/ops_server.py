@@ -1,7 +1,7 @@
 """The HTTP server for metrics, health and policies."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import orjson
@@ -11,7 +11,7 @@ from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, 
 from service.log import JsonLog
 from webhook.metrics import Metrics
 from webhook.namespaces.policy_source import PolicySource
-from webhook.policy.labels import NamespacePolicy, policy_json
+from webhook.policy.labels import NamespacePolicy, policy_json, with_queue_problem
 
 OPS_CONNECTIONS: Final = plain_port_limits(128)
 AUDIENCE: Final = "kaishare-webhook"
@@ -30,10 +30,12 @@ class OpsServer:
         policies: PolicySource,
         metrics: Metrics,
         log: JsonLog,
+        queues: Callable[[], Collection[str] | None] = lambda: None,
         certificate_problem: Callable[[], str] = lambda: "",
         limits: ConnectionLimits = OPS_CONNECTIONS,
     ) -> None:
         self._policies = policies
+        self._queues = queues
         self._certificate_problem = certificate_problem
         self._metrics = metrics
         self._limits = limits
@@ -81,7 +83,7 @@ class OpsServer:
             policies = self._policies.all()
             if policies is None:
                 return text_page("policies not loaded yet; see the log\n", status=503)
-            text = SharedText(await asyncio.to_thread(_as_json, policies))
+            text = SharedText(await asyncio.to_thread(_as_json, policies, self._queues()))
             return Page(body=text, headers=_JSON)
 
     async def _alive(self) -> Page:
@@ -97,10 +99,11 @@ class OpsServer:
         return text_page("ok\n")
 
 
-def _as_json(policies: Mapping[str, NamespacePolicy]) -> bytes:
+def _as_json(policies: Mapping[str, NamespacePolicy], queues: Collection[str] | None) -> bytes:
     """Encode all policies as JSON. Call it in a thread, because thousands of policies take up to a second.
 
     Policies are encoded one by one, because encoding all at once would hold the interpreter lock for 60 ms.
     """
-    encoded = (orjson.dumps(policy_json(policy)) for _, policy in sorted(policies.items()))
+    checked = (with_queue_problem(policy, queues) for _, policy in sorted(policies.items()))
+    encoded = (orjson.dumps(policy_json(policy)) for policy in checked)
     return b"[" + b",".join(encoded) + b"]"

@@ -12,6 +12,7 @@ from service.names import is_dns_subdomain
 from service.text import quoted
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import read_default_mode
+from webhook.policy.plain_gpu import NVIDIA_RUNTIME_CLASSES
 
 NAMESPACE: Final = "kaishare"
 """The namespace of the ConfigMap with the published settings, unless an option names another."""
@@ -21,6 +22,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "--default-mode": "default_mode",
     "--exclude-namespaces": "excluded_namespaces",
     "--default-priority-class": "default_priority_class",
+    "--gpu-runtime-classes": "gpu_runtime_classes",
 }
 """The settings in `DecisionSettings` by their options."""
 SETTINGS: Final = frozenset(OPTIONS.values())
@@ -34,13 +36,24 @@ _UNKNOWN: Final[Mapping[str, str]] = {
     "--default-mode": "the default mode is not known: assumed default",
     "--default-priority-class": "the default PriorityClass is not known: assumed none",
 }
-"""What the answer of a command assumes about each setting that is not known."""
+"""What the answer of a command assumes about a setting that is not known.
+
+Further RuntimeClasses are assumed to be none; the reason of a pod that depends on them says so.
+"""
 
 
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"{quoted(text)} is not allowed; allowed: true, false")
     return text == "true"
+
+
+def _class_names(text: str) -> frozenset[str]:
+    names = frozenset(filter(None, text.split(",")))
+    for name in sorted(names):
+        if not is_dns_subdomain(name):
+            raise ValueError(f"{quoted(name)} is not allowed; allowed: names of RuntimeClasses, as in A,B")
+    return names
 
 
 def _class_name(text: str) -> str:
@@ -55,6 +68,7 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "--default-mode": read_default_mode,
     "--exclude-namespaces": namespace_names,
     "--default-priority-class": _class_name,
+    "--gpu-runtime-classes": _class_names,
 }
 """Reads the value of each option; raises ValueError for a value that is not allowed."""
 
@@ -126,6 +140,13 @@ def add_decision_options(parser: argparse.ArgumentParser, *, default: str = "") 
         metavar="NAME",
         help="the cluster's default PriorityClass, the one with globalDefault (default:"
         f" {f'{first}none' if default else 'read from the cluster if the policies come from there'})",
+    )
+    parser.add_argument(
+        "--gpu-runtime-classes",
+        type=read_by(READERS["--gpu-runtime-classes"]),
+        metavar="A,B",
+        help="RuntimeClasses of NVIDIA's container runtime, in which a share reaches its GPU, beside "
+        f"{', '.join(NVIDIA_RUNTIME_CLASSES)} (default: {first}none)",
     )
 
 

@@ -41,6 +41,7 @@ class _Document(Struct, rename="camel", kw_only=True, omit_defaults=False):
     excluded_namespaces: list[str]
     default_mode: str
     default_priority_class: str | UnsetType | None = UNSET
+    gpu_runtime_classes: list[str] = []
     form: Literal["policy"] | UnsetType = UNSET
     """Whether admission policies decide instead of a webhook; the chart then publishes the settings."""
 
@@ -68,6 +69,7 @@ def encode_settings(settings: PublishedSettings) -> str:
         excluded_namespaces=sorted(rules.excluded_namespaces),
         default_mode=rules.default_mode.value,
         default_priority_class=rules.default_priority_class if DEFAULT_CLASS in settings.known else UNSET,
+        gpu_runtime_classes=sorted(rules.gpu_runtime_classes),
         form="policy" if rules.by_admission_policies else UNSET,
     )
     return msgspec.json.encode(document).decode()
@@ -93,6 +95,7 @@ def decode_settings(text: str) -> PublishedSettings:
                 excluded_namespaces=frozenset(document.excluded_namespaces),
                 default_mode=read_default_mode(document.default_mode),
                 default_priority_class=None if default_class is UNSET else default_class,
+                gpu_runtime_classes=frozenset(document.gpu_runtime_classes),
                 by_admission_policies=document.form == "policy",
             ),
             known=SETTINGS - {DEFAULT_CLASS} if default_class is UNSET else SETTINGS,

@@ -29,7 +29,7 @@ TEXT_OF_FINDINGS = """\
 ok       driver             version 580
 {red}problem{end}  device files       there is no /dev/nvidiactl
                             -> set runtimeClassName: nvidia
-                            see docs/doctor.md#agents
+                            see kaishare help agents
 {yellow}warning{end}  driver             old
 {dim}unknown{end}  container toolkit  not visible
 1 problem, 1 warning, 1 unknown, 1 ok

@@ -20,13 +20,25 @@ from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_dep
 from console.doctor import command, kai_checks, policy_checks, queues, registration, serving
 from console.doctor.admission import RELEASE_PROPERTIES
 from console.doctor.check_results import CheckResult, State, named
-from console.doctor.cluster_state import ClusterFacts, ClusterNode, Namespace
+from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
 from console.doctor.command import anchor, with_link
 from console.doctor.node_checks import nodes_are_labelled
+from console.doctor.plain_gpus import gpus_are_plain
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation
 from kai.releases import Version
-from kube.kinds import LIMIT_RANGES, NODES, POD_GROUPS, PODS, QUEUES, LimitRange, Pod, PodGroup
+from kube.kinds import (
+    DEVICE_CLASSES,
+    LIMIT_RANGES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    QUEUES,
+    DeviceClass,
+    LimitRange,
+    Pod,
+    PodGroup,
+)
 from tests.support.cluster_facts import (
     KAI_CONDITION,
     SERVICE,
@@ -176,6 +188,22 @@ def limit_range(namespace: str = "vision", **limits: Any) -> LimitRange:
         "spec": {"limits": [{"type": "Container"}, {"type": "Container", **limits}]},
     }
     return LIMIT_RANGES.decode(json.dumps(document))
+
+
+def sharing(labels: dict[str, str] | None = None, **changes: Any) -> ClusterFacts:
+    """Return a cluster with a namespace that has a default share."""
+    vision = namespace("vision", gpu_fraction="0.5", **(labels or {}))
+    return but(**{"namespaces": whole(vision), "nodes": whole(), **changes})
+
+
+def mig_node(**labels: str) -> ClusterNode:
+    return ClusterNode(name="n0", gpus=7.0, labels={"nvidia.com/mig.strategy": "single"} | labels)
+
+
+def device_class(name: str, resource: str) -> DeviceClass:
+    return DEVICE_CLASSES.decode(
+        json.dumps({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}})
+    )
 
 
 def group(place: str, queue: str = "team-a", owner: str = "", **resources: Any) -> PodGroup:
@@ -480,6 +508,20 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (kai_checks.kai_saw_the_pods, unbound({}), ""),
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}, "default-scheduler"), ""),
     (kai_checks.kai_saw_the_pods, unbound({"gpu-fraction": "0.5"}, installation=installed("--nv-fractions-enabled=true")), ""),
+    # GPUs that are not plain
+    (gpus_are_plain, sharing(), "ok: plain GPUs: nothing makes nvidia.com/gpu anything but a whole GPU"),
+    (gpus_are_plain, but(nodes=whole(mig_node()), namespaces=whole(namespace("vision"))), []),
+    (gpus_are_plain, sharing(nodes=whole(mig_node())), "warning: plain GPUs: 1 node offers MIG devices as nvidia.com/gpu (nvidia.com/mig.strategy=single): n0; KAI gives no shares there"),
+    (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "none", "nvidia.com/gpu.product": "A100-MIG-1g.5gb"}))), "warning: plain GPUs: 1 node offers MIG"),
+    (gpus_are_plain, sharing(nodes=whole(mig_node(**{"nvidia.com/mig.strategy": "mixed"}))), "ok: plain GPUs"),
+    (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="dra", gpus=0.0, labels={"nvidia.com/gpu.present": "true"}))), "warning: plain GPUs: 1 node with GPUs and no nvidia.com/gpu: dra; KAI places no share on a node whose GPUs DRA allocates"),
+    (gpus_are_plain, sharing(nodes=whole(ClusterNode(name="mixed", gpus=0.0, labels={"nvidia.com/mig-1g.5gb.count": "7"}))), "ok: plain GPUs"),
+    (gpus_are_plain, sharing(device_classes=whole(device_class("gpu", "nvidia.com/gpu"), device_class("other", "example.com/x"))), "warning: plain GPUs: DRA allocates nvidia.com/gpu (extendedResourceName of DeviceClass gpu)"),
+    (gpus_are_plain, sharing(limit_ranges=whole(limit_range(max={"nvidia.com/gpu": "1"}), limit_range("other", min={"nvidia.com/gpu": "1"}))), ["warning: plain GPUs: 1 LimitRange with a minimum or maximum for nvidia.com/gpu: vision/limits; pods keep their whole GPU"]),
+    (gpus_are_plain, sharing({"vcluster": "true"}), "warning: plain GPUs: vision: pods that a vCluster's syncer made keep their whole GPU"),
+    (gpus_are_plain, sharing({"vcluster": "true"}, release=(1, 34)), "ok: plain GPUs"),
+    (gpus_are_plain, sharing(kept_whole=whole(KeptPod("vision/a", "runtime-class"), KeptPod("vision/b", "runtime-class"))), ["warning: plain GPUs: 2 pods with a share that a new pod would not get (runtime-class): vision/a, vision/b"]),
+    (gpus_are_plain, sharing(nodes=UNREAD), ""),
     # nodes
     (nodes_are_labelled, but(nodes=UNREAD), ""),
     (nodes_are_labelled, nodes(ClusterNode(name="n0", has_gpus=False)), "unknown: node labels: no node has GPUs"),

@@ -81,7 +81,7 @@ IN_TRAINING = {**bare(), "metadata": {"name": "a", "namespace": "training"}}
         (bare(gpu_container(count="2")), (QUEUE, HALF, TRAIN), 0, f"  changed (scheduler, queue, priority), {TWO_GPUS}\n"),
         (bare(gpu_container(count="2")), (QUEUE, HALF, OBSERVE), 0, f"  would be changed (scheduler, queue, mode observe), {TWO_GPUS}\n"),
         (bare(container("side"), gpu_container()), (QUEUE, HALF), 0, "no share given: KAI before v0.9.12 supports only the first container, not main (container-not-first)\n"),
-        (bare(container(limits={"nvidia.com/gpu.shared": 1})), (QUEUE, HALF), 0, "no share given: the pod requests nvidia.com/gpu.shared, another kind of GPU resource (other-gpu-resource)\n"),
+        (bare(container(limits={"nvidia.com/gpu.shared": 1})), (QUEUE, HALF), 0, "no share given: the pod requests nvidia.com/gpu.shared, which may be another accelerator (other-gpu-resource)\n"),
         (bare(annotations={"gpu-fraction": "0.5"}), (QUEUE, HALF, "--label=kaishare.dev/gpu-toleration=inject"), 0, "  changed (scheduler, queue, toleration), no share given: the pod sets its own share, which is not changed (own-share)\n"),
         (OPTED_OUT, (QUEUE, HALF), 0, '\n  left alone: the pod label kaishare.dev/inject is "false" (opted-out)\n'),
         (bare(labels={"kai.scheduler/queue": "queue-a"}), (QUEUE, HALF, "--label=kaishare.dev/scheduler=default-scheduler"), 0, "\n  unchanged: the namespace's scheduler is default-scheduler, which does not support shares (scheduler-not-kai)\n"),
@@ -93,7 +93,7 @@ IN_TRAINING = {**bare(), "metadata": {"name": "a", "namespace": "training"}}
         (bare(gpu_container(), labels={"kaishare.dev/size": "trian"}), SIZES, 0, "!decided by"),
         (bare(gpu_container(), labels={"kaishare.dev/size": "trian"}), SIZES, 0, 'size "trian" is not defined here; nearest first: train, serve'),
         # a misspelt prefix is named
-        (bare(gpu_container()), MISSPELT, 0, "warning: the label kaishare.de/mode has no effect; kaishare's prefix is kaishare.dev/"),
+        (bare(gpu_container()), MISSPELT, 0, "warning: the label kaishare.de/mode has no effect; the nearest prefix is kaishare.dev/"),
         (bare(gpu_container()), MISSPELT, 0, "warning: the label team has no effect\n"),
         # the verdict of enforce
         (OPTED_OUT, (QUEUE, HALF), 0, "(opted-out)"),
@@ -166,7 +166,7 @@ def test_no_sentence_about_a_pod_occurs_twice(run: Run) -> None:
         assert result.status == status
     converted = run(manifest(bare(gpu_container())), *SIZES).out
     assert converted.count("one whole GPU became") == 1
-    assert "warning" not in converted
+    assert "warning: " not in converted
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     assert others == [
         f"  InferenceService llm in namespace default (standard input, line 1): its controller creates pods that cannot be predicted; it requests GPUs at {requests} (pods-not-predictable)",
         "  NIMService nim in namespace default (standard input, line 6): its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
-        "  Service svc in namespace default (standard input, line 16): nothing to do with pods (no-pods)",
+        "  Service svc in namespace default (standard input, line 16): makes no pods (no-pods)",
         "  Kustomization (no name) in namespace default (standard input, line 21): a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
-        "1 pod: 1 changed; 4 other objects.",
+        "1 pod: 1 changed; 1 with warnings; 4 other objects.",
     ]
     items = json.loads(run(OBJECTS, *SIZES, "-o", "json").out)
     assert [item["reason"] for item in items if item["pod"] is None] == [
@@ -439,7 +439,7 @@ def test_the_fields_of_json(run: Run) -> None:
     denials = [denial["reason"] for denial in out["denials"]]
     assert denials == ["opt-out-denied", "wrong-scheduler", "wrong-queue"]
     assert (service["kind"], service["name"], service["reason"]) == ("Service", "s", "no-pods")
-    assert (service["message"], service["pod"], service["patch"]) == ("nothing to do with pods", None, [])
+    assert (service["message"], service["pod"], service["patch"]) == ("makes no pods", None, [])
 
 
 def test_the_patch_is_one_line_that_can_be_applied(run: Run) -> None:
@@ -456,7 +456,7 @@ def test_the_patch_is_one_line_that_can_be_applied(run: Run) -> None:
 def test_a_manifest_without_pods_names_its_objects(run: Run) -> None:
     assert run(manifest(MANIFEST[2]), *(QUEUE, "-o", "patch")).out == ""
     result = run(manifest(MANIFEST[2]), QUEUE)
-    service = "  Service s in namespace default (standard input, line 1): nothing to do with pods (no-pods)\n"
+    service = "  Service s in namespace default (standard input, line 1): makes no pods (no-pods)\n"
     assert (result.status, result.out.splitlines()[0]) == (0, "The manifests contain no pods.")
     assert service in result.out
     empty = {"kind": "List", "apiVersion": "v1", "items": []}

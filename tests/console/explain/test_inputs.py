@@ -168,7 +168,7 @@ def test_text_beside_a_pod_spec_is_no_metadata_of_pods(run: Run) -> None:
         (("-R", "-f", "EMPTY"), "the directory and those below it have no .yaml, .yml or .json file"),
         (("-f", "-", "-f", "-"), "-f - may be given only once"),
         (("-f",), "expected one argument"),
-        (("-o", "wide"), "invalid choice: 'wide'"),
+        (("-o", "widest"), "invalid choice: 'widest'"),
         (("--label", "a b=c"), '"a b" is not the key of a label'),
         (("--label", "kaishare.dev/gpu-fraction=0.5 GPUs"), '"0.5 GPUs" is not the value of a label'),
         (("--label", "x" * 64 + "=y"), "is not the key of a label"),

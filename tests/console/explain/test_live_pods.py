@@ -9,14 +9,14 @@ import pytest
 from console.cluster.facts import ServedKind
 from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
 from console.explain.live_workloads import explain_object, template_position
-from console.explain.manifest_pods import find_pods
 from console.explain.pod_documents import as_new, asked_now
 from tests.console.explain.test_operators import JOBS, TEMPLATE, Build
 from tests.support.live_objects import live_pod
-from tests.support.pods import folder_from
+from tests.support.pods import container, folder_from
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
+from webhook.policy.templates import find_pods
 
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
@@ -82,6 +82,38 @@ def test_any_part_of_a_live_pod_may_be_malformed(part: Any) -> None:
         {"metadata": {"managedFields": part}, "spec": {"nodeName": "n"}},
     ):
         assert as_new(pod)["kind"] == "Pod"
+
+
+WRITTEN = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "main"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "labels", "code", "share"),
+    [
+        ("whole-gpu-converted", {"kaishare.dev/gpu-fraction": "0.25"}, Reason.WHOLE_GPU_CONVERTED, "0.25"),
+        ("whole-gpu-converted", {}, Reason.NO_DEFAULT_SHARE, None),
+        ("whole-gpu-converted", {"kaishare.dev/gpu-fraction": "0.5"}, Reason.OWN_SHARE, "0.5"),
+        ("share-injected", {"kaishare.dev/gpu-fraction": "0.25"}, Reason.NO_GPU, None),
+        ("invented", {"kaishare.dev/gpu-fraction": "0.25"}, Reason.OWN_SHARE, "0.5"),
+    ],
+)
+def test_a_tried_policy_holds_for_what_a_changed_pod_requested_before(
+    reason: str, labels: dict[str, str], code: Reason, share: str | None
+) -> None:
+    """Only for live pods: a manifest with a share has it as its own."""
+    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "q"} | labels)
+    annotations = WRITTEN | {"kaishare.dev/reason": reason}
+    live = live_pod("case", labels={"kai.scheduler/queue": "q"}, annotations=annotations)
+    live["spec"] |= {"containers": [container()], "schedulerName": "kai-scheduler"}
+    for is_live in (True, False):
+        explainer = Explainer(
+            "team-a", {"team-a": policy} if policy else {}, DecisionSettings(), is_live=is_live
+        )
+        (item,) = explainer.explain(as_new(live))
+        assert isinstance(item, ExplainedPod)
+        assert item.mutation.decision.reason is (code if is_live else Reason.OWN_SHARE)
+        written = item.outcome["metadata"]["annotations"]  # type: ignore[index]
+        assert written.get("gpu-fraction") == (share if is_live else "0.5")
 
 
 def test_what_a_pod_asks_for() -> None:

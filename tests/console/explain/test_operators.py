@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from console.explain.manifest_pods import FoundPod, find_pods
-from console.explain.operators import OPERATORS, additions_of
-from console.explain.pod_documents import as_json
 from tests.console.explain.conftest import Run
 from tests.support.operator_jobs import (
     NAMESPACE,
@@ -21,19 +18,36 @@ from tests.support.operator_jobs import (
     paddle_job,
     py_torch_job,
     tf_job,
+    volcano_job,
     xg_boost_job,
 )
 from tests.support.pods import container, gpu_container
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.distributed import (
+    CLUSTER,
+    JAX_PROCESSES,
+    JOB_SET,
+    KUEUE_COUNT,
+    LWS_SIZE,
+    MPI_JOB,
+    MPI_OPERATOR,
+    NODES_OPTION,
+    RENDEZVOUS,
+    VARIABLES,
+)
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.operators import OPERATORS, additions_of
 from webhook.policy.patch import mutate
+from webhook.policy.pod_parts import as_json
 from webhook.policy.reasons import Reason
+from webhook.policy.templates import FoundPod, find_pods
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 HALF = QUEUE | {"kaishare.dev/gpu-fraction": "0.5"}
 TEMPLATE: dict[str, Any] = {"metadata": {"labels": {"app": "train"}}, "spec": {"containers": [gpu_container("tensorflow")]}}  # fmt: skip
 BARE: dict[str, Any] = {"spec": {"containers": [gpu_container("tensorflow"), container("side")]}}
+OPTIONS = ("-n", NAMESPACE, *(f"--label={key}={value}" for key, value in HALF.items()))
 Build = Callable[[dict[str, Any]], OperatorJob]
 
 JOBS: list[tuple[str, Build, str]] = [
@@ -60,6 +74,9 @@ JOBS: list[tuple[str, Build, str]] = [
     ("LeaderWorkerSet", lambda t: leader_worker_set(t, 2), "a LeaderWorkerSet of 2 ranks"),
     ("LeaderWorkerSet with a leader", lambda t: leader_worker_set(t, 4, own_leader=True), "a LeaderWorkerSet of 4 ranks"),
     ("LeaderWorkerSet, its webhook first", lambda t: leader_worker_set(t, 2, webhook_first=True), "a LeaderWorkerSet of 2 ranks"),
+    ("Volcano's pytorch", lambda t: volcano_job(t, {"master": 1, "worker": 4}, {"pytorch": ["--master=master", "--worker=worker"]}), "WORLD_SIZE is 5"),
+    ("Volcano's pytorch, own names", lambda t: volcano_job(t, {"chief": 1, "hand": 1}, {"pytorch": ["-master", "chief", "--worker=hand"]}), "WORLD_SIZE is 2"),
+    ("Volcano's tensorflow", lambda t: volcano_job(t, {"ps": 1, "worker": 2}, {"tensorflow": []}), "a TF_CONFIG of 3 tasks"),
     # One rank gets the share.
     ("PyTorchJob, one rank", lambda t: py_torch_job(t, {"Master": 1}), ""),
     ("PyTorchJob of a worker, one rank", lambda t: py_torch_job(t, {"Worker": 1}), ""),
@@ -73,6 +90,9 @@ JOBS: list[tuple[str, Build, str]] = [
     ("LeaderWorkerSet, one rank", lambda t: leader_worker_set(t, 1), ""),
     ("LeaderWorkerSet without a size, one rank", lambda t: leader_worker_set(t, None), ""),
     ("LeaderWorkerSet with a leader, one rank", lambda t: leader_worker_set(t, 1, own_leader=True), ""),
+    ("Volcano's pytorch, one rank", lambda t: volcano_job(t, {"master": 1}, {"pytorch": []}), ""),
+    ("Volcano's tensorflow, one rank", lambda t: volcano_job(t, {"worker": 1}, {"tensorflow": []}), ""),
+    ("Volcano's mpi", lambda t: volcano_job(t, {"master": 1}, {"mpi": []}), ""),
 ]  # fmt: skip
 
 
@@ -163,7 +183,7 @@ ORDINARY: Sequence[dict[str, Any]] = [
     workload("Deployment", "apps/v1", {"replicas": 8, "template": TEMPLATE}),
     workload("StatefulSet", "apps/v1", {"replicas": 8, "template": TEMPLATE}),
     workload("RayCluster", "ray.io/v1", {"workerGroupSpecs": [{"replicas": 8, "groupName": "w", "template": TEMPLATE}]}),
-    workload("Job", "batch.volcano.sh/v1alpha1", {"minAvailable": 8, "tasks": [{"replicas": 8, "name": "w", "template": TEMPLATE}]}),
+    workload("Job", "batch.volcano.sh/v1alpha1", {"schedulerName": "kai-scheduler", "tasks": [{"replicas": 8, "name": "w", "template": TEMPLATE}]}),
     workload("SparkApplication", "sparkoperator.k8s.io/v1beta2", {"executor": {"instances": 8, "template": TEMPLATE}}),
     workload("Notebook", "kubeflow.org/v1", {"template": TEMPLATE}),
     workload("PyTorchJob", "example.com/v1", {"pytorchReplicaSpecs": {"Worker": {"replicas": 8, "template": TEMPLATE}}}),
@@ -241,6 +261,73 @@ def py_torch_job_manifest(template: dict[str, Any]) -> dict[str, Any]:
     return workload("PyTorchJob", "kubeflow.org/v1", {"pytorchReplicaSpecs": specs})
 
 
+SCHEDULERS: list[tuple[str, dict[str, Any], str]] = [
+    ("Volcano's default", {"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"tasks": [{"template": TEMPLATE}]}}, "volcano"),
+    ("Volcano", {"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"schedulerName": "mine", "tasks": [{"template": TEMPLATE}]}}, "mine"),
+    ("Volcano, the template's", {"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"tasks": [{"template": {"spec": {**TEMPLATE["spec"], "schedulerName": "own"}}}]}}, "own"),
+    ("Volcano's CronJob", {"kind": "CronJob", "apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"jobTemplate": {"spec": {"tasks": [{"template": TEMPLATE}]}}}}, "volcano"),
+    *((kind, {"kind": kind, "apiVersion": "ray.io/v1", "metadata": {"labels": {"ray.io/scheduler-name": "yunikorn"}}, "spec": {"headGroupSpec": {"template": TEMPLATE}}}, "yunikorn") for kind in ("RayCluster", "RayJob", "RayService")),
+    ("RayCluster of KAI", {"kind": "RayCluster", "apiVersion": "ray.io/v1", "metadata": {"labels": {"ray.io/scheduler-name": "kai-scheduler"}}, "spec": {"headGroupSpec": {"template": TEMPLATE}}}, "kai-scheduler"),
+    ("RayCluster without", {"kind": "RayCluster", "apiVersion": "ray.io/v1", "spec": {"headGroupSpec": {"template": TEMPLATE}}}, ""),
+    ("Spark", {"kind": "SparkApplication", "apiVersion": "sparkoperator.k8s.io/v1beta2", "spec": {"batchScheduler": "volcano", "executor": {"template": TEMPLATE}}}, "volcano"),
+    ("Spark, scheduled", {"kind": "ScheduledSparkApplication", "apiVersion": "sparkoperator.k8s.io/v1beta2", "spec": {"template": {"batchScheduler": "volcano", "driver": {"template": TEMPLATE}}}}, "volcano"),
+    ("inside of another object", {"kind": "AppWrapper", "apiVersion": "workload.codeflare.dev/v1beta2", "spec": {"components": [{"template": {"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"tasks": [{"template": TEMPLATE}]}}}]}}, "volcano"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SCHEDULERS, ids=lambda case: case[0])
+def test_a_kind_hands_its_own_scheduler_down(case: tuple[str, dict[str, Any], str]) -> None:
+    (pod,) = find_pods(case[1])
+    assert pod.as_created(NAMESPACE)["spec"].get("schedulerName", "") == case[2]
+    is_of_another = case[2] not in ("", "kai-scheduler")
+    assert (previewed(policy_of(HALF), pod).reason is Reason.OTHER_SCHEDULER) == is_of_another
+
+
+MAKE_NO_PODS = [
+    ("kueue.x-k8s.io/v1beta1", "Workload"),
+    ("v1", "PodTemplate"),
+    ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"),
+    ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"),
+    ("serving.kserve.io/v1alpha1", "ServingRuntime"),
+    ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"),
+    ("argoproj.io/v1alpha1", "WorkflowTemplate"),
+    ("argoproj.io/v1alpha1", "ClusterWorkflowTemplate"),
+    ("flow.volcano.sh/v1alpha1", "JobTemplate"),
+]
+
+
+@pytest.mark.parametrize(("version", "kind"), MAKE_NO_PODS)
+def test_kinds_that_make_no_pods_are_not_counted(version: str, kind: str, run: Run) -> None:
+    document = workload(kind, version, {"podSets": [{"template": TEMPLATE}]}) | {"template": TEMPLATE}
+    result = run(yaml.safe_dump(document), *OPTIONS)
+    assert "makes no pods (no-pods)" in " ".join(result.out.split())
+    assert result.out.splitlines()[-1] == "0 pods; 1 other object."
+    assert (f" in namespace {NAMESPACE}" in result.out) != kind.startswith("Cluster")
+
+
+WRITERS: dict[str, set[str]] = {
+    "training-operator": {"PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob"},
+    "mpi-operator": {"MPIJob"},
+    "JobSet": {"JobSet"},
+    "LeaderWorkerSet": {"LeaderWorkerSet"},
+    "Volcano's plugin": {"Job", "CronJob"},
+    # A TrainJob's manifest has no templates; the others are users and launchers.
+    **{
+        key: set()
+        for key in ("Trainer v2", "PyTorch", "TensorFlow", "Open MPI", "Slurm", "Kueue's plain pods")
+    },
+}
+"""Who writes the names of the table of evidence, and the kinds whose templates lack them."""
+
+
+def test_each_writer_of_evidence_is_known_to_the_preview() -> None:
+    rows = [*VARIABLES, JAX_PROCESSES, CLUSTER, LWS_SIZE, KUEUE_COUNT, *JOB_SET, MPI_JOB, MPI_OPERATOR, NODES_OPTION, *RENDEZVOUS]  # fmt: skip
+    sources = [source.strip() for row in rows for source in row.source.split(";")]
+    unknown = [source for source in sources if not source.startswith(tuple(WRITERS))]
+    assert not unknown
+    assert set().union(*WRITERS.values()) == {kind for _, kind in OPERATORS}
+
+
 def test_a_template_in_another_place_has_no_additions() -> None:
     for group, kind in OPERATORS:
         assert additions_of({"apiVersion": f"{group}/v1", "kind": kind}, ("spec", "elsewhere")) is None
@@ -249,7 +336,6 @@ def test_a_template_in_another_place_has_no_additions() -> None:
 # What explain prints.
 
 JOB = yaml.safe_dump(py_torch_job(BARE, {"Master": 1, "Worker": 1}).manifest, sort_keys=False)
-OPTIONS = ("-n", NAMESPACE, *(f"--label={key}={value}" for key, value in HALF.items()))
 ADDED = ("WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "training.kubeflow.org", "ownerReferences", "env:")
 
 

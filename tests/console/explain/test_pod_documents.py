@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from console.explain.explainer import ExplainedPod, Explainer
-from console.explain.manifest_pods import find_pods
-from console.explain.pod_documents import filled_in, normalized
 from kube.kinds import LIMIT_RANGES, LimitRange
 from tests.support.operator_jobs import leader_worker_set
 from tests.support.pods import GPU, container, gpu_container, pod
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.pod_parts import filled_in, normalized
 from webhook.policy.reasons import Reason
+from webhook.policy.templates import find_pods
 
 HALF = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/mode": "enforce"}
 FOR_ALL = {"kaishare.dev/share-for": "all"}
@@ -165,7 +165,7 @@ def test_a_null_amount_is_no_error_and_is_removed_from_the_manifest() -> None:
 def test_a_message_names_the_resource_that_the_api_server_writes_first() -> None:
     amounts = {"nvidia.com/gpu.shared": "1", "amd.com/gpu": "1"}
     answer = explained(deployment(container(limits=amounts)))
-    assert answer.mutation.decision.finding.sentence.startswith("the pod requests amd.com/gpu")
+    assert answer.mutation.decision.finding.sentence.startswith("no share: the pod requests amd.com/gpu")
 
 
 @pytest.mark.parametrize(("size", "is_leader"), [(None, True), (1, True), (2, False)])

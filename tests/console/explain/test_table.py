@@ -35,14 +35,14 @@ def test_more_than_four_pods_are_a_table(run: Run) -> None:
     lines = [re.split(r"\s{2,}", line) for line in result.out.splitlines()]
     assert lines[:-1] == [
         ["OBJECT", "FILE", "NAMESPACE", "ACTION", "SHARE", "REASON", "WARN"],
-        ["Pod/converted", FILE.format(starts[0]), "default", "changed", "0.25", "whole-gpu-converted", "-"],
+        ["Pod/converted", FILE.format(starts[0]), "default", "changed", "0.25", "whole-gpu-converted", "1"],
         ["Pod/cpu", FILE.format(starts[1]), "default", "changed", "-", "no-gpu", "-"],
         ["Pod/own", FILE.format(starts[2]), "default", "changed", "0.5", "own-share", "-"],
         ["Pod/out", FILE.format(starts[3]), "default", "left alone", "1 GPU", "opted-out", "-"],
         ["Pod/memory", FILE.format(starts[4]), "default", "changed", "2000 MiB", "own-share", "-"],
         ["Farm/f", FILE.format(starts[6]), "default", "not known", "?", "pods-not-predictable", "-"],
     ]
-    assert lines[-1] == ["5 pods: 4 changed, 1 left alone; 2 other objects."]
+    assert lines[-1] == ["5 pods: 4 changed, 1 left alone; 1 with warnings; 2 other objects."]
     assert "Pod converted in namespace default" in run(manifest(*FIVE[:4]), *POLICY).out
     assert run(manifest(*FIVE[:4]), *POLICY, "-o", "table").out.startswith("OBJECT")
 
@@ -68,7 +68,7 @@ RANK = bare(gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]), name="ran
     [
         (FIVE[3], "enforce", r"denied +1 GPU +opt-out-denied +-\n1 pod: 1 denied\.\n"),
         (FIVE[0], "observe", r"observed +0\.25 +whole-gpu-converted"),
-        (VLLM, "default", r"whole-gpu-converted +1\n1 pod: 1 changed; 1 with warnings\."),
+        (VLLM, "default", r"whole-gpu-converted +2\n1 pod: 1 changed; 1 with warnings\."),
         (RANK, "default", r"; 1 of distributed jobs\."),
     ],
 )

@@ -23,8 +23,8 @@ from webhook.policy.labels import Mode
 from webhook.policy.reasons import Group, Reason
 
 FILES = (MUTATING, VALIDATING)
-NOT_DECIDED = {Reason.SIZE_AMBIGUOUS}
-"""The only reason of a managed pod that no policy can give: it reads no selectors."""
+NOT_DECIDED = {Reason.SIZE_AMBIGUOUS, Reason.LIMIT_RANGE}
+"""The reasons of a managed pod that no policy can give: it reads no selectors and no LimitRanges."""
 
 
 def variables(rules: DecisionSettings) -> dict[str, str]:
@@ -44,7 +44,7 @@ def templates() -> str:
 
 
 OF_KUBERNETES = {
-    "Always", "Exists", "NoSchedule", "add", "containers", "initContainers", "limits", "remove", "requests",
+    "Always", "Exists", "Gt", "In", "NoSchedule", "add", "containers", "initContainers", "limits", "remove", "requests",
     "true", "false",
 }  # fmt: skip
 """Words of Kubernetes, and of JSON patches."""
@@ -91,10 +91,12 @@ def test_the_text_is_the_objects_with_comments(file: str) -> None:
 
 def test_the_settings_are_variables() -> None:
     rules = DecisionSettings(
-        kai_version=Version.parse("0.13.0"), inject_shares=False, default_mode=Mode.OFF, default_priority_class="usual"
+        kai_version=Version.parse("0.13.0"), inject_shares=False, default_mode=Mode.OFF, default_priority_class="usual",
+        gpu_runtime_classes=frozenset({"b", "a.x"}),
     )  # fmt: skip
     expected = {
-        "defaultMode": "'off'", "defaultPriorityClass": "'usual'", "injectShares": "false", "readsContainerName": "true",
+        "defaultMode": "'off'", "defaultPriorityClass": "'usual'", "injectShares": "false", "gpuRuntimeClasses": "['a.x', 'b']",
+        "readsContainerName": "true",
         "acceptsDottedNames": "false",
     }  # fmt: skip
     assert settings(rules) == expected

@@ -225,7 +225,7 @@ def test_details_of_a_pod_at_risk_name_the_cause_the_remedy_and_the_commands() -
         "GPU at risk GPU 0: 3.0 GiB promised and not free; the pod: at risk: 5.0 GiB of its share unused, 2.0 GiB free",
         "caused by   team-a/greedy: holds 4.0 GiB above its share; kaishare why -n team-a greedy",
         f"do first    {FOR_GPU_AT_RISK.text}",
-        "runbook     docs/runbooks.md, KaishareGPUMemoryAtRisk",
+        "runbook     kaishare help KaishareGPUMemoryAtRisk",
         "uid         uid-n-waits",
     ]
 
@@ -238,7 +238,7 @@ def test_details_of_a_pod_at_risk_name_the_cause_the_remedy_and_the_commands() -
             [
                 "flagged     over-share: uses 3.0 GiB; vLLM: set --gpu-memory-utilization=0.08\N{REPLACEMENT CHARACTER}[31m",
                 f"do first    {FOR_FLAG['over-share'].text}",
-                "runbook     docs/runbooks.md, KaisharePodOverShare",
+                "runbook     kaishare help KaisharePodOverShare",
             ],
         ),
         ({"firstAct": "Act\x1b now."}, ["flagged     over-share: 3.0 GiB of 2.0 GiB", "do first    Act\ufffd now."]),
@@ -270,7 +270,7 @@ def test_problems_and_gpus_in_trouble_have_a_remedy_in_the_details() -> None:
     ]  # fmt: skip
     assert lines[-2:] == [
         f"do first    {FOR_OVERPROMISED_GPU.text}",
-        "runbook     docs/runbooks.md, KaishareGPUOverpromised",
+        "runbook     kaishare help KaishareGPUOverpromised",
     ]
 
 

@@ -66,7 +66,7 @@ Story (times in UTC)
 
 note: the agent on node-1 did not answer
 not visible to you: Queue vision, Node
-More: docs/troubleshooting.md#queue-over-quota
+More: kaishare help queue-over-quota
 """
 
 
@@ -108,7 +108,7 @@ def test_the_state_has_a_colour(state: str, code: Code, colour: str) -> None:
     answer = explained(state, PodFinding(code, "so it is"))
     line = text(answer, colour=True)[0]
     assert line == (f"\033[{colour}m{state}\033[0m: so it is" if colour else f"{state}: so it is")
-    assert text(answer) == [f"{state}: so it is", "", f"More: docs/troubleshooting.md#{code.value}"]
+    assert text(answer) == [f"{state}: so it is", "", f"More: kaishare help {code.value}"]
 
 
 def test_times_of_several_days_have_their_date() -> None:

@@ -26,9 +26,11 @@ class RecordingAuthorizer:
     error: Exception | None = None
     checks: list[tuple[str, bool, str]] = field(default_factory=list)
 
-    async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
+    async def refusal(
+        self, token: BearerToken, path: str, client: str, namespace: str = ""
+    ) -> AccessRefusal | None:
         assert client == "127.0.0.1"
-        self.checks.append((token.value, token.is_own, path))
+        self.checks.append((token.value, token.is_own, f"{path}?{namespace}" if namespace else path))
         if self.error:
             raise self.error
         return self.answer
@@ -41,9 +43,12 @@ async def port(
     async def figures() -> Page:
         return text_page("figures\n")
 
+    async def part(namespace: str) -> Page:
+        return text_page(f"figures of {namespace}\n")
+
     log = JsonLog(stream)
-    pages = {"/figures": figures, "/healthz": figures}
-    server = PageServer(pages, not_found="no such page", method_not_allowed="GET only", log=log)
+    pages, parts = {"/figures": figures, "/metrics": figures, "/healthz": figures}, {"/figures": part}
+    server = PageServer(pages, not_found="no such page", method_not_allowed="GET only", log=log, parts=parts)
     authentication = Authentication(authorizer, accepts_own_header=own, log=log)
     address = await server.start(ANY_PORT, LIMITS, security=PortSecurity(authentication=authentication))
     try:
@@ -89,6 +94,28 @@ async def test_the_token_that_counts(
             )
     assert authorizer.checks == [check, check]
     assert SECRET not in repr(BearerToken(value=SECRET, is_own=True))
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text", "checked"),
+    [
+        ("/figures?namespace=team-a", 200, "figures of team-a\n", ["/figures?team-a"]),
+        ("/figures?namespace=team-a&namespace=team-b", 400, "namespace: ", []),
+        ("/figures?namespace=", 400, "namespace: ", []),
+        ("/figures?namespace=a/b", 400, "namespace: ", []),
+        ("/figures?other=a", 200, "figures\n", ["/figures"]),
+        # The right to a namespace's part is none to a page without parts.
+        ("/metrics?namespace=team-a", 200, "figures\n", ["/metrics"]),
+    ],
+)
+async def test_a_part_of_a_page_is_checked_as_that_part(
+    query: str, status: int, text: str, checked: list[str]
+) -> None:
+    authorizer = RecordingAuthorizer()
+    async with port(authorizer, io.BytesIO()) as url:
+        answer = await answered(f"{url}{query}", [("X-Kaishare-Token", SECRET)])
+    assert (answer[0], answer[1].startswith(text)) == (status, True)
+    assert [check[2] for check in authorizer.checks] == checked
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.decisions import decide
+from tests.support.pods import pod
 from tests.support.webhook_server import RunningWebhook, namespace_review
-from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
+from webhook.admission.review import decode
+from webhook.admission.validating import NamespaceValidator
+from webhook.metrics import Metrics
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems, with_queue_problem
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 PATH = "/validate/namespaces"
@@ -263,12 +269,23 @@ ALLOWED: list[tuple[str, Any, Any, list[str]]] = [
     ("the same equality", (QUEUE, None), (QUEUE | {TRAIN: "0.5", SERVE: "0.2"}, {TRAIN: "a=b,c", SERVE: "a=b,d"}),
      ["sizes serve and train have a=b in their selectors; a pod that both select gets no share"]),
     ("a misspelt prefix", (QUEUE, None), (QUEUE | {"sizes.kaishare.dev/train": "0.5"}, None),
-     ["the label sizes.kaishare.dev/train has no effect; kaishare's prefix is size.kaishare.dev/"]),
+     ["the label sizes.kaishare.dev/train has no effect; the nearest prefix is size.kaishare.dev/"]),
     ("a misspelt prefix of an annotation", (QUEUE | {TRAIN: "0.5"}, None),
      (QUEUE | {TRAIN: "0.5"}, {"size.kaishare.io/train": "app"}),
-     ["the annotation size.kaishare.io/train has no effect; kaishare's prefix is size.kaishare.dev/"]),
+     ["the annotation size.kaishare.io/train has no effect; the nearest prefix is size.kaishare.dev/"]),
     ("a misspelt prefix that was there", (QUEUE | {"sizes.kaishare.dev/train": "0.5"}, None),
      (QUEUE | {"sizes.kaishare.dev/train": "0.5", "a": "b"}, None), []),
+    ("another domain", ({}, None), ({"kaishare.io/gpu-fraction": "0.5"}, None),
+     ["the label kaishare.io/gpu-fraction has no effect; the nearest prefix is kaishare.dev/"]),
+    ("a misspelt prefix of KAI", ({}, None), ({"kai-scheduler/queue": "a"}, None),
+     ["the label kai-scheduler/queue has no effect; the nearest prefix is kai.scheduler/"]),
+    ("labels as annotations", ({}, None), ({}, {"kaishare.dev/gpu-fraction": "0.5", "kai.scheduler/queue": "a"}),
+     ["the annotation kaishare.dev/gpu-fraction has no effect here: it must be a label",
+      "the annotation kai.scheduler/queue has no effect here: it must be a label"]),
+    ("a pod's annotation", (QUEUE, None), (QUEUE, {"kaishare.dev/whole-gpu": "true"}),
+     ["the annotation kaishare.dev/whole-gpu has no effect here: it belongs on pods, as an annotation"]),
+    ("an unknown annotation", (QUEUE, None), (QUEUE, {"kaishare.dev/owner": "x", "kaishare.dev/queues": "a,b"}),
+     ["the annotation kaishare.dev/owner has no effect here: no such key is known"]),
     ("other products' prefixes", (QUEUE, None),
      (QUEUE | {"kai.scheduler/node-pool": "a", "size.example.com/x": "y", "sharing.example.com/a": "b"}, None), []),
     ("sizes without a queue", ({}, None), ({TRAIN: "0.5"}, None),
@@ -284,6 +301,42 @@ async def test_an_edit_that_is_allowed(
     response = await answer(webhook, after, before)
     assert response["allowed"]
     assert response.get("warnings", []) == [f"kaishare: {warning}" for warning in warnings]
+
+
+@pytest.mark.parametrize(
+    ("queue", "queues", "warnings"),
+    [
+        ("visoin", {"vision", "speech"}, ["KAI has no queue visoin for pods, which wait for it; the nearest is vision"]),
+        ("a", {"vision"}, ["KAI has no queue a for pods, which wait for it"]),
+        ("vision", {"vision"}, []),
+        ("vision", set(), ["KAI has no queue vision for pods, which wait for it"]),
+        ("vision", None, []),
+    ],
+)  # fmt: skip
+async def test_a_queue_that_does_not_exist_is_a_warning_when_it_is_typed(
+    queue: str, queues: set[str] | None, warnings: list[str]
+) -> None:
+    rules = DecisionSettings(queues=None if queues is None else frozenset(queues))
+    validator = NamespaceValidator(rules=lambda: rules)
+    labels = {"kai.scheduler/queue": queue}
+    outcome = await validator.review(decode(json.dumps(namespace_review(labels, QUEUE)).encode()), "")
+    assert json.loads(outcome.body)["response"].get("warnings", []) == [
+        f"kaishare: {each}" for each in warnings
+    ]
+    outcome = await validator.review(
+        decode(json.dumps(namespace_review(labels | {"a": "b"}, labels)).encode()), ""
+    )
+    assert "warnings" not in json.loads(outcome.body)["response"], "the edit does not set the queue"
+    policy = NamespacePolicy.from_labels("team-a", labels)
+    assert policy is not None
+    checked = with_queue_problem(policy, rules.queues)
+    assert [problem.label for problem in checked.problems] == ["kai.scheduler/queue"] * len(warnings)
+    decision = decide(policy, pod(), rules)
+    assert [finding.reason.code for finding in decision.warnings] == ["queue-unknown"] * len(warnings)
+    metrics = Metrics()
+    metrics.show_policies(lambda: {"team-a": policy}, lambda: rules.queues)
+    series = b'kaishare_webhook_policy_invalid{label="kai.scheduler/queue",namespace="team-a"} 1.0'
+    assert (series in metrics.text()) is bool(warnings)
 
 
 async def test_thousands_of_sizes_are_refused_in_few_words(webhook: RunningWebhook) -> None:

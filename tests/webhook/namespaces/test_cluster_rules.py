@@ -1,4 +1,4 @@
-"""The fact about the cluster that decisions need: the default PriorityClass, by a watch."""
+"""The facts about the cluster that decisions need: classes, LimitRanges, queues, and the API server's release."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from kube.client import KubeClient
+from kube.kinds import LIMIT_RANGES, PRIORITY_CLASSES, QUEUES, Kind
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, refuses
 from tests.support.waiting import until
-from webhook.namespaces.decision_inputs import PRIORITY_CLASSES, ClusterDefaults
+from webhook.namespaces.decision_inputs import ClusterDefaults
 from webhook.policy.decision_settings import DecisionSettings
 
 
@@ -40,7 +41,7 @@ class Following:
 @contextlib.asynccontextmanager
 async def following(client: KubeClient, rules: DecisionSettings | None = None) -> AsyncIterator[Following]:
     follow = Following(client, rules or DecisionSettings())
-    running = asyncio.create_task(follow.facts.watch.run())
+    running = asyncio.gather(*(task() for task in follow.facts.tasks))
     try:
         yield follow
     finally:
@@ -48,13 +49,13 @@ async def following(client: KubeClient, rules: DecisionSettings | None = None) -
         await asyncio.gather(running, return_exceptions=True)
 
 
-def serve(server: ApiServer, *classes: dict[str, Any]) -> None:
-    server.path = PRIORITY_CLASSES.path
-    server.pods = {item["metadata"]["name"]: item for item in classes}
+def serve(server: ApiServer, kind: Kind[Any], *items: dict[str, Any]) -> None:
+    server.path = kind.path()
+    server.pods = {item["metadata"]["name"]: item for item in items}
 
 
 async def test_the_default_class_is_followed(server: ApiServer, client: KubeClient) -> None:
-    serve(server, priority_class("train", 9), priority_class("usual", 5, default=True))
+    serve(server, PRIORITY_CLASSES, priority_class("train", 9), priority_class("usual", 5, default=True))
     async with following(client, DecisionSettings(default_priority_class="configured")) as follow:
         assert follow.default_class == "configured"
         await until(lambda: follow.default_class == "usual")
@@ -64,14 +65,14 @@ async def test_the_default_class_is_followed(server: ApiServer, client: KubeClie
         await until(lambda: follow.default_class == "usual")
         server.change("DELETED", priority_class("usual", 5, default=True))
         await until(lambda: follow.default_class is None)
-        assert follow.resource_lines == []
+        assert "priorityclasses" not in dict(follow.resource_lines).values()
 
 
 @pytest.mark.parametrize("configured", [None, "configured"])
 async def test_the_setting_holds_until_the_classes_are_listed(
     server: ApiServer, client: KubeClient, configured: str | None
 ) -> None:
-    serve(server, priority_class("train", 9))
+    serve(server, PRIORITY_CLASSES, priority_class("train", 9))
     server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
     async with following(client, DecisionSettings(default_priority_class=configured)) as follow:
         await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
@@ -79,6 +80,52 @@ async def test_the_setting_holds_until_the_classes_are_listed(
             configured,
             configured is not None,
         )
-        assert follow.resource_lines == [("resource unavailable", "priorityclasses")]
+        assert ("resource unavailable", "priorityclasses") in follow.resource_lines
         server.refusals = {}
         await until(lambda: follow.facts.knows_default_class and follow.default_class is None)
+
+
+def limit_range(type_: str = "Container", **bounds: dict[str, str]) -> dict[str, Any]:
+    metadata = {"name": "gpus", "namespace": "team-a", "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": {"limits": [{"type": type_, **bounds}]}}
+
+
+@pytest.mark.parametrize("type_", ["Container", "Pod"])
+@pytest.mark.parametrize("bound", ["min", "max", "maxLimitRequestRatio"])
+async def test_limit_ranges_that_need_gpus_are_followed(
+    server: ApiServer, client: KubeClient, type_: str, bound: str
+) -> None:
+    serve(server, LIMIT_RANGES, limit_range(type_, max={"cpu": "1"}))
+    async with following(client) as follow:
+        await until(lambda: server.requested_paths("/limitranges"))
+        assert follow.facts.current.gpu_limit_ranges == {}
+        server.change("MODIFIED", limit_range(type_, **{bound: {"nvidia.com/gpu": "1"}}))
+        await until(lambda: follow.facts.current.gpu_limit_ranges == {"team-a": "gpus"})
+        known = follow.facts.current
+        server.change("MODIFIED", limit_range(type_, **{bound: {"nvidia.com/gpu": "2"}}))
+        server.change("MODIFIED", limit_range("Container", default={"nvidia.com/gpu": "1"}))
+        await until(lambda: follow.facts.current.gpu_limit_ranges == {})
+        assert known.gpu_limit_ranges == {"team-a": "gpus"}
+
+
+def queue(name: str, parent: str = "") -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"parentQueue": parent}}
+
+
+async def test_the_queues_that_pods_can_name_are_followed(server: ApiServer, client: KubeClient) -> None:
+    serve(server, QUEUES, queue("all"), queue("vision", "all"))
+    async with following(client) as follow:
+        await until(lambda: follow.facts.current.queues == {"vision"})
+        server.change("ADDED", queue("speech", "all"))
+        await until(lambda: follow.facts.current.queues == {"speech", "vision"})
+
+
+async def test_queues_that_are_not_served_are_unknown_and_no_trouble(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve(server, PRIORITY_CLASSES)
+    async with following(client) as follow:
+        await until(lambda: server.requested_paths("/queues"))
+        await until(lambda: follow.facts.knows_default_class)
+        assert follow.facts.current.queues is None
+        assert "queues" not in dict(follow.resource_lines).values()

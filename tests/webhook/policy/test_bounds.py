@@ -24,6 +24,7 @@ from webhook.admission.handler import AdmissionWebhook, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
 from webhook.admission.validating import NamespaceValidator, PodValidator
+from webhook.admission.workloads import WorkloadAdvisor
 from webhook.metrics import Metrics
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
@@ -85,6 +86,7 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
         "/mutate": MutatingWebhook(policies=policies, rules=DecisionSettings, metrics=metrics),
         "/validate/pods": PodValidator(policies=policies, rules=DecisionSettings),
         "/validate/namespaces": NamespaceValidator(rules=DecisionSettings),
+        "/warn/workloads": WorkloadAdvisor(policies=policies, rules=DecisionSettings),
     }
     endpoints = {path: ReviewHandler(judge, metrics=metrics, log=log) for path, judge in judges.items()}
     with asyncio.Runner() as runner:
@@ -184,7 +186,7 @@ def test_an_answer_does_not_grow_with_its_review_and_denies_no_hostile_pod(answe
     for size in (4 * KIB, MIB // 4):
         body = answer(REQUESTS[name](size))
         assert body is None or len(body) < MAX_ANSWER
-        assert body is None or not name.startswith("pod: ") or b'"allowed":true' in body
+        assert body is None or not name.startswith(("pod: ", "workload: ")) or b'"allowed":true' in body
 
 
 def test_every_pod_field_that_is_read_has_a_hostile_value() -> None:

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from console.explain.manifest_pods import FoundPod, find_pods
-from console.explain.pod_documents import as_json
 from kai import keys
 from kai.kaishare_keys import GPU_MARK
 from kai.releases import Version
@@ -22,12 +20,14 @@ from tests.support.pod_invariants import INVARIANTS, Outcome, a_rank_of_a_distri
 from tests.support.pod_strategies import VERSIONS, Case
 from tests.support.pods import folder_from
 from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.pod_parts import as_json
 from webhook.policy.reasons import Reason
+from webhook.policy.templates import FoundPod, find_pods
 
 FILES, TEMPLATES, PODS = 63, 3, 77
 """What the folder holds; so many of the files are templates of other tools, and no YAML."""
 
-CONVERTED, CPU_ONLY = 22, 15
+CONVERTED, CPU_ONLY = 21, 15
 """At least so many pods with one whole GPU, and without any, are given a share where that is due."""
 
 POLICIES = {

@@ -47,6 +47,20 @@ def owned_by(kind: str, name: str = "owner") -> dict[str, Any]:
     return {"name": None, "generateName": f"{name}-", "ownerReferences": [owner]}
 
 
+def required(*terms: list[tuple[str, str, list[str] | None]]) -> dict[str, Any]:
+    """Return a required node affinity: alternatives of requirements."""
+    written = [
+        {
+            "matchExpressions": [
+                {"key": key, "operator": operator, "values": values} for key, operator, values in term
+            ]
+        }
+        for term in terms
+    ]
+    selector = {"nodeSelectorTerms": written}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+
+
 LEFT_ALONE = [
     ("mirror pod", pod(gpu_container(), annotations={"kubernetes.io/config.mirror": "x"}), "mirror-pod"),
     (
@@ -214,6 +228,7 @@ def test_modes_and_settings() -> None:
 ALL, MARKED = ({"kaishare.dev/share-for": value} for value in ("all", "marked"))
 SHARED = {"kaishare.dev/gpu": "shared"}
 RANK = {"env": [{"name": "WORLD_SIZE", "value": "4"}]}
+SYNCED = {"vcluster.loft.sh/managed-by": "team"}
 MEMORY = {"kaishare.dev/gpu-fraction": None, "kaishare.dev/gpu-memory": "2000"}
 
 # What it is, the pod, further namespace labels, the reason, and the container that gets the share (or none).
@@ -254,6 +269,49 @@ SHARES: list[tuple[str, dict[str, Any], dict[str, str], str, str | None]] = [
     ("a whole GPU under all", pod(gpu_container()), ALL, "whole-gpu-converted", "main"),
     ("an AMD GPU under all", pod(container(limits={"amd.com/gpu": "1"})), ALL, "other-gpu-resource", None),
     ("a time-sliced GPU under all", pod(container(limits={"nvidia.com/gpu.shared": "1"})), ALL, "other-gpu-resource", None),
+    ("zero MIG devices beside a GPU", pod(gpu_container(), container("b", limits={MIG: "0"})), {}, "whole-gpu-converted", "main"),
+    ("zero of a device class beside a GPU", pod(gpu_container(), container("b", limits={"deviceclass.resource.kubernetes.io/gpu": "0"})), {}, "whole-gpu-converted", "main"),
+    ("zero AMD GPUs under all", pod(container(limits={"amd.com/gpu": "0"})), ALL, "share-injected", "main"),
+    ("zero AMD GPUs", pod(container(limits={"amd.com/gpu": "0m"})), {}, "no-gpu", None),
+    ("an AMD GPU under whole-gpu", pod(container(limits={"amd.com/gpu": "1"})), {}, "other-gpu-resource", None),
+    *((f"{name} under all", pod(container(limits={name: "1"})), ALL, "other-gpu-resource", None) for name in (
+        "gpu.intel.com/i915", "habana.ai/gaudi", "google.com/tpu", "aws.amazon.com/neuroncore", "huawei.com/Ascend910",
+        "aliyun.com/gpu-mem", "volcano.sh/vgpu-memory", "koordinator.sh/gpu-core", "nvidia.com/pgpu", "example.com/dongle")),
+    *((f"{name} beside a GPU", pod(gpu_container(), container("b", limits={name: "1"})), {}, "other-gpu-resource", None) for name in (
+        "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "volcano.sh/vgpu-memory", "amd.com/gpu", "example.com/dongle")),
+    *((f"{name} beside a GPU", pod(gpu_container(), container("b", limits={name: "1"})), {}, "whole-gpu-converted", "main") for name in (
+        "rdma/hca_shared_devices_a", "nvidia.com/hostdev", "nvidia.com/mlnxnics", "intel.com/sriov_netdevice", "mellanox.com/cx5",
+        "vpc.amazonaws.com/efa", "networking.gke.io.networks/rdma-0", "devices.kubevirt.io/kvm", "smarter-devices/fuse",
+        "github.com/fuse", "example.com/kvm", "hugepages-2Mi", "kubernetes.io/batch-cpu", "a.kubernetes.io/x")),
+    ("another accelerator, where no share is", pod(container(limits={"google.com/tpu": "1"})), ALL | {"kaishare.dev/gpu-fraction": None}, "no-default-share", None),
+    ("a node label of MIG", pod(gpu_container(), nodeSelector={"nvidia.com/gpu.product": "A100-SXM4-40GB-MIG-1g.5gb"}), {}, "mig-nodes", None),
+    *((f"a node label {key}={value}", pod(gpu_container(), nodeSelector={key: value}), {}, "mig-nodes", None) for key, value in (
+        ("nvidia.com/mig.strategy", "single"), ("nvidia.com/mig.capable", "true"), ("nvidia.com/mig-1g.5gb.count", "7"),
+        ("nvidia.com/mig.config", "all-1g.5gb"), ("cloud.google.com/gke-gpu-partition-size", "1g.5gb"))),
+    *((f"a node label {key}={value}", pod(gpu_container(), nodeSelector={key: value}), {}, "whole-gpu-converted", "main") for key, value in (
+        ("nvidia.com/mig.strategy", "none"), ("nvidia.com/mig.capable", "false"), ("nvidia.com/mig.config", "all-disabled"),
+        ("nvidia.com/gpu.product", "NVIDIA-A10"), ("example.com/rack-MIG-1", "a"))),
+    ("an affinity to MIG", pod(gpu_container(), affinity=required([("nvidia.com/gpu.product", "In", ["A-MIG-1", "B-MIG-2"])])), {}, "mig-nodes", None),
+    ("an affinity to MIG and other products", pod(gpu_container(), affinity=required([("nvidia.com/gpu.product", "In", ["A-MIG-1", "B"])])), {}, "whole-gpu-converted", "main"),
+    ("an affinity to MIG or others", pod(gpu_container(), affinity=required([("nvidia.com/mig.strategy", "Exists", None)], [("zone", "Exists", None)])), {}, "whole-gpu-converted", "main"),
+    ("an affinity to MIG, and a term that matches nothing", pod(gpu_container(), affinity=required([("nvidia.com/mig.strategy", "Exists", None)], [])), {}, "mig-nodes", None),
+    ("an affinity to MIG in a zone", pod(gpu_container(), affinity=required([("zone", "In", ["a"]), ("nvidia.com/mig-1g.5gb.count", "Gt", ["0"])])), {}, "mig-nodes", None),
+    *((f"an affinity by {operator}", pod(gpu_container(), affinity=required([("nvidia.com/mig.strategy", operator, values)])), {}, "whole-gpu-converted", "main")
+      for operator, values in (("NotIn", ["single"]), ("DoesNotExist", None), ("In", ["single", "none"]), ("In", []))),
+    ("nodes that may have MIG", pod(gpu_container(), affinity=required([("nvidia.com/mig.capable", "Exists", None)])), {}, "whole-gpu-converted", "main"),
+    ("a preferred affinity to MIG", pod(gpu_container(), affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {"matchExpressions": [{"key": "nvidia.com/mig.strategy", "operator": "Exists"}]}}]}}), {}, "whole-gpu-converted", "main"),
+    ("an affinity of another form", pod(gpu_container(), affinity={"nodeAffinity": ["nvidia.com/mig.strategy"]}), {}, "whole-gpu-converted", "main"),
+    ("MIG nodes without a GPU", pod(nodeSelector={"nvidia.com/mig.strategy": "single"}), {}, "no-gpu", None),
+    ("MIG nodes under all", pod(nodeSelector={"nvidia.com/mig.strategy": "single"}), ALL, "mig-nodes", None),
+    *((f"RuntimeClass {name}", pod(gpu_container(), runtimeClassName=name), {}, "runtime-class", None) for name in ("gvisor", "kata-qemu-nvidia-gpu")),
+    *((f"RuntimeClass {name}", pod(gpu_container(), runtimeClassName=name), {}, "whole-gpu-converted", "main") for name in (None, "", "nvidia", "nvidia-cdi", "nvidia-legacy")),
+    ("gVisor under all", pod(runtimeClassName="gvisor"), ALL, "runtime-class", None),
+    ("a pod of a vCluster", pod(gpu_container(), labels=SYNCED), {}, "vcluster-synced", None),
+    ("a pod of a vCluster with zero GPUs", pod(gpu_container(count="0"), labels=SYNCED), ALL, "vcluster-synced", None),
+    ("a pod of a vCluster without a GPU", pod(labels=SYNCED), ALL, "share-injected", "main"),
+    ("a rank in gVisor", pod(gpu_container(**RANK), runtimeClassName="gvisor"), {}, "runtime-class", None),
+    ("gVisor and an unknown size", pod(gpu_container(), labels={SIZE: "none"}, runtimeClassName="gvisor"), {}, "runtime-class", None),
+    ("gVisor, kept whole", pod(gpu_container(), annotations={"kaishare.dev/whole-gpu": "true"}, runtimeClassName="gvisor"), {}, "whole-gpu-kept", None),
     ("own fraction", pod(annotations={"gpu-fraction": "0.3"}), ALL, "own-share", None),
     ("own memory", pod(annotations={"gpu-memory": "500"}), ALL, "own-share", None),
     ("own memory for a container", pod(annotations={"nvidia.com/container.main.gpu-memory.request": "1Gi"}), ALL, "own-share", None),
@@ -313,6 +371,40 @@ def test_default_share(case: tuple[str, dict[str, Any], dict[str, str], str, str
         if GPU in spec.get("resources", {}).get(kind, {})
     ]
     assert list(decision.changes.removed_gpu_keys) == gpu_keys
+
+
+WITHHELD = {"other-gpu-resource", "mig-nodes", "runtime-class", "vcluster-synced", "distributed"} | {
+    "limit-range", "container-conflict", "name-unsupported", "container-not-first",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SHARES, ids=lambda case: case[0])
+def test_an_author_is_told_of_a_share_that_is_withheld(
+    case: tuple[str, dict[str, Any], dict[str, str], str, str | None],
+) -> None:
+    title, document, labels, reason, _ = case
+    warned = reason in [finding.reason.code for finding in decided(document, DEFAULT_SHARE | labels).warnings]
+    is_asked = title == "an AMD GPU under whole-gpu"  # such a pod would get no share without the GPU
+    assert warned is (reason in WITHHELD and not is_asked) or reason not in WITHHELD
+
+
+PLAIN_BY_SETTINGS = [
+    ({"gpu_runtime_classes": frozenset({"gvisor"})}, pod(gpu_container(), runtimeClassName="gvisor"), "whole-gpu-converted"),
+    ({"gpu_runtime_classes": frozenset({"other"})}, pod(gpu_container(), runtimeClassName="gvisor"), "runtime-class"),
+    ({"kubernetes": (1, 34)}, pod(gpu_container(), labels=SYNCED), "whole-gpu-converted"),
+    ({"kubernetes": (1, 35)}, pod(gpu_container(), labels=SYNCED), "vcluster-synced"),
+    ({"gpu_limit_ranges": {"team-a": "gpus"}}, pod(gpu_container()), "limit-range"),
+    ({"gpu_limit_ranges": {"team-b": "gpus"}}, pod(gpu_container()), "whole-gpu-converted"),
+    ({"gpu_limit_ranges": {"team-a": "gpus"}}, pod(gpu_container(), annotations=OURS), "own-share"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rules", "document", "reason"), PLAIN_BY_SETTINGS)
+def test_what_the_cluster_says_of_a_gpu(rules: dict[str, Any], document: dict[str, Any], reason: str) -> None:
+    decision = decided(document, DEFAULT_SHARE, **rules)
+    assert decision.reason.code == reason
+    assert bool(decision.changes.removed_gpu_keys) is (reason == "whole-gpu-converted")
+    assert all(len(finding.warning) <= 120 for finding in decision.warnings)
 
 
 @pytest.mark.parametrize(

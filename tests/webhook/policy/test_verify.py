@@ -260,7 +260,7 @@ def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> No
     assert warned & {"above-cap", "cap-unit"} == set(expected)
 
 
-def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
+def test_a_share_that_is_withheld_does_not_hide_another_gpu() -> None:
     labels = {
         "kai.scheduler/queue": "queue-a",
         "kaishare.dev/gpu-fraction": "0.5",
@@ -268,9 +268,19 @@ def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
     }
     shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
     decision = decide(policy_of(labels), pod(gpu_container(), shared), DecisionSettings())
-    assert decision.reason is Reason.WHOLE_GPU_CONVERTED
-    assert [warning.reason for warning in decision.warnings] == [Reason.WHOLE_GPU_CONVERTED, Reason.CAP_UNIT]
-    assert "nvidia.com/gpu.shared" in decision.warnings[1].warning
+    assert [warning.reason for warning in decision.warnings] == [
+        Reason.OTHER_GPU,
+        Reason.ABOVE_CAP,
+        Reason.CAP_UNIT,
+    ]
+    assert "nvidia.com/gpu.shared" in decision.warnings[2].warning
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "amd.com/gpu"])
+@pytest.mark.parametrize("amount", ["0", "0m", "0.0"])
+def test_an_amount_of_zero_asks_for_nothing(name: str, amount: str) -> None:
+    assert judged(settled(asking(name, amount)), max_gpu_fraction="0.5").is_allowed
+    assert judged(daemon(asking(name, amount)), DAEMON_SETS).is_allowed
 
 
 # Keys only KAI, or vCluster, may write.

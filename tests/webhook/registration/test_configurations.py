@@ -27,7 +27,7 @@ def webhooks(**options: Any) -> dict[str, dict[str, Any]]:
     return {hook["name"]: hook for hook in hooks}
 
 
-def test_both_configurations_have_the_same_name_and_three_webhooks_together() -> None:
+def test_both_configurations_have_the_same_name_and_four_webhooks_together() -> None:
     assert [build(SERVICE)["metadata"] for build in BOTH] == [{"name": "kai-00-kaishare"}] * 2
     assert [build(SERVICE)["kind"] for build in BOTH] == [
         "MutatingWebhookConfiguration",
@@ -36,7 +36,7 @@ def test_both_configurations_have_the_same_name_and_three_webhooks_together() ->
     assert list(webhooks()) == list(PATHS)
     assert webhooks()["pods.mutate.kaishare.dev"]["reinvocationPolicy"] == "IfNeeded"
     conditions = [condition for hook in webhooks().values() for condition in hook["matchConditions"]]
-    assert len(conditions) == 6
+    assert len(conditions) == 8
     assert not any("namespaceObject" in condition["expression"] for condition in conditions)
 
 
@@ -71,6 +71,7 @@ def test_the_client_configuration_has_the_webhooks_address(
         ("pods.mutate.kaishare.dev", "Ignore"),
         ("pods.validate.kaishare.dev", "Fail"),
         ("namespaces.validate.kaishare.dev", "Ignore"),
+        ("workloads.warn.kaishare.dev", "Ignore"),
     ],
 )
 def test_only_enforce_fails_closed(name: str, policy: str) -> None:
@@ -79,7 +80,7 @@ def test_only_enforce_fails_closed(name: str, policy: str) -> None:
     assert hook["sideEffects"] == "None"
     assert hook["matchPolicy"] == "Equivalent"
     assert hook["admissionReviewVersions"] == ["v1"]
-    assert hook["timeoutSeconds"] == 5
+    assert hook["timeoutSeconds"] == (1 if name == "workloads.warn.kaishare.dev" else 5)
 
 
 def test_pods_are_seen_at_creation_alone_and_namespaces_also_when_they_change() -> None:

@@ -244,7 +244,7 @@ async def test_large_pages_are_written_one_at_a_time(
 ) -> None:
     at_once = most = 0
 
-    def slow(_policies: object) -> bytes:
+    def slow(_policies: object, _queues: object) -> bytes:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)

@@ -32,6 +32,7 @@ RULES = st.builds(
     excluded_namespaces=st.frozensets(NAMES),
     default_mode=st.sampled_from([mode for mode in Mode if mode is not Mode.ENFORCE]),
     default_priority_class=st.none() | NAMES,
+    gpu_runtime_classes=st.frozensets(NAMES),
 )
 DOCUMENT: dict[str, Any] = {
     "version": "0.1.0",
@@ -100,6 +101,7 @@ HOSTILE = {
     "a number among names": with_field("excludedNamespaces", [1]),
     "enforce, which is no default mode": with_field("defaultMode", "enforce"),
     "an unknown mode": with_field("defaultMode", "strict"),
+    "a number among RuntimeClasses": with_field("gpuRuntimeClasses", [1]),
     "a number for a class": with_field("defaultPriorityClass", 0),
     "longer than any document": with_field("newKey", "x" * LONGEST),
 }

@@ -5,12 +5,17 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 """
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
-from console.explain.operators import (
+from kai.gpu_resources import is_nothing, names_gpu
+from service.documents import Place
+from service.text import LONGEST_VALUE, one_line, quoted
+from webhook.policy.operators import (
     HASH,
     STATEFUL_SET_POD,
     UID,
@@ -18,18 +23,18 @@ from console.explain.operators import (
     additions_of,
     group_of,
     job_labels,
+    scheduler_of,
     stateful_set_labels,
     with_names,
     with_variables,
 )
-from console.explain.pod_documents import as_list, as_map, as_maps, texts
-from kai.gpu_resources import names_gpu
-from service.documents import Place
-from service.text import LONGEST_VALUE, one_line, quoted
+from webhook.policy.pod_parts import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
 _LONGEST_KEY: Final = 40
+_MOST_COMPARED: Final = 100
+"""Keys that a missing one is compared with; each comparison takes 20 µs."""
 _NAME_SHOWN: Final = 63
 
 
@@ -63,7 +68,6 @@ _OF_DAEMON_SET: Final = {"controller-revision-hash": HASH, "pod-template-generat
 
 WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
     "Pod": WorkloadKind(_CORE, ()),
-    "PodTemplate": WorkloadKind(_CORE, ("template",)),
     "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
     "Deployment": WorkloadKind(_APPS, _TEMPLATE, "ReplicaSet", lambda _name, _spec: _OF_DEPLOYMENT),
     "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
@@ -77,8 +81,8 @@ WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
 _WITHOUT_PODS: Final = frozenset({
     "APIService", "Binding", "ComponentStatus", "ConfigMap", "ControllerRevision", "Endpoints", "Event",
     "Eviction", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy", "Node",
-    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodSecurityPolicy", "ResourceQuota",
-    "Scale", "Secret", "Service", "ServiceAccount",
+    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodSecurityPolicy", "PodTemplate",
+    "ResourceQuota", "Scale", "Secret", "Service", "ServiceAccount",
 })  # fmt: skip
 """The kinds of the groups without a dot (core, apps, batch, autoscaling, policy, extensions) without pods."""
 _GROUPS_WITHOUT_PODS: Final = frozenset({
@@ -91,9 +95,21 @@ _GROUPS_WITHOUT_PODS: Final = frozenset({
 """Groups below `k8s.io` without workloads. Others there may make pods, such as sparkoperator.k8s.io."""
 
 
+_MAKES_NONE: Final = re.compile(r"Cluster[A-Z].*|.*Template|TrainingRuntime|ServingRuntime")
+"""Kinds of any group that make no pods by themselves: what is for all namespaces, and what others refer to,
+such as ClusterTrainingRuntime (Trainer v2), ServingRuntime (KServe), WorkflowTemplate (Argo)."""
+
+
+def is_cluster_scoped(kind: str) -> bool:
+    """Whether an object of a kind without pods is in no namespace."""
+    return kind.startswith("Cluster") or kind in ("Namespace", "Node", "PersistentVolume", "ComponentStatus")
+
+
 def makes_no_pods(api_version: str, kind: str) -> bool:
-    """Whether an object is of a kind of Kubernetes that has nothing to do with pods."""
+    """Whether an object of a kind makes no pods. A Workload of Kueue is a copy of a job's templates."""
     group = group_of(api_version)
+    if group == "kueue.x-k8s.io" or ("." in group and _MAKES_NONE.fullmatch(kind)):
+        return True
     if group.endswith(".k8s.io") and group.removesuffix(".k8s.io") in _GROUPS_WITHOUT_PODS:
         return True
     return "." not in group and (kind in _WITHOUT_PODS or kind.endswith("List"))
@@ -165,6 +181,8 @@ class FoundPod:
     """Whether a live pod stands for all pods of `owner`, as the newest of them."""
     claim_templates: Sequence[str] = ()
     """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
+    scheduler: str = ""
+    """The scheduler that the workload names in a field of its own, and its controller writes to the pod."""
 
     @property
     def title(self) -> str:
@@ -199,6 +217,8 @@ class FoundPod:
             return pod
         metadata.pop("name", None)
         pod["spec"] = with_names(pod.get("spec"), self.api_version)
+        if self.scheduler:
+            pod["spec"] = {**as_map(pod["spec"]), "schedulerName": self.scheduler}
         added = self.additions or Additions()
         for part, entries in (("labels", added.labels), ("annotations", added.annotations)):
             if entries and _is_map_or_absent(metadata.get(part)):
@@ -232,15 +252,20 @@ class FoundPod:
         return {**spec, "hostname": pod_name} | ({"volumes": [*claims, *others]} if claims else {})
 
 
-def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
-    """Return every pod and pod template of one object, in order; `place` is that of the object.
+def find_pods(document: Any, place: Place = (), *, most: int | None = None) -> list[FoundPod]:
+    """Return the pods and pod templates of one object, in order; `place` is that of the object.
+
+    Args:
+        document: the object.
+        place: its place in a document that contains it.
+        most: the number of pods after which the search ends; None for no limit.
 
     Raises:
         TemplateError: the object is of a built-in kind, and its pod template cannot be read.
     """
     if workload := workload_kind(_text(document, "apiVersion"), _text(document, "kind")):
         return [_built_in(document, workload, place, document)]
-    return list(_walk(document, document, (), place, document))
+    return list(islice(_walk(document, document, (), place, document), most))
 
 
 def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Place = ()) -> Iterator[str]:
@@ -251,7 +276,7 @@ def gpu_requests(node: Any, templates: Collection[Place], place: Place, path: Pl
     if isinstance(node, dict):
         children = ((str(key), child) for key, child in node.items())
     for key, child in children:
-        is_amount = isinstance(child, int | float | str) and str(child) != "0"
+        is_amount = isinstance(child, int | float | str) and not is_nothing(child)
         if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
             yield f"{'.'.join(map(str, path))}: {key}"
         yield from gpu_requests(child, templates, (*place, key), (*path, key))
@@ -283,7 +308,9 @@ def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: P
             raise wrong(f"{'.'.join(above) or 'the object'} must be a map", *above)
         if node.get(key) is None:
             missing = f"{'.'.join((*above, key))} is missing"
-            near = difflib.get_close_matches(key, [str(other)[:_LONGEST_KEY] for other in node], n=1)
+            near = difflib.get_close_matches(
+                key, [str(other)[:_LONGEST_KEY] for other in islice(node, _MOST_COMPARED)], n=1
+            )
             if near and near[0] in node and near[0] != key:
                 raise wrong(f"{missing}; {quoted(near[0])} is probably a misspelling of it", *above, near[0])
             raise wrong(missing, *above)
@@ -352,6 +379,8 @@ def _walk(
         return
     if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
         holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
+        if makes_no_pods(node["apiVersion"], node["kind"]):
+            return
         if workload := workload_kind(_text(node, "apiVersion"), _text(node, "kind")):
             with suppress(TemplateError):  # a reference to an object, or a part of one
                 yield _built_in(node, workload, place, outermost)
@@ -366,6 +395,7 @@ def _walk(
             path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
+            scheduler="" if is_pod else scheduler_of(holder, as_map(template.get("spec"))),
         )
         return
     for key, child in node.items():
