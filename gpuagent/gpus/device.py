@@ -8,7 +8,6 @@ from gpuagent.gpus.driver import (
     REFUSALS,
     CallFailed,
     Driver,
-    DriverGone,
     FigureFailed,
     Handle,
     ListedProcess,
@@ -68,9 +67,6 @@ class Device:
 
         A failed device is opened again after a back-off. The errors (XID) come first, so that the error with
         which a GPU is lost is known: an initialisation of the driver, which a lost GPU causes, drops them.
-
-        Raises:
-            DriverGone, DriverReplaced: the driver as a whole failed.
         """
         if self._handle is not None:
             self._health.read(self._handle, self.uuid, now, is_open=self._is_open)
@@ -80,8 +76,6 @@ class Device:
                     self._attach()
                     self._health.read(self._handle, self.uuid, now, is_open=True)
                 gpu, problems = self._measure(now)
-            except DriverGone:
-                raise
             except CallFailed as failed:
                 self._is_open = False
                 self._retry.back_off(now)

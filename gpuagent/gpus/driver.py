@@ -31,10 +31,14 @@ class GpuLost(CallFailed):
 
 
 class DriverGone(CallFailed):
-    """The whole driver failed, and must be initialised again.
+    """The whole driver failed, and must be initialised again: `nvmlInit` or the count of GPUs says so."""
 
-    DriverNotLoaded, Uninitialized, NotReady, LibraryNotFound.
-    """
+
+OF_WHOLE_DRIVER: Final = frozenset(
+    {"DriverNotLoaded", "Uninitialized", "NotReady", "LibraryNotFound", "LibRmVersionMismatch"}
+)
+"""Errors that may concern the whole driver. Drivers also return them for one GPU while the others work. Such an
+error of a call with a device therefore removes that GPU alone, and makes the agent ask for the count of GPUs."""
 
 
 class NotOffered(FigureFailed):

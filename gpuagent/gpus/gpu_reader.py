@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gpuagent.gpus.device import Answer, Device
 from gpuagent.gpus.driver import (
+    OF_WHOLE_DRIVER,
     CallFailed,
     CallTimedOut,
     Driver,
@@ -16,7 +17,7 @@ from gpuagent.gpus.driver import (
     ThreadNotStarted,
     explained,
 )
-from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading, LostGpu, Sensors
+from gpuagent.gpus.gpu_reading import Gpu, GpuReading, LostGpu, Sensors
 from gpuagent.gpus.health import HealthReader, NewestXids, health_call
 from gpuagent.gpus.supervised_call import Call, SupervisedCall
 from gpuagent.problems import Cause, Problem
@@ -194,8 +195,6 @@ class GpuReader:
         self._driver.start()
         try:
             version = self._driver.version()
-        except DriverGone:
-            raise
         except CallFailed:  # the version is optional
             version = ""
         return version, self._driver.count()
@@ -255,22 +254,12 @@ class GpuReader:
         return started
 
     def _answers(self, devices: list[Device], now: float) -> list[Answer]:
-        """Read all GPUs; return an answer without a GPU for each one that does not respond in time.
-
-        Raises:
-            DriverGone, DriverReplaced: the driver as a whole failed.
-        """
+        """Read all GPUs; return an answer without a GPU for each one that does not respond in time."""
         supervised = self._device_calls[: len(devices)]
         for device, call in zip(devices, supervised, strict=True):
             call.begin(partial(device.read, now), now)
-            answered = call.wait(_TURN_SECONDS)
-            if answered is not None and answered.error is not None:
-                break  # the driver as a whole failed
+            call.wait(_TURN_SECONDS)
         answers = [call.finish() for call in supervised]
-        for kind in (DriverReplaced, BaseException):
-            for answer in answers:
-                if answer is not None and isinstance(answer.error, kind):
-                    answer.result()
         return [(None, ()) if answer is None else answer.result() for answer in answers]
 
     def _failure(self, device: Device) -> CallFailed | None:
@@ -278,6 +267,11 @@ class GpuReader:
         return self._device_calls[device.index].failure or device.failure
 
     def _sweep(self, devices: list[Device], now: float) -> GpuReading:
+        """Read all GPUs once.
+
+        Raises:
+            DriverGone, DriverReplaced: the driver as a whole failed.
+        """
         gpus: dict[str, Gpu] = {}
         problems: list[Problem] = []
         failed: list[Device] = []
@@ -290,6 +284,9 @@ class GpuReader:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
                 self._known[gpu.uuid] = LostGpu(gpu.index, gpu.uuid, gpu.model)
+        failures = [failure for device in failed if (failure := self._failure(device))]
+        if any(failure.error in OF_WHOLE_DRIVER for failure in failures) and not self.is_hanging:
+            self._count()
         lost = self._lost(failed, gpus)
         for device, lost_gpu in zip(failed, lost, strict=True):
             failure = self._failure(device)

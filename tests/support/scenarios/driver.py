@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
     NO_INSTANCE,
+    OF_WHOLE_DRIVER,
     PROCESS_UTILIZATION,
     CallFailed,
     DeviceMemory,
@@ -197,17 +198,18 @@ def _lists(
 
 _HANG_STEP_SECONDS: Final = 0.05
 _ERRORS: Final[dict[int, tuple[type[CallFailed], str]]] = {
-    1: (DriverGone, "Uninitialized"),
+    1: (CallFailed, "Uninitialized"),
     3: (NotOffered, "NotSupported"),
     4: (NotPermitted, "NoPermission"),
     7: (FigureFailed, "InsufficientSize"),
-    9: (DriverGone, "DriverNotLoaded"),
-    12: (DriverGone, "LibraryNotFound"),
+    9: (CallFailed, "DriverNotLoaded"),
+    12: (CallFailed, "LibraryNotFound"),
     13: (NotOffered, "FunctionNotFound"),
     15: (GpuLost, "GpuIsLost"),
     16: (GpuLost, "ResetRequired"),
     17: (FigureFailed, "OperatingSystem"),
-    27: (DriverGone, "NotReady"),
+    18: (CallFailed, "LibRmVersionMismatch"),
+    27: (CallFailed, "NotReady"),
     999: (FigureFailed, "Unknown"),
 }
 _REPLACED: Final = 18
@@ -354,9 +356,10 @@ class SimulatedDriver:
                 self._fail(call, failure.code)
 
     def _fail(self, call: str, code: int) -> NoReturn:
-        if code == _REPLACED:
+        is_of_node = call in ("nvmlInit", "nvmlDeviceGetCount")
+        if code == _REPLACED and is_of_node:
             self.errors.add(call, "LibRmVersionMismatch")
             raise DriverReplaced(f"{call}: simulated: the driver and its library are of different versions")
         kind, error = _ERRORS[code]
         self.errors.add(call, error)
-        raise kind(call, error)
+        raise (DriverGone if is_of_node and error in OF_WHOLE_DRIVER else kind)(call, error)
