@@ -47,7 +47,8 @@ class ApiProblem(ApiObject, frozen=True, gc=False):
     reason: Annotated[
         str,
         _about(
-            "As `reason` of `kaishare_agent_attribution_problem`, or a fault of the agent's own pod:"
+            "As `reason` of `kaishare_agent_attribution_problem`, or a fault of the agent's own pod or of the"
+            " node's labels:"
             f" {', '.join(f'`{cause}`' for cause in OwnCause)}."
         ),
     ]
@@ -169,6 +170,14 @@ class ApiLostGpu(ApiObject, frozen=True, gc=False):
     ] = None
     first_act: FirstActText = None
     runbook: RunbookSection = None
+    lost: Annotated[
+        bool,
+        _about(
+            "Whether the GPU itself is lost: it fell off the bus, must be reset, or is no longer listed."
+            " False if it does not answer for another reason, such as a driver that is being replaced. True"
+            " from an older agent."
+        ),
+    ] = True
 
 
 class ApiAmount(ApiObject, frozen=True, gc=False):

@@ -147,7 +147,9 @@ class Device:
         else:
             problems += _problems(merged, self.uuid)
         if memory is None and not self._readers.memory.is_refused:
-            problems.append(Problem(Cause.NVML, self.uuid, self._why_memory_is_unknown()))
+            failure = self._readers.memory.failure
+            error = failure.error if failure else ""
+            problems.append(Problem(Cause.NVML, self.uuid, self._why_memory_is_unknown(), error))
         self.is_mig = bool(is_mig or parts.instances)
         utilization = self._utilization(now)
         gpu = Gpu(
@@ -193,7 +195,7 @@ class Device:
             return self._driver.is_mig(self._handle)
         except FigureFailed as failed:
             detail = f"{explained(failed)}: whether the GPU is in MIG mode is unknown"
-            problems.append(Problem(Cause.NVML, self.uuid, detail))
+            problems.append(Problem(Cause.NVML, self.uuid, detail, failed.error))
             return None
 
     def _read_instances(self, parts: "_Assembly", now: float, problems: list[Problem]) -> None:
@@ -240,7 +242,8 @@ class Device:
         problems += _problems(merged, uuid)
 
     def _missing(self, failed: CallFailed) -> Problem:
-        return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: some MIG devices could not be read")
+        detail = f"{explained(failed)}: some MIG devices could not be read"
+        return Problem(Cause.NVML, self.uuid, detail, failed.error)
 
     def _raise_failure(self, merged: Merged) -> None:
         """Raise the failure of the process lists, if any.
@@ -304,4 +307,5 @@ def _is_refused_whole(merged: Merged) -> bool:
 
 
 def _problems(merged: Merged, uuid: str) -> list[Problem]:
-    return [Problem(merged.cause, uuid, merged.detail)] if merged.cause else []
+    error = merged.failure.error if merged.failure else ""
+    return [Problem(merged.cause, uuid, merged.detail, error)] if merged.cause else []

@@ -37,8 +37,8 @@ class DriverGone(CallFailed):
 OF_WHOLE_DRIVER: Final = frozenset(
     {"DriverNotLoaded", "Uninitialized", "NotReady", "LibraryNotFound", "LibRmVersionMismatch"}
 )
-"""Errors that may concern the whole driver. Drivers also return them for one GPU while the others work. Such an
-error of a call with a device therefore removes that GPU alone, and makes the agent ask for the count of GPUs."""
+"""Errors that may concern the whole driver. Drivers also return them for one GPU while the others work. Of a
+call with a device, such an error removes that GPU alone, and makes the agent ask for the count of GPUs."""
 
 
 class NotOffered(FigureFailed):

@@ -17,7 +17,7 @@ from gpuagent.gpus.driver import (
     ThreadNotStarted,
     explained,
 )
-from gpuagent.gpus.gpu_reading import Gpu, GpuReading, LostGpu, Sensors
+from gpuagent.gpus.gpu_reading import NOT_LISTED, Gpu, GpuReading, LostGpu, Sensors
 from gpuagent.gpus.health import HealthReader, NewestXids, health_call
 from gpuagent.gpus.supervised_call import Call, SupervisedCall
 from gpuagent.problems import Cause, Problem
@@ -116,8 +116,8 @@ class GpuReader:
             is_hanging = self.is_hanging
             reading = GpuReading(
                 gpus=(),
-                problems=(Problem(Cause.NVML, "", explained(failed)),),
-                lost=self._reported(self._known.values()),
+                problems=(Problem(Cause.NVML, "", explained(failed), failed.error),),
+                lost=self._reported(replace(gpu, error=failed.error) for gpu in self._known.values()),
                 driver_version=self._version,
                 restart_may_help=not is_hanging
                 and not isinstance(failed, DriverGone)
@@ -263,7 +263,7 @@ class GpuReader:
         return [(None, ()) if answer is None else answer.result() for answer in answers]
 
     def _failure(self, device: Device) -> CallFailed | None:
-        """Return why a GPU is not in the sample; None if it is."""
+        """Return why a GPU is not in the sample; None if it is. Either the device or its call has failed."""
         return self._device_calls[device.index].failure or device.failure
 
     def _sweep(self, devices: list[Device], now: float) -> GpuReading:
@@ -287,14 +287,17 @@ class GpuReader:
         failures = [failure for device in failed if (failure := self._failure(device))]
         if any(failure.error in OF_WHOLE_DRIVER for failure in failures) and not self.is_hanging:
             self._count()
-        lost = self._lost(failed, gpus)
-        for device, lost_gpu in zip(failed, lost, strict=True):
-            failure = self._failure(device)
-            why = explained(failure) if failure else "the GPU does not respond"
-            problems.append(Problem(Cause.NVML, lost_gpu.scope, why))
+        lost = [
+            replace(gpu, error=failure.error)
+            for gpu, failure in zip(self._lost(failed, gpus), failures, strict=True)
+        ]
+        problems += [
+            Problem(Cause.NVML, gpu.scope, explained(failure), failure.error)
+            for gpu, failure in zip(lost, failures, strict=True)
+        ]
         listed = {device.scope for device in devices}
         problems.extend(
-            Problem(Cause.NVML, uuid, "the driver no longer lists this GPU")
+            Problem(Cause.NVML, uuid, "the driver no longer lists this GPU", NOT_LISTED)
             for uuid in self._known
             if uuid not in listed
         )
@@ -332,12 +335,13 @@ class GpuReader:
 
     def _without_gpus(self, devices: list[Device], lost: tuple[LostGpu, ...]) -> GpuReading:
         failures = [(device.scope, failure) for device in devices if (failure := self._failure(device))]
+        error = failures[0][1].error if failures else NOT_LISTED if self._known else ""
         why = "; ".join(f"{scope}: {explained(failure)}" for scope, failure in failures)
         is_hanging = self.is_hanging
         may_be_mended = any(self._may_be_mended(failure) for _, failure in failures)
         return GpuReading(
             gpus=(),
-            problems=(Problem(Cause.NVML, "", why or "the driver lists no GPU"),),
+            problems=(Problem(Cause.NVML, "", why or "the driver lists no GPU", error),),
             lost=lost,
             driver_version=self._version,
             restart_may_help=not is_hanging and (may_be_mended or bool(self._known and not failures)),

@@ -5,7 +5,7 @@ All amounts are in bytes. None is a figure that the driver does not report.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -87,6 +87,12 @@ class Gpu:
     sensors: Sensors = NO_SENSORS
 
 
+NOT_LISTED: Final = "NotListed"
+"""In place of an error: the driver listed the GPU before, and does not list it now."""
+LOST: Final = frozenset({NOT_LISTED, "GpuIsLost", "ResetRequired", "GpuNotFound"})
+"""Errors that say that the GPU itself is lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class LostGpu:
     """A GPU that does not respond, or that the driver no longer lists."""
@@ -98,6 +104,18 @@ class LostGpu:
     model: str = ""
     xid: Xid | None = None
     """The newest error since the agent started."""
+    error: str = NOT_LISTED
+    """Why: the driver's error, such as GpuIsLost, or NOT_LISTED."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the GPU itself is lost; else a driver, a container or a permission may be the cause."""
+        return self.error in LOST
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the driver lists the GPU."""
+        return self.error != NOT_LISTED
 
     @property
     def scope(self) -> str:

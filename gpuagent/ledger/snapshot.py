@@ -62,8 +62,6 @@ class Snapshot:
     gpus: tuple[GpuAccount, ...]
     lost_gpus: tuple[LostGpu, ...] = ()
     """GPUs that did not respond; they have no account and no holdings."""
-    labelled_gpus: int | None = None
-    """Number of GPUs by the node's label `nvidia.com/gpu.count`; None if unknown."""
     holdings: tuple[Holding, ...]
     """Every pod on every GPU that it uses or that is assigned to it, without reservation pods."""
     pod_shares: tuple[PodShare, ...]

@@ -8,7 +8,7 @@ from gpuagent.pods import objects
 from gpuagent.pods.bind_requests import bind_request
 from gpuagent.pods.bounds import LABELS, bounded
 from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
-from gpuagent.pods.node_pods import node_pod
+from gpuagent.pods.node_pods import gpus_offered, node_pod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
 from gpuagent.pods.pod_owners import tenant_of
 from kai import keys
@@ -108,6 +108,7 @@ class _Assembly:
     unreadable_bind_requests: set[tuple[str, str]] = field(default_factory=set)
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
     node_labels: Mapping[str, str] | None = None
+    offered_gpus: int = 0
     lines: list[str] = field(default_factory=list)
     elsewhere: int = 0
 
@@ -178,6 +179,7 @@ class _Assembly:
 
     def _add_node(self, node: objects.Node) -> None:
         labels = self.node_labels = LABELS.kept(node.metadata.labels)
+        self.offered_gpus = gpus_offered(node)
         memory = labels.get(keys.NODE_GPU_MEMORY)
         if memory is not None:
             try:
@@ -201,6 +203,7 @@ class _Assembly:
             bind_requests=self.bind_requests,
             bind_requests_unknown=frozenset(self.unreadable_bind_requests),
             node_labels=self.node_labels,
+            offered_gpus=self.offered_gpus,
             namespaces=self.namespaces,
             reservation_uids=frozenset(self.reservation_uids),
         )

@@ -170,6 +170,8 @@ class Inventory:
     """UIDs of pods that certainly started without a BindRequest. Their group labels are not from KAI."""
     node_labels: Mapping[str, str] | None = None
     """Labels of this node; None if the Node could not be fetched."""
+    offered_gpus: int = 0
+    """Number of `nvidia.com/gpu` that the node offers, by its capacity or allocatable; 0 if unknown."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Labels of the namespaces that could be fetched."""
     reservation_uids: frozenset[str] = frozenset()

@@ -1,7 +1,6 @@
 """JSON API: the whole of the last snapshot, and the last 15 minutes of each pod. Unknown values are null."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -25,16 +24,15 @@ from gpuagent.api_types import (
     HistoryResponse,
 )
 from gpuagent.evaluation.status import Evaluation
-from gpuagent.first_acts import FOR_LOST_GPU, FOR_MISSING_GPU, FOR_PROBLEM, FirstAct, for_gpu
+from gpuagent.first_acts import FirstAct, for_gpu, for_problem
 from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.problems import GPU_MISSING, Problem, Suspension
+from gpuagent.problems import Cause, Problem, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import first_act, flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Change, Verdict
-from service.text import counted
 
 _HISTORY_FRAME_BYTES: Final = 1024
 _NOTICEABLE: Final = 256 << 20
@@ -102,10 +100,17 @@ def response_of(
         },
         runbooks_url=f"{links.runbooks}docs/runbooks.md" if links.runbooks else None,
         fleet_url=links.fleet.replace(NODE, quote(node, safe="", errors="replace")) or None,
-        problems=[*_missing_gpus(snapshot), *map(_problem, status.problems)],
+        problems=[*map(_problem, status.problems)],
         gpus=[_gpu(account, suspension, snapshot) for account in snapshot.gpus] if snapshot else [],
         lost_gpus=[
-            ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid), *_act(FOR_LOST_GPU))
+            ApiLostGpu(
+                gpu.index,
+                gpu.uuid,
+                gpu.model,
+                _xid(gpu.xid),
+                *_act(for_problem(Cause.NVML, gpu.error)),
+                lost=gpu.is_lost,
+            )
             for gpu in status.lost_gpus
         ],
         pods=_pods(status, snapshot) if snapshot else [],
@@ -113,23 +118,8 @@ def response_of(
 
 
 def _problem(problem: Problem) -> ApiProblem:
-    act = _act(FOR_PROBLEM.get(problem.cause))
+    act = _act(for_problem(problem.cause, problem.error))
     return ApiProblem(problem.cause, problem.gpu_uuid, problem.detail, *act)
-
-
-def _missing_gpus(snapshot: Snapshot | None) -> Iterator[ApiProblem]:
-    """Yield a problem if the agent has never seen some of the GPUs that the node's label counts."""
-    if snapshot is None or snapshot.labelled_gpus is None:
-        return
-    if any(account.gpu.mig for account in snapshot.gpus):
-        return
-    known = len(snapshot.gpus) + len(snapshot.lost_gpus)
-    if known < snapshot.labelled_gpus:
-        detail = (
-            f"The node's label nvidia.com/gpu.count says {snapshot.labelled_gpus}, and the agent knows"
-            f" {counted(known, 'GPU')}. The others have not responded since the agent started."
-        )
-        yield ApiProblem(GPU_MISSING, "", detail, *_act(FOR_MISSING_GPU))
 
 
 def _act(act: FirstAct | None) -> tuple[str | None, str | None]:

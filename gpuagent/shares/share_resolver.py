@@ -78,6 +78,8 @@ class ShareResolver:
         self._mode = gpu_sharing_mode
         self._known: dict[str, _Known] = {}
         self._whole = WholeGpus()
+        self._most_devices = 0
+        """Largest number of GPUs that responded at once."""
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
 
     def resolve(
@@ -98,7 +100,8 @@ class ShareResolver:
             return self._last[2]
         self._known = {uid: self._seen(uid, pod) for uid, pod in inventory.pods.items()}
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
-        withheld = {uid: withheld_gpus(inventory.pods[uid], inventory) for uid in wanted}
+        self._most_devices = max(self._most_devices, len(devices))
+        withheld = {uid: withheld_gpus(inventory.pods[uid], inventory, self._most_devices) for uid in wanted}
         whole = self._whole.assign(wanted, withheld, inventory, devices, used)
         pod_shares = []
         for uid, known in self._known.items():

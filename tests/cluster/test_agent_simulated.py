@@ -278,7 +278,7 @@ async def test_a_dry_run_evicts_no_pod(cluster: Cluster) -> None:
 async def test_without_the_right_to_read_its_node_the_agent_goes_on(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-blind", *RIGHTS[:2], RIGHTS[-1])
     with cluster.agent(token) as running:
-        await until(lambda: "the Node is not readable" in running.get("/readyz")[1], running)
+        await until(lambda: "the Node is not readable" in str(running.shares()["problems"]), running)
         await cluster.run_half()
         share = 16300 * MIB // 2  # of a GPU of the usual 16 GiB, as KAI counts
         assert await until(lambda: used(running) == {("half", GPU_0): share * 80 // 100}, running) < A_GAP

@@ -260,7 +260,7 @@ async def test_doctor_on_problems_of_nodes_and_agents(
     fleet.statuses[3] = Evaluation(
         snapshot=None, attribution_ok=False, problems=(Problem(Cause.PROC_DENIED, "", detail),)
     )
-    fleet.statuses[4] = Evaluation(snapshot=None, attribution_ok=None, unready=("no sample yet",))
+    fleet.statuses[4] = Evaluation(snapshot=None, attribution_ok=None)
     status = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod_name(4)}/status"
     await admin.merge(status, {"status": pod_status(4, ready=False)})
     bare, unlabelled = "gpu-node-bare", "gpu-node-unlabelled"

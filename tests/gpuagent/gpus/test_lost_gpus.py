@@ -21,7 +21,7 @@ def test_a_gpu_that_stops_responding_keeps_index_uuid_and_model(driven, clock) -
     answers.write([gpu(0, A), gpu(1, B), "fail * 1 15"])
     for _ in range(3):
         clock.now += 5
-        assert gpus.read().lost == (LostGpu(1, B, "NVIDIA A10"),)
+        assert gpus.read().lost == (LostGpu(1, B, "NVIDIA A10", error="GpuIsLost"),)
     answers.write([gpu(0, A), gpu(1, B)])
     clock.now += 600
     assert gpus.read().lost == ()
@@ -40,7 +40,7 @@ def test_a_gpu_that_leaves_the_count_keeps_its_last_index(driven, clock) -> None
 def test_after_a_restart_of_the_agent_the_uuid_is_unknown(driven) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), gpu(1, B), LOST])
-    assert gpus.read().lost == (LostGpu(1),)
+    assert gpus.read().lost == (LostGpu(1, error="GpuIsLost"),)
     assert LostGpu(1).scope == "index-1"
 
 
@@ -49,7 +49,7 @@ def test_a_failing_index_has_no_uuid_if_its_former_gpu_responds_elsewhere(driven
     gpus.read()
     answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST])
     clock.now += 60
-    assert gpus.read().lost == (LostGpu(1),)
+    assert gpus.read().lost == (LostGpu(1, error="GpuIsLost"),)
 
 
 def test_two_failing_indices_that_one_gpu_had_are_not_the_same_gpu(driven, clock) -> None:
@@ -61,7 +61,10 @@ def test_two_failing_indices_that_one_gpu_had_are_not_the_same_gpu(driven, clock
     answers.write([gpu(0, B), gpu(1, C), gpu(2, A), LOST, "fail * 0 15"])
     clock.now += 5
     reading = gpus.read()
-    assert reading.lost == (LostGpu(0, B, "NVIDIA A10"), LostGpu(1))
+    assert reading.lost == (
+        LostGpu(0, B, "NVIDIA A10", error="GpuIsLost"),
+        LostGpu(1, error="GpuIsLost"),
+    )
     assert [problem.gpu_uuid for problem in reading.problems] == [B, "index-1"]
 
 
