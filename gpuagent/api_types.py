@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from gpuagent.problems import OwnCause
+from gpuagent.problems import OwnCause, RiskName
 
 SHARES_PATH = "/api/v1/shares"
 HISTORY_PATH = "/api/v1/history"
@@ -71,6 +71,29 @@ class ApiXid(ApiObject, frozen=True, gc=False):
     time: Annotated[float, _about("Unix time of the sample in which the agent received it, in seconds.")]
 
 
+class ApiRiskCause(ApiObject, frozen=True, gc=False):
+    """What has taken memory that pods are promised."""
+
+    cause: Annotated[
+        str,
+        _about(f"One of {', '.join(f'`{name}`' for name in RiskName)}; the last is memory of no process."),
+    ]
+    bytes: Annotated[int, _about("Amount of memory, in bytes.")]
+
+
+class ApiEndedPod(ApiObject, frozen=True, gc=False):
+    """A pod that the API server no longer has, with processes that still use a GPU."""
+
+    namespace: Annotated[str, _about("Namespace of the pod.")]
+    name: Annotated[str, _about("Name of the pod.")]
+    uid: Annotated[str, _about("UID of the pod.")]
+    owner: Annotated[str, _about("Workload of the pod, such as `Deployment/web`; empty if it had none.")]
+    gpu_uuid: Annotated[str, _about("UUID of the GPU.")]
+    used_bytes: Annotated[
+        int | None, _about("Memory of its processes, in bytes. Null if the driver does not report it.")
+    ]
+
+
 class ApiGpu(ApiObject, frozen=True, gc=False):
     """One GPU that answered in the sample, with its sums."""
 
@@ -108,6 +131,13 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
             " memory of such a process, or the owner of any process, is unknown."
         ),
     ] = None
+    ended_pods_bytes: Annotated[
+        int | None,
+        _about(
+            "Memory of processes of pods that the API server no longer has, in bytes. Null as `hostBytes`,"
+            " and from an older agent."
+        ),
+    ] = None
     unattributed_bytes: Annotated[
         int | None,
         _about(
@@ -118,11 +148,14 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     at_risk_bytes: Annotated[
         int | None,
         _about(
-            "Memory that the pods are still promised, their shares less their use, and that is not free, in"
-            " bytes. 0 unless a pod is above its share on the GPU, or the GPU is promised more than it has."
-            " Null if a figure is unknown, and in MIG mode."
+            "Memory that the pods are still promised, their shares less their use, and that is neither free"
+            " nor reserved by the driver, in bytes. Null if a figure is unknown, and in MIG mode."
         ),
     ] = None
+    risk_causes: Annotated[
+        tuple[ApiRiskCause, ...],
+        _about("What has taken memory of a GPU at risk, the largest amount first."),
+    ] = ()
     utilization_ratio: Annotated[
         float | None,
         _about(
@@ -483,6 +516,10 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
     ] = []
     lost_gpus: Annotated[
         list[ApiLostGpu], _about("The GPUs that did not answer, by index, as far as the agent knows them.")
+    ] = []
+    ended_pods: Annotated[
+        list[ApiEndedPod],
+        _about("Pods that the API server no longer has and that still use a GPU, at most 128."),
     ] = []
     pods: Annotated[list[ApiPod], _about("The pods with GPUs, by namespace and name.")] = []
 

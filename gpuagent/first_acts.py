@@ -8,9 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.gpus.driver import OF_WHOLE_DRIVER
-from gpuagent.gpus.gpu_reading import LOST
-from gpuagent.problems import Cause
+from gpuagent.problems import LOST, OF_WHOLE_DRIVER, Cause, RiskName
 
 
 class FirstAct(Struct, frozen=True):
@@ -149,16 +147,32 @@ FOR_OVERPROMISED_GPU: Final = FirstAct(
 )
 
 
+FOR_RISK: Final[Mapping[RiskName, FirstAct]] = {
+    RiskName.PODS: FOR_GPU_AT_RISK,
+    RiskName.PROMISES: FOR_OVERPROMISED_GPU,
+    RiskName.HOST: FirstAct(
+        "Run nvidia-smi on the node, and end or move the processes that belong to no pod.",
+        "KaishareGPUMemoryAtRisk",
+    ),
+    RiskName.ENDED: FirstAct(
+        "End the processes of the ended pods on the node; crictl shows their containers.",
+        "KaishareGPUMemoryAtRisk",
+    ),
+    RiskName.UNATTRIBUTED: FirstAct(
+        "Run nvidia-smi on the node; if no process holds the memory, drain the node and reset the GPU.",
+        "KaishareGPUMemoryAtRisk",
+    ),
+}
+"""By the largest cause of memory at risk."""
+
+
 def for_problem(cause: str, error: str = "") -> FirstAct | None:
     """Return what to do about a problem, by the driver's error if it has one; None if its detail says it."""
     return FOR_ERROR.get(error, FOR_PROBLEM[Cause.NVML]) if cause == Cause.NVML else FOR_PROBLEM.get(cause)
 
 
-def for_gpu(*, is_at_risk: bool, is_overpromised: bool, has_pod_above_share: bool) -> FirstAct | None:
-    """Return what to do about a GPU that answers; None for one in order.
-
-    Memory is at risk by a pod above its share, or by promises alone; then no pod has to release memory.
-    """
-    if is_at_risk and (has_pod_above_share or not is_overpromised):
-        return FOR_GPU_AT_RISK
+def for_gpu(*, risk: RiskName | None, is_overpromised: bool) -> FirstAct | None:
+    """Return what to do about a GPU that answers, by the largest cause of its risk; None for one in order."""
+    if risk is not None:
+        return FOR_RISK[risk]
     return FOR_OVERPROMISED_GPU if is_overpromised else None

@@ -71,6 +71,28 @@ class OwnCause(StrEnum):
     """The API server does not grant the agent a right that it needs."""
 
 
+OF_WHOLE_DRIVER: Final = frozenset(
+    {"DriverNotLoaded", "Uninitialized", "NotReady", "LibraryNotFound", "LibRmVersionMismatch"}
+)
+"""Errors that may concern the whole driver. Drivers also return them for one GPU while the others work. Of a
+call with a device, such an error removes that GPU alone, and makes the agent ask for the count of GPUs."""
+NOT_LISTED: Final = "NotListed"
+"""In place of an error: the driver listed the GPU before, and does not list it now."""
+LOST: Final = frozenset({NOT_LISTED, "GpuIsLost", "ResetRequired", "GpuNotFound"})
+"""Errors that say that the GPU itself is lost."""
+
+
+class RiskName(StrEnum):
+    """What can take memory that pods are promised."""
+
+    PODS = "pods-above-share"
+    PROMISES = "promised-above-total"
+    HOST = "host-processes"
+    ENDED = "ended-pods"
+    UNATTRIBUTED = "unattributed"
+    """Memory that no process accounts for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One current problem and its scope."""

@@ -83,7 +83,6 @@ class SamplePipeline:
             problems=self._problems_of_pods(inventory),
             errors=errors,
             is_simulated=self._is_simulated,
-            slack=self._judge.slack,
         )
         if inventory is not None:
             conflicts = self._reservations.problems(inventory, snapshot)

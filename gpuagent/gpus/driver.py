@@ -34,13 +34,6 @@ class DriverGone(CallFailed):
     """The whole driver failed, and must be initialised again: `nvmlInit` or the count of GPUs says so."""
 
 
-OF_WHOLE_DRIVER: Final = frozenset(
-    {"DriverNotLoaded", "Uninitialized", "NotReady", "LibraryNotFound", "LibRmVersionMismatch"}
-)
-"""Errors that may concern the whole driver. Drivers also return them for one GPU while the others work. Of a
-call with a device, such an error removes that GPU alone, and makes the agent ask for the count of GPUs."""
-
-
 class NotOffered(FigureFailed):
     """The driver or device does not support the call (NotSupported, FunctionNotFound)."""
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from gpuagent.gpus.device import Answer, Device
 from gpuagent.gpus.driver import (
-    OF_WHOLE_DRIVER,
     CallFailed,
     CallTimedOut,
     Driver,
@@ -17,10 +16,10 @@ from gpuagent.gpus.driver import (
     ThreadNotStarted,
     explained,
 )
-from gpuagent.gpus.gpu_reading import NOT_LISTED, Gpu, GpuReading, LostGpu, Sensors
+from gpuagent.gpus.gpu_reading import Gpu, GpuReading, LostGpu, Sensors
 from gpuagent.gpus.health import HealthReader, NewestXids, health_call
 from gpuagent.gpus.supervised_call import Call, SupervisedCall
-from gpuagent.problems import Cause, Problem
+from gpuagent.problems import NOT_LISTED, OF_WHOLE_DRIVER, Cause, Problem
 from service.backoff import Backoff
 
 RECOUNT_SECONDS: Final = 60.0

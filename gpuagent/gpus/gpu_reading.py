@@ -5,11 +5,11 @@ All amounts are in bytes. None is a figure that the driver does not report.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
-from gpuagent.problems import Problem
+from gpuagent.problems import LOST, NOT_LISTED, Problem
 
 
 class GpuProcess(Struct, frozen=True, gc=False):
@@ -85,12 +85,6 @@ class Gpu:
     utilization_unknown: str = ""
     """Why the driver does not report the utilisation, in one line; empty while it does."""
     sensors: Sensors = NO_SENSORS
-
-
-NOT_LISTED: Final = "NotListed"
-"""In place of an error: the driver listed the GPU before, and does not list it now."""
-LOST: Final = frozenset({NOT_LISTED, "GpuIsLost", "ResetRequired", "GpuNotFound"})
-"""Errors that say that the GPU itself is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import pynvml  # type: ignore[import-untyped]
 
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
-    OF_WHOLE_DRIVER,
     PROCESS_UTILIZATION,
     CallFailed,
     DeviceMemory,
@@ -34,6 +33,7 @@ from gpuagent.gpus.list_calls import (
     process_utilization,
     processes_utilization_info,
 )
+from gpuagent.problems import OF_WHOLE_DRIVER
 
 _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: GpuLost,

@@ -7,42 +7,47 @@ from typing import Final
 from gpuagent.pods import objects
 from gpuagent.pods.bind_requests import bind_request
 from gpuagent.pods.bounds import LABELS, bounded
-from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
+from gpuagent.pods.inventory import BindRequest, EndedPod, Inventory, NodePod, ReservationPod
 from gpuagent.pods.node_pods import gpus_offered, node_pod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
-from gpuagent.pods.pod_owners import tenant_of
+from gpuagent.pods.pod_owners import tenant_of, workload_of
 from kai import keys
 from kai.share_bytes import Card
 from service.log import WARNING, JsonLog, NewLines
 
 MOST_ENDED: Final = 1 << 13
-"""Maximum of remembered UIDs of ended pods: about 1.5 MB."""
+"""Maximum of remembered pods that have ended: about 4 MB."""
 
 
 class EndedPods:
-    """UIDs of pods that were listed before and are not listed now.
+    """Names of pods that were listed before and are not listed now.
 
     A pod that is deleted with a grace period of 0 leaves the list at once, and its processes may run for its
     `terminationGracePeriodSeconds` (Kubernetes `calculateEffectiveGracePeriod` in
     `pkg/kubelet/pod_workers.go`). Its UID must still be known then: otherwise the next pod in the cgroup path
     would count as the owner, and the processes choose its name.
+    Its names tell whose memory it is.
     """
 
     def __init__(self, *, most: int = MOST_ENDED) -> None:
-        """Set the maximum of UIDs; beyond it the oldest ones are forgotten."""
+        """Set the maximum of pods; beyond it the oldest ones are forgotten."""
         self._most = most
-        self._seen: dict[str, None] = {}
+        self._seen: dict[str, EndedPod] = {}
 
-    def add(self, uids: Iterable[str]) -> None:
+    def add(self, pods: Iterable[NodePod]) -> None:
         """Remember listed pods, even if they are gone before the next inventory."""
-        self._seen |= dict.fromkeys(uids)
+        for pod in pods:
+            if pod.uid not in self._seen:
+                workload = workload_of(pod)
+                owner = f"{workload.kind}/{workload.name}" if workload.name else ""
+                self._seen[pod.uid] = EndedPod(pod.uid, pod.namespace, pod.name, owner)
 
-    def without(self, listed: Collection[str]) -> frozenset[str]:
-        """Return the UIDs of the pods that have ended: the remembered ones without those listed now."""
-        ended = [uid for uid in self._seen if uid not in listed]
-        for uid in ended[: max(0, len(ended) - self._most)]:
-            del self._seen[uid]
-        return frozenset(ended[-self._most :])
+    def without(self, listed: Collection[str]) -> dict[str, EndedPod]:
+        """Return the pods that have ended, by UID: the remembered ones without those listed now."""
+        ended = {uid: pod for uid, pod in self._seen.items() if uid not in listed}
+        for uid in list(ended)[: max(0, len(ended) - self._most)]:
+            del self._seen[uid], ended[uid]
+        return ended
 
 
 _UNKNOWN_GPU: Final = "-1"

@@ -11,12 +11,14 @@ from gpuagent.api_types import (
     AgentResponse,
     ApiAmount,
     ApiCandidate,
+    ApiEndedPod,
     ApiGpu,
     ApiHolding,
     ApiLostGpu,
     ApiOverSharePolicy,
     ApiPod,
     ApiProblem,
+    ApiRiskCause,
     ApiTenant,
     ApiVerdict,
     ApiWorkload,
@@ -35,8 +37,6 @@ from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Change, Verdict
 
 _HISTORY_FRAME_BYTES: Final = 1024
-_NOTICEABLE: Final = 256 << 20
-"""Bytes above a share from which on a pod counts as a cause of its GPU's risk, as in a verdict's slack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class PageLinks:
 
 NO_LINKS: Final = PageLinks()
 NODE: Final = "{node}"
+MOST_ENDED_PODS: Final = 128
 MOST_HISTORY_BYTES: Final = 1 << 20
 """Size of the response with the history. 2,048 series of pods on a GPU with 80 GiB have 0.8 MB."""
 
@@ -101,7 +102,7 @@ def response_of(
         runbooks_url=f"{links.runbooks}docs/runbooks.md" if links.runbooks else None,
         fleet_url=links.fleet.replace(NODE, quote(node, safe="", errors="replace")) or None,
         problems=[*map(_problem, status.problems)],
-        gpus=[_gpu(account, suspension, snapshot) for account in snapshot.gpus] if snapshot else [],
+        gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
         lost_gpus=[
             ApiLostGpu(
                 gpu.index,
@@ -113,6 +114,7 @@ def response_of(
             )
             for gpu in status.lost_gpus
         ],
+        ended_pods=_ended_pods(snapshot) if snapshot else [],
         pods=_pods(status, snapshot) if snapshot else [],
     )
 
@@ -127,18 +129,13 @@ def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
     return (act.text, act.section) if act else (None, None)
 
 
-def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> ApiGpu:
+def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
     gpu, sensors = account.gpu, account.gpu.sensors
-    is_at_risk = bool(account.at_risk_bytes)
     total, promised = gpu.total_bytes, account.promised_bytes
     first_act, runbook = _act(
         for_gpu(
-            is_at_risk=is_at_risk,
+            risk=next((cause.name for cause in account.risk_causes), None),
             is_overpromised=bool(total and promised and promised > total),
-            has_pod_above_share=is_at_risk
-            and any(
-                holding.gpu_uuid == gpu.uuid and _is_above_share(holding) for holding in snapshot.holdings
-            ),
         )
     )
     return ApiGpu(
@@ -153,8 +150,10 @@ def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> Api
         memory_unknown=gpu.memory_unknown or None,
         promised_bytes=account.promised_bytes,
         host_bytes=account.host_bytes,
+        ended_pods_bytes=account.ended_pods_bytes,
         unattributed_bytes=account.unattributed_bytes,
         at_risk_bytes=account.at_risk_bytes,
+        risk_causes=tuple(ApiRiskCause(cause.name, cause.bytes) for cause in account.risk_causes),
         utilization_ratio=sensors.utilization_ratio,
         temperature_celsius=sensors.temperature_celsius,
         power_watts=sensors.power_watts,
@@ -165,13 +164,16 @@ def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> Api
     )
 
 
-def _is_above_share(holding: Holding) -> bool:
-    """Whether a pod holds noticeably more than it may on a GPU. A pod whose share is unknown does not."""
-    pod_share = holding.pod_share
-    share = pod_share.on(holding.gpu_uuid).share
-    if share is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
-        return False
-    return (holding.used_bytes or 0) > (share.bytes if share else 0) + _NOTICEABLE
+def _ended_pods(snapshot: Snapshot) -> list[ApiEndedPod]:
+    """Return the pods that are no longer listed and use memory, those with the most memory first."""
+    ended = [
+        ApiEndedPod(
+            each.pod.namespace, each.pod.name, each.pod.uid, each.pod.owner, gpu.gpu.uuid, each.used_bytes
+        )
+        for gpu in snapshot.gpus
+        for each in gpu.ended_pods
+    ]
+    return sorted(ended, key=lambda pod: -(pod.used_bytes or 0))[:MOST_ENDED_PODS]
 
 
 def _xid(xid: Xid | None) -> ApiXid | None:

@@ -482,13 +482,13 @@ def test_memory_at_risk_is_exported_as_0_and_is_absent_where_it_is_unknown() -> 
     other = f'gpu_uuid="{B}",gpu="1",model="NVIDIA A10",node="node-1"'
     calm, risky = status_of(node(0, train=GIB)), status_of(node(0, more=serve))
     assert series(text_of(calm), name) == {labels: 0, other: 0}
-    assert series(text_of(risky), name) == {labels: 3 * GIB + 300 * MIB - 3, other: 0}
+    assert series(text_of(risky), name) == {labels: 3 * GIB - 3, other: 0}
     bound = series(text_of(status_of(node(0, train=None, more=serve))), name)[labels]
-    assert bound == 3 * GIB + 300 * MIB - 3, "what is known of the other pods is a lower bound"
+    assert bound == 3 * GIB - 3, "what is known of the other pods is a lower bound"
     hidden = Problem(Cause.TRUNCATED, A, "950")
     assert series(text_of(status_of(node(0, hidden, more=serve))), name) == {other: 0}
     answer = json.loads(shares_json(risky, node="n", is_simulated=False))
-    assert [each["atRiskBytes"] for each in answer["gpus"]] == [3 * GIB + 300 * MIB - 3, 0]
+    assert [each["atRiskBytes"] for each in answer["gpus"]] == [3 * GIB - 3, 0]
 
 
 def test_unknown_figures_are_null_in_the_api() -> None:

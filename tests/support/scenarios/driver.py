@@ -8,7 +8,6 @@ from typing import Final, NoReturn
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
     NO_INSTANCE,
-    OF_WHOLE_DRIVER,
     PROCESS_UTILIZATION,
     CallFailed,
     DeviceMemory,
@@ -25,6 +24,7 @@ from gpuagent.gpus.driver import (
 )
 from gpuagent.gpus.gpu_reading import DriverReplaced
 from gpuagent.gpus.process_lists import MOST_LISTED
+from gpuagent.problems import OF_WHOLE_DRIVER
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
 
 _UNKNOWN: Final = 999
