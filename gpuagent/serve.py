@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.saved_state import SavedState, boot_id
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.node import OpenedNode, open_node
 from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnContainer, OwnRights
@@ -95,7 +96,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         return await _serve_pods(settings, node, pods, client, log)
 
 
-async def _serve_pods(
+async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     settings: Settings,
     node: OpenedNode,
     pods: "FilePods | ClusterPods",
@@ -132,18 +133,31 @@ async def _serve_pods(
         fatal.append(reason)
         stop.set()
 
+    share_resolver = ShareResolver(
+        kai_version=settings.node.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
+    )
+    judge = Judge(
+        grace=settings.grace,
+        interval=settings.interval,
+        longest_gap=longest_gap(settings.interval),
+        slack=settings.slack,
+        excluded_namespaces=settings.excluded_namespaces,
+    )
+    state: SavedState | None = None
+    if settings.state is not None and (boot := boot_id(node.settings.proc_root)):
+        state = SavedState(
+            settings.state,
+            node=node.settings.node,
+            boot=boot,
+            judge=judge,
+            share_resolver=share_resolver,
+            log=log,
+        )
+        state.restore()
     pipeline = SamplePipeline(
         pods=pods,
-        share_resolver=ShareResolver(
-            kai_version=settings.node.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
-        ),
-        judge=Judge(
-            grace=settings.grace,
-            interval=settings.interval,
-            longest_gap=longest_gap(settings.interval),
-            slack=settings.slack,
-            excluded_namespaces=settings.excluded_namespaces,
-        ),
+        share_resolver=share_resolver,
+        judge=judge,
         is_simulated=node.source.is_simulated,
         interval=settings.interval,
         clock=time.monotonic,
@@ -170,6 +184,8 @@ async def _serve_pods(
             container.observe(sample)
         pipeline.process(sample, sampler.errors)
         node.source.expect(_labelled_gpus(pods.inventory))
+        if state is not None:
+            state.mark()
 
     port = HttpServer(
         status=pipeline.status,
@@ -201,6 +217,8 @@ async def _serve_pods(
                 *([group.create_task(rights.run())] if rights else ()),
                 group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
+            if state is not None:
+                running.append(group.create_task(state.run()))
             if tls is not None:
                 running.append(group.create_task(tls.run()))
             if actions is not None:
@@ -211,6 +229,8 @@ async def _serve_pods(
     finally:
         sampler.stop()
         await port.stop()
+        if state is not None:
+            state.save()
     is_hung = sampler.has_unanswered_call
     for reason in fatal:
         log(reason, ERROR)

@@ -141,6 +141,15 @@ class WholeGpus:
         self._seen: frozenset[str] = frozenset()
         """All GPUs that ever responded."""
 
+    @property
+    def assigned(self) -> Mapping[str, tuple[str, ...]]:
+        """The whole GPUs of pods that have been inferred, by pod UID."""
+        return self._assigned
+
+    def restore(self, assigned: Mapping[str, tuple[str, ...]]) -> None:
+        """Go on from what an earlier process inferred."""
+        self._assigned = dict(assigned)
+
     def assign(
         self,
         wanted: Mapping[str, int],
