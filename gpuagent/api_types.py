@@ -504,6 +504,13 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
             " from an older agent."
         ),
     ] = {}
+    grace_seconds: Annotated[
+        float | None,
+        _about(
+            "The agent's `--grace`, in seconds; `overSharePolicy` of a pod has another one. Null before the"
+            " first sample, and from an older agent."
+        ),
+    ] = None
     runbooks_url: Annotated[
         str | None, _about("Address of docs/runbooks.md, by `--runbooks`. Null without the option.")
     ] = None

@@ -97,6 +97,7 @@ class SamplePipeline:
             snapshot=snapshot,
             verdicts=verdicts,
             changes=changes,
+            grace=self._judge.grace,
             transitions=dict(self._transitions),
             over_share_policies=policies,
             reservation_uids=inventory.reservation_uids if inventory else frozenset(),

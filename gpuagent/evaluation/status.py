@@ -31,6 +31,8 @@ class Evaluation:
     verdicts: Verdicts = field(default_factory=Verdicts)
     changes: tuple[Transition, ...] = ()
     """Flags that this sample raised, cleared or dropped."""
+    grace: float | None = None
+    """The agent's `--grace`, in seconds; a namespace may set its own."""
     transitions: TransitionCounts = field(default_factory=dict)
     """Flags raised, cleared and dropped since the agent started, with those of this sample."""
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)

@@ -95,6 +95,7 @@ def response_of(
         sample_timestamp=snapshot.wall_time if snapshot else None,
         last_good_sample_timestamp=status.good_wall_time,
         attribution_ok=status.attribution_ok,
+        grace_seconds=status.grace,
         flag_transitions={
             reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
             for reason in FlagReason

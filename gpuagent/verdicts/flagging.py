@@ -171,6 +171,11 @@ class Judge:
         """Histories from before a restart, until their pods are listed with a share."""
 
     @property
+    def grace(self) -> float:
+        """Grace of pods whose namespace sets none, in seconds."""
+        return self._grace
+
+    @property
     def slack(self) -> Slack:
         """Tolerance above a share or limit."""
         return self._slack

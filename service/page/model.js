@@ -51,6 +51,7 @@ export function readNode(entry, at) {
       const holding = holdings.get(uuid) ?? null;
       const gpu = byUuid.get(uuid) ?? (holding ? byIndex.get(holding.gpu) : null) ?? null;
       const row = readRow(node.name, pod, uuid, holding, gpu);
+      row.grace = graceOf(row, answer.graceSeconds);
       node.rows.push(row);
       gpu?.rows.push(row);
     }
@@ -103,6 +104,13 @@ function readRow(node, pod, uuid, holding, gpu) {
   };
 }
 
+// The length of the shortest grace that applies to a row: " of 2 min".
+function graceOf(row, ofAgent) {
+  const own = row.pod.overSharePolicy?.graceSeconds ?? ofAgent;
+  const graces = row.visible.map((each) => (["over-share", "limit-bypassed"].includes(each.reason) ? own : ofAgent)).filter((each) => each >= 0);
+  return graces.length ? ` of ${duration(Math.min(...graces))}` : "";
+}
+
 // Sets by how much the pods of a GPU at risk are above their shares, or have not used them.
 function setRisks(gpu) {
   const allowed = (row) => {
@@ -130,7 +138,7 @@ function finish(row) {
   else if (row.unused) row.risk = `at risk: ${bound("up to", row.unused)} of its share unused, ${size(row.gpu.free)} free`;
   const idle = row.holding?.idleSeconds >= IDLE_AFTER ? `idle for ${duration(row.holding.idleSeconds)}: no ${row.used ? "kernel" : "memory"}` : "";
   const reasons = [...new Set(row.visible.map((each) => each.reason))].join(", ");
-  if (row.visible.length) row.state = [`${row.flags.length ? "flagged" : "in grace"}: ${reasons}`, row.risk].filter(Boolean).join("; ");
+  if (row.visible.length) row.state = [`${row.flags.length ? "flagged" : `in grace${row.grace}`}: ${reasons}`, row.risk].filter(Boolean).join("; ");
   else if (row.verdicts.some((each) => each.usedBytes !== null || each.usedAtLeastBytes !== null)) {
     row.state = row.risk || (row.ofShare > 1 ? "within slack" : row.share === null ? "in order" : idle || "within share");
   } else row.state = [row.risk || idle, notJudged(row)].filter(Boolean).join("; ");
