@@ -1,7 +1,7 @@
 """State that survives a restart of the agent's container: balances, flags, first-seen shares, KAI's records.
 
 The file is in a volume of the agent's pod and of no use elsewhere: it holds times of the node's monotonic
-clock, which starts anew with each boot. It is dropped whole unless everything in it fits.
+clock, which starts again with each boot. It is dropped whole unless everything in it fits.
 """
 
 import asyncio
