@@ -15,7 +15,7 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.node import OpenedNode, open_node
 from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnContainer, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
-from gpuagent.pods.inventory import Inventory, UnavailableReason
+from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.problems import OwnCause, Problem
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
@@ -183,7 +183,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         if container is not None:
             container.observe(sample)
         pipeline.process(sample, sampler.errors)
-        node.source.expect(_labelled_gpus(pods.inventory))
+        node.source.expect(pods.inventory.labelled_gpus if pods.inventory else None)
         if state is not None:
             state.mark()
 
@@ -300,11 +300,6 @@ def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
             slack=settings.slack,
         ),
     )
-
-
-def _labelled_gpus(inventory: Inventory | None) -> int | None:
-    """Return the number of GPUs by the node's label; None before the first inventory."""
-    return inventory.labelled_gpus if inventory else None
 
 
 async def _watch(pipeline: SamplePipeline, seconds: float) -> None:

@@ -250,6 +250,9 @@ class Judge:
         if sample.seen is None:
             for history in self._histories.values():
                 history.forget_the_present()
+            self._restored = {
+                key: replace(flag, over_since=None, clean_samples=0) for key, flag in self._restored.items()
+            }
 
         self._follow_gpus(grounds)
         by_key: dict[Key, Verdict] = {}

@@ -123,3 +123,12 @@ def test_a_pod_of_a_plugin_that_shares_gpus_is_not_accused(
     seen = Pipeline()
     seen.see(*objects, used_bytes={uid(1): {GPU_0: 2 << 30}}, times=5)
     assert (seen.flagged == set()) is is_shared
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("8", 8), ("0", 0), ("", None), ("-1", None), ("8 GPUs", None), ("9" * 5, None), ("\u0668", None)],
+)
+def test_the_label_counts_the_gpus_if_it_is_a_number(text: str, count: int | None) -> None:
+    assert inventory(**{COUNT: text}).labelled_gpus == count
+    assert Inventory().labelled_gpus is None
