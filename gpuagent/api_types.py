@@ -184,6 +184,14 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     runbook: RunbookSection = None
 
 
+_NOTICEABLE_RISK: Final = 256 << 20
+
+
+def is_noticeable_risk(at_risk_bytes: int | None, total_bytes: int | None) -> bool:
+    """Whether memory at risk is more than the driver itself takes: 256 MiB and a hundredth of the GPU."""
+    return (at_risk_bytes or 0) > max(_NOTICEABLE_RISK, (total_bytes or 0) // 100)
+
+
 class ApiLostGpu(ApiObject, frozen=True, gc=False):
     """One GPU that did not answer in the sample, or that the driver no longer lists."""
 

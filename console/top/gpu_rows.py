@@ -17,6 +17,7 @@ from gpuagent.api_types import (
     ApiProblem,
     ApiVerdict,
     ApiXid,
+    is_noticeable_risk,
 )
 from gpuagent.problems import SUSPENDS_NOTHING, OwnCause, RiskName
 from service.names import LONGEST_SUBDOMAIN
@@ -117,7 +118,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     host: int | None = None
     unattributed: int | None = None
     at_risk: int | None = None
-    """Memory that the pods are still promised and that is not free; None also from an older agent."""
+    """Memory that the pods are still promised and that is not free; None also if it is little."""
     risk_cause: str = ""  # what has taken most of it, in brackets; empty if unknown
     ended: str = ""  # memory of ended pods, with their names; empty without any
     sensors: tuple[str, ...] = ()
@@ -213,6 +214,8 @@ def _gpu(node: str, gpu: ApiGpu | ApiLostGpu, ended: Sequence[ApiEndedPod]) -> G
     if isinstance(gpu, ApiGpu):
         names = ("total", "used", "reserved", "promised", "host", "at_risk")
         figures = {name: known_bytes(getattr(gpu, f"{name}_bytes")) for name in names}
+        if not is_noticeable_risk(figures["at_risk"], figures["total"]):
+            figures["at_risk"] = None
         figures["unattributed"] = known_bytes(gpu.unattributed_bytes, least=-_IMPLAUSIBLE)
         figures |= {
             "is_mig": gpu.mig,

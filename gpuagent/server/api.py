@@ -24,6 +24,7 @@ from gpuagent.api_types import (
     ApiWorkload,
     ApiXid,
     HistoryResponse,
+    is_noticeable_risk,
 )
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FirstAct, for_gpu, for_problem
@@ -133,9 +134,10 @@ def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
 def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
     gpu, sensors = account.gpu, account.gpu.sensors
     total, promised = gpu.total_bytes, account.promised_bytes
+    is_at_risk = is_noticeable_risk(account.at_risk_bytes, total)
     first_act, runbook = _act(
         for_gpu(
-            risk=next((cause.name for cause in account.risk_causes), None),
+            risk=account.risk_causes[0].name if account.risk_causes and is_at_risk else None,
             is_overpromised=bool(total and promised and promised > total),
         )
     )

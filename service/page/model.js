@@ -61,6 +61,9 @@ export function readNode(entry, at) {
   return node;
 }
 
+// Memory at risk, if it is more than the driver itself takes: 256 MiB and a hundredth of the GPU.
+const noticeableRisk = (bytes, total) => (bytes > Math.max(NOTICEABLE, (total ?? 0) / 100) ? bytes : null);
+
 function present(gpu) {
   const [total, used, reserved] = [known(gpu.totalBytes), known(gpu.usedBytes), known(gpu.reservedBytes)];
   const promised = known(gpu.promisedBytes);
@@ -69,7 +72,7 @@ function present(gpu) {
     ended: known(gpu.endedPodsBytes), endedPods: [], causes: gpu.riskCauses ?? [],
     free: total === null || used === null ? null : Math.max(total - used - (reserved ?? 0), 0),
     host: known(gpu.hostBytes), unattributed: Number.isSafeInteger(gpu.unattributedBytes) ? gpu.unattributedBytes : null,
-    atRisk: known(gpu.atRiskBytes), excess: promised !== null && total ? Math.max(promised - total, 0) : 0,
+    atRisk: noticeableRisk(known(gpu.atRiskBytes), total), excess: promised !== null && total ? Math.max(promised - total, 0) : 0,
     suspended: gpu.verdictsSuspended, memoryUnknown: gpu.memoryUnknown ?? "", xid: gpu.xid, rows: [],
     firstAct: gpu.firstAct, runbook: gpu.runbook, utilization: ratio(gpu.utilizationRatio ?? NaN),
     temperature: gpu.temperatureCelsius, power: gpu.powerWatts, powerLimit: gpu.powerLimitWatts,

@@ -66,3 +66,13 @@ def test_a_grace_has_its_length(of_agent: float | None, of_namespace: float | No
     answer = response(gpus=[gpu("n")], pods=[over], graceSeconds=of_agent)
     (row,) = node_table("agent", "n", answer).rows
     assert row.state_text == text
+
+
+@pytest.mark.parametrize(
+    ("at_risk", "is_shown"), [(256 << 20, False), (257 << 20, True), (None, False), (0, False)]
+)
+def test_what_the_driver_itself_takes_is_no_risk(at_risk: int | None, is_shown: bool) -> None:
+    (state,) = gpus_of("n", response(gpus=[gpu("n", atRiskBytes=at_risk)]))
+    assert ("AT RISK" in state.notes) is is_shown
+    (large,) = gpus_of("n", response(gpus=[gpu("n", atRiskBytes=GIB, totalBytes=141 * GIB)]))
+    assert large.notes == ""
