@@ -216,7 +216,7 @@ def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
     ]
     for kind, names in (
         ("Deployment", "kaishare,kube-system,watchers"),
-        ("DaemonSet", "kaishare,kube-system,nvidia-device-plugin,watchers"),
+        ("DaemonSet", "kaishare,kube-system,nvidia-device-plugin,nvidia-gpu-operator,watchers"),
     ):
         (item,) = (item for item in elsewhere if item["kind"] == kind)
         assert f"--exclude-namespaces={names}" in container(item["spec"]["template"])["args"]

@@ -112,8 +112,8 @@ def test_pods_have_the_further_settings(part: str) -> None:
     }
     pod, usual = PODS[part](values), PODS[part]()
     assert container(pod)["env"] == [*container(usual).get("env", []), secret]
-    assert pod["spec"]["volumes"] == [{"name": "scratch", "emptyDir": {}}]
-    assert container(pod)["volumeMounts"] == [{"name": "scratch", "mountPath": "/scratch"}]
+    assert pod["spec"]["volumes"][-1] == {"name": "scratch", "emptyDir": {}}
+    assert container(pod)["volumeMounts"][-1] == {"name": "scratch", "mountPath": "/scratch"}
     assert pod["metadata"]["labels"] == {**usual["metadata"]["labels"], "team": "platform"}
     selector = find_object(rendered(values), KINDS[part], f"kaishare-{part}")["spec"]["selector"]
     assert "team" not in selector["matchLabels"]

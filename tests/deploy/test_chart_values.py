@@ -109,7 +109,9 @@ def test_the_agent_reaches_the_driver_in_three_ways_and_takes_no_gpu() -> None:
     by_env = agent_pod()
     assert environment(by_env) == {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
     assert by_env["spec"]["runtimeClassName"] == "nvidia"
-    assert "volumes" not in by_env["spec"]
+    assert by_env["spec"]["volumes"] == [{"name": "state", "emptyDir": {"sizeLimit": "2Mi"}}]
+    assert container(by_env)["volumeMounts"] == [{"name": "state", "mountPath": "/var/lib/kaishare"}]
+    assert "--state=/var/lib/kaishare" in container(by_env)["args"]
     by_mount = agent_pod(VARIANTS["GPUs by a mount"])
     assert environment(by_mount)["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
     assert container(by_mount)["volumeMounts"][0]["mountPath"] == "/var/run/nvidia-container-devices/all"
@@ -119,6 +121,17 @@ def test_the_agent_reaches_the_driver_in_three_ways_and_takes_no_gpu() -> None:
     assert "runtimeClassName" not in by_cdi["spec"]
     assert by_cdi["metadata"]["annotations"]["cdi.k8s.io/kaishare"] == "management.nvidia.com/gpu=all"
     assert "runtimeClassName" not in agent_pod(VARIANTS["no runtime class"])["spec"]
+
+
+def test_an_affinity_of_the_user_replaces_the_rule_about_drivers() -> None:
+    (term,) = agent_pod()["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    (expression,) = term["matchExpressions"]
+    assert (expression["key"], expression["operator"]) == ("nvidia.com/gpu-driver-upgrade-state", "NotIn")
+    assert expression["values"] == ["pod-deletion-required", "drain-required", "pod-restart-required"]
+    own = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    assert agent_pod({"agent": {"affinity": own}})["spec"]["affinity"] == own
 
 
 def test_the_agent_has_its_own_names_and_the_configured_ones() -> None:
@@ -156,9 +169,9 @@ def test_a_simulated_agent_needs_nothing_of_the_node(access: str) -> None:
         assert field not in spec
     assert not any(key.startswith("cdi.") for key in made["metadata"]["annotations"])
     assert "add" not in only["securityContext"]["capabilities"]
-    (volume,) = spec["volumes"]
-    assert volume.keys() == {"name", "emptyDir"}
-    assert only["volumeMounts"] == [{"name": volume["name"], "mountPath": "/tmp"}]
+    volume, state = spec["volumes"]
+    assert volume.keys() == state.keys() == {"name", "emptyDir"}
+    assert only["volumeMounts"][0] == {"name": volume["name"], "mountPath": "/tmp"}
     selected = {"nodeSelector": {"pool": "laptop"}, "tolerations": [], "simulated": True}
     chosen = agent_pod({"agent": selected})["spec"]
     assert chosen["nodeSelector"] == {"pool": "laptop"}
