@@ -59,6 +59,14 @@ def boot_id(proc_root: Path) -> str:
     return ""
 
 
+def _entry(entry: Struct) -> bytes:
+    """Encode one entry; empty for a text that is no Unicode, as a pods file may have."""
+    try:
+        return msgspec.json.encode(entry)
+    except UnicodeEncodeError:
+        return b""
+
+
 class SavedState:
     """Restores the state of an earlier process, and saves the present one."""
 
@@ -131,16 +139,18 @@ class SavedState:
     def _encoded(self) -> bytes:
         """Encode the state: first the histories, which are small, then the pods, the smallest first."""
         flags, times = self._judge.saved()
-        encode, left = msgspec.json.encode, MOST_BYTES - _FRAME_BYTES
+        left = MOST_BYTES - _FRAME_BYTES
         kept: list[list[Raw]] = []
         for entries in (flags, times, self._share_resolver.saved()):
             kept.append([])
-            for data in sorted(map(encode, entries), key=len):
+            for data in sorted(filter(None, map(_entry, entries)), key=len):
                 left -= len(data) + 1
                 if left < 0:
                     break
                 kept[-1].append(Raw(data))
-        return encode(_RawState(_FORMAT, self._node, self._boot, self._judge.evaluated_at, *kept))
+        return msgspec.json.encode(
+            _RawState(_FORMAT, self._node, self._boot, self._judge.evaluated_at, *kept)
+        )
 
     def _write(self, data: bytes) -> None:
         """Replace the file, unless it is the same. It is not synced, since the next boot drops it."""

@@ -201,3 +201,13 @@ def test_the_boot_is_the_nodes(tmp_path: Path) -> None:
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
     (tmp_path / "sys/kernel/random/boot_id").write_text("other\n")
     assert boot_id(tmp_path) == "other"
+
+
+def test_a_text_that_is_no_unicode_is_left_out(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    broken = fraction("broken", 2)
+    broken["metadata"]["annotations"]["kaishare.dev/x"] = "\ud800"
+    agent.see(*OBJECTS, broken, used_bytes=OVER)
+    agent.state.save()
+    saved = json.loads((tmp_path / "state.json").read_text())
+    assert [pod["uid"] for pod in saved["pods"]] == [POD]
