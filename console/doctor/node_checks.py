@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness, AgentReading, Agents
+from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReading, Agents
 from console.cluster.facts import FactReader, items
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
@@ -160,13 +160,12 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
     now = reader.client.server_time()
     started = [pod for pod in pods or () if pod.node and not pod.is_terminating]
     unready = [pod for pod in started if not pod.is_ready and pod.is_running]
-    readiness = await asyncio.gather(*map(agents.ready, unready))
     readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
     of_unready = await asyncio.gather(*map(agents.read, unready))
     published = cluster.running.published
     release = published.version if published else ""
     for name, results in (
-        ("agent readiness", pod_findings(pods or (), readiness, now)),
+        ("agent readiness", pod_findings(pods or (), of_unready, now)),
         ("agent responses", response_findings(readings, now)),
         ("attribution", attribution_findings([*readings, *of_unready])),
         ("releases", release_findings(pods or (), items(cluster.webhook_pods), release, version())),
@@ -185,13 +184,13 @@ _UNKNOWN_MEMORY: Final = (
 
 
 def pod_findings(
-    pods: Sequence[AgentPod], readiness: Sequence[AgentReadiness], now: datetime | None
+    pods: Sequence[AgentPod], readings: Sequence[AgentReading], now: datetime | None
 ) -> Iterator[CheckResult]:
-    """Yield findings about agents that are not ready, by their responses of `/readyz`, or terminating."""
-    reasons = {response.pod.uid: response.reasons for response in readiness}
+    """Yield findings about agents that are not ready, with why they do not answer, or terminating."""
+    failures = {reading.pod.uid: reading.failure for reading in readings}
     unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
     for pod in unready[:MOST_LINES]:
-        detail = "; ".join(reasons.get(pod.uid, ())) or pod.trouble
+        detail = failures.get(pod.uid) or pod.trouble
         restarts = f", {counted(pod.restarts, 'restart')}" if pod.restarts else ""
         yield problem(
             f"{place(pod, now)}: {one_line(detail)}{restarts}",

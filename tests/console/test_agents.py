@@ -217,7 +217,7 @@ class TokenAgent:
         return [headers.get("X-Kaishare-Token", "") for headers in self.headers]
 
 
-async def test_a_token_is_sent_after_a_401_and_then_at_once_but_not_to_others_nor_for_readiness(
+async def test_a_token_is_sent_after_a_401_and_then_at_once_but_not_to_others(
     server: ApiServer, client: KubeClient
 ) -> None:
     guarded, open_agent, issuer = TokenAgent("issued"), TokenAgent(), TokenIssuer()
@@ -233,8 +233,7 @@ async def test_a_token_is_sent_after_a_401_and_then_at_once_but_not_to_others_no
     first, second = await agents.list()
     for _ in range(3):
         assert (await agents.read(first)).failure == (await agents.read(second)).failure == ""
-    await agents.ready(first)
-    assert guarded.sent == ["", "issued-1", "issued-1", "issued-1", ""]
+    assert guarded.sent == ["", "issued-1", "issued-1", "issued-1"]
     assert open_agent.sent == ["", "", ""]
     (request,) = issuer.requests
     assert request["spec"]["audiences"] == [AUDIENCE]
@@ -356,9 +355,7 @@ async def test_the_scheme_is_that_of_the_kubelets_probes(
     server.refusals = {"/proxy/": says(json.dumps(FIGURES))}
     pod = await only(agents)
     assert (await agents.read(pod)).failure == ""
-    await agents.ready(pod)
-    path = f"{PODS}/{name}:9445/proxy"
-    assert server.requested_paths("/proxy/") == [f"{path}/api/v1/shares", f"{path}/readyz"]
+    assert server.requested_paths("/proxy/") == [f"{PODS}/{name}:9445/proxy/api/v1/shares"]
 
 
 async def test_a_pod_that_is_gone_or_without_a_node_is_not_asked(server: ApiServer, agents: Agents) -> None:
@@ -372,17 +369,6 @@ async def test_a_pod_that_is_gone_or_without_a_node_is_not_asked(server: ApiServ
     ):  # fmt: skip
         assert (await agents.read(replace(pod, **fields))).failure == line
     assert len(server.requests) == count
-
-
-async def test_readiness(server: ApiServer, agents: Agents) -> None:
-    pod = await only(agents)
-    server.refusals = {"/proxy/readyz": says("ok\n", kind="text/plain")}
-    assert (await agents.ready(pod)).is_ready is True
-    server.refusals = {"/proxy/readyz": says("no sample\x1b yet\nno pods\n", status=503, kind="text/plain")}
-    unready = await agents.ready(pod)
-    assert (unready.is_ready, unready.reasons) == (False, ("no sample\ufffd yet", "no pods"))
-    server.refusals = {"/proxy/readyz": refuses(503, "ServiceUnavailable", "connection refused")}
-    assert (await agents.ready(pod)).is_ready is None
 
 
 # --- one agent at its address ---
