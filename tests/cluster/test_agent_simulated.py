@@ -293,7 +293,7 @@ async def test_on_a_node_without_gpus_the_agent_is_ready_and_shows_none(cluster:
     await cluster.admin.merge(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": bare}})
     await cluster.admin.create(pod("plain", 2))
     with cluster.agent(token) as running:
-        await until(lambda: running.get("/readyz")[0] == 200, running)
+        await until(lambda: running.shares()["attributionOk"], running)
         shares = running.shares()
         assert (shares["gpus"], shares["problems"], shares["simulated"]) == ([], [], True)
 

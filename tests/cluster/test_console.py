@@ -282,7 +282,7 @@ async def test_doctor_on_problems_of_nodes_and_agents(
     (unready,) = of(findings, "agent readiness")
     assert unready.state is State.PROBLEM
     assert unready.what.startswith(f"{node_name(4)} (pod {pod_name(4)}, ")
-    assert unready.what.endswith(": no sample yet")
+    assert unready.what.endswith(": not ready")
     (attribution,) = of(findings, "attribution")
     assert attribution.state is State.PROBLEM
     assert attribution.what == f"proc-denied on {node_name(3)}: cannot read \ufffd[2J/proc\ufffd of pid 7"
