@@ -26,7 +26,7 @@ class EndedPods:
     `terminationGracePeriodSeconds` (Kubernetes `calculateEffectiveGracePeriod` in
     `pkg/kubelet/pod_workers.go`). Its UID must still be known then: otherwise the next pod in the cgroup path
     would count as the owner, and the processes choose its name.
-    Its names tell whose memory it is.
+    Its names identify the owner of the memory.
     """
 
     def __init__(self, *, most: int = MOST_ENDED) -> None:
