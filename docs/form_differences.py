@@ -39,18 +39,15 @@ class FormDifference:
 DIFFERENCES: Final = (
     FormDifference(
         name=DifferenceName.SELECTORS,
-        webhook="A pod gets the size whose selector matches its labels."
-        " A selector that cannot be read is refused when it is typed.",
-        policy="Selectors are not read. In a namespace with selectors, a pod that names no size gets no share"
-        " (`selectors-unread`), and its GPU stays.",
+        webhook="A pod gets the size whose selector matches its labels.",
+        policy="Selectors are not read. There a pod that names no size keeps its GPU (`selectors-unread`).",
     ),
     FormDifference(
         name=DifferenceName.COMMANDS,
         webhook="The tasks of a `TF_CONFIG` are counted, and torchrun's `--nnodes` is read as a shell"
         " reads it.",
-        policy="Every `TF_CONFIG` counts as several tasks. Every torchrun with another value than"
-        " `--nnodes=1`, or with a word that begins with `$`, counts as several nodes. The GPU stays"
-        " (`distributed`).",
+        policy="Every `TF_CONFIG`, and every torchrun with another value than `--nnodes=1` or with a word"
+        " that begins with `$`, counts as several. The GPU stays (`distributed`).",
     ),
     FormDifference(
         name=DifferenceName.LARGE_PODS,
@@ -68,28 +65,25 @@ DIFFERENCES: Final = (
     ),
     FormDifference(
         name=DifferenceName.PLAIN_SHARES,
-        webhook="Under `enforce`, every share that a release of KAI reads is compared with the namespace's"
-        " cap.",
-        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap, and"
+        webhook="Every share that a release of KAI reads is compared with the cap.",
+        policy="Under `enforce`, a share that is no plain number is refused in a namespace with a cap, and"
         f" the GPUs of more than {MOST_GPU_CONTAINERS} containers are added up even where one is used after"
         " another.",
     ),
     FormDifference(
         name=DifferenceName.OBSERVE,
-        webhook="In mode `observe`, the log, the metrics and `explain` report what would change.",
-        policy="In mode `observe`, nothing happens; `explain` reports what would change.",
+        webhook="The log, the metrics and `explain` report what would change.",
+        policy="`explain` alone does.",
     ),
     FormDifference(
         name=DifferenceName.DEFAULT_CLASS,
-        webhook="The cluster's default PriorityClass is read from the cluster.",
-        policy="The default PriorityClass is a setting; without it a pod that the API server gave that class"
-        " gets no label `priorityClassName`.",
+        webhook="The default PriorityClass is read from the cluster.",
+        policy="It is a setting; without it a pod with that class gets no label `priorityClassName`.",
     ),
     FormDifference(
         name=DifferenceName.MESSAGES,
-        webhook="Warnings, hints, Events, a log, metrics by reason; a refusal names the nearest size or"
-        " label.",
+        webhook="Warnings, hints, Events, a log, metrics; a refusal names the nearest size or label.",
         policy="The annotation `kaishare.dev/reason` on changed pods, and one sentence for a refusal.",
     ),
 )
-"""Every difference. `python -m tests.comparisons.admission_forms` fails on any other one."""
+"""Every difference. tests/cluster/test_short_forms.py fails on any other one."""

@@ -2,7 +2,8 @@
 
 Pages outside of `docs/` (README.md becomes the front page) are added to the site. A link between pages stays
 a link of the site. A link to another file of the repository becomes the address of that file, below
-`extra.repository` of mkdocs.yml. MkDocs itself then checks the links and anchors within the site.
+`extra.repository` of mkdocs.yml. MkDocs itself then checks the links and anchors within the site. The file
+llms.txt has the navigation as links, for programs that read the site (https://llmstxt.org).
 """
 
 import posixpath
@@ -84,12 +85,32 @@ def _target(link: str, source: str, repository: str, root: Path) -> str:
     return f"{repository}/{view}/main/{target}{hash_sign}{anchor}"
 
 
+def llms_text(config: Any) -> str:
+    """Return llms.txt: the sections of the navigation, with links to the pages of the site."""
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}"]
+    for section in config["nav"]:
+        for name, pages in section.items():
+            lines += ["", f"## {name}", ""]
+            lines += [
+                f"- [{title}]({_file_of(page, in_folders=config['use_directory_urls'])})"
+                for entry in pages
+                for title, page in entry.items()
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _file_of(page: str, *, in_folders: bool) -> str:
+    stem = page.removesuffix(".md")
+    return f"{stem}/index.html" if in_folders and stem != "index" else f"{stem}.html"
+
+
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the pages outside of docs/."""
+    """Add the pages outside of docs/, and llms.txt."""
     from mkdocs.structure.files import File  # noqa: PLC0415 - tests import this module without MkDocs
 
     for source, page in OTHER_PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text("utf-8")))
+    files.append(File.generated(config, "llms.txt", content=llms_text(config)))
     return files
 
 

@@ -6,7 +6,7 @@ replaced, the prose around it is not touched.
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,27 @@ _EVIDENCE: Final = (
     distributed.MPI_OPERATOR,
 )
 """Evidence that a pod is a rank of a distributed job."""
+_PURPOSES: Final = {
+    "kai.scheduler/queue": "the queue of the namespace's pods; makes the namespace managed",
+    "kaishare.dev/mode": "how strictly the policy applies, see [Modes](#modes)",
+    "kaishare.dev/scheduler": "KAI under another name; `default-scheduler` gives no share",
+    "kaishare.dev/gpu-fraction": "the [default share](#the-default-share), as a part of a GPU",
+    "kaishare.dev/gpu-memory": "the default share in MiB",
+    "kaishare.dev/share-for": "[which pods](#the-default-share) get the default share, or a size by selector",
+    "kaishare.dev/max-gpu-fraction": "the [cap](#caps): the largest share that a pod may ask for",
+    "kaishare.dev/max-gpu-memory": "the cap in MiB",
+    "kaishare.dev/priority": "the PriorityClass, for KAI, of pods without one",
+    "kaishare.dev/gpu-toleration": "tolerates the taint `nvidia.com/gpu` on pods with a share",
+    "kaishare.dev/distributed": "whether ranks of [distributed jobs](#distributed-jobs) get shares, too",
+    "kaishare.dev/announce": "the [warning](#the-decision-stays-on-the-pod) that a GPU was converted",
+    "kaishare.dev/vcluster": "marks the host namespace of a vCluster, whose syncer writes vCluster's keys;"
+    " elsewhere they are [reserved](#under-enforce)",
+    "kaishare.dev/over-share": "pods above their share are reported, or [evicted](flags.md#evictions)"
+    " where the administrator allows it",
+    "kaishare.dev/over-share-grace": "how long a pod may be above its share before it is flagged",
+    "size.kaishare.dev/NAME": "a [size](#sizes-several-shares-in-one-namespace): a share with a name",
+}
+"""What each label of a namespace is for, with links of docs/policy.md."""
 _PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -46,9 +67,12 @@ def written(document: str) -> str:
 
 
 def _labels() -> str:
-    rows = [(f"`{label.key}`", label.allowed, label.absent) for label in LABELS.values()]
-    rows.append((f"`{SIZE_PREFIX}NAME`", A_SIZE, "no such size"))
-    return _table(("namespace label", "allowed", "absent means"), rows)
+    rows = [(label.key, label.allowed, label.absent) for label in LABELS.values()]
+    rows.append((f"{SIZE_PREFIX}NAME", A_SIZE, "no such size"))
+    return _table(
+        ("namespace label", "what it is for", "allowed", "absent means"),
+        [(f"`{key}`", _PURPOSES[key], allowed, absent) for key, allowed, absent in rows],
+    )
 
 
 def _excluded() -> str:
@@ -64,8 +88,8 @@ def _reasons(*groups: Group) -> Callable[[], str]:
 
 
 def _evidence() -> str:
-    rows = [(f"{row.place} `{row.name}`", row.counts, row.source) for row in _EVIDENCE]
-    return _table(("on the pod", "evidence if it is", "written by"), rows)
+    places = _grouped((row.counts, f"{row.place} `{row.name}` ({row.source})") for row in _EVIDENCE)
+    return _table(("evidence if it is", "on the pod (written by)"), places)
 
 
 def _form_differences() -> str:
@@ -79,13 +103,13 @@ def _kai_names() -> str:
 
 def _kai_keys(rule: KeyClass) -> Callable[[], str]:
     def table() -> str:
-        rows = [
-            (f"{row.kind} `{row.key}{'…' if row.is_prefix else ''}`", row.since, row.effect)
+        keys = _grouped(
+            (row.effect, f"{row.kind} `{row.key}{'…' if row.is_prefix else ''}` ({row.since})")
             for row in TABLE
             if row.rule is rule
-        ]
+        )
         effect = "what it sets" if rule is KeyClass.FREE else "what a later change could give"
-        return _table(("key", "read since KAI", effect), rows)
+        return _table((effect, "key (read since KAI)"), keys)
 
     return table
 
@@ -109,6 +133,14 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "kai-keys-fixed": _kai_keys(KeyClass.CREATION),
     "kai-keys-free": _kai_keys(KeyClass.FREE),
 }
+
+
+def _grouped(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return a row for each first cell, with the second cells of its rows in lines."""
+    groups: dict[str, list[str]] = {}
+    for first, second in rows:
+        groups.setdefault(first, []).append(second)
+    return [(first, "<br>".join(lines)) for first, lines in groups.items()]
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -12,7 +12,14 @@ from hypothesis import settings
 
 from tests.support import workers
 from tests.support.kubernetes_release import skip_on_older
-from tests.support.markers import NIGHTLY, OLDEST, is_deselected, marker_of, runs_on_the_oldest
+from tests.support.markers import (
+    NIGHTLY,
+    OLDEST,
+    is_deselected,
+    marker_of,
+    runs_on_the_oldest,
+    skips_by_reason,
+)
 
 # Hardly anything is freed until all tests are collected, and each pass looks at all of them.
 gc.disable()
@@ -97,3 +104,10 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> workers.ScheduleByFile | None:
     """Give each file to one worker."""
     return workers.scheduler(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were skipped, in place of pytest's line for each."""
+    reports = terminalreporter.stats.get("skipped", [])
+    for line in skips_by_reason(report.longrepr[2].removeprefix("Skipped: ") for report in reports):
+        terminalreporter.write_line(line, yellow=True)

@@ -4,7 +4,10 @@
 // - Pods are compared by uid, GPUs by gpu_uuid. The cluster's label counts where several clusters share one Prometheus,
 //   and is absent elsewhere.
 // - A series that is absent never counts as 0. The only alerts on absent series are those about absence: NodeUnwatched,
-//   NodeWithoutAgent, AgentStale, WatchStale, WebhookDown, AgentNotScraped, WebhookNotScraped.
+//   AgentBlind, WatchStale, WebhookDown, AgentNotScraped, WebhookNotScraped.
+// - A state is judged by the minutes of a window in which it was seen, never by an unbroken stretch: an agent that starts again
+//   and again, or is blind for half of the time, would interrupt each stretch.
+// - Series of the services count with their job only, since any scraped target can export these names.
 // - Labels that change when a pod of kaishare is replaced are removed where they would make an old alert a new one.
 local text = import 'text.libsonnet';
 
@@ -36,19 +39,15 @@ local exceeds(counted, figure) = std.rstripChars(counted, '\n') + ' > ' + figure
 // Labels of the agent's pod and target, which change when the agent is replaced.
 local withoutAgent = 'max without (instance, job, service, endpoint, container)';
 
-// The agent flags a pod after a grace (2 minutes by default), so `for` can be short. A flag is cleared after two samples
-// within the share, and a pod that dips below its share gets the flag again soon. These alerts therefore ignore
-// interruptions of less than three minutes.
-local flaggedLately(reason) = |||
-  %s (
-    max_over_time(kaishare_pod_flagged{reason="%s"}[3m])
-  ) == 1
-||| % [withoutAgent, reason];
-local flagged(reason) = '%s (kaishare_pod_flagged{reason="%s"}) == 1' % [withoutAgent, reason];
+// Minutes of a window in which a condition was met. Its labels must be the same throughout.
+local minutesOf(condition, window) = 'count_over_time((\n  %s\n)[%s:1m])' % [std.strReplace(std.rstripChars(condition, '\n'), '\n', '\n  '), window];
 
-// Series of every GPU that an agent reports. The total is absent for GPUs with unified memory, and for those in MIG mode
-// without the right to read it.
-local reportedGpus(form) = std.join(' or ', [form % ('kaishare_gpu_memory_%s_bytes' % figure) for figure in ['total', 'promised', 'host']]);
+// The agent flags a pod after a grace (2 minutes by default). A flag is cleared after two samples within the share, and a pod
+// that dips below its share gets the flag again soon.
+local flagged(reason) = minutesOf('%s (kaishare_pod_flagged{${agent}, reason="%s"}) == 1' % [withoutAgent, reason], '15m') + ' >= ${minutes}';
+
+// The largest figure of the last minutes, by GPU: an agent that starts again is away for up to five minutes.
+local ofGpu(series) = 'max by (${cluster}, node, gpu, gpu_uuid, model) (max_over_time(%s[6m]))' % series;
 
 local pod = '{{ $labels.namespace }}/{{ $labels.pod }}{{ with $labels.queue }} of queue {{ . }}{{ end }}';
 local gpu = 'GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}) of {{ $labels.node }}';
@@ -57,7 +56,7 @@ local figure(metric, otherwise) =
   '{{ with printf "' + metric + '{uid=%q,gpu_uuid=%q}" $labels.uid $labels.gpu_uuid | query }}{{ . | first | value | humanize1024 }}B{{ else }}' + otherwise + '{{ end }}';
 // A pod that is flagged again and again may be within its share at this moment.
 local heldLately =
-  '{{ with printf "max(max_over_time(kaishare_pod_gpu_memory_used_bytes{uid=%q,gpu_uuid=%q}[5m]))" $labels.uid $labels.gpu_uuid | query }}held up to {{ . | first | value | humanize1024 }}B in the last 5 minutes{{ else }}held more than it may{{ end }}';
+  '{{ with printf "max(max_over_time(kaishare_pod_gpu_memory_used_bytes{uid=%q,gpu_uuid=%q}[15m]))" $labels.uid $labels.gpu_uuid | query }}held up to {{ . | first | value | humanize1024 }}B in the last 15 minutes{{ else }}held more than it may{{ end }}';
 
 // The three pods of a GPU with the largest value of an expression, as a list with the values. ${on} in the expression selects
 // series of the GPU; the cluster is empty where series have no such label.
@@ -141,24 +140,21 @@ local notScraped(installed, selector, expected) = |||
         alert(
           'KaisharePodOverShare',
           'A pod holds more GPU memory than its share',
-          flaggedLately('over-share'),
+          flagged('over-share'),
           pod + ' ' + heldLately
           + ', its share is ' + figure('kaishare_pod_gpu_memory_share_bytes', 'no longer known') + ', on ' + gpu + '.'
         ),
         // The agent counts time over a share whether it flags the pod or not. 12 minutes are a fifth of the hour: a pod that
-        // is over for more than a third of the time is flagged, unless its namespace has a longer grace. An agent that is
-        // replaced counts from 0 again under another instance, so the sum over instances is the pod's. Prometheus' own
+        // is over for more than a third of the time is flagged, unless its namespace has a longer grace. Prometheus' own
         // ALERTS of KaisharePodOverShare have no job, and those that a scraped target exports have one.
         alert(
           'KaisharePodOverShareRepeatedly',
           'A pod exceeds its share repeatedly, each time too briefly for KaisharePodOverShare',
           |||
-            sum without (instance, job, service, endpoint, container) (
-              increase(kaishare_pod_over_share_seconds_total[1h])
-            ) > ${minutes} * 60
-              unless on (${cluster}, uid, gpu_uuid) max_over_time(ALERTS{alertname="KaisharePodOverShare", alertstate="firing", job=""}[1h])
+            max without (job) (pod:kaishare_pod_over_share_seconds:increase1h) > ${minutes} * 60
+              unless on (${cluster}, uid) max_over_time(ALERTS{alertname="KaisharePodOverShare", alertstate="firing", job=""}[1h])
           |||,
-          pod + ' held more than its share of ' + gpu + ' for {{ $value | humanizeDuration }} of the last hour, and was not flagged for five minutes in a row.'
+          pod + ' held more than its share of a GPU{{ with $labels.node }} of {{ . }}{{ end }} for {{ $value | humanizeDuration }} of the last hour, and was not flagged for long.'
         ),
         // Pods that end before their grace are never flagged, each by itself. The time of all pods of the workload in the last
         // hour is divided by the number of pods at a time: 12 minutes mean the same as for a single pod above. Pods that
@@ -187,19 +183,19 @@ local notScraped(installed, selector, expected) = |||
         alert(
           'KaisharePodUnassignedGPU',
           'A pod uses a GPU that KAI did not assign to it',
-          flaggedLately('unassigned-gpu'),
+          flagged('unassigned-gpu'),
           pod + ' has processes on ' + gpu + ', which KAI did not assign to it.'
         ),
         alert(
           'KaisharePodWithoutShare',
           'A pod without a share uses a GPU',
-          flaggedLately('no-share'),
+          flagged('no-share'),
           '{{ $labels.namespace }}/{{ $labels.pod }} has processes on ' + gpu + ' and no share that KAI granted: KAI does not count this memory.'
         ),
         alert(
           'KaisharePodWithoutReservation',
           'A pod runs on a shared GPU that KAI has not reserved',
-          flaggedLately('no-reservation'),
+          flagged('no-reservation'),
           pod + ' on {{ $labels.node }} has a share, and its GPU group has no reservation pod: KAI may delete the pod, or give its GPU to another pod.'
         ),
         alert(
@@ -213,53 +209,52 @@ local notScraped(installed, selector, expected) = |||
     {
       name: 'kaishare-gpus',
       rules: [
-        // The agent decides what is at risk: the shares of the pods less their use, as far as it is not free, while a pod is
-        // over its share or the GPU is promised more than it has. A pod without a share on the GPU has a share of 0.
+        // The agent decides what is at risk: what its pods are promised and do not use, as far as it is not free. Above 0 in a
+        // fifth of the last ten minutes: one peak of a minute does not count, and a peak that returns does.
         alert(
           'KaishareGPUMemoryAtRisk',
           'GPU memory that pods were promised is not free',
-          'max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_at_risk_bytes) > ${gibibytes} * 2^30',
+          'quantile_over_time(0.8, (max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_at_risk_bytes{${agent}}))[10m:1m]) > ${gibibytes} * 2^30',
           '{{ $value | humanize1024 }}B that pods of GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}, {{ $labels.model }}) of {{ $labels.node }} were promised and do not use yet are not free: their next allocation may fail.'
           + ' Above their shares:' + largestPods(usedByPod + ' - ' + sharesByPod + ' > 0 or ' + usedByPod + ' > 0 unless ' + sharesByPod, 'no pod that is known')
+          + '. Outside of pods: {{ with printf "gpu:kaishare_gpu_memory_outside_pods_bytes:sum{gpu_uuid=%q,${cluster}=%q}" $labels.gpu_uuid $labels.${cluster} | query }}{{ . | first | value | humanize1024 }}B{{ else }}unknown{{ end }}'
           + '. Promised and not used yet:' + largestPods(sharesByPod + ' - ' + usedByPod + ' > 0', 'unknown') + '.'
         ),
         alert(
           'KaishareGPUOverpromised',
           'The shares on a GPU exceed its memory',
           |||
-            max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_promised_bytes)
-              > ${percent} / 100 * max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_total_bytes)
-          |||,
+            %s
+              > ${percent} / 100 * %s
+          ||| % [ofGpu('kaishare_gpu_memory_promised_bytes{${agent}}'), ofGpu('kaishare_gpu_memory_total_bytes{${agent}}')],
           'Pods were promised {{ $value | humanize1024 }}B of GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}, {{ $labels.model }}) of {{ $labels.node }}, which has less: a pod within its share may run out of memory.'
         ),
-        alert(
-          'KaishareGPUUnattributedGrown',
-          'GPU memory that no process accounts for has grown',
-          |||
-            max without (job) (
-              gpu:kaishare_gpu_memory_unattributed_bytes:max
-                - min_over_time(gpu:kaishare_gpu_memory_unattributed_bytes:max[1d])
-            ) > ${gibibytes} * 2^30
-          |||,
-          '{{ $value | humanize1024 }}B more memory of ' + gpu + ' is in use without a listed process than at the lowest point of the last day.'
-        ),
+        // The level and not the growth: what is gone before Prometheus first looks, or for longer than its window, is gone, too.
         alert(
           'KaishareGPUMemoryOutsidePods',
-          'Processes outside of pods hold more than ${gibibytes} GiB of a GPU',
-          'max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_host_bytes) > ${gibibytes} * 2^30',
-          'Processes that belong to no pod hold {{ $value | humanize1024 }}B of GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}, {{ $labels.model }}) of {{ $labels.node }}. KAI does not count it, and no verdict covers it.'
+          'More than ${percent} % and ${gibibytes} GiB of a GPU are held by no pod',
+          |||
+            max without (job) (quantile_over_time(0.5, gpu:kaishare_gpu_memory_outside_pods_bytes:sum[20m])) > ${gibibytes} * 2^30
+              and on (${cluster}, gpu_uuid) (
+                max without (job) (quantile_over_time(0.5, gpu:kaishare_gpu_memory_outside_pods_bytes:sum[20m]))
+                  > on (${cluster}, gpu_uuid) group_left () ${percent} / 100 * max by (${cluster}, gpu_uuid) (max_over_time(kaishare_gpu_memory_total_bytes{${agent}}[6m]))
+                or max without (job) (gpu:kaishare_gpu_memory_outside_pods_bytes:sum)
+                  unless on (${cluster}, gpu_uuid) max_over_time(kaishare_gpu_memory_total_bytes{${agent}}[6m])
+              )
+          |||,
+          'Host processes, pods that the API server no longer has, and memory without a process hold {{ $value | humanize1024 }}B of GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}, {{ $labels.model }}) of {{ $labels.node }}. KAI does not count it, and no verdict covers it.'
         ),
         alert(
           'KaishareReservationConflict',
           'Two namespaces claim the same GPU',
-          'max by (${cluster}, node, gpu_uuid) (kaishare_agent_attribution_problem{reason="reservation-conflict"}) == 1',
+          'max by (${cluster}, node, gpu_uuid) (max_over_time(kaishare_agent_attribution_problem{${agent}, reason="reservation-conflict"}[6m])) == 1',
           'Reservation pods of two namespaces name GPU {{ $labels.gpu_uuid }}{{ with printf "kaishare_gpu_memory_total_bytes{gpu_uuid=%q}" $labels.gpu_uuid | query }} of {{ . | first | label "node" }}{{ end }}, which only one of them can have: a mistake, or a tenant that claims the GPU of another.'
         ),
         // The agent reports it only for a reservation pod that is older than its grace.
         alert(
           'KaishareReservationUnresolved',
           'A reservation pod names no GPU of its node',
-          'kaishare_agent_attribution_problem{reason="reservation-unresolved"} == 1',
+          'max_over_time(kaishare_agent_attribution_problem{${agent}, reason="reservation-unresolved"}[6m]) == 1',
           'A reservation pod {{ with $labels.node }}on {{ . }} {{ end }}names no GPU that the agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }} sees: the GPU of the pods in its group is unknown.'
         ),
       ],
@@ -270,87 +265,72 @@ local notScraped(installed, selector, expected) = |||
         alert(
           'KaishareAgentDown',
           'An agent does not answer',
-          'up{${agent}} == 0',
-          agent + " does not answer Prometheus: that node's GPUs are not watched."
+          minutesOf('up{${agent}} == 0', '20m') + ' >= ${minutes}',
+          agent + " did not answer Prometheus in ${minutes} or more of the last 20 minutes: that node's GPUs are not watched meanwhile."
         ),
-        // Nodes that left the cluster are left out where kube-state-metrics says so.
+        // Of one target by its start times, else of one node by its targets: a pod that is replaced has another instance. An update
+        // and its roll-back are two starts of a target whose name is the node's.
+        alert(
+          'KaishareAgentRestarts',
+          'The agent of a node starts again and again',
+          |||
+            changes(process_start_time_seconds{${agent}}[30m]) > ${restarts}
+            or count by (${cluster}, job, node) (
+              max by (${cluster}, job, node, instance) (max_over_time(kaishare_gpu_memory_promised_bytes{${agent}}[30m]))
+            ) > ${restarts} + 1
+          |||,
+          'The agent {{ with $labels.instance }}at {{ . }} {{ end }}{{ with $labels.node }}on {{ . }} {{ end }}started {{ $value }} times in 30 minutes. Pods are not judged while it is away.'
+        ),
         alert(
           'KaishareNodeUnwatched',
-          "A node's GPUs are no longer watched",
-          |||
-            (
-              max by (${cluster}, node) (%(before)s)
-                unless on (${cluster}, node) (%(now)s)
-            ) unless on (${cluster}, node) (
-              max by (${cluster}, node) (max_over_time(kube_node_info[6h])) unless on (${cluster}, node) kube_node_info
-            )
-          ||| % { before: reportedGpus('max_over_time(%s[6h])'), now: reportedGpus('%s') },
-          'No agent reports any GPU of {{ $labels.node }}, which had GPUs within the last 6 hours.'
-        ),
-        // kube-state-metrics replaces characters in names of resources. The DaemonSet exists only in clusters that have the
-        // agent. A pod counts whatever its state is, since AgentDown covers agents that do not run, and a node that was
-        // watched within 6 hours is left to NodeUnwatched. Capacity stays while a device plugin restarts.
-        alert(
-          'KaishareNodeWithoutAgent',
-          'A node has GPUs and no agent',
-          |||
-            max by (${cluster}, node) (kube_node_status_capacity{resource=~"nvidia_com_(gpu|gpu_shared|mig_.+)"}) > 0
-              unless on (${cluster}, node) kube_pod_info{namespace="${agentNamespace}", created_by_kind="DaemonSet", created_by_name="${agentDaemonSet}"}
-              unless on (${cluster}, node) (%s)
-              and on (${cluster}) kube_daemonset_status_desired_number_scheduled{namespace="${agentNamespace}", daemonset="${agentDaemonSet}"}
-          ||| % reportedGpus('max_over_time(%s[6h])'),
-          '{{ $labels.node }} has NVIDIA GPUs, and the DaemonSet ${agentDaemonSet} has no pod there: its GPUs are not watched.'
-        ),
-        // By change and not by age: the clocks of node and Prometheus may differ. One sample in the window shows no change
-        // whatever the agent does, as after a pause of Prometheus or between failed scrapes.
-        alert(
-          'KaishareAgentStale',
-          'An agent gets no samples from the driver',
-          |||
-            (
-              changes(kaishare_agent_last_sample_timestamp_seconds[5m]) == 0
-                and count_over_time(kaishare_agent_last_sample_timestamp_seconds[5m]) > 1
-            )
-            or (
-              up{${agent}} == 1
-                unless on (${cluster}, job, instance) kaishare_agent_last_sample_timestamp_seconds
-            )
-          |||,
-          agent + ' has had no good sample of its GPUs for 5 minutes, or none at all.'
+          "A node's GPUs are not watched",
+          minutesOf('node:kaishare_watched:bool == 0', '20m') + ' >= ${minutes}',
+          'No agent reported any GPU of {{ $labels.node }} in ${minutes} or more of the last 20 minutes. The node has NVIDIA GPUs, or had some when an agent last answered.'
         ),
         alert(
           'KaishareAgentSimulated',
           'An agent reports synthetic figures',
-          'max by (${cluster}, job, instance, namespace, pod, node) (kaishare_build_info{component="agent", simulated="true"}) == 1',
+          'max by (${cluster}, job, instance, namespace, pod, node) (max_over_time(kaishare_build_info{${agent}, component="agent", simulated="true"}[6m])) == 1',
           agent + ' runs with --gpus simulated: its GPUs, processes and flags are made up.'
         ),
+        // Without a sample by change and not by age: the clocks of node and Prometheus may differ. One sample in the window shows
+        // no change whatever the agent does, as after a pause of Prometheus or between failed scrapes.
         alert(
           'KaishareAgentBlind',
           'An agent cannot attribute GPU memory to pods',
-          'kaishare_agent_attribution_ok == 0',
+          minutesOf(|||
+            max by (${cluster}, job, instance, namespace, pod, node) (
+              kaishare_agent_attribution_ok{${agent}} == 0
+              or (
+                changes(kaishare_agent_last_sample_timestamp_seconds{${agent}}[5m]) == 0
+                  and count_over_time(kaishare_agent_last_sample_timestamp_seconds{${agent}}[5m]) > 1
+              )
+              or up{${agent}} == 1 unless on (${cluster}, job, instance) kaishare_agent_last_sample_timestamp_seconds
+            )
+          |||, '20m') + ' >= ${minutes}',
           // Agents of two clusters may have one address; the cluster is empty where series have no such label.
-          'No pod of the node {{ with $labels.node }}{{ . }} {{ end }}is judged by the agent {{ with $labels.pod }}{{ . }} {{ end }}at {{ $labels.instance }}; problems: {{- range printf "count by (reason) (kaishare_agent_attribution_problem{instance=%q,${cluster}=%q,reason!~\'reservation-.+\'} == 1)" $labels.instance $labels.${cluster} | query | sortByLabel "reason" }} {{ .Labels.reason }}{{ else }} none named{{ end }}.'
+          agent + ' judged no pod in ${minutes} or more of the last 20 minutes, or had no good sample of its GPUs; problems: {{- range printf "count by (reason) (max_over_time(kaishare_agent_attribution_problem{instance=%q,${cluster}=%q,reason!~\'reservation-.+\'}[20m]) == 1)" $labels.instance $labels.${cluster} | query | sortByLabel "reason" }} {{ .Labels.reason }}{{ else }} none named{{ end }}.'
         ),
-        // reservation-conflict and reservation-unresolved suspend no verdict, and have alerts of their own.
+        // reservation-conflict and reservation-unresolved have alerts of their own.
         alert(
           'KaishareAgentPartlyBlind',
-          'Some pods of a node are not judged',
-          |||
-            kaishare_agent_attribution_problem{reason!~"reservation-.+"} == 1
-              and on (${cluster}, job, instance) kaishare_agent_attribution_ok == 1
-          |||,
-          agent + ' has the problem {{ $labels.reason }}{{ with $labels.gpu_uuid }} with {{ . }}{{ end }}: the affected pods are not judged.'
+          "Part of a node's GPUs or pods is not watched as a whole",
+          minutesOf(|||
+            max by (${cluster}, job, instance, namespace, pod, node, reason, gpu_uuid) (kaishare_agent_attribution_problem{${agent}, reason!~"reservation-.+"}) == 1
+              and on (${cluster}, job, instance) kaishare_agent_attribution_ok{${agent}} == 1
+          |||, '20m') + ' >= ${minutes}',
+          agent + ' had the problem {{ $labels.reason }}{{ with $labels.gpu_uuid }} with {{ . }}{{ end }} in ${minutes} or more of the last 20 minutes. Pods there are judged by what is known of them, or not at all.'
         ),
         alert(
           'KaishareEventsLost',
           'Events about pods were not written',
-          exceeds(counted('${cluster}, instance, job, node, reason, result', 'kaishare_agent_events_total', 'result=~"dropped|failed"', 15), '${events}'),
+          exceeds(counted('${cluster}, instance, job, node, reason, result', 'kaishare_agent_events_total', '${agent}, result=~"dropped|failed"', 15), '${events}'),
           'The agent at {{ $labels.instance }} failed to write about {{ $value | printf "%.0f" }} Events {{ $labels.reason }} in 15 minutes ({{ $labels.result }}): owners of pods do not see them.'
         ),
         alert(
           'KaishareEvictionRefused',
           'A pod over its share could not be evicted',
-          exceeds(counted('${cluster}, instance, job, node, result', 'kaishare_agent_evictions_total', 'result=~"disruption-budget|forbidden|failed"', 30), '${evictions}'),
+          exceeds(counted('${cluster}, instance, job, node, result', 'kaishare_agent_evictions_total', '${agent}, result=~"disruption-budget|forbidden|failed"', 30), '${evictions}'),
           'The agent at {{ $labels.instance }} tried about {{ $value | printf "%.0f" }} times in 30 minutes to evict pods whose namespaces ask for it, and could not: {{ $labels.result }}.'
         ),
       ],
@@ -363,12 +343,12 @@ local notScraped(installed, selector, expected) = |||
           'KaishareWebhookDown',
           'No replica of the webhook answers',
           |||
-            max by (${cluster}, namespace, job) (up{${webhook}}) == 0
+            %s >= ${minutes}
             or (
               max by (${cluster}, namespace, job) (max_over_time(up{${webhook}}[1h]))
-                unless on (${cluster}, namespace) up{${webhook}}
+                unless on (${cluster}, namespace) max_over_time(up{${webhook}}[3m])
             )
-          |||,
+          ||| % std.strReplace(minutesOf('max by (${cluster}, namespace, job) (up{${webhook}}) == 0', '10m'), '\n', '\n'),
           'No replica of {{ $labels.job }} answers Prometheus: new pods are probably admitted without queue and share, and those of namespaces in mode enforce are refused.'
         ),
         alert(
@@ -400,20 +380,20 @@ local notScraped(installed, selector, expected) = |||
         alert(
           'KaishareOrderWrong',
           "KAI's webhook is called before kaishare's",
-          'min by (${cluster}, namespace, job) (kaishare_webhook_order_ok) == 0',
+          'min by (${cluster}, namespace, job) (min_over_time(kaishare_webhook_order_ok{${webhook}}[3m])) == 0',
           "A mutating webhook configuration that looks at schedulerName sorts before kaishare's: KAI's webhook is not called for pods that kaishare assigns to KAI, and their shares have no effect."
         ),
         alert(
           'KaisharePolicyInvalid',
           'A namespace has a label whose value is ignored',
-          'max by (${cluster}, namespace, label) (kaishare_webhook_policy_invalid) == 1',
+          'max by (${cluster}, namespace, label) (max_over_time(kaishare_webhook_policy_invalid{${webhook}}[3m])) == 1',
           'The value of {{ $labels.label }} of namespace {{ $labels.namespace }} is not allowed, and is ignored.'
         ),
         alert(
           'KaishareServingCertificateEnding',
           "The webhook's serving certificate ends soon",
           |||
-            min by (${cluster}, namespace, job) (kaishare_certificate_expiry_timestamp_seconds{kind="serving"}) - time()
+            min by (${cluster}, namespace, job) (kaishare_certificate_expiry_timestamp_seconds{${webhook}, kind="serving"}) - time()
               < ${days} * 24 * 3600
           |||,
           'The serving certificate of {{ $labels.job }} ends in {{ $value | humanizeDuration }} and was not renewed: after that the API server cannot connect to it.'
@@ -422,7 +402,7 @@ local notScraped(installed, selector, expected) = |||
           'KaishareCAEnding',
           "The webhook's CA ends soon",
           |||
-            min by (${cluster}, namespace, job) (kaishare_certificate_expiry_timestamp_seconds{kind="ca"}) - time()
+            min by (${cluster}, namespace, job) (kaishare_certificate_expiry_timestamp_seconds{${webhook}, kind="ca"}) - time()
               < ${days} * 24 * 3600
           |||,
           'The CA of {{ $labels.job }} ends in {{ $value | humanizeDuration }} and was not renewed: after that the API server cannot connect to the webhook.'
@@ -430,22 +410,22 @@ local notScraped(installed, selector, expected) = |||
         alert(
           'KaishareCertificateRotationFailing',
           'The webhook cannot renew its certificates',
-          exceeds(counted('${cluster}, namespace, job', 'kaishare_certificate_rotations_total', 'result="failed"', 60), '${failures}'),
+          exceeds(counted('${cluster}, namespace, job', 'kaishare_certificate_rotations_total', '${webhook}, result="failed"', 60), '${failures}'),
           '{{ $labels.job }} failed about {{ $value | printf "%.0f" }} times within the last hour to renew a certificate or to publish it.'
         ),
         alert(
           'KaishareWebhookErrors',
           'The webhook counts errors',
-          exceeds(counted('${cluster}, namespace, job, stage', 'kaishare_webhook_errors_total', 'stage!~"%s"' % clientStages, 15), '${errors}')
+          exceeds(counted('${cluster}, namespace, job, stage', 'kaishare_webhook_errors_total', '${webhook}, stage!~"%s"' % clientStages, 15), '${errors}')
           + '\nor\n'
-          + exceeds(counted('${cluster}, namespace, job, stage', 'kaishare_webhook_errors_total', 'stage=~"%s"' % clientStages, 15), '${unusableRequests}'),
+          + exceeds(counted('${cluster}, namespace, job, stage', 'kaishare_webhook_errors_total', '${webhook}, stage=~"%s"' % clientStages, 15), '${unusableRequests}'),
           '{{ $labels.job }} counted about {{ $value | printf "%.0f" }} errors of stage {{ $labels.stage }} in 15 minutes.'
         ),
         // The counter has no labels and is there from the start.
         alert(
           'KaishareReviewsShed',
           'The webhook rejected reviews because too many were in progress',
-          'sum by (${cluster}, namespace, job) (increase(kaishare_webhook_shed_total[10m])) > ${reviews}',
+          'sum by (${cluster}, namespace, job) (increase(kaishare_webhook_shed_total{${webhook}}[10m])) > ${reviews}',
           '{{ $labels.job }} answered about {{ $value | printf "%.0f" }} reviews with 503 in 10 minutes; the API server retries, and admits a pod unchanged if that takes too long.'
         ),
       ],
@@ -487,17 +467,17 @@ local notScraped(installed, selector, expected) = |||
         alert(
           'KaishareWatchStale',
           'A watch of the API server delivers nothing',
-          |||
+          std.join('\nor\n', [minutesOf(|||
             (
-              changes(kaishare_watch_last_contact_timestamp_seconds[5m]) == 0
-                and count_over_time(kaishare_watch_last_contact_timestamp_seconds[5m]) > 1
+              changes(kaishare_watch_last_contact_timestamp_seconds{%(job)s}[5m]) == 0
+                and count_over_time(kaishare_watch_last_contact_timestamp_seconds{%(job)s}[5m]) > 1
             )
             or (
-              max without (cause) (kaishare_watch_restarts_total)
+              max without (cause) (kaishare_watch_restarts_total{%(job)s})
                 unless on (${cluster}, job, instance, resource) kaishare_watch_last_contact_timestamp_seconds
             )
-          |||,
-          '{{ $labels.job }} at {{ $labels.instance }} has received nothing about {{ $labels.resource }} from the API server for 5 minutes, or never has.'
+          ||| % { job: job }, '10m') + ' >= ${minutes}' for job in ['${agent}', '${webhook}']]),
+          '{{ $labels.job }} at {{ $labels.instance }} receives nothing about {{ $labels.resource }} from the API server, or never has.'
         ),
       ],
     },
@@ -523,10 +503,10 @@ local notScraped(installed, selector, expected) = |||
           "Prometheus renames labels of kaishare's series",
           |||
             count by (${cluster}, job) (
-              kaishare_pod_info{exported_namespace!=""}
-              or kaishare_pod_info{exported_pod!=""}
-              or kaishare_gpu_memory_total_bytes{exported_node!=""}
-              or kaishare_webhook_policy_invalid{exported_namespace!=""}
+              kaishare_pod_info{${agent}, exported_namespace!=""}
+              or kaishare_pod_info{${agent}, exported_pod!=""}
+              or kaishare_gpu_memory_total_bytes{${agent}, exported_node!=""}
+              or kaishare_webhook_policy_invalid{${webhook}, exported_namespace!=""}
             ) > 0
           |||,
           '{{ $value }} series of {{ $labels.job }} have labels named exported_…, because the job lacks honor_labels: true. Alerts name the pods of kaishare instead of the pods that they are about.'

@@ -32,39 +32,40 @@
     // Settings of each alert: enabled (true unless given), for, keepFiringFor, severity, and the figures of its
     // expression, which are numbers.
     alerts: {
-      KaisharePodOverShare: { 'for': '5m', keepFiringFor: '5m', severity: 'warning' },
+      // minutes: how many of the last 15 a flag stands, since the agent has waited for the grace before.
+      KaisharePodOverShare: { severity: 'warning', minutes: 5 },
+      // minutes: of the last hour.
       KaisharePodOverShareRepeatedly: { 'for': '5m', keepFiringFor: '15m', severity: 'warning', minutes: 12 },
       KaishareWorkloadOverShare: { 'for': '10m', keepFiringFor: '15m', severity: 'warning', minutes: 12 },
-      KaisharePodLimitBypassed: { 'for': '1m', keepFiringFor: '5m', severity: 'warning' },
-      KaisharePodUnassignedGPU: { 'for': '5m', keepFiringFor: '5m', severity: 'warning' },
-      KaisharePodWithoutShare: { 'for': '5m', keepFiringFor: '5m', severity: 'warning' },
-      KaisharePodWithoutReservation: { 'for': '2m', keepFiringFor: '5m', severity: 'warning' },
-      KaisharePodShareChanged: { 'for': '1m', keepFiringFor: '5m', severity: 'warning' },
+      KaisharePodLimitBypassed: { severity: 'warning', minutes: 2 },
+      KaisharePodUnassignedGPU: { severity: 'warning', minutes: 5 },
+      KaisharePodWithoutShare: { severity: 'warning', minutes: 5 },
+      KaisharePodWithoutReservation: { severity: 'warning', minutes: 3 },
+      KaisharePodShareChanged: { severity: 'warning', minutes: 2 },
 
-      // The next allocation fails, so the agent's grace is not awaited: one minute leaves out a single peak. A peak that
-      // returns keeps the alert. Shorter ones are counted by KaisharePodOverShareRepeatedly.
-      KaishareGPUMemoryAtRisk: { 'for': '1m', keepFiringFor: '5m', severity: 'warning', gibibytes: 0 },
+      // The next allocation fails, so the agent's grace is not awaited.
+      KaishareGPUMemoryAtRisk: { 'for': '1m', severity: 'warning', gibibytes: 0 },
       // 1 %: KAI counts a share in hundredths of a GPU, of a total floored to 100 MiB.
-      KaishareGPUOverpromised: { 'for': '15m', severity: 'warning', percent: 101 },
-      KaishareGPUUnattributedGrown: { 'for': '30m', severity: 'warning', gibibytes: 1 },
+      KaishareGPUOverpromised: { 'for': '10m', severity: 'warning', percent: 101 },
       // Software of the host itself stays below 2 GiB. A CUDA context takes up to about 500 MiB, and a display server, an
-      // MPS server and DCGM's profiling hold one each. Diagnostics fill a GPU for less than half an hour.
-      KaishareGPUMemoryOutsidePods: { 'for': '30m', severity: 'warning', gibibytes: 2 },
+      // MPS server and DCGM's profiling hold one each.
+      KaishareGPUMemoryOutsidePods: { 'for': '4m', severity: 'warning', percent: 5, gibibytes: 2 },
       // A pod that replaces another may overlap with it for a moment.
       KaishareReservationConflict: { 'for': '5m', severity: 'warning' },
-      KaishareReservationUnresolved: { 'for': '15m', severity: 'info' },
+      KaishareReservationUnresolved: { 'for': '10m', severity: 'info' },
 
-      KaishareAgentDown: { 'for': '5m', severity: 'warning' },
-      KaishareNodeUnwatched: { 'for': '15m', severity: 'warning' },
-      KaishareNodeWithoutAgent: { 'for': '15m', severity: 'warning' },
-      KaishareAgentStale: { 'for': '2m', severity: 'warning' },
+      // minutes: how many of the last 20. A node that restarts is away for less than five.
+      KaishareAgentDown: { severity: 'warning', minutes: 5 },
+      KaishareAgentRestarts: { severity: 'warning', restarts: 1 },
+      KaishareNodeUnwatched: { severity: 'warning', minutes: 6 },
       KaishareAgentSimulated: { severity: 'critical' },
-      KaishareAgentBlind: { 'for': '5m', severity: 'warning' },
-      KaishareAgentPartlyBlind: { 'for': '15m', severity: 'warning' },
+      KaishareAgentBlind: { severity: 'warning', minutes: 5 },
+      KaishareAgentPartlyBlind: { severity: 'warning', minutes: 6 },
       KaishareEventsLost: { 'for': '5m', severity: 'info', events: 0 },
       KaishareEvictionRefused: { 'for': '10m', severity: 'warning', evictions: 0 },
 
-      KaishareWebhookDown: { 'for': '3m', severity: 'critical' },
+      // minutes: how many of the last 10.
+      KaishareWebhookDown: { severity: 'critical', minutes: 3 },
       KaishareFailedOpen: { severity: 'warning', requests: 0 },
       KaisharePatchRefused: { severity: 'critical', pods: 0 },
       KaishareEnforceUnreachable: { severity: 'critical', pods: 0 },
@@ -86,7 +87,8 @@
       KaishareWebhookLatencyBurnFast: { 'for': '2m', severity: 'warning', burnRate: 14.4, reviews: 10 },
       KaishareWebhookLatencyBurnSlow: { 'for': '15m', severity: 'info', burnRate: 6, reviews: 10 },
 
-      KaishareWatchStale: { 'for': '2m', severity: 'warning' },
+      // minutes: how many of the last 10, after 5 without contact.
+      KaishareWatchStale: { severity: 'warning', minutes: 2 },
 
       KaishareAgentNotScraped: { 'for': '15m', severity: 'warning' },
       KaishareWebhookNotScraped: { 'for': '15m', severity: 'warning' },

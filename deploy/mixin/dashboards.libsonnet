@@ -1,9 +1,9 @@
-// Grafana's dashboards, as deploy/dashboards builds them, in the chart.
+// Grafana's dashboards. The chart has the same ones, rendered by `make chart`.
 {
   grafanaDashboards+:: {
-    'kaishare-fleet.json': import '../helm/kaishare/files/dashboards/fleet.json',
-    'kaishare-namespace.json': import '../helm/kaishare/files/dashboards/namespace.json',
-    'kaishare-node.json': import '../helm/kaishare/files/dashboards/node.json',
-    'kaishare-webhook.json': import '../helm/kaishare/files/dashboards/webhook.json',
+    'kaishare-fleet.json': import 'dashboards/fleet.libsonnet',
+    'kaishare-namespace.json': import 'dashboards/namespace.libsonnet',
+    'kaishare-node.json': import 'dashboards/node.libsonnet',
+    'kaishare-webhook.json': import 'dashboards/webhook.libsonnet',
   },
 }

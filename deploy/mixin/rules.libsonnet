@@ -8,6 +8,7 @@
 local text = import 'text.libsonnet';
 
 local windows = ['5m', '30m', '1h', '6h'];
+local reportedGpus(form) = std.join(' or ', [form % ('kaishare_gpu_memory_%s_bytes{${agent}}' % figure) for figure in ['total', 'promised', 'host']]);
 {
   local texts = text.shared($._config),
   local record(name, expr) = { record: name, expr: text.fill(expr, texts) },
@@ -35,38 +36,6 @@ local windows = ['5m', '30m', '1h', '6h'];
   // KAI charges hundredths of a GPU. A whole GPU is a little more than the memory that KAI counts.
   local gpusPromised(labels) = 'sum by (%s) (\n  clamp_max(ceil(100 * %s - 0.01) / 100, 1)\n)' % [labels, indented(perGpu(share))],
 
-  // Time over the share in the last hour, of pods that have ended in it, too. The agent counts from 0 for each new pod.
-  // increase() does not see what a counter had at its first scrape, and nothing of a pod that one scrape saw. So there are
-  // two cases:
-  // 1. The pod is new: an hour ago its agent evaluated pods and did not know this one, or the agent is younger than an hour
-  //    and did not continue the counter of another. All that the counter reached lies within the hour.
-  // 2. increase() for all others. The counter of an agent that was blind for a while returns with its old value.
-  local overSeconds = 'kaishare_pod_over_share_seconds_total{${agent}}',
-  local overInAnHour = |||
-    (
-      max_over_time(%(series)s[1h])
-        unless on (${cluster}, job, uid) kaishare_pod_info{${agent}} offset 1h
-        and on (${cluster}, job, instance) (
-          kaishare_agent_attribution_ok{${agent}} offset 1h == 1
-          or time() - max_over_time(process_start_time_seconds{${agent}}[1h]) < 3600
-        )
-    )
-    or increase(%(series)s[1h])
-  ||| % { series: overSeconds },
-  // The start of the agent's process, by target: of two targets of one agent the larger figure counts, and those of an agent
-  // and its successor add up. A target without process_start_time_seconds counts for itself.
-  local processStart = |||
-    (
-      count_values by (${cluster}, job, instance) ("process_start",
-        max by (${cluster}, job, instance) (max_over_time(process_start_time_seconds{${agent}}[1h]))
-      )
-      or on (${cluster}, job, instance)
-      label_replace(
-        group by (${cluster}, job, instance) (last_over_time(%s[1h])),
-        "process_start", "$1", "instance", "(.*)"
-      )
-    )
-  ||| % overSeconds,
   // Adds the workload to a figure of pods. An owner can edit what names the workload, and two agents may describe one pod, so
   // topk takes one description.
   local ofWorkload(figure, info) = |||
@@ -98,7 +67,11 @@ local windows = ['5m', '30m', '1h', '6h'];
       {
         name: 'kaishare-gpu-figures',
         rules: [
-          record('gpu:kaishare_gpu_memory_unattributed_bytes:max', gpuMax('kaishare_gpu_memory_unattributed_bytes{${agent}}')),
+          // What no pod of the API server holds, as far as it is known.
+          record('gpu:kaishare_gpu_memory_outside_pods_bytes:sum', 'sum by (${cluster}, job, node, gpu, gpu_uuid, model) (\n  %s\n)' % std.join('\n  or ', [
+            'label_replace(clamp_min(%s, 0), "part", "%s", "", "")' % [gpuMax('kaishare_gpu_memory_%s_bytes{${agent}}' % part), part]
+            for part in ['unattributed', 'host', 'ended_pods']
+          ])),
           record('gpu:kaishare_gpu_memory_counted_bytes:max', gpuMax('${countedTotal}')),
           // A pod with a whole GPU has it alone: then the total is promised, which is 1.
           record('gpu:kaishare_gpu_memory_promised:ratio', |||
@@ -109,6 +82,29 @@ local windows = ['5m', '30m', '1h', '6h'];
             counted: gpuMax('${countedTotal}'),
             total: gpuMax('kaishare_gpu_memory_total_bytes{${agent}}'),
           }),
+        ],
+      },
+      // Nodes with NVIDIA GPUs: 1 while an agent reports a GPU of the node, else 0.
+      // 1. Capacity stays while a device plugin restarts. It counts in clusters that have the agent's DaemonSet.
+      //    kube-state-metrics replaces characters in names of resources.
+      // 2. A node that an agent reported, or that this record had, is remembered as long as kube-state-metrics has the node,
+      //    without kube-state-metrics for 6 hours.
+      // The agent's total is absent for GPUs with unified memory, and for those in MIG mode without the right to read it.
+      {
+        name: 'kaishare-nodes',
+        interval: '1m',
+        rules: [
+          record('node:kaishare_watched:bool', |||
+            0 * max by (${cluster}, node) (%(now)s) + 1
+            or 0 * (
+              max by (${cluster}, node) (kube_node_status_capacity{resource=~"nvidia_com_(gpu|gpu_shared|mig_.+)"}) > 0
+                and on (${cluster}) kube_daemonset_status_desired_number_scheduled{namespace="${agentNamespace}", daemonset="${agentDaemonSet}"}
+              or last_over_time(node:kaishare_watched:bool[1h])
+                and on (${cluster}, node) kube_node_info
+              or max by (${cluster}, node) (%(lately)s)
+                unless on (${cluster}, node) (max_over_time(kube_node_info[6h]) unless on (${cluster}, node) kube_node_info)
+            )
+          ||| % { now: reportedGpus('%s'), lately: reportedGpus('max_over_time(%s[6h])') }),
         ],
       },
       // When each GPU is full if its free memory falls as it did in the last day. Every two minutes: a regression over a day
@@ -141,35 +137,21 @@ local windows = ['5m', '30m', '1h', '6h'];
           |||),
         ],
       },
-      // Over-share by workload and namespace. A pod on several GPUs counts with the one on which it was over for longest. Pods
-      // without a controller are one workload of their namespace, with empty labels.
+      // Over-share by workload and namespace, from the seconds of each minute (usage.libsonnet). A pod on several GPUs counts with
+      // the one on which it was over for longest. Pods without a controller are one workload of their namespace.
       {
         name: 'kaishare-over-share',
         rules: [
-          record('pod:kaishare_pod_over_share_seconds:increase1h', ofWorkload(
-            |||
-              max by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace) (
-                sum by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace, gpu_uuid) (
-                  max by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace, gpu_uuid, process_start) (
-                    (
-                      %s
-                    )
-                    * on (${cluster}, job, instance) group_left (process_start)
-                    %s
-                  )
-                )
-              ) > 0
-            ||| % [
-              std.strReplace(std.rstripChars(overInAnHour, '\n'), '\n', '\n        '),
-              std.strReplace(std.rstripChars(processStart, '\n'), '\n', '\n      '),
-            ],
-            'max_over_time(kaishare_pod_info{${agent}}[1h])'
-          )),
+          record('pod:kaishare_pod_over_share_seconds:increase1h', |||
+            max by (%s, node, pod, uid) (
+              sum_over_time(pod:kaishare_gpu_over:seconds1m[1h] offset 1ms)
+            ) > 0
+          ||| % workloadLabels),
           record('workload:kaishare_pod_over_share_seconds:increase1h', 'sum by (%s) (pod:kaishare_pod_over_share_seconds:increase1h)' % workloadLabels),
           record('namespace:kaishare_pod_over_share_seconds:increase1h', 'sum by (${cluster}, job, namespace) (pod:kaishare_pod_over_share_seconds:increase1h)'),
           record('workload:kaishare_pods_judged:count', 'count by (%s) (\n  %s\n)' % [
             workloadLabels,
-            std.strReplace(std.rstripChars(ofWorkload('max by (${cluster}, job, namespace, uid, vcluster, virtual_namespace) (%s)' % overSeconds, 'kaishare_pod_info{${agent}}'), '\n'), '\n', '\n  '),
+            std.strReplace(std.rstripChars(ofWorkload('max by (${cluster}, job, namespace, uid, vcluster, virtual_namespace) (kaishare_pod_over_share_seconds_total{${agent}})', 'kaishare_pod_info{${agent}}'), '\n'), '\n', '\n  '),
           ]),
         ],
       },

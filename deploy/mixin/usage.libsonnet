@@ -90,7 +90,7 @@ local text = import 'text.libsonnet';
                 topk by (%(onGpu)s) (1, %(share)s{${agent}} or on (%(onGpu)s) %(used)s{${agent}})
               )
               * on (${cluster}, job, gpu_uuid) group_left (model) group by (${cluster}, job, gpu_uuid, model) (
-                topk by (${cluster}, job, gpu_uuid) (1, kaishare_gpu_memory_total_bytes{${agent}})
+                topk by (${cluster}, job, gpu_uuid) (1, kaishare_gpu_memory_total_bytes{${agent}} or on (${cluster}, job, gpu_uuid) kaishare_gpu_memory_promised_bytes{${agent}})
               )
               * on (${cluster}, job, uid) group_left (size, workload_kind, workload) (
                 topk by (${cluster}, job, uid) (1, kaishare_pod_info{${agent}})

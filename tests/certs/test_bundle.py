@@ -93,25 +93,16 @@ def test_only_the_first_blocks_of_a_large_bundle_are_parsed(monkeypatch: pytest.
 
 def test_the_time_of_a_certificate_counts_from_the_last_bundle_without_it() -> None:
     seen = BundleHistory()
-    assert seen.trusted_for(A, at=0) is None
-    seen.see([A, B], at=1)
-    assert seen.trusted_for(A, at=5) is None
-    seen.see([A, A + B], at=10)
-    assert seen.trusted_for(A, at=15) == timedelta(seconds=5)
-    assert seen.trusted_for(B, at=15) is None
-    seen.see([A + B, A + B], at=20)
-    assert (seen.trusted_for(A, at=25), seen.trusted_for(B, at=25)) == (
-        timedelta(seconds=15),
-        timedelta(seconds=5),
-    )
-
-
-def test_a_bundle_without_the_certificate_restarts_its_time() -> None:
-    seen = BundleHistory()
-    seen.see([A], at=0)
-    seen.see([B], at=50)
-    assert seen.trusted_for(A, at=50) is None
-    seen.see([A], at=60)
-    assert seen.trusted_for(A, at=61) == timedelta(seconds=1)
-    seen.see([], at=70)
-    assert seen.trusted_for(A, at=70) is None
+    # the bundles that are seen, and for how many seconds A and B have been in all of them five seconds later
+    for at, bundles, trusted in (
+        (0, [], (None, None)),
+        (10, [A, B], (None, None)),
+        (20, [A, A + B], (5, None)),
+        (30, [A + B, A + B], (15, 5)),
+        (40, [B], (None, 15)),
+        (50, [A], (5, None)),
+        (60, [], (None, None)),
+    ):
+        seen.see(bundles, at=at)
+        times = (seen.trusted_for(certificate, at=at + 5) for certificate in (A, B))
+        assert tuple(time and time.total_seconds() for time in times) == trusted, at

@@ -2,10 +2,7 @@
 
 import errno
 import os
-import socket
-import ssl
 import stat
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +33,9 @@ def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-@pytest.mark.parametrize("state", ["missing", "missing with its parent", "empty", "with a stray file only"])
+@pytest.mark.parametrize(
+    "state", ["missing", "missing with its parent", "empty", "with a stray file only", "with a CA"]
+)
 def test_a_fresh_directory_is_filled(directory: Path, state: str) -> None:
     if state == "missing with its parent":
         directory = directory / "below"
@@ -44,8 +43,11 @@ def test_a_fresh_directory_is_filled(directory: Path, state: str) -> None:
         directory.mkdir()
     if state == "with a stray file only":
         (directory / "notes").write_bytes(b"")
+    if state == "with a CA":
+        put(directory, ca_crt=FOREIGN.pair.certificate_pem, ca_key=FOREIGN.pair.key_pem)
     create_if_missing(directory, NAMES, now=NOW)
     files = content(directory)
+    assert (files["ca.key"] == FOREIGN.pair.key_pem) is (state == "with a CA")
     ca = Authority.load(files["ca.crt"], files["ca.key"])
     pair = KeyPair(files["tls.crt"], files["tls.key"])
     assert pair.matches()
@@ -103,48 +105,36 @@ def test_a_process_that_ends_on_the_way_leaves_whole_files(
 
 
 def test_a_directory_with_a_certificate_and_a_key_stays_as_it_is(directory: Path) -> None:
-    before = content(put(directory, tls_crt=b"own", tls_key=b"", ca_crt=b"own"))
-    create_if_missing(directory, NAMES, now=NOW)
-    assert content(directory) == before
-
-
-@pytest.mark.parametrize("name", ["tls_crt", "tls_key"])
-def test_a_certificate_or_a_key_alone_is_an_error_and_stays(directory: Path, name: str) -> None:
-    before = content(put(directory, **{name: b"own"}))
-    with pytest.raises(ValueError, match="is there without"):
-        create_if_missing(directory, NAMES, now=NOW)
-    assert content(directory) == before
-
-
-def test_links_of_a_mounted_secret_count_as_files(directory: Path) -> None:
-    put(directory, real=b"own")
-    for name in ("tls.crt", "tls.key"):
+    put(directory, real=b"own", ca_crt=b"own")
+    for name in ("tls.crt", "tls.key"):  # as in a mounted Secret
         (directory / name).symlink_to("real")
+    before = content(directory)
     create_if_missing(directory, NAMES, now=NOW)
-    assert set(content(directory)) == {"real", "tls.crt", "tls.key"}
-
-
-def test_a_ca_that_is_there_signs_the_new_certificate(directory: Path) -> None:
-    put(directory, ca_crt=FOREIGN.pair.certificate_pem, ca_key=FOREIGN.pair.key_pem)
-    create_if_missing(directory, NAMES, now=NOW)
-    files = content(directory)
-    KeyPair(files["tls.crt"], b"").certificate.verify_directly_issued_by(FOREIGN.pair.certificate)
-    assert files["ca.key"] == FOREIGN.pair.key_pem
+    assert content(directory) == before
 
 
 @pytest.mark.parametrize(
     "files",
     [
+        {"tls_crt": b"own"},
+        {"tls_key": b"own"},
         {"ca_crt": FOREIGN.pair.certificate_pem},
         {"ca_key": FOREIGN.pair.key_pem},
         {"ca_crt": b"noise", "ca_key": FOREIGN.pair.key_pem},
         {"ca_crt": FOREIGN.pair.certificate_pem, "ca_key": Authority.create(now=NOW).pair.key_pem},
     ],
-    ids=["a CA alone", "a key alone", "a CA of noise", "a CA beside another key"],
+    ids=[
+        "a certificate alone",
+        "its key alone",
+        "a CA alone",
+        "a key alone",
+        "a CA of noise",
+        "a CA beside another key",
+    ],
 )
-def test_a_ca_that_cannot_sign_is_an_error_and_stays(directory: Path, files: dict[str, bytes]) -> None:
+def test_files_that_do_not_suffice_are_an_error_and_stay(directory: Path, files: dict[str, bytes]) -> None:
     before = content(put(directory, **files))
-    with pytest.raises(ValueError, match=r"ca\.crt|ca\.key|certificate|CA|key"):
+    with pytest.raises(ValueError, match=r"is there without|certificate|CA|key"):
         create_if_missing(directory, NAMES, now=NOW)
     assert content(directory) == before
 
@@ -154,43 +144,3 @@ def test_wrong_names_are_refused_before_anything_is_written(directory: Path, nam
     with pytest.raises(ValueError, match="host name"):
         create_if_missing(directory, names, now=NOW)
     assert not directory.exists()
-
-
-def test_a_client_that_knows_the_ca_trusts_the_server(directory: Path) -> None:
-    create_if_missing(directory, NAMES, now=datetime.now(UTC))
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(directory / "tls.crt", directory / "tls.key")
-    client_side = ssl.create_default_context(cafile=directory / "ca.crt")
-    client_side.verify_flags |= ssl.VERIFY_X509_STRICT
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
-
-        def serve() -> None:
-            for _ in range(3):
-                accepted, _address = listener.accept()
-                accepted.settimeout(10)
-                try:
-                    with server_side.wrap_socket(accepted, server_side=True) as connection:
-                        connection.sendall(b"hello")
-                except (ssl.SSLError, ConnectionError):
-                    accepted.close()  # the client that asked for another name hung up
-
-        server = threading.Thread(target=serve)
-        server.start()
-
-        def greeting(name: str) -> bytes:
-            with (
-                socket.create_connection(listener.getsockname(), timeout=10) as raw,
-                client_side.wrap_socket(raw, server_hostname=name) as connection,
-            ):
-                return connection.recv(5)
-
-        try:
-            assert greeting("webhook.kaishare.svc") == b"hello"
-            assert greeting("127.0.0.1") == b"hello"
-            with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-                greeting("other.svc")
-        finally:
-            server.join(timeout=15)
-        assert not server.is_alive()

@@ -98,21 +98,48 @@ def test_the_next_ca_signs_once_the_bundle_has_held_it_and_the_keys_of_the_last_
     assert to_secret_data(decision.ca_set)["next.key"] is None
 
 
-def test_a_next_ca_that_no_client_trusts_never_signs() -> None:
-    decision = decided(SecretContents(current=DUE, next=EXPIRED), trusted=True)
-    assert decision.result is Result.ADDED
-    assert decision.ca_set.current == DUE
+KNOWN = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
+EARLY_PEM = EARLY.pair.certificate_pem
+BROKEN_NEXT = "next.crt and next.key: no readable PEM certificate"
+
+# what the Secret has, what the replica knows, whether clients trust the next CA; result, reason, and the CAs then
+FURTHER: list[tuple[str, SecretContents, CASet | None, bool, Result, str | None, CASet | None]] = [
+    ("a next CA that no client trusts never signs", SecretContents(current=DUE, next=EXPIRED), None, True, Result.ADDED, None, None),
+    ("an expired CA gives way to the next at once", SecretContents(current=EXPIRED, next=FRESH), None, False,
+     Result.REPLACED, None, CASet(current=FRESH)),
+    ("an emptied Secret is restored", read({}), KNOWN, False, Result.RESTORED, "the Secret was empty",
+     CASet(current=DUE, next=FRESH, old=(OLD,))),
+    ("of an expired CA its successor is restored", read({}), CASet(current=EXPIRED, next=FRESH), False,
+     Result.CREATED, None, CASet(current=FRESH)),
+    ("a broken next CA is thrown away", read(stored(CASet(current=FRESH)) | {"next.crt": b"x", "next.key": b"y"}), None,
+     False, Result.CLEANED, BROKEN_NEXT, CASet(current=FRESH)),
+    ("broken old CAs are thrown away", read(stored(CASet(current=FRESH)) | {"old.crt": b"x"}), None, False,
+     Result.CLEANED, None, CASet(current=FRESH)),
+    ("another CA in the Secret is adopted", SecretContents(current=OTHER), CASet(current=FRESH), False,
+     Result.KEPT, None, CASet(current=OTHER)),
+]  # fmt: skip
 
 
-def test_an_expired_ca_gives_way_to_the_next_at_once() -> None:
-    decision = decided(SecretContents(current=EXPIRED, next=FRESH))
-    assert decision.result is Result.REPLACED
-    assert decision.ca_set == CASet(current=FRESH)
+@pytest.mark.parametrize("case", FURTHER, ids=lambda case: case[0])
+def test_further_states(
+    case: tuple[str, SecretContents, CASet | None, bool, Result, str | None, CASet | None],
+) -> None:
+    _, contents, known, trusted, result, reason, ca_set = case
+    decision = decided(contents, known=known, trusted=trusted)
+    assert decision.result is result
+    assert reason in (None, decision.reason)
+    assert ca_set in (None, decision.ca_set)
+    if result is Result.ADDED:
+        assert decision.ca_set.current == DUE
 
 
-def test_a_ca_that_is_not_valid_yet_stays_trusted_for_its_leaves() -> None:
-    decision = decided(SecretContents(current=EARLY))
-    assert decision.ca_set.old == (EARLY.pair.certificate_pem,)
+def test_new_cas_and_the_trust_in_those_before_them() -> None:
+    assert is_new(decided(read({}), known=CASet(current=EXPIRED)).ca_set.current)
+    assert decided(SecretContents(current=EARLY)).ca_set.old == (EARLY_PEM,), "its leaves are still trusted"
+    for ca_set in (CASet(current=FRESH), CASet(current=DUE, next=FRESH), KNOWN):
+        contents = read(stored(ca_set))
+        assert (contents.current, contents.next, contents.old) == (ca_set.current, ca_set.next, ca_set.old)
+        assert contents.faults == ()
 
 
 GARBAGE: Mapping[str, Mapping[str, bytes]] = {
@@ -123,10 +150,7 @@ GARBAGE: Mapping[str, Mapping[str, bytes]] = {
     "a leaf": dict(
         zip(
             ("ca.crt", "ca.key"),
-            (
-                (pair := FRESH.issue(NAMES, now=NOW, lifetime=DAY)).certificate_pem,
-                pair.key_pem,
-            ),
+            ((pair := FRESH.issue(NAMES, now=NOW, lifetime=DAY)).certificate_pem, pair.key_pem),
             strict=True,
         )
     ),
@@ -145,52 +169,6 @@ def test_garbage_is_replaced_by_the_known_ca_set_or_a_new_ca(data: Mapping[str, 
     else:
         assert decision.result is Result.REPLACED
         assert is_new(decision.ca_set.current)
-
-
-def test_an_emptied_secret_is_restored_from_the_known_ca_set() -> None:
-    known = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
-    decision = decided(read({}), known=known)
-    assert (decision.result, decision.reason) == (Result.RESTORED, "the Secret was empty")
-    assert decision.ca_set == CASet(current=DUE, next=FRESH, old=(OLD,))
-
-
-def test_an_expired_known_ca_is_not_restored_but_its_successor_is() -> None:
-    decision = decided(read({}), known=CASet(current=EXPIRED, next=FRESH))
-    assert (decision.result, decision.ca_set.current) == (Result.CREATED, FRESH)
-    assert is_new(decided(read({}), known=CASet(current=EXPIRED)).ca_set.current)
-
-
-def test_a_broken_next_ca_is_thrown_away() -> None:
-    data = stored(CASet(current=FRESH)) | {"next.crt": b"x", "next.key": b"y"}
-    decision = decided(read(data))
-    assert decision.result is Result.CLEANED
-    assert decision.reason == "next.crt and next.key: no readable PEM certificate"
-    assert decision.ca_set == CASet(current=FRESH)
-
-
-def test_old_certificates_that_cannot_be_read_are_thrown_away() -> None:
-    decision = decided(read(stored(CASet(current=FRESH)) | {"old.crt": b"x"}))
-    assert (decision.result, decision.ca_set) == (Result.CLEANED, CASet(current=FRESH))
-
-
-def test_another_ca_in_the_secret_is_adopted() -> None:
-    decision = decided(SecretContents(current=OTHER), known=CASet(current=FRESH))
-    assert (decision.result, decision.ca_set) == (Result.KEPT, CASet(current=OTHER))
-
-
-@pytest.mark.parametrize(
-    "ca_set",
-    [CASet(current=FRESH), CASet(current=DUE, next=FRESH), CASet(current=DUE, next=FRESH, old=(OLD, DEAD))],
-    ids=["one", "two", "four"],
-)
-def test_a_written_ca_set_is_read_back_unchanged(ca_set: CASet) -> None:
-    contents = read(stored(ca_set))
-    assert (contents.current, contents.next, contents.old, contents.faults) == (
-        ca_set.current,
-        ca_set.next,
-        ca_set.old,
-        (),
-    )
 
 
 @pytest.mark.parametrize(

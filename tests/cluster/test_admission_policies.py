@@ -1,41 +1,37 @@
-"""The admission policies on a real API server: large objects, failures at run time, and edits of namespaces."""
+"""The admission policies on a real API server: large objects, edits of namespaces, and each difference from the webhook."""
 
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from console.render.expressions import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS
+from console.render.expressions import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OF_NAMESPACE
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
+from docs.form_differences import DIFFERENCES, DifferenceName
 from kai import keys
 from kai.kaishare_keys import FRACTION, MAX_FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.comparisons.generated_clusters import generated_cluster
 from tests.support.admission_policies import applied
-from tests.support.cluster_webhook import (
-    Canary,
-    api_figures,
-    bare_pod,
-    ensure_namespaces,
-    managed_namespace,
-)
+from tests.support.cluster_webhook import Canary, api_figures, bare_pod, ensure_namespaces, managed_namespace
 from tests.support.control_plane import ControlPlane
-from tests.support.kube_user import MERGE, Asker
+from tests.support.decisions import decide
+from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.markers import nightly
-from tests.support.pods import view
+from tests.support.pods import GPU, view
 from tests.support.waiting import until
+from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, label_problems
-from webhook.policy.sizes import MOST_SIZES
 from webhook.policy.verify import Requester, verify
 
-CHECKS = "apiserver_mutating_admission_policy_check_total"
+CHECKS_TOTAL = "apiserver_mutating_admission_policy_check_total"
 TEAM = "policies-team"
 EDITS = 150
 MOST_CPU_SECONDS = 1.0
@@ -43,10 +39,9 @@ MOST_CPU_SECONDS = 1.0
 pytestmark = pytest.mark.kubernetes(1, 36)
 
 
-@pytest.fixture
-async def client(own_plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient(own_plane.access()) as connected:
-        yield connected
+@pytest.fixture(scope="module")
+def plane(own_plane: ControlPlane) -> ControlPlane:
+    return own_plane
 
 
 @asynccontextmanager
@@ -61,26 +56,8 @@ async def mutating(
 
 async def failures(client: KubeClient) -> float:
     """Return how many evaluations of the policy have failed."""
-    figures = await api_figures(client, CHECKS)
+    figures = await api_figures(client, CHECKS_TOTAL)
     return sum(value for labels, value in figures.items() if 'error_type="no_error"' not in labels)
-
-
-def large_pod(containers: int, labels: int, **named: str) -> dict[str, Any]:
-    """Return a pod with a GPU in its first container, and with variables, limits and annotations in each."""
-    pod = bare_pod("large")
-    amounts = {"cpu": "1", "memory": "1Gi", "example.com/nic": "1"}
-    pod["spec"]["containers"] = [
-        {
-            "name": f"c{index}",
-            "image": "example.invalid/image",
-            "env": [{"name": f"SOME_VARIABLE_{number}", "value": "some value"} for number in range(4)],
-            "resources": {"limits": amounts if index else amounts | {keys.GPU_RESOURCE: "1"}},
-        }
-        for index in range(containers)
-    ]
-    entries = {f"example.com/some-key-{index}": "value" for index in range(labels)}
-    pod["metadata"] |= {"labels": entries | named, "annotations": entries}
-    return pod
 
 
 async def stored(client: KubeClient, namespace: str, pod: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,33 +66,6 @@ async def stored(client: KubeClient, namespace: str, pod: Mapping[str, Any]) -> 
     answer = await client.request("POST", path, params={"dryRun": "All"}, body=body, seconds=60)
     kept: dict[str, Any] = json.loads(answer)
     return kept
-
-
-async def test_the_expressions_stay_within_the_api_servers_budget(client: KubeClient) -> None:
-    sizes = {f"{SIZE_PREFIX}s{number:04}": "0.25" for number in range(2000)}
-    first = dict(list(sizes.items())[:MOST_SIZES])
-    namespaces = [
-        managed_namespace(name, gpu_fraction="0.5") for name in (TEAM, "policies-sizes", "policies-many")
-    ]
-    namespaces[1]["metadata"]["labels"] |= first | {f"example.com/key-{n}": "x" for n in range(200)}
-    namespaces[2]["metadata"]["labels"] |= sizes
-    await ensure_namespaces(client, *namespaces)
-    before = await failures(client)
-    async with mutating(client, TEAM):
-        for namespace in namespaces:
-            name = namespace["metadata"]["name"]
-            pod = await stored(client, name, large_pod(50, 200))
-            assert pod["metadata"]["annotations"][REASON] == "whole-gpu-converted"
-            assert pod["spec"]["schedulerName"] == "kai-scheduler"
-        for number, reason in ((15, "whole-gpu-converted"), (16, "policy-invalid"), (1999, "policy-invalid")):
-            named = await stored(client, "policies-many", large_pod(50, 200, **{SIZE: f"s{number:04}"}))
-            assert named["metadata"]["annotations"][REASON] == reason
-        most = await stored(client, "policies-many", large_pod(400, MOST_KEYS))
-        assert most["metadata"]["annotations"][REASON] == "whole-gpu-converted"
-        larger = await stored(client, "policies-many", large_pod(1, MOST_KEYS + 1))
-        assert larger["spec"]["schedulerName"] == "default-scheduler"
-        assert REASON not in larger["metadata"]["annotations"]
-    assert await failures(client) == before
 
 
 def of_container(**fields: Any) -> dict[str, Any]:
@@ -237,58 +187,9 @@ async def test_the_largest_pods_are_decided_in_bounded_time(client: KubeClient, 
     assert await failures(client) == before
 
 
-GPU_CONTAINERS = (
-    (0, "1"), (1, "1"), (0, "S1"), (1, "S1"), (0, "1 1"), (0, "S1 1"), (0, "1 S1"), (0, "S1 S1"), (0, "2"), (1, ""), (2, ""),
-    (0, "S0 1"), (0, "S1 0"),
-)  # fmt: skip
-"""GPUs of the regular container, and of init containers in their order; `S` is a sidecar."""
-
-
-def with_gpus(regular: int, init: str) -> dict[str, Any]:
-    """Return a pod with GPUs, in KAI and in its queue."""
-    pod = bare_pod("counted", gpus=regular, labels={keys.QUEUE_LABEL: "queue-a"})
-    pod["spec"]["schedulerName"] = keys.SCHEDULER_NAME
-    pod["spec"]["initContainers"] = [
-        {
-            "name": f"i{number}",
-            "image": "example.invalid/image",
-            "resources": {"limits": {keys.GPU_RESOURCE: word[-1]}},
-            **({"restartPolicy": "Always"} if word[0] == "S" else {}),
-        }
-        for number, word in enumerate(init.split())
-    ]
-    return pod
-
-
-async def test_gpus_of_init_containers_count_as_for_the_webhook(client: KubeClient) -> None:
-    namespace = managed_namespace("policies-counted", mode="enforce", max_gpu_fraction="1")
-    await until(partial(accepts, client, namespace), "no policy acts")
-    policy = NamespacePolicy.from_labels("policies-counted", namespace["metadata"]["labels"])
-
-    async def is_refused(pod: Mapping[str, Any]) -> bool:
-        try:
-            await stored(client, "policies-counted", pod)
-        except ApiError as error:
-            return "request no more than 1" in str(error)
-        return False
-
-    async with applied(client, list(objects_of(VALIDATING, DecisionSettings()))):
-        await until(partial(is_refused, with_gpus(2, "")), "the policy acts")
-        refused = {case: await is_refused(with_gpus(*case)) for case in GPU_CONTAINERS}
-    verdicts = {
-        case: not verify(policy, view(with_gpus(*case)), DecisionSettings(), Requester("user")).is_allowed
-        for case in GPU_CONTAINERS
-    }
-    assert refused == verdicts
-    assert 3 < sum(refused.values()) < len(refused) - 3
-
-
-async def test_the_largest_namespaces_are_edited_in_bounded_time(client: KubeClient) -> None:
-    namespace = {
-        "kind": "Namespace",
-        "metadata": {"name": "policies-largest", "labels": {f"{SIZE_PREFIX}s{n}": "0.5" for n in range(15_000)}},
-    }  # fmt: skip
-    await until(lambda: accepts(client, namespace), "no policy acts")
+async def test_the_largest_namespaces_are_edited_in_bounded_time(client: KubeClient, asker: Asker) -> None:
+    largest = namespace("policies-largest", ({f"{SIZE_PREFIX}s{n}": "0.5" for n in range(15_000)}, {}))
+    await until(lambda: accepts(client, largest), "no policy acts")
     path = "/api/v1/namespaces/policies-largest"
 
     async def cost() -> float:
@@ -301,29 +202,8 @@ async def test_the_largest_namespaces_are_edited_in_bounded_time(client: KubeCli
 
     usual = await cost()
     async with applied(client, list(objects_of(VALIDATING, DecisionSettings()))):
-        wrong = managed_namespace("policies-wrong", gpu_fraction="7")
-        await until(lambda: refuses(client, wrong), "the policy acts")
+        await until(partial(refuses, asker), "the policy acts")
         assert await cost() < 3 * usual + MOST_CPU_SECONDS
-
-
-async def test_a_policy_that_fails_at_run_time_admits_the_pod_and_counts(client: KubeClient) -> None:
-    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
-    before = await failures(client)
-    policy, binding = objects_of(MUTATING, DecisionSettings())
-    for variable in policy["spec"]["variables"]:
-        if variable["name"] == "share":
-            variable["expression"] = "variables.namespaceLabels['missing']"
-    async with applied(client, [policy, binding]):
-        canary = Canary(client, TEAM)
-
-        async def has_failed() -> bool:
-            pod = await canary.pod(name="failing")
-            assert pod["spec"]["schedulerName"] == "default-scheduler"
-            return await failures(client) > before
-
-        await until(has_failed, "the failure is counted")
-    figures = await api_figures(client, CHECKS)
-    assert [labels for labels in figures if 'policy="kaishare"' in labels and "no_error" not in labels]
 
 
 def metadata_of(chance: random.Random) -> tuple[dict[str, str], dict[str, str]]:
@@ -346,55 +226,31 @@ def is_refused(after: PolicyMetadata, before: PolicyMetadata) -> bool:
     return bool(judged) and (problems.ends_enforce or problems.mode not in (Mode.OBSERVE, Mode.OFF))
 
 
-async def test_edits_of_namespaces_are_refused_as_by_the_webhook(
-    own_plane: ControlPlane, client: KubeClient
-) -> None:
+async def test_edits_of_namespaces_are_refused_as_by_the_webhook(asker: Asker, client: KubeClient) -> None:
     chance = random.Random(35)
     cases = []
     for number in range(EDITS):
         before = metadata_of(chance) if chance.random() < 0.7 else ({}, {})
         after = metadata_of(chance)
         if chance.random() < 0.7:  # an edit of some keys
-            labels = {
-                **before[0],
-                **dict(chance.sample(sorted(after[0].items()), chance.randint(1, len(after[0])))),
-            }
+            edits = chance.sample(sorted(after[0].items()), chance.randint(1, len(after[0])))
+            labels = {**before[0], **dict(edits)}
             for key in chance.sample(sorted(labels), chance.choice((0, 0, 1))):
                 del labels[key]
             after = (labels, {**before[1], **after[1]} if chance.random() < 0.5 else before[1])
         cases.append((f"edited-{number}", before, after))
     for name, before, _ in cases:
-        item = {
-            "kind": "Namespace",
-            "metadata": {"name": name, "labels": before[0], "annotations": before[1]},
-        }
-        await until(partial(accepts, client, item), "no policy acts")
+        await until(partial(accepts, client, namespace(name, before)), "no policy acts")
     counts = Counter[str]()
-    items = [
-        item
-        for item in objects_of(VALIDATING, DecisionSettings())
-        if item["metadata"]["name"].endswith("namespaces")
-    ]
-    async with applied(client, items), Asker(own_plane) as asker:
-
-        async def is_enforced() -> bool:
-            wrong = {"metadata": {"name": "wrong", "labels": {keys.QUEUE_LABEL: "q", FRACTION: "7"}}}
-            body = {"apiVersion": "v1", "kind": "Namespace", **wrong}
-            return (await asker.send("POST", "/api/v1/namespaces", body, dry_run=True)).status == 422
-
-        await until(is_enforced, "the policy acts")
+    async with applied(client, list(objects_of(VALIDATING, DecisionSettings()))):
+        await until(partial(refuses, asker), "the policy acts")
         for name, before, after in cases:
             gone = [
                 {key: None for key in old if key not in new} for old, new in zip(before, after, strict=True)
             ]
             patch = {"metadata": {"labels": {**gone[0], **after[0]}, "annotations": {**gone[1], **after[1]}}}
-            path = f"/api/v1/namespaces/{name}"
-            answer = await asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)
-            body = {
-                "apiVersion": "v1", "kind": "Namespace",
-                "metadata": {"name": f"{name}-new", "labels": after[0], "annotations": after[1]},
-            }  # fmt: skip
-            created = await asker.send("POST", "/api/v1/namespaces", body, dry_run=True)
+            answer = await asker.merge(f"/api/v1/namespaces/{name}", patch, dry_run=True)
+            created = await asker.create(namespace(f"{name}-new", after), dry_run=True)
             own, own_before = PolicyMetadata.select(*after), PolicyMetadata.select(*before)
             edit = f"{before} -> {after}: {answer.message}"
             assert (answer.status == 422) is (own != own_before and is_refused(own, own_before)), edit
@@ -414,39 +270,251 @@ async def accepts(client: KubeClient, namespace: Mapping[str, Any]) -> bool:
     return True
 
 
-async def refuses(client: KubeClient, namespace: Mapping[str, Any]) -> bool:
-    """Whether the API server refuses to create a namespace."""
-    body = json.dumps({"apiVersion": "v1", **namespace}).encode()
+async def refuses(asker: Asker) -> bool:
+    """Whether the API server refuses a namespace with a wrong label."""
+    wrong = managed_namespace("policies-wrong", gpu_fraction="7")
+    return (await asker.create(wrong, dry_run=True)).status == 422
+
+
+def namespace(name: str, metadata: tuple[dict[str, str], dict[str, str]]) -> dict[str, Any]:
+    labels, annotations = metadata
+    about = {"name": name, "labels": labels, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": about}
+
+
+Json = dict[str, Any]
+DIFFERING = "differing"
+CLASS = "usual"
+
+
+class Team:
+    """A namespace under admission policies."""
+
+    def __init__(self, client: KubeClient, asker: Asker) -> None:
+        self.client = client
+        self.asker = asker
+        self.namespace: Json = {}
+
+    async def label(
+        self,
+        annotations: Mapping[str, str] | None = None,
+        others: Mapping[str, str] | None = None,
+        **labels: str,
+    ) -> None:
+        """Give the namespace these labels and annotations, and labels of others."""
+        self.namespace = managed_namespace(DIFFERING, gpu_fraction="0.5", **labels)
+        self.namespace["metadata"]["labels"] |= others or {}
+        self.namespace["metadata"]["annotations"] = dict(annotations or {})
+        for key in annotations or ():
+            self.namespace["metadata"]["labels"][key] = "0.25"
+        await ensure_namespaces(self.client, self.namespace)
+
+    @property
+    def policy(self) -> NamespacePolicy:
+        metadata = self.namespace["metadata"]
+        made = NamespacePolicy.from_labels(DIFFERING, metadata["labels"], metadata["annotations"])
+        assert made is not None
+        return made
+
+    async def create(self, pod: Json) -> Answer:
+        path = f"/api/v1/namespaces/{DIFFERING}/pods"
+        return await self.asker.send("POST", path, pod, user=ADMINISTRATOR, dry_run=True)
+
+    async def set_label(self, label: str) -> int:
+        """Set a label of the namespace by dry run; return the status."""
+        key, _, value = label.partition("=")
+        patch = {"metadata": {"labels": {key: value}}}
+        path = f"/api/v1/namespaces/{DIFFERING}"
+        return (await self.asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)).status
+
+    async def until(self, pod: Json, outcome: Callable[[Answer], bool]) -> Answer:
+        """Create the pod until the API server knows the new labels; return the last answer."""
+        answers: list[Answer] = []
+
+        async def is_so() -> bool:
+            answers.append(await self.create(pod))
+            return outcome(answers[-1])
+
+        await until(is_so, "the labels are known")
+        return answers[-1]
+
+    def decision(self, pod: Json, rules: DecisionSettings | None = None) -> Decision:
+        """Return what the webhook decides."""
+        return decide(self.policy, pod, rules or DecisionSettings())
+
+    def admits(self, pod: Json, rules: DecisionSettings | None = None) -> bool:
+        """Whether the webhook admits the pod under enforce, after its own changes."""
+        return verify(
+            self.policy, view(pod), rules or DecisionSettings(), Requester(ADMINISTRATOR)
+        ).is_allowed
+
+
+@pytest.fixture
+async def team(client: KubeClient, asker: Asker) -> AsyncIterator[Team]:
+    made = Team(client, asker)
+    await made.label()
+    items = [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]
+    async with applied(client, items):
+        await Canary(client, DIFFERING).until_mutated()
+        yield made
+    await made.label()
+    await Canary(client, DIFFERING).until_unchanged()
+
+
+def reason_of(answer: Answer) -> str:
+    return str(answer.body["metadata"].get("annotations", {}).get(REASON, ""))
+
+
+def has_gpu(answer: Answer) -> bool:
+    return GPU in json.dumps(answer.body["spec"])
+
+
+def settled(**annotations: str) -> Json:
+    """Return a pod as it is after the webhook's changes."""
+    pod = bare_pod("case", gpus=0, labels={keys.QUEUE_LABEL: "queue-a"}, annotations=annotations)
+    pod["spec"]["schedulerName"] = keys.SCHEDULER_NAME
+    return pod
+
+
+async def selectors(team: Team) -> None:
+    await team.label({f"{SIZE_PREFIX}serve": "app=web"})
+    pod = bare_pod("case", labels={"app": "web"})
+    answer = await team.until(pod, lambda answer: reason_of(answer) == "selectors-unread")
+    assert has_gpu(answer)
+    assert team.decision(pod).size is not None
+    assert team.decision(pod, DecisionSettings(by_admission_policies=True)).reason.code == "selectors-unread"
+
+
+async def commands(team: Team) -> None:
+    cluster = {"name": "TF_CONFIG", "value": json.dumps({"cluster": {"worker": ["a:2222"]}})}
+    for change in (
+        {"env": [cluster]},
+        {"command": ["torchrun", "a.py", "--nnodes=2"]},
+        {"command": ["torchrun", "$(OPTIONS)", "a.py"]},
+    ):
+        pod = bare_pod("case")
+        pod["spec"]["containers"][0] |= change
+        answer = await team.create(pod)
+        assert (reason_of(answer), has_gpu(answer)) == ("distributed", True)
+        assert team.decision(pod).reason.code == "whole-gpu-converted"
+    pod["spec"]["containers"][0]["command"] = ["torchrun", "--nnodes=1", "a.py"]
+    assert reason_of(await team.create(pod)) == team.decision(pod).reason.code == "whole-gpu-converted"
+
+
+async def large_pods(team: Team) -> None:
+    pod = bare_pod("case", labels={f"example.com/key-{number}": "x" for number in range(MOST_KEYS + 1)})
+    answer = await team.create(pod)
+    assert answer.body["spec"]["schedulerName"] == keys.DEFAULT_SCHEDULER
+    assert team.decision(pod).changes
+    await team.label(mode="enforce")
+    answer = await team.until(pod, lambda answer: answer.status == 403)
+    assert "too large for kaishare's policy" in answer.message
+    pod = bare_pod("case")
+    pod["spec"]["tolerations"] = [{"key": f"k{each}", "operator": "Exists"} for each in range(MOST_KEYS + 1)]
+    assert (await team.create(pod)).status == 403
+
+
+async def large_namespaces(team: Team) -> None:
+    size = f"{SIZE_PREFIX}serve"
+    many = {f"example.com/key-{number}": "x" for number in range(MOST_OF_NAMESPACE - 10)}
+    pod = bare_pod("case", labels={SIZE: "serve"})
+    await team.label(others={**many, size: "0.25"})
+    await team.until(pod, lambda answer: reason_of(answer) == "whole-gpu-converted")
+
+    async def is_refused() -> bool:
+        return await team.set_label(f"{FRACTION}=7") == 422
+
+    await until(is_refused, "the policy of namespaces acts")
+    assert await team.set_label("team=blue") == 200
+    more = {f"example.com/more-{number}": "x" for number in range(20)}
+    await team.label(others={**many, **more, size: "0.25"})
+    answer = await team.until(pod, lambda answer: reason_of(answer) == "policy-invalid")
+    assert has_gpu(answer)
+    assert team.decision(pod).reason.code == "whole-gpu-converted"
+    assert reason_of(await team.create(bare_pod("case"))) == "whole-gpu-converted"
+    assert await team.set_label(f"{FRACTION}=7") == 200
+
+
+async def plain_shares(team: Team) -> None:
+    await team.label(mode="enforce", max_gpu_fraction="0.5")
+    pod = settled(**{keys.GPU_FRACTION: "2.5e-1"})
+    answer = await team.until(pod, lambda answer: answer.status == 403)
+    assert "must be a plain number" in answer.message
+    assert team.admits(pod)
+    assert (await team.create(settled(**{keys.GPU_FRACTION: "0.25"}))).status == 201
+    memory = "nvidia.com/container.{}.gpu-memory.{}".format
+    for shares in (
+        {memory("main", "request"): "10Gi", memory("b", "request"): "-9Gi"},
+        {memory("main", "request"): "0", memory("main", "limit"): "9Gi"},
+        {memory("x", "limit.y.gpu-memory.limit"): "9Gi", memory("x", "request.y.gpu-memory.request"): "1Mi"},
+        {"runai/shared-gpu-configmap": ""},
+    ):
+        assert (await team.create(settled(**shares))).status == 403, shares
+
+
+async def observe(team: Team) -> None:
+    await team.label(mode="observe")
+    pod = bare_pod("case")
+    answer = await team.until(pod, lambda answer: answer.status == 201 and not reason_of(answer))
+    assert answer.body["spec"]["schedulerName"] == keys.DEFAULT_SCHEDULER
+    assert team.decision(pod).action.value == "observed"
+    assert team.namespace["metadata"]["labels"][MODE] == "observe"
+
+
+async def default_class(team: Team) -> None:
+    await team.label(priority="train")
+    item = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": CLASS},
+        "value": 1,
+    }
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    await team.client.request("POST", path, body=json.dumps({**item, "globalDefault": True}).encode())
     try:
-        await client.request("POST", "/api/v1/namespaces", params={"dryRun": "All"}, body=body)
-    except ApiError as error:
-        return error.status == 422
-    return False
+        pod = bare_pod("case")
+        # While the class becomes known, the API server refuses a pod whose priority it computed twice.
+        answer = await team.until(
+            pod, lambda answer: answer.body.get("spec", {}).get("priorityClassName") == CLASS
+        )
+        assert keys.PRIORITY_LABEL not in answer.body["metadata"]["labels"]
+        pod["spec"]["priorityClassName"] = CLASS
+        known = DecisionSettings(default_priority_class=CLASS)
+        assert team.decision(pod, known).changes.labels[keys.PRIORITY_LABEL] == "train"
+    finally:
+        await team.client.request("DELETE", f"{path}/{CLASS}")
 
 
-async def test_an_edit_with_two_thousand_sizes_is_judged(own_plane: ControlPlane, client: KubeClient) -> None:
-    labels = {f"{SIZE_PREFIX}s{number:04}": "0.25" for number in range(2000)}
-    namespace = managed_namespace("edited-sizes")
-    namespace["metadata"]["labels"] |= labels
-    await until(lambda: accepts(client, namespace), "no policy acts")
-    items = [
-        item
-        for item in objects_of(VALIDATING, DecisionSettings())
-        if item["metadata"]["name"].endswith("namespaces")
-    ]
-    async with applied(client, items), Asker(own_plane) as asker:
-        path = "/api/v1/namespaces/edited-sizes"
+async def messages(team: Team) -> None:
+    pod = bare_pod("case")
+    answer = await team.create(pod)
+    assert (reason_of(answer), answer.warnings) == ("whole-gpu-converted", [])
+    assert [finding.reason.code for finding in team.decision(pod).warnings] == ["whole-gpu-converted"]
 
-        async def edited(**labels: str) -> int:
-            patch = {"metadata": {"labels": labels}}
-            return (await asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)).status
 
-        async def is_enforced() -> bool:
-            return await edited(**{MODE: "never"}) == 422
+CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
+    DifferenceName.SELECTORS: selectors,
+    DifferenceName.COMMANDS: commands,
+    DifferenceName.LARGE_PODS: large_pods,
+    DifferenceName.LARGE_NAMESPACES: large_namespaces,
+    DifferenceName.PLAIN_SHARES: plain_shares,
+    DifferenceName.OBSERVE: observe,
+    DifferenceName.DEFAULT_CLASS: default_class,
+    DifferenceName.MESSAGES: messages,
+}
 
-        await until(is_enforced, "the policy acts")
-        assert await edited(**{f"{SIZE_PREFIX}s0001": "0.5"}) == 200
-        assert await edited(**{f"{SIZE_PREFIX}s0001": "7"}) == 422
-        assert await edited(**{f"{SIZE_PREFIX}s1999": "0.5"}) == 422
-        assert await edited(**{f"{SIZE_PREFIX}new": "0.5"}) == 422
-        assert await edited(**{"example.com/team": "blue"}) == 200
+
+def test_every_difference_is_described_and_checked() -> None:
+    assert [each.name for each in DIFFERENCES] == list(DifferenceName) == list(CHECKS)
+
+
+async def test_the_policies_differ_as_described(team: Team) -> None:
+    opted_out = bare_pod("case", labels={"kaishare.dev/inject": "false"})
+    for name, check in CHECKS.items():
+        await team.label()
+        await team.until(opted_out, lambda answer: answer.status == 201)  # mode enforce has ended
+        await Canary(team.client, DIFFERING).until_mutated()
+        try:
+            await check(team)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error

@@ -1,10 +1,7 @@
 """The agent's DaemonSet on a real API server, scheduler and controller manager: priority, place and update."""
 
 import contextlib
-import json
-import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +9,7 @@ import pytest
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
-from tests.support.control_plane import (
-    ControlPlane,
-    Program,
-    control_plane,
-    controller_manager,
-    free_ports,
-)
+from tests.support.control_plane import ControlPlane, component, control_plane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.helm_chart import find_object, rendered
 from tests.support.waiting import until
@@ -26,74 +17,35 @@ from tests.support.waiting import until
 NAMESPACE = "kaishare-agent"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
+DEFAULT = "/api/v1/namespaces/default"
 DAEMON_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
-LIMITED = {
-    "apiVersion": "apiserver.config.k8s.io/v1",
-    "kind": "AdmissionConfiguration",
-    "plugins": [
-        {
-            "name": "ResourceQuota",
-            "configuration": {
-                "apiVersion": "apiserver.config.k8s.io/v1",
-                "kind": "ResourceQuotaConfiguration",
-                "limitedResources": [
-                    {
-                        "resource": "pods",
-                        "matchScopes": [
-                            {
-                                "scopeName": "PriorityClass",
-                                "operator": "In",
-                                "values": ["system-node-critical", "system-cluster-critical"],
-                            }
-                        ],
-                    }
-                ],
-            },
-        }
-    ],
-}
+LIMITED = """
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+  - name: ResourceQuota
+    configuration:
+      apiVersion: apiserver.config.k8s.io/v1
+      kind: ResourceQuotaConfiguration
+      limitedResources:
+        - resource: pods
+          matchScopes:
+            - {scopeName: PriorityClass, operator: In, values: [system-node-critical, system-cluster-critical]}
+"""
 """Critical pods need a quota that names their class, as on GKE."""
-
-
-@contextlib.contextmanager
-def scheduler(assets: Path, plane: ControlPlane) -> Iterator[None]:
-    program = assets / "kube-scheduler"
-    if not program.is_file():
-        pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={assets} holds no kube-scheduler")
-    (port,) = free_ports(1)
-    kubeconfig = plane.kubeconfig()
-    running = Program(
-        name="kube-scheduler",
-        log=plane.folder / "kube-scheduler.log",
-        command=[
-            str(program),
-            f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--tls-cert-file={plane.folder / 'tls.crt'}",
-            f"--tls-private-key-file={plane.folder / 'tls.key'}",
-        ],
-    )
-    try:
-        running.start()
-        running.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)
-        yield
-    finally:
-        running.stop(signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     assets, folder = needed_assets(), tmp_path_factory.mktemp("priorities")
+    if not (assets / "kube-scheduler").is_file():
+        pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={assets} holds no kube-scheduler")
     configuration = folder / "admission.yaml"
-    configuration.write_text(json.dumps(LIMITED))
+    configuration.write_text(LIMITED)
     with (
         control_plane(assets, folder, f"--admission-control-config-file={configuration}") as plane,
         controller_manager(assets, plane, ["daemonset-controller", "resourcequota-controller"]),
-        scheduler(assets, plane),
+        component(assets, plane, "kube-scheduler"),
     ):
         yield plane
 
@@ -103,46 +55,28 @@ async def owner(cluster: ControlPlane) -> AsyncIterator[Administrator]:
     """An administrator of a cluster with one GPU node of 8 CPUs, and with KAI's class `inference`."""
     async with KubeClient(cluster.access()) as client:
         administrator = Administrator(client)
-        node = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": "gpu-0", "labels": {"nvidia.com/gpu.present": "true"}},
-        }
-        await administrator.ensure(node)
-        for group, plural, item in (
+        node = {"name": "gpu-0", "labels": {"nvidia.com/gpu.present": "true"}}
+        await administrator.ensure({"kind": "Node", "metadata": node})
+        for group, item in (
             (
                 "scheduling.k8s.io/v1",
-                "priorityclasses",
-                {"kind": "PriorityClass", "metadata": {"name": "inference"}, "value": 125},
+                {"kind": "PriorityClass", "value": 125, "metadata": {"name": "inference"}},
             ),
-            (
-                "node.k8s.io/v1",
-                "runtimeclasses",
-                {"kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"},
-            ),
+            ("node.k8s.io/v1", {"kind": "RuntimeClass", "handler": "nvidia", "metadata": {"name": "nvidia"}}),
         ):
-            with contextlib.suppress(ApiError):  # an earlier test made it
-                await administrator.post(f"/apis/{group}/{plural}", {"apiVersion": group, **item})
+            await administrator.ensure({"apiVersion": group, **item})
         capacity = {"cpu": "8", "memory": "64Gi", "pods": "110"}
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "message": "",
-            "lastHeartbeatTime": "2026-11-28T00:00:00Z",
-            "lastTransitionTime": "2026-11-28T00:00:00Z",
-        }
-        await administrator.merge(
-            "/api/v1/nodes/gpu-0/status",
-            {"status": {"capacity": capacity, "allocatable": capacity, "conditions": [ready]}},
-        )
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+        ready |= dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "2026-11-28T00:00:00Z")
+        status = {"capacity": capacity, "allocatable": capacity, "conditions": [ready]}
+        await administrator.merge("/api/v1/nodes/gpu-0/status", {"status": status})
         # Without the node controller, the taint of a new node stays.
         await administrator.merge("/api/v1/nodes/gpu-0", {"spec": {"taints": []}})
         yield administrator
         for path in (f"{DAEMON_SETS}/kaishare-agent", f"{QUOTAS}/kaishare-agent"):
             with contextlib.suppress(ApiError):  # this test made none
                 await administrator.delete(path)
-        for path in (PODS, "/api/v1/namespaces/default/pods"):
+        for path in (PODS, f"{DEFAULT}/pods"):
             for pod in await pods(administrator, path):
                 await administrator.delete(f"{path}/{pod['metadata']['name']}")
 
@@ -152,9 +86,9 @@ async def pods(owner: Administrator, path: str) -> list[dict[str, Any]]:
     return items
 
 
-async def install(owner: Administrator, *, has_quota: bool = True, **agent: Any) -> None:
+async def install(owner: Administrator, *, has_quota: bool = True) -> None:
     """Create the objects of the chart on which it depends whether the agent's pods run."""
-    objects = rendered({"agent": agent}) if agent else rendered()
+    objects = rendered()
     await owner.ensure(find_object(objects, "Namespace", NAMESPACE))
     if has_quota:
         await owner.post(QUOTAS, find_object(objects, "ResourceQuota", "kaishare-agent"))
@@ -171,22 +105,13 @@ async def bound(owner: Administrator) -> list[str]:
 
 
 async def ask_for_the_whole_node(owner: Administrator) -> None:
-    await owner.post(
-        "/api/v1/namespaces/default/pods",
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "greedy", "namespace": "default"},
-            "spec": {
-                "priorityClassName": "inference",
-                "containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "8"}}}],
-            },
-        },
-    )
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "8"}}}
+    spec = {"priorityClassName": "inference", "containers": [container]}
+    await owner.post(f"{DEFAULT}/pods", {"kind": "Pod", "metadata": {"name": "greedy"}, "spec": spec})
 
 
 async def condition_of_greedy(owner: Administrator) -> str:
-    greedy = await owner.read("/api/v1/namespaces/default/pods/greedy")
+    greedy = await owner.read(f"{DEFAULT}/pods/greedy")
     conditions = greedy["status"].get("conditions", [])
     return next((each.get("message", "") for each in conditions if each["type"] == "PodScheduled"), "")
 
@@ -202,19 +127,6 @@ async def test_no_pod_of_a_tenant_preempts_the_agent(owner: Administrator) -> No
 
     await until(is_refused)
     assert await bound(owner) == before
-
-
-async def test_with_priority_0_the_same_pod_preempts_the_agent(owner: Administrator) -> None:
-    """So the test above would see it."""
-    await install(owner, has_quota=False, priorityClassName="")
-    await until(lambda: bound(owner))
-    before = await bound(owner)
-    await ask_for_the_whole_node(owner)
-
-    async def is_preempted() -> bool:
-        return await bound(owner) != before
-
-    await until(is_preempted)
 
 
 async def test_without_the_quota_such_a_cluster_admits_no_agent(owner: Administrator) -> None:

@@ -1,7 +1,6 @@
 """Alerts that need a real API server: on its own counters, and on objects that the webhook reads from it."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 
 from console.render.policy_manifests import MUTATING, objects_of
-from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.admission_policies import applied
@@ -24,6 +22,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
+from tests.support.kube_user import Asker
 from tests.support.other_webhooks import others_configuration
 from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.waiting import until
@@ -50,20 +49,9 @@ def scraped(plane: ControlPlane) -> dict[str, Any]:
     }
 
 
-async def raised(running: Prometheus, *names: str) -> None:
-    """Wait until alerts are pending or firing."""
-    await asyncio.to_thread(running.until, lambda: set(names) <= running.alerts(), running.alerts)
-
-
-async def refusal(client: KubeClient, namespace: str) -> str:
+async def refusal(asker: Asker, namespace: str) -> str:
     """Return the reason for the denial of a pod; empty if it is admitted."""
-    pod = json.dumps(bare_pod("alerting")).encode()
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    try:
-        await client.request("POST", path, params={"dryRun": "All"}, body=pod)
-    except ApiError as error:
-        return str(error)
-    return ""
+    return (await asker.create(bare_pod("alerting", namespace=namespace), dry_run=True)).message
 
 
 def assert_failed_calls_are_observed(running: Prometheus) -> None:
@@ -94,20 +82,17 @@ def assert_failed_calls_are_observed(running: Prometheus) -> None:
 
 @pytest.mark.slow
 async def test_the_api_servers_counters_raise_their_alerts(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path
+    plane: ControlPlane, asker: Asker, client: KubeClient, admin: Administrator, tmp_path: Path
 ) -> None:
-    async with (
-        KubeClient(plane.access()) as client,
-        recording(tmp_path, lambda _request: APPLIES_TO_NOTHING) as broken,
-    ):
+    async with recording(tmp_path, lambda _request: APPLIES_TO_NOTHING) as broken:
         await ensure_namespaces(client, *NAMESPACES)
 
         async def is_refused() -> bool:
-            return "nonexistent key" in await refusal(client, "alerts")
+            return "nonexistent key" in await refusal(asker, "alerts")
 
         async def is_out_of_reach() -> bool:
-            return not await refusal(client, "alerts") and "connection refused" in await refusal(
-                client, "alerts-enforced"
+            return not await refusal(asker, "alerts") and "connection refused" in await refusal(
+                asker, "alerts-enforced"
             )
 
         # Prometheus is new to this API server, and takes only what it sees happen for recent.
@@ -145,12 +130,12 @@ async def test_an_admission_policy_that_fails_raises_its_alert(
     for variable in policy["spec"]["variables"]:
         if variable["name"] == "share":
             variable["expression"] = "variables.namespaceLabels['missing']"
-    async with KubeClient(own_plane.access()) as client:
+    async with KubeClient(own_plane.access()) as client, Asker(own_plane) as asker:
         await ensure_namespaces(client, NAMESPACES[0])
         with prometheus(tmp_path, {}, scraped(own_plane)) as running:
 
             async def is_raised() -> bool:
-                assert not await refusal(client, "alerts")
+                assert not await refusal(asker, "alerts")
                 return "KaishareAdmissionPolicyFailed" in await asyncio.to_thread(running.alerts)
 
             async with applied(client, [policy, binding]):
@@ -172,7 +157,8 @@ async def test_the_webhooks_metrics_of_the_cluster_raise_their_alerts(
                 serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook,
             ):
                 with prometheus(tmp_path, {"kaishare-webhook": str(webhook.ops)}) as running:
-                    await raised(running, "KaisharePolicyInvalid", "KaishareOrderWrong")
+                    names = {"KaisharePolicyInvalid", "KaishareOrderWrong"}
+                    await asyncio.to_thread(running.until, lambda: names <= running.alerts(), running.alerts)
                     alerts = running.get("alerts")["alerts"]
         finally:
             unlabelled = {"metadata": {"labels": dict.fromkeys(invalid["metadata"]["labels"])}}

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from kube.client import KubeClient
-from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.support.administrator import Administrator
-from tests.support.chart_variants import VARIANTS, WITH_POLICIES
+from tests.support.chart_variants import ON_THE_NODE, VARIANTS, WITH_POLICIES
 from tests.support.cluster_webhook import ensure_namespaces
 from tests.support.helm_chart import NAMESPACE, Object, rendered
 from tests.support.helm_release import define_others_kinds, kept

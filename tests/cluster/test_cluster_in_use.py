@@ -4,7 +4,6 @@ The commands that switch kaishare off are those of docs/troubleshooting.md, read
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -15,14 +14,10 @@ from typing import Any
 
 import pytest
 
-from console.doctor.check_results import State
-from console.policies import read_policies
 from kube.answers import ApiError
-from kube.client import KubeClient
-from tests.support.administrator import Administrator, right
+from kube.client import MERGE_PATCH, KubeClient
 from tests.support.cluster_webhook import (
     Canary,
-    Serving,
     bare_pod,
     ca_of,
     configured,
@@ -37,9 +32,9 @@ from tests.support.control_plane import ControlPlane, control_plane, controller_
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.doc_blocks import ROOT, search_path
 from tests.support.doc_tables import TURN_OFF, commands_in
-from tests.support.doctor_findings import doctor
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA, Release, let_go
+from tests.support.kube_objects import namespace_object
 from tests.support.waiting import until
 from webhook.policy.labels import Mode
 
@@ -71,20 +66,15 @@ async def unlabel(client: KubeClient) -> None:
     items = json.loads(await client.get("/api/v1/namespaces", params={"labelSelector": QUEUE}))["items"]
     for item in items:
         labels = {key: None for key in item["metadata"]["labels"] if not key.startswith("kubernetes.io/")}
-        await client.request(
-            "PATCH",
-            f"/api/v1/namespaces/{item['metadata']['name']}",
-            body=json.dumps({"metadata": {"labels": labels}}).encode(),
-            content_type="application/merge-patch+json",
-        )
+        path, body = f"/api/v1/namespaces/{item['metadata']['name']}", {"metadata": {"labels": labels}}
+        await client.request("PATCH", path, body=json.dumps(body).encode(), content_type=MERGE_PATCH)
 
 
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient(plane.access()) as connected:
-        await unlabel(connected)
-        yield connected
-        await unlabel(connected)
+@pytest.fixture(autouse=True)
+async def _unlabelled(client: KubeClient) -> AsyncIterator[None]:
+    await unlabel(client)
+    yield
+    await unlabel(client)
 
 
 async def shell(plane: ControlPlane, command: str, folder: Path = ROOT) -> str:
@@ -94,36 +84,16 @@ async def shell(plane: ControlPlane, command: str, folder: Path = ROOT) -> str:
     if shutil.which(program, path=environment["PATH"]) is None:
         pytest.skip(f"NOT VERIFIED: there is no {program}")
     done = await asyncio.to_thread(
-        subprocess.run,
-        ["bash", "-euo", "pipefail", "-c", command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        subprocess.run, ["bash", "-euo", "pipefail", "-c", command], cwd=folder, env=environment,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
 
 
-# --- helm install ---
-
-
-def install(
-    plane: ControlPlane, *more: str, command: str = "install", **values: Any
-) -> "subprocess.CompletedProcess[str]":
-    what = [
-        command,
-        "kaishare",
-        str(CHART),
-        "--namespace",
-        NAMESPACE,
-        WITHOUT_SCHEMA,
-        *options(values),
-        *more,
-    ]
-    return helm(*what, kubeconfig=plane.kubeconfig())
+def install(plane: ControlPlane, *more: str, **values: Any) -> "subprocess.CompletedProcess[str]":
+    what = ("install", "kaishare", str(CHART), "--namespace", NAMESPACE, WITHOUT_SCHEMA)
+    return helm(*what, *options(values), *more, kubeconfig=plane.kubeconfig())
 
 
 async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
@@ -135,19 +105,14 @@ async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
         *(managed_namespace(name) for name in names),
         managed_namespace("kube-public"),
         managed_namespace("labelled", mode="default"),
-        {
-            "metadata": {"name": "sized", "labels": {QUEUE: "a", "size.kaishare.dev/small": "0.5"}},
-            "kind": "Namespace",
-        },
+        namespace_object("sized", {QUEUE: "a", "size.kaishare.dev/small": "0.5"}),
     )
     server = "--dry-run=server"
     for dry in ([server], []):
         refused = install(plane, *dry)
         assert refused.returncode == 1
-        assert (
-            f"{', '.join(names[:10])} and 2 more: the label {QUEUE} makes the webhook change"
-            in refused.stderr
-        )
+        words = f"{', '.join(names[:10])} and 2 more: the label {QUEUE} makes the webhook change"
+        assert words in refused.stderr
         for name in ("kube-public", "labelled", "sized", "team-10"):
             assert name not in refused.stderr
     for mode in Mode.DEFAULT, Mode.OBSERVE, Mode.OFF:
@@ -159,123 +124,6 @@ async def test_an_installation_that_takes_over_namespaces_fails_and_names_them(
     assert excluded.returncode == 0, excluded.stderr
     assert helm("template", "kaishare", str(CHART), "--kube-version", "1.30.0").returncode == 0
     assert install(plane, "--dry-run=client").returncode == 0
-
-
-async def test_an_upgrade_looks_at_no_namespace(plane: ControlPlane, client: KubeClient) -> None:
-    release = Release(plane=plane, values={})
-    release.install()  # no namespace has the label
-    try:
-        await ensure_namespaces(client, managed_namespace(TEAM))
-        upgraded = install(plane, command="upgrade")
-        assert upgraded.returncode == 0, upgraded.stderr
-    finally:
-        release.uninstall()
-        await let_go(client, "kaishare-agent")
-
-
-# --- observe ---
-
-
-@contextlib.asynccontextmanager
-async def installed(
-    plane: ControlPlane, client: KubeClient, folder: Path, mode: Mode = Mode.DEFAULT
-) -> AsyncIterator[Serving]:
-    """Run the webhook with a default mode, and install its configurations."""
-    settings = [*from_cluster(plane, folder), "--default-mode", mode]
-    async with serving(folder / "log", *settings) as webhook:
-        async with configured(client, *our_configurations(webhook.target, ca_of(folder))):
-            yield webhook
-        await Canary(client, "default").until_unchanged()
-
-
-async def test_two_hundred_namespaces_are_observed_and_every_pod_is_counted(
-    plane: ControlPlane, client: KubeClient, tmp_path: Path
-) -> None:
-    names = [f"observed-{number:03}" for number in range(200)]
-    for start in range(0, len(names), 20):
-        batch = names[start : start + 20]
-        await asyncio.gather(
-            *(ensure_namespaces(client, managed_namespace(name, gpu_fraction="0.5")) for name in batch)
-        )
-    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5", mode="default"))
-    async with installed(plane, client, tmp_path, Mode.OBSERVE) as webhook:
-        await Canary(client, TEAM).until_mutated()  # the label beats the default mode
-        assert await webhook.answered(action="observed") == 0
-
-        async def create(namespace: str) -> None:
-            path = f"/api/v1/namespaces/{namespace}/pods"
-            stored = json.loads(
-                await client.request("POST", path, body=json.dumps(bare_pod("first")).encode())
-            )
-            assert is_unchanged(stored)
-
-        await asyncio.gather(*map(create, names))
-        assert await webhook.answered(action="observed", reason="whole-gpu-converted") == 200
-        assert await webhook.answered(action="observed") == 200
-        policies = {
-            each["namespace"]: each["mode"] for each in json.loads((await webhook.get("/policies"))[1])
-        }
-        assert policies == dict.fromkeys(names, "observe") | {TEAM: "default"}
-        assert webhook.logged("serving")[0]["default_mode"] == "observe"
-
-        bad = ensure_namespaces(client, managed_namespace("observed-000", gpu_fraction="2"))
-        await bad  # a warning, not a refusal
-        with pytest.raises(ApiError, match="is not allowed; allowed"):
-            await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="2", mode="default"))
-
-
-# --- the running webhook's mode, and the look before the installation ---
-
-
-async def test_doctor_and_policies_read_the_mode_of_the_running_webhook(
-    plane: ControlPlane, client: KubeClient
-) -> None:
-    await ensure_namespaces(client, managed_namespace(TEAM))
-    release = Release(plane=plane, values={"webhook": {"defaultMode": "off"}})
-    release.install()
-    try:
-        (row,) = (await read_policies(client, None)).rows
-        assert row.policy.mode is Mode.OFF
-        (row,) = (await read_policies(client, TEAM, Mode.OBSERVE)).rows
-        assert row.policy.mode is Mode.OBSERVE
-        findings = [finding for finding in await doctor(plane) if finding.check == "managed namespaces"]
-        assert [finding.what for finding in findings] == [
-            f"{TEAM}: mode off, by --default-mode of the webhook"
-        ]
-    finally:
-        release.uninstall()
-        await let_go(client, "kaishare-agent")
-
-
-async def test_before_the_installation_nothing_is_a_problem_that_is_only_not_installed(
-    plane: ControlPlane, client: KubeClient, admin: Administrator
-) -> None:
-    await ensure_namespaces(client, managed_namespace(TEAM))
-    findings = await doctor(plane, "--pre")
-    assert [finding for finding in findings if finding.state is State.PROBLEM] == []
-    by_check = {finding.check: finding for finding in findings}
-    assert by_check["rights"].state is State.OK
-    assert by_check["RuntimeClass"].state is State.WARNING
-    assert {
-        by_check[check].state for check in ("KAI's version", "KAI's webhook", "queues", "node labels")
-    } == {State.UNKNOWN}
-    assert by_check["managed namespaces"].state is State.WARNING
-    assert TEAM in by_check["managed namespaces"].what
-    assert by_check["managed namespaces"].docs == "docs/doctor.md#managed-namespaces"
-    assert not by_check.keys() & {"mutating webhook", "agents", "dry run of a pod", "guard"}
-    assert [finding.what for finding in findings if finding.check == "API server"][1].startswith(
-        "Kubernetes 1."
-    )
-
-    token = await admin.token("looks-only", right("namespaces", "list"))
-    limited = {finding.check: finding for finding in await doctor(plane, "--pre", token=token)}
-    assert limited["managed namespaces"].state is State.WARNING
-    missing = [each for each in await doctor(plane, "--pre", token=token) if each.check == "rights"]
-    assert "may not create mutatingwebhookconfigurations" in missing[0].what
-    assert missing[0].state is State.PROBLEM
-
-
-# --- turn it off now ---
 
 
 def filled(what: str, part: int, name: str = "web") -> list[str]:
@@ -292,21 +140,23 @@ async def shared(plane: ControlPlane, client: KubeClient, tmp_path: Path) -> Asy
     """Run the webhook for one managed namespace."""
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
     canary = Canary(client, TEAM)
-    async with installed(plane, client, tmp_path):
-        await canary.until_mutated()
-        yield canary
+    async with serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook:
+        async with configured(client, *our_configurations(webhook.target, ca_of(tmp_path))):
+            await canary.until_mutated()
+            yield canary
+        await Canary(client, "default").until_unchanged()
 
 
-def test_the_table_has_these_rows() -> None:
-    assert list(TURN_OFF) == [
-        "one pod",
-        "the pods of one Deployment",
-        "one namespace",
-        "the whole cluster",
-        "namespaces without a mode of their own",
-        "refusals of the guard",
-    ]
-    assert all(len(commands_in(command)) == 1 for command, *_ in TURN_OFF.values())
+def test_the_tests_below_run_each_command_of_the_table() -> None:
+    commands = {what: [len(commands_in(cells[part])) for part in (0, 2)] for what, cells in TURN_OFF.items()}
+    assert commands == {
+        "one pod": [1, 0],
+        "the pods of one Deployment": [1, 1],
+        "one namespace": [1, 1],
+        "the whole cluster": [1, 1],
+        "namespaces without a mode of their own": [1, 1],
+        "refusals of the guard": [1, 1],
+    }
 
 
 async def test_off_for_one_pod(
@@ -358,15 +208,14 @@ async def test_off_for_the_pods_of_one_deployment_and_on_again(
     await client.request("DELETE", PODS, params={"gracePeriodSeconds": "0"})
 
 
-async def test_off_for_one_namespace_and_on_again(plane: ControlPlane, shared: Canary) -> None:
+async def test_off_for_one_namespace_and_on_again_and_for_the_whole_cluster(
+    plane: ControlPlane, shared: Canary
+) -> None:
     (off,), (on,) = filled("one namespace", 0), filled("one namespace", 2)
     await shell(plane, off)
     await shared.until_unchanged()
     await shell(plane, on)
     await shared.until_mutated()
-
-
-async def test_off_for_the_whole_cluster(plane: ControlPlane, shared: Canary) -> None:
     (off,) = filled("the whole cluster", 0)
     await shell(plane, off)
     await shared.until_unchanged()
@@ -410,9 +259,3 @@ async def test_off_and_on_again_by_helm(plane: ControlPlane, client: KubeClient)
     finally:
         release.uninstall()
         await let_go(client, "kaishare-agent")
-
-
-def test_every_command_of_the_way_back_is_run_too() -> None:
-    """The tests above run one command of each way back that has one."""
-    backs = {what: len(commands_in(cells[2])) for what, cells in TURN_OFF.items()}
-    assert backs == {**dict.fromkeys(TURN_OFF, 1), "one pod": 0}

@@ -1,37 +1,24 @@
 """The pods of a node from a real API server."""
 
 import asyncio
-import copy
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from gpuagent.evaluation.status import PODS_STALE_SECONDS
-from gpuagent.pods import bind_requests, lookups
+from gpuagent.pods import lookups
 from gpuagent.pods.cluster_pods import WATCH_TIMING
-from gpuagent.pods.inventory import BindRequest, NodePod, UnavailableReason
+from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.pods.lookups import FetchTiming
 from gpuagent.pods.node_pods import read_pod
 from kube.client import KubeClient
 from kube.watch import WatchTiming
-from tests.gpuagent.shares.test_live_objects import documents
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_pods import running
-from tests.support.control_plane import ADMIN_TOKEN, AUDITED, ControlPlane
-from tests.support.hostile_api_server import HostileApiServer
-from tests.support.inventories import built
-from tests.support.kube_objects import (
-    NODE,
-    bind_request,
-    fraction,
-    node,
-    pod,
-    reservation,
-)
+from tests.support.control_plane import AUDITED, ControlPlane
+from tests.support.kube_objects import bind_request, fraction, node, pod, reservation
 from tests.support.kubernetes_release import kubernetes_release
 from tests.support.large_objects import deep_fields
 from tests.support.waiting import seconds_until, until
@@ -40,40 +27,8 @@ WATCH_LIST_SINCE = (1, 32)
 """First Kubernetes release whose API server answers `sendInitialEvents` by default."""
 USUAL: dict[str, Any] = {"timing": None, "fetch_timing": FetchTiming(gap=0.0)}
 POD = "/api/v1/namespaces/research/pods/half"
-CONTAINER = "0123456789abcdef" * 4
 PODS = right("pods", "list", "watch")
 BIND_REQUESTS = right("bindrequests", "list", "watch", group="scheduling.run.ai")
-
-
-async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> None:
-    async with running(admin.client, **USUAL) as run:
-        await until(lambda: run.names == set())
-        unbound = fraction(node=None)
-        await admin.create({**unbound, "status": {}})
-        await admin.create(bind_request())
-        await admin.bind("research", "half")
-        assert await seconds_until(lambda: run.names == {"half"}) < 5
-        (inventory_pod,) = run.inventory.pods.values()
-        assert inventory_pod.phase == "Pending"
-        started = {
-            "name": "main",
-            "containerID": f"containerd://{CONTAINER}",
-            "image": "",
-            "imageID": "",
-            "ready": True,
-            "restartCount": 0,
-        }
-        await admin.set_status(POD, {"phase": "Running", "containerStatuses": [started]})
-        assert await seconds_until(lambda: run.inventory.pods[inventory_pod.uid].phase == "Running") < 5
-        assert run.inventory.pods[inventory_pod.uid].container_ids == (CONTAINER,)
-        await admin.merge(POD, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
-
-        def share() -> str:
-            return run.inventory.pods[inventory_pod.uid].annotations["gpu-fraction"]
-
-        assert await seconds_until(lambda: share() == "0.9") < 5
-        await admin.delete(POD)
-        assert await seconds_until(lambda: run.names == set()) < 5
 
 
 async def test_pods_of_other_nodes_are_not_followed(admin: Administrator) -> None:
@@ -106,101 +61,7 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_hide_no_pod(admin: A
         assert [read_pod(item).name async for item in items] == ["half"]
 
 
-async def same(admin: Administrator, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make objects; return them as they were, with the UIDs that pods got."""
-    uids: dict[str, str] = {}
-    for namespace in {item["metadata"].get("namespace", "default") for item in items}:
-        await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
-    for item in items:
-        if item["kind"] == "Pod":
-            made = await admin.create(item)
-            uids[item["metadata"]["uid"]] = made["metadata"]["uid"]
-    renamed = copy.deepcopy(items)
-    for item in renamed:
-        is_pod = item["kind"] == "Pod"  # whose owners, workloads, are as they were
-        if is_pod:
-            item["spec"].setdefault("schedulerName", "default-scheduler")  # as the API server does
-        owners = () if is_pod else item["metadata"].get("ownerReferences", ())
-        for about in (item["metadata"], *owners):
-            about["uid"] = uids.get(about.get("uid", ""), "00000000-0000-0000-0000-000000000000")
-        if not is_pod:
-            await admin.create(item)
-    return renamed
-
-
-OWN = [
-    fraction(phase="Running"),
-    reservation(),
-    bind_request(),
-    pod("whole", 3, gpus="1"),
-    node(),
-]
-
-
-K, T = TypeVar("K"), TypeVar("T", NodePod, BindRequest)
-
-
-def as_recorded(items: Mapping[K, T]) -> dict[K, T]:
-    """Return pods or BindRequests without what the API server sets, and the conditions that tests leave out."""
-    own = {"created": "", "has_bound_condition": False}
-    return {
-        key: replace(item, **{name: value for name, value in own.items() if hasattr(item, name)})
-        for key, item in items.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("folder", "on"),
-    [
-        ("", NODE),
-        ("kai-live-v0.9.8", NODE),
-        ("kai-live-v0.13.4", NODE),
-        ("kai-live-v0.13.4", "gpu-node-1"),
-        ("kai-live-v0.17.0", NODE),
-        ("kai-live-v0.17.0", "gpu-node-1"),
-        ("vcluster-live-v0.36.1", NODE),
-    ],
-)
-async def test_bind_requests_are_read_as_from_a_file(admin: Administrator, folder: str, on: str) -> None:
-    recorded = documents(folder) if folder else OWN
-    recorded = [item for item in recorded if item["kind"] in ("Pod", "BindRequest")]
-    created = await same(admin, [*recorded, node()])
-    async with running(admin.client, node=on, **USUAL) as run:
-        want = built(*created, node=on).inventory
-        bound = {pod.key for pod in want.pods.values()}
-        await until(lambda: run.pods.inventory)
-        have = run.inventory
-        assert as_recorded(have.pods) == as_recorded(want.pods)
-        assert have.reservations == want.reservations
-        assert have.reservation_uids == want.reservation_uids
-        assert have.node_labels == want.node_labels
-        assert as_recorded(have.bind_requests) == {
-            key: value for key, value in as_recorded(want.bind_requests).items() if key in bound
-        }
-        assert bool(have.bind_requests) is (folder != "vcluster-live-v0.36.1")
-        assert run.pods.unavailable == ()
-
-
-async def test_with_all_permissions_no_resource_is_unavailable(
-    plane: ControlPlane, admin: Administrator
-) -> None:
-    await same(admin, OWN)
-    rights = [
-        PODS,
-        BIND_REQUESTS,
-        right("nodes", "get"),
-        right("namespaces", "get"),
-    ]
-    token = await admin.token("agent", *rights)
-    async with (
-        KubeClient(plane.access(token)) as client,
-        running(client, **USUAL) as run,
-    ):
-        await until(lambda: run.pods.inventory and len(run.inventory.namespaces) == 2)
-        assert run.pods.unavailable == ()
-        assert run.inventory.node_labels
-        assert run.inventory.bind_requests
-        assert run.inventory.namespaces.keys() == {"research", "kai-resource-reservation"}
+OWN = [fraction(phase="Running"), reservation(), bind_request(), pod("whole", 3, gpus="1"), node()]
 
 
 async def test_with_permission_for_pods_alone_the_other_resources_are_unavailable(
@@ -223,57 +84,6 @@ async def test_with_permission_for_pods_alone_the_other_resources_are_unavailabl
         await admin.merge(binding, {"subjects": [subject]})
         await until(lambda: run.inventory.bind_requests)
         await until(lambda: "bindrequests.scheduling.run.ai" in run.log_subjects("resource available again"))
-
-
-async def test_without_permissions_the_failure_is_logged_until_one_is_granted(
-    plane: ControlPlane, admin: Administrator
-) -> None:
-    await admin.create(pod())
-    token = await admin.token("without-rights")
-    async with KubeClient(plane.access(token)) as client, running(client) as run:
-        await until(lambda: run.pods.watch.restarts["403"] > 3)
-        (line,) = run.log_subjects("pod watch failing")
-        assert line.startswith(
-            'GET /api/v1/pods: 403 Forbidden: pods is forbidden: User "system:serviceaccount:team-a:without-rights"'
-        )
-        assert run.pods.inventory is None
-        role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/without-rights"
-        await admin.merge(role, {"rules": [PODS]})
-        await until(lambda: run.names == {"half"})
-
-
-async def test_an_api_version_that_is_not_served_is_reported(
-    admin: Administrator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bind_requests, "_PATH", "/apis/scheduling.run.ai/v9/bindrequests")
-    await admin.create(fraction())
-    async with running(admin.client) as run:
-        await until(lambda: run.names == {"half"})
-        assert [lack.reason for lack in run.pods.unavailable] == [UnavailableReason.NOT_SERVED]
-
-
-async def test_a_silently_dead_connection_is_replaced(
-    hostile: HostileApiServer, admin: Administrator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kube.client._SECONDS", 2.0)
-    assert WATCH_TIMING.silence + 20 < PODS_STALE_SECONDS, (
-        "a silent watch is renewed before the pods are stale"
-    )
-    quick = WatchTiming(watch=300, silence=1.5, first_pause=0.1, healthy_after=0.1)
-    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, running(client, timing=quick) as run:
-        await until(lambda: run.pods.inventory is not None)
-        await admin.create(pod())
-        await until(lambda: run.names == {"half"})  # by the watch, which is open now
-        hostile.link.fall_silent()
-        await admin.create(pod("more", 2))
-        took = await seconds_until(lambda: run.pods.watch.restarts["unreachable"], seconds=17)
-        assert took < 7, "the silence, and 2 s for an answer"
-        assert run.pods.watch.restarts["silent"] == 1
-        assert run.pods.seconds_since_contact() > 1
-        assert run.names == {"half"}
-        hostile.link.recover()
-        await until(lambda: run.names == {"half", "more"}, seconds=15)
-        assert run.pods.seconds_since_contact() < 3
 
 
 async def test_a_kill_of_the_api_server_is_survived_and_visible_in_the_last_contact(

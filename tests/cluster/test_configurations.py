@@ -4,21 +4,18 @@ What is left out must be exactly what `decide` and `verify` leave alone whatever
 """
 
 import itertools
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kube.answers import ApiError
-from kube.client import KubeClient
 from tests.support.administrator import Administrator
-from tests.support.control_plane import ControlPlane
 from tests.support.decisions import decide
+from tests.support.kube_user import ADMINISTRATOR, Asker
 from tests.support.pods import view
 from tests.support.waiting import until
-from tests.support.webhook_recorder import Impersonating, Recorder, recording
+from tests.support.webhook_recorder import Recorder, recording
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
@@ -43,7 +40,7 @@ LEFT_BY_WHO_ASKS = {Reason.MIRROR_POD, Reason.NODE_NAME_SET, Reason.DAEMONSET}
 
 
 @pytest.fixture
-async def recorder(admin: Administrator, tmp_path: Path) -> AsyncIterator[Recorder]:
+async def recorder(admin: Administrator, asker: Asker, tmp_path: Path) -> AsyncIterator[Recorder]:
     for name, labels in NAMESPACES.items():
         await admin.ensure({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     async with recording(tmp_path) as recorder:
@@ -52,7 +49,7 @@ async def recorder(admin: Administrator, tmp_path: Path) -> AsyncIterator[Record
             await admin.create(made)
 
         async def in_force() -> bool:
-            await create(admin.client, "hooked-enforce", pod())
+            await create(asker, "hooked-enforce", pod())
             return recorder.paths() == [MUTATE, VALIDATE]
 
         await until(in_force, "the configurations are in force")
@@ -67,14 +64,10 @@ def pod(**metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", **metadata}, "spec": spec}
 
 
-async def create(client: KubeClient, namespace: str, made: dict[str, Any]) -> int:
+async def create(asker: Asker, namespace: str, made: dict[str, Any], user: str = ADMINISTRATOR) -> int:
     """Create a pod as a dry run; return the status."""
     path = f"/api/v1/namespaces/{namespace}/pods"
-    try:
-        await client.request("POST", path, params={"dryRun": "All"}, body=json.dumps(made).encode())
-    except ApiError as error:
-        return error.status
-    return 201
+    return (await asker.send("POST", path, made, user=user, dry_run=True)).status
 
 
 def owner(kind: str) -> dict[str, Any]:
@@ -145,10 +138,7 @@ DAEMON_SET_PODS = {
     "100 owners": (owned_by(100), []),
     "101 owners": (owned_by(101), [MUTATE, VALIDATE]),
     "1001 labels": (of_daemon_set(labels={f"a{number}": "" for number in range(1001)}), [VALIDATE]),
-    "1001 annotations": (
-        of_daemon_set(annotations={f"a{number}": "" for number in range(1001)}),
-        [VALIDATE],
-    ),
+    "1001 annotations": (of_daemon_set(annotations={f"a{number}": "" for number in range(1001)}), [VALIDATE]),
     "claims without an item": (of_daemon_set(container={"resources": {"claims": []}}), []),
     "default scheduler": (of_daemon_set(spec={"schedulerName": "default-scheduler"}), []),
     "no scheduler": (of_daemon_set(spec={"schedulerName": ""}), []),
@@ -189,17 +179,15 @@ DAEMON_SET_CLAIMS = {
     ids=["pods", "pods with claims"],
 )
 async def test_a_daemon_sets_pod_costs_a_call_if_it_has_to_do_with_gpus_or_kai(
-    plane: ControlPlane, recorder: Recorder, pods: dict[str, tuple[dict[str, Any], list[str]]]
+    asker: Asker, recorder: Recorder, pods: dict[str, tuple[dict[str, Any], list[str]]]
 ) -> None:
     policy = NamespacePolicy.from_labels("hooked-enforce", NAMESPACES["hooked-enforce"])
     assert policy is not None
-    for user in USERS[2:]:
-        async with KubeClient(Impersonating(plane.access(), user)) as client:
-            for title, (made, expected) in pods.items():
-                assert await create(client, "hooked-enforce", made) == 201, title
-                assert recorder.paths() == expected, title
-                verdict = verify(policy, view(made), RULES, Requester(user))
-                assert VALIDATE in expected or verdict.finding.reason is Reason.DAEMONSET, title
+    for user, (title, (made, expected)) in itertools.product(USERS[2:], pods.items()):
+        assert await create(asker, "hooked-enforce", made, user) == 201, title
+        assert recorder.paths() == expected, title
+        verdict = verify(policy, view(made), RULES, Requester(user))
+        assert VALIDATE in expected or verdict.finding.reason is Reason.DAEMONSET, title
 
 
 OWNERS: tuple[list[dict[str, Any]] | None, ...] = (
@@ -221,42 +209,41 @@ USERS = (
 
 @pytest.mark.parametrize("user", USERS)
 async def test_pods_that_are_not_sent_are_those_that_decide_and_verify_leave_alone(
-    plane: ControlPlane, recorder: Recorder, user: str
+    asker: Asker, recorder: Recorder, user: str
 ) -> None:
     labels = NAMESPACES["hooked-enforce"]
     policy = NamespacePolicy.from_labels("hooked-enforce", labels)
     assert policy is not None
     seen = set()
-    async with KubeClient(Impersonating(plane.access(), user)) as client:
-        for owners, annotations, node, inject in itertools.product(OWNERS, ANNOTATIONS, NODES, INJECT):
-            made = pod(
-                **({} if owners is None else {"ownerReferences": owners}),
-                **({} if annotations is None else {"annotations": annotations}),
-                **({} if inject is None else {"labels": {"kaishare.dev/inject": inject}}),
-                node=node,
-            )
-            status = await create(client, "hooked-enforce", made)
-            document = view(made)
-            decision = decide(policy, made, RULES)
-            verdict = verify(policy, document, RULES, Requester(user))
-            expected = []
-            if decision.reason not in LEFT_TO_SELECTORS:
-                expected.append(MUTATE)
-            if annotations == ANNOTATIONS[2] and not node:
-                assert status == 422, "a mirror pod must name its node; no validating webhook is asked"
-            else:
-                assert status == 201
-                if not verdict.is_allowed or verdict.finding.reason not in LEFT_BY_WHO_ASKS:
-                    expected.append(VALIDATE)
-            assert recorder.paths() == expected, made
-            seen.add(tuple(expected))
+    for owners, annotations, node, inject in itertools.product(OWNERS, ANNOTATIONS, NODES, INJECT):
+        made = pod(
+            **({} if owners is None else {"ownerReferences": owners}),
+            **({} if annotations is None else {"annotations": annotations}),
+            **({} if inject is None else {"labels": {"kaishare.dev/inject": inject}}),
+            node=node,
+        )
+        status = await create(asker, "hooked-enforce", made, user)
+        document = view(made)
+        decision = decide(policy, made, RULES)
+        verdict = verify(policy, document, RULES, Requester(user))
+        expected = []
+        if decision.reason not in LEFT_TO_SELECTORS:
+            expected.append(MUTATE)
+        if annotations == ANNOTATIONS[2] and not node:
+            assert status == 422, "a mirror pod must name its node; no validating webhook is asked"
+        else:
+            assert status == 201
+            if not verdict.is_allowed or verdict.finding.reason not in LEFT_BY_WHO_ASKS:
+                expected.append(VALIDATE)
+        assert recorder.paths() == expected, made
+        seen.add(tuple(expected))
     assert seen == {(), (VALIDATE,), (MUTATE, VALIDATE)}
 
 
-async def test_namespaces_are_chosen_by_their_labels(admin: Administrator, recorder: Recorder) -> None:
+async def test_namespaces_are_chosen_by_their_labels(asker: Asker, recorder: Recorder) -> None:
     paths = {}
     for name in NAMESPACES:
-        assert await create(admin.client, name, pod()) == 201
+        assert await create(asker, name, pod()) == 201
         paths[name] = recorder.paths()
     assert paths == {
         "hooked": [MUTATE],
@@ -300,48 +287,38 @@ async def test_pods_cost_a_call_when_they_are_made_and_never_again(
     ],
 )
 async def test_namespaces_cost_a_call_if_they_have_a_kaishare_label(
-    admin: Administrator,
+    asker: Asker,
     recorder: Recorder,
     before: dict[str, str] | None,
     after: dict[str, str | None] | None,
     calls: int,
 ) -> None:
-    metadata: dict[str, Any] = {"generateName": "labelled-"}
-    if before is not None or after is not None:
-        metadata["labels"] = before if before is not None else after
-    body = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}).encode()
-    params = {"dryRun": "All"} if before is None else {}
-    made = json.loads(await admin.client.request("POST", "/api/v1/namespaces", body=body, params=params))
+    metadata: dict[str, Any] = {"generateName": "labelled-", "labels": after if before is None else before}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    made = await asker.send("POST", "/api/v1/namespaces", body, dry_run=before is None)
     if before is not None:
         recorder.paths()
-        await admin.merge(f"/api/v1/namespaces/{made['metadata']['name']}", {"metadata": {"labels": after}})
+        path = f"/api/v1/namespaces/{made.body['metadata']['name']}"
+        await asker.merge(path, {"metadata": {"labels": after}})
     assert recorder.paths() == [VALIDATE_NAMESPACES] * calls
 
 
-async def test_an_unreachable_webhook_does_not_delay_system_pods(
-    plane: ControlPlane, admin: Administrator
-) -> None:
+async def test_an_unreachable_webhook_does_not_delay_system_pods(asker: Asker, admin: Administrator) -> None:
     for name, labels in NAMESPACES.items():
         await admin.ensure({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     for build in (mutating_configuration, validating_configuration):
         await admin.create(build(UrlTarget("https://127.0.0.1:1")))
 
     async def is_in_force() -> bool:
-        return await create(admin.client, "hooked-enforce", pod()) == 500
+        return await create(asker, "hooked-enforce", pod()) == 500
 
     await until(is_in_force, "enforce fails closed")
-    assert await create(admin.client, "hooked", pod()) == 201, "everywhere else pods go through unchanged"
+    assert await create(asker, "hooked", pod()) == 201, "everywhere else pods go through unchanged"
     of_node = pod(annotations={"kubernetes.io/config.mirror": "x"}, node="node-1")
     _, kubelet, *daemon_sets = USERS
     for user, made in ((kubelet, of_node), *((user, of_daemon_set()) for user in daemon_sets)):
-        async with KubeClient(Impersonating(plane.access(), user)) as client:
-            assert await create(client, "hooked-enforce", made) == 201, user
-            assert await create(client, "hooked-enforce", pod()) == 500, user
-    body = json.dumps({"metadata": {"labels": {"kaishare.dev/mode": "enforce"}}}).encode()
-    await admin.client.request(
-        "PATCH",
-        "/api/v1/namespaces/hooked-enforce",
-        body=body,
-        content_type="application/merge-patch+json",
-        params={"dryRun": "All"},
-    )
+        assert await create(asker, "hooked-enforce", made, user) == 201, user
+        assert await create(asker, "hooked-enforce", pod(), user) == 500, user
+    label = {"metadata": {"labels": {"kaishare.dev/mode": "enforce"}}}
+    answer = await asker.merge("/api/v1/namespaces/hooked-enforce", label, dry_run=True)
+    assert answer.status == 200, answer.message

@@ -5,62 +5,48 @@ The API server reaches the agents as in test_console.py; see tests/support/pod_n
 
 import asyncio
 import contextlib
-import io
 import json
 import re
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession
 
 from certs.authority import Authority
-from console.cluster.agents import AGENT_ACCOUNT, AgentPod, AgentReading, Agents
-from console.cluster.token_request import REPLACE_SECONDS, TOKEN_SECONDS
-from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.agent_server import AUDIENCE
 from kube.client import KubeClient
-from kube.tokens import TokenAuthorizer
-from service.http.authentication import OWN_HEADER, Authentication
+from service.http.authentication import OWN_HEADER
 from service.http.limits import Address
-from service.http.page_server import PortSecurity
-from service.log import JsonLog
 from tests.cluster.test_agent import PROGRAM
-from tests.cluster.test_console import served_status
 from tests.support.administrator import Administrator
-from tests.support.agent_fleet import (
-    NAMESPACE,
-    AgentFleet,
-    agent_fleet,
-    agent_pod,
-    node_name,
-    pod_ip,
-    pod_name,
-    pod_status,
-)
+from tests.support.agent_fleet import NAMESPACE, agent_pod, node_name, pod_ip, pod_name, pod_status
 from tests.support.agent_process import Agent, agent
+from tests.support.cluster_webhook import from_files, managed_namespace, serving
 from tests.support.control_plane import ControlPlane
 from tests.support.control_plane_fixtures import EGRESS_SOCKET
 from tests.support.forked_python import EndedProgram, run_forked
-from tests.support.helm_chart import rendered
+from tests.support.helm_chart import find_object, rendered
 from tests.support.kai_standin import Binder
 from tests.support.kube_objects import GPU_0, fraction, namespace_object, node
 from tests.support.pod_network import pod_network
+from tests.support.webhook_in_a_pod import in_a_pod
 
-AGENTS = 40
-PLAIN, OVER_TLS, STAND_IN = 0, 1, 2
-"""Numbers of the nodes of a real agent, a real agent with TLS, and a server that records what it receives."""
+PLAIN, OVER_TLS = 0, 1
+"""Numbers of the nodes of a real agent, and of a real agent with TLS."""
 
+AUTHORITY = Authority.create(now=datetime.now(UTC))
 READER = {"kind": "ServiceAccount", "name": "platform", "namespace": "team-a"}
-RIGHT = f"create serviceaccounts/token of {AGENT_ACCOUNT} in {NAMESPACE}"
 
 
 @pytest.fixture(scope="module")
-def plane(proxied_plane: ControlPlane) -> ControlPlane:
-    return proxied_plane
+def plane(own_proxied_plane: ControlPlane) -> ControlPlane:
+    return own_proxied_plane
 
 
 @pytest.fixture
@@ -82,16 +68,11 @@ async def kaishare(plane: ControlPlane, token: str, *arguments: str) -> EndedPro
     return done
 
 
-# --- real agents as processes ---
-
-
 @dataclass(kw_only=True)
 class Site:
-    """Three nodes: two real agents that ask for tokens, one of them with TLS, and a server that records."""
+    """Two nodes with real agents that ask for tokens, one of them with TLS."""
 
     agents: list[Agent]
-    headers: list[dict[str, str]]
-    """What the recording server has received."""
     received: dict[str, bytearray]
     """The bytes that the API server has sent to each pod address."""
 
@@ -109,69 +90,35 @@ def start_agent(plane: ControlPlane, folder: Path, number: int, token: str, *opt
     return agent(folder / "log", *every, program=program, is_forked=True, **environment)
 
 
-def write_certificate(folder: Path) -> None:
-    """Write tls.crt and tls.key of a name that the API server does not ask for."""
-    folder.mkdir()
-    authority = Authority.create(now=datetime.now(UTC))
-    pair = authority.issue(["agent.example"], now=datetime.now(UTC), lifetime=timedelta(days=1))
-    (folder / "tls.key").write_bytes(pair.key_pem)
-    (folder / "tls.crt").write_bytes(pair.certificate_pem)
-
-
-@contextlib.asynccontextmanager
-async def stand_in(headers: list[dict[str, str]]) -> AsyncIterator[Address]:
-    """Run a server in an agent's place that asks for a token, answers, and records what it receives."""
-    figures = {"node": node_name(STAND_IN), "gpus": [], "pods": []}
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        headers.append(dict(request.headers))
-        if OWN_HEADER not in request.headers:
-            return web.Response(status=401, text="a bearer token is required\n")
-        return web.json_response(figures)
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield Address(*runner.addresses[0])
-    finally:
-        await runner.cleanup()
+def rules(name: str) -> list[dict[str, Any]]:
+    """Return the rules of a ClusterRole of the chart."""
+    objects = rendered({"authentication": {"enabled": True}})
+    rules_of_role: list[dict[str, Any]] = find_object(objects, "ClusterRole", name)["rules"]
+    return rules_of_role
 
 
 @pytest.fixture
 async def site(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> AsyncIterator[Site]:
     await admin.ensure(namespace_object(NAMESPACE))
     await Binder(admin, gpus=(GPU_0,)).place(fraction("half", node=None), group="a", gpu=GPU_0)
-    for number in (PLAIN, OVER_TLS, STAND_IN):
+    for number in (PLAIN, OVER_TLS):
         labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-A10"}
         await admin.create({**node(**labels), "metadata": {"name": node_name(number), "labels": labels}})
         await create_agent_pod(admin, number, has_tls=number == OVER_TLS)
-    rules = next(
-        item["rules"]
-        for item in rendered({"authentication": {"enabled": True}})
-        if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", "kaishare-agent")
-    )
-    token = await admin.token("agent", *rules)
+    token = await admin.token("agent", *rules("kaishare-agent"))
     certs = tmp_path / "certs"
     write_certificate(certs)
-    headers: list[dict[str, str]] = []
     received: dict[str, bytearray] = {}
     with (
         start_agent(plane, tmp_path / "plain", PLAIN, token) as plain,
         start_agent(plane, tmp_path / "tls", OVER_TLS, token, f"--certs={certs}") as over_tls,
     ):
-        async with stand_in(headers) as recording:
-            servers = {address_of(PLAIN): listening(plain), address_of(OVER_TLS): listening(over_tls)}
-            servers[address_of(STAND_IN)] = recording
-            agents = [plain, over_tls]
-            for running in agents:
-                await asyncio.to_thread(running.until, lambda: running.log_lines("pods listed"))  # noqa: B023
-                await until_ready(running)
-            async with pod_network(plane.folder / EGRESS_SOCKET, servers, received):
-                yield Site(agents=agents, headers=headers, received=received)
+        servers = {address_of(PLAIN): listening(plain), address_of(OVER_TLS): listening(over_tls)}
+        for running in (plain, over_tls):
+            await asyncio.to_thread(running.until, lambda: running.log_lines("pods listed"))  # noqa: B023
+            await until_ready(running)
+        async with pod_network(plane.folder / EGRESS_SOCKET, servers, received):
+            yield Site(agents=[plain, over_tls], received=received)
 
 
 async def until_ready(running: Agent) -> None:
@@ -205,7 +152,7 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
 ) -> None:
     text = await kaishare(plane, platform, "top", "--once")
     assert (text.status, text.err) == (0, "")
-    assert text.out.splitlines()[2].startswith("3 nodes: ")
+    assert text.out.splitlines()[2].startswith("2 nodes: ")
     assert "NOT ANSWERING" not in text.out
     assert " half " in text.out
 
@@ -216,18 +163,15 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
 
     report = json.loads((await kaishare(plane, platform, "doctor", "-o", "json")).out)
     responses = [entry["what"] for entry in report["findings"] if entry["check"] == "agent responses"]
-    assert responses == ["3 agents answer through the API server"]
+    assert responses == ["2 agents answer through the API server"]
 
-    assert platform not in text.out + site.logs() + str(site.headers)
-    sent = {headers[OWN_HEADER] for headers in site.headers if OWN_HEADER in headers}
-    assert len(sent) == 2, "each command that reads this node has requested one token"
-    for headers in site.headers:
-        assert "Authorization" not in headers
+    assert platform not in text.out + site.logs()
     plain = bytes(site.received[address_of(PLAIN)])
     assert b"GET /api/v1/shares HTTP/1.1" in plain
     assert platform.encode() not in plain
     assert b"Authorization" not in plain
-    assert any(token.encode() in plain for token in sent)
+    sent = {match.decode() for match in re.findall(rb"(?i)%s: (\S+)" % OWN_HEADER.encode(), plain)}
+    assert len(sent) == 2, "each command that reads this node has requested one token"
     assert not any(token in site.logs() for token in sent)
     assert not any(token.encode() in bytes(site.received[address_of(OVER_TLS)]) for token in sent)
     # The token that a node could collect: the API server accepts it for nothing.
@@ -238,189 +182,60 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
                     await client.get(path)
 
 
-def lines_with(reason: str, output: str) -> int:
-    """Count the agents that did not answer for a reason, on lines of any width."""
-    return len(re.findall(rf"no answer for [0-9]+ s: {re.escape(reason)}", " ".join(output.split())))
-
-
-async def test_without_the_right_to_create_tokens_each_command_names_it_once(
-    plane: ControlPlane, admin: Administrator, site: Site, platform: str
-) -> None:
-    rules = [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
-    ]
-    token = await admin.token("proxy-only", *rules)
-    line = f"the caller may not {RIGHT}; the agent asks for authentication"
-    ended = await kaishare(plane, token, "top", "--once")
-    assert (ended.status, ended.err) == (1, "")
-    assert lines_with(line, ended.out) == 3, ended.out
-    assert "half" not in ended.out
-    report = json.loads((await kaishare(plane, token, "doctor", "-o", "json")).out)
-    (finding,) = [entry for entry in report["findings"] if entry["check"] == "agent responses"]
-    assert finding["state"] == "unknown"
-    assert finding["what"].endswith(line)
-    assert finding["advice"] == f"grant the right to {RIGHT}"
-    assert all(OWN_HEADER not in headers for headers in site.headers)
-
-    missing = await kaishare(plane, platform, "top", "--once", "--agent-account", "kaishare-readers")
-    assert missing.status == 1
-    assert f"the caller may not create serviceaccounts/token of kaishare-readers in {NAMESPACE}" in " ".join(
-        missing.out.split()
-    )
-    assert platform not in missing.out + site.logs()
-
-
-async def test_an_account_without_the_readers_role_is_named_with_the_url(
-    plane: ControlPlane, admin: Administrator, site: Site, platform: str
-) -> None:
-    await admin.delete(f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{AGENT_ACCOUNT}")
-    ended = await kaishare(plane, platform, "top", "--once")
-    assert ended.status == 1
-    line = (
-        f"the agent refuses the service account {AGENT_ACCOUNT} in {NAMESPACE}: 403, the user may not get the"
-        ' nonResourceURL "/kaishare/api/v1/shares"; a ClusterRole can allow it'
-    )
-    assert lines_with(line, ended.out) == 2, ended.out
-    async with KubeClient(plane.access()) as client:
-        await client.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{AGENT_ACCOUNT}")
-        agents = Agents(client)
-        reading = await agents.read((await agents.list())[0])
-    assert reading.failure == (
-        f"the service account {AGENT_ACCOUNT} does not exist in {NAMESPACE};"
-        " the agent asks for authentication"
-    )
-
-
-# --- many agents in this process ---
-
-
-@dataclass(kw_only=True)
-class Console:
-    """Agents that ask for tokens, and the console's view of them, on injected clocks."""
-
-    agents: Agents
-    pods: list[AgentPod]
-    clock: list[float]
-    requested: list[str] = field(default_factory=list)
-    """Paths of TokenRequests."""
-
-    async def read(self) -> list[AgentReading]:
-        return list(await asyncio.gather(*map(self.agents.read, self.pods)))
+def write_certificate(folder: Path) -> None:
+    """Write tls.crt and tls.key for loopback."""
+    pair = AUTHORITY.issue(["localhost", "127.0.0.1"], now=datetime.now(UTC), lifetime=timedelta(days=1))
+    folder.mkdir(exist_ok=True)
+    (folder / "tls.key").write_bytes(pair.key_pem)
+    (folder / "tls.crt").write_bytes(pair.certificate_pem)
 
 
 @contextlib.asynccontextmanager
-async def guarded(
-    plane: ControlPlane, admin: Administrator, token: str, count: int
-) -> AsyncIterator[Console]:
-    """Run agents that ask for tokens, and one that hangs."""
-    clock = [1000.0]
-    for number in range(count + 1):
-        await create_agent_pod(admin, number)
+async def reading(url: str) -> AsyncIterator[Callable[..., Any]]:
+    """Return a function that requests a path over TLS and trusts only the tests' CA; each on a new connection."""
+    trust = ssl.create_default_context(cadata=AUTHORITY.pair.certificate_pem.decode())
+    connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
+    async with aiohttp.ClientSession(trust_env=False, connector=connector) as session:
 
-    def security(_: int) -> PortSecurity:
-        authorizer = TokenAuthorizer(admin.client, audience=AUDIENCE, clock=lambda: clock[0])
-        log = JsonLog(io.BytesIO())
-        return PortSecurity(authentication=Authentication(authorizer, accepts_own_header=True, log=log))
+        async def get(path: str, **headers: str) -> tuple[int, str]:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            async with session.get(url + path, headers=named) as response:
+                return response.status, await response.text()
 
-    async with fleet_of(plane, count, served_status(), security), KubeClient(plane.access(token)) as client:
-        agents = Agents(client, seconds=2.0, clock=lambda: clock[0])
-        console = Console(agents=agents, pods=await agents.list(), clock=clock)
-        request = client.request
-
-        async def recorded(method: str, path: str, **options: Any) -> bytes:
-            if path.endswith("/token"):
-                console.requested.append(path)
-            return await request(method, path, **options)
-
-        client.request = recorded  # type: ignore[method-assign]
-        yield console
+        yield get
 
 
-@contextlib.asynccontextmanager
-async def fleet_of(
-    plane: ControlPlane, count: int, status: Evaluation, security: Any
-) -> AsyncIterator[AgentFleet]:
-    async with (
-        agent_fleet(count, status, security) as fleet,
-        pod_network(plane.folder / EGRESS_SOCKET, fleet.addresses),
-    ):
-        yield fleet
-
-
-async def test_forty_agents_and_one_that_hangs_cost_one_token_request(
-    plane: ControlPlane, admin: Administrator, platform: str
+async def test_the_webhooks_ops_port_answers_readers_of_the_charts_role_over_tls(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
-    async with guarded(plane, admin, platform, AGENTS) as console:
-        for _ in range(2):
-            readings = {reading.pod.node: reading for reading in await console.read()}
-            hanging = readings.pop(node_name(AGENTS))
-            assert hanging.failure.startswith("no answer within 2 s")
-            assert {reading.failure for reading in readings.values()} == {""}
-            assert len(readings) == AGENTS
-        assert len(console.requested) == 1
-
-
-async def test_a_token_is_renewed_after_half_of_its_life(
-    plane: ControlPlane, admin: Administrator, platform: str
-) -> None:
-    async with guarded(plane, admin, platform, 1) as console:
-        console.pods.pop()
-
-        async def failures() -> set[str]:
-            return {reading.failure for reading in await console.read()}
-
-        assert await failures() == {""}
-        console.clock[0] += TOKEN_SECONDS / 2 - 5
-        assert await failures() == {""}
-        assert len(console.requested) == 1
-        console.clock[0] += 5
-        assert await failures() == {""}
-        assert len(console.requested) == 2, "renewed after half of its life"
-
-
-async def test_a_token_of_an_account_that_was_replaced_is_replaced_after_a_minute(
-    plane: ControlPlane, admin: Administrator, platform: str
-) -> None:
-    async with guarded(plane, admin, platform, 1) as console:
-        console.pods.pop()
-        token = await console.agents._tokens.token()
-        assert token
-        await replace_account(admin)
-        for _ in range(3):
-            (reading,) = await console.read()
-            assert reading.failure == (
-                f"the agent refuses the service account {AGENT_ACCOUNT} in {NAMESPACE}:"
-                " 401, the token is not valid here"
-            )
-        assert len(console.requested) == 1
-        console.clock[0] += REPLACE_SECONDS
-        (reading,) = await console.read()
-        assert reading.failure == ""
-        assert len(console.requested) == 2
-
-
-async def replace_account(admin: Administrator) -> None:
-    """Delete the readers' account and create it again; return when the API server refuses its old tokens.
-
-    The API server remembers an accepted token for 10 s, so each attempt has a token of its own.
-    """
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    tokens = [
-        (await admin.post(f"{path}/{AGENT_ACCOUNT}/token", token_request))["status"]["token"]
-        for _ in range(20)
-    ]
-    await admin.delete(f"{path}/{AGENT_ACCOUNT}")
-    await admin.post(path, {"kind": "ServiceAccount", "metadata": {"name": AGENT_ACCOUNT}})
-    for token in tokens:
-        review = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token},
-        }
-        answer = await admin.post("/apis/authentication.k8s.io/v1/tokenreviews", review)
-        if not answer["status"].get("authenticated"):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the API server accepts tokens of the deleted account")
+    token = await admin.token("webhook", *rules("kaishare-webhook"))
+    reader = await admin.token("reader", *rules("kaishare-metrics-reader"))
+    stranger = await admin.token("stranger")
+    ours = await admin.audience_token("reader", AUDIENCE, "kaishare-webhook")
+    agents = await admin.audience_token("reader", AUDIENCE)
+    certs = tmp_path / "ops"
+    write_certificate(certs)
+    pod = in_a_pod(plane, token, tmp_path)
+    options = from_files(tmp_path, managed_namespace("secret-project"))
+    async with serving(
+        tmp_path / "log", *options, "--authentication=tokens", f"--ops-certs={certs}",
+        program=pod.program, environment=pod.environment,
+    ) as webhook, reading(f"https://{webhook.ops}") as get:  # fmt: skip
+        assert webhook.logged("serving")[0]["ops"] == f"https://{webhook.ops}"
+        for path, text in (("/metrics", "kaishare_webhook_policies"), ("/policies", "secret-project")):
+            for good in (reader, ours):
+                status, body = await get(path, Authorization=f"Bearer {good}")
+                assert status == 200, body
+                assert text in body
+            for bad, wanted in ((stranger, 403), (agents, 401)):
+                status, body = await get(path, Authorization=f"Bearer {bad}")
+                assert status == wanted
+                assert text not in body
+            assert (await get(path))[0] == 401
+            assert (await get(path, X_Kaishare_Token=ours))[0] == 401  # a header of agents only
+        assert await get("/healthz") == (200, "ok\n")
+        assert await get("/readyz") == (200, "ok\n")
+        assert await webhook.stop() == 0
+        log = (tmp_path / "log").read_text()
+    assert not any(secret in log for secret in (token, reader, stranger, ours, agents))
+    assert json.loads(log.splitlines()[-1])["message"] == "stopped"

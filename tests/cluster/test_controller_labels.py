@@ -11,6 +11,7 @@ from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
 from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
+from tests.support.kube_objects import pod
 from tests.support.waiting import until
 
 NAMESPACE = "controller-labels"
@@ -55,13 +56,9 @@ async def test_labels_of_every_kind(
     assert {kind for kind, _, _ in SPECS.values()} == WORKLOADS.keys() - {"Pod", "PodTemplate"}
     await admin.ensure({"kind": "Namespace", "metadata": {"name": NAMESPACE}})
     await admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "labels-node"}})
+    metadata = {"namespace": NAMESPACE}
     objects = [
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": spec,
-        }
+        {"apiVersion": version, "kind": kind, "metadata": {**metadata, "name": name}, "spec": spec}
         for name, (kind, version, spec) in SPECS.items()
     ]
     applied = await kubectl(
@@ -71,18 +68,8 @@ async def test_labels_of_every_kind(
     try:
         # The controller starts the Job of a schedule that it missed.
         missed = json.dumps({"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}})
-        patch = (
-            "patch",
-            "cronjob",
-            "cron-job",
-            "-n",
-            NAMESPACE,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            missed,
-        )
-        assert (await kubectl(plane, *patch)).status == 0
+        patch = f"patch cronjob cron-job -n {NAMESPACE} --subresource=status --type=merge".split()
+        assert (await kubectl(plane, *patch, "-p", missed)).status == 0
         for item in objects:
             await compare(admin, item)
     finally:
@@ -112,3 +99,18 @@ async def compare(admin: Administrator, item: dict[str, Any]) -> None:
             assert stored[key].rpartition("-")[2].isdigit()
         else:
             assert stored[key] == value, (name, key)
+
+
+async def test_a_binding_is_told_from_a_node_of_the_creator_by_field_management(admin: Administrator) -> None:
+    """`as_new` of `explain --live` relies on it: a binding has no part in field management."""
+    owners = {}
+    for name, node in (("bound", None), ("pinned", "live-node")):
+        made = pod(name, node=node)
+        await admin.create({**made, "status": {}})
+        if node is None:
+            await admin.bind("research", name, "live-node")
+        stored = await admin.read(f"/api/v1/namespaces/research/pods/{name}")
+        assert stored["spec"]["nodeName"] == "live-node"
+        entries = [entry for entry in stored["metadata"]["managedFields"] if "subresource" not in entry]
+        owners[name] = json.dumps(entries).count('"f:nodeName"')
+    assert owners == {"bound": 0, "pinned": 1}

@@ -1,7 +1,6 @@
-"""`explain --server` on the real API server: its answers equal the API server's, its rights, and what it sends."""
+"""`explain --server` on the real API server: its answers equal the API server's, and who refuses or changes a pod is named."""
 
 import contextlib
-import copy
 import json
 import os
 import re
@@ -13,31 +12,33 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from console.explain.explainer import ExplainedPod
+from console.explain.explainer import AnswerDifference, ServerAnswer
 from console.explain.manifest_pods import TemplateError
-from console.explain.server_dry_runs import pod_to_create, written_fields
+from console.explain.server_dry_runs import written_fields
+from kube.kinds import LIMIT_RANGES
 from tests.support.administrator import Administrator
-from tests.support.cluster_webhook import (
-    bare_pod,
-    ensure_namespaces,
-    installed,
-)
+from tests.support.cluster_webhook import Canary, bare_pod, configured, ensure_namespaces, installed
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import Answer, Asker
 from tests.support.markers import scaled
+from tests.support.other_webhooks import others_configuration, patching
 from tests.support.pod_strategies import pods as any_pods
 from tests.support.server_answers import (
+    ADMISSION,
     ENFORCED,
+    GPU,
     NAMESPACE,
     NAMESPACES,
     PLAIN,
     Json,
     answers,
     ask,
+    created,
     explained,
-    workload,
+    limit_range,
 )
 from tests.support.waiting import until
+from tests.support.webhook_recorder import recording
 
 PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(60)))
 """Number of generated pods of each kind; a larger one takes longer and finds more."""
@@ -47,9 +48,6 @@ PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(60)))
 async def namespaces(admin: Administrator) -> None:
     """Create the namespaces of these tests."""
     await ensure_namespaces(admin.client, *NAMESPACES)
-
-
-# --- the answer equals the API server's -------------------------------------------------------------------
 
 
 async def plain_dry_run(asker: Asker, namespace: str, pod: Mapping[str, Any]) -> Answer:
@@ -118,88 +116,146 @@ async def test_the_answer_is_the_api_servers_own_about_any_pod(
     assert {"", "the API server", "webhook pods.validate.kaishare.dev"} <= seen.keys(), seen
 
 
-# --- rights, names and what is sent ------------------------------------------------------------------------
+def of_admission(kind: str, name: str, **spec: Any) -> Json:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def policy(action: str) -> list[tuple[str, Json]]:
+    """Return a policy that holds for every pod, and its binding."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    chosen = {"matchLabels": {"kubernetes.io/metadata.name": PLAIN}}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule], "namespaceSelector": chosen},
+        "validations": [{"expression": "false", "message": 'no "pods", please'}],
+    }
+    kind, binding = "ValidatingAdmissionPolicy", {"policyName": "asked", "validationActions": [action]}
+    return [
+        (f"{ADMISSION}/validatingadmissionpolicies", of_admission(kind, "asked", **spec)),
+        (
+            f"{ADMISSION}/validatingadmissionpolicybindings",
+            of_admission(f"{kind}Binding", "asked", **binding),
+        ),
+    ]
+
+
+def limits(**item: Any) -> list[tuple[str, Json]]:
+    return [(f"/api/v1/namespaces/{PLAIN}/limitranges", limit_range("at-most", **item))]
+
+
+HARD = {"requests.nvidia.com/gpu": "1"}
+QUOTA = {"kind": "ResourceQuota", "metadata": {"name": "gpu-quota"}, "spec": {"hard": HARD}}
+BY_POLICY = "ValidatingAdmissionPolicy 'asked' with binding 'asked'"
+REFUSALS: dict[str, tuple[list[tuple[str, Json]], Json, str, str]] = {
+    "quota": (
+        [(f"/api/v1/namespaces/{PLAIN}/resourcequotas", QUOTA)],
+        {"limits": {GPU: "1"}},
+        "quota gpu-quota",
+        "exceeded quota: gpu-quota, requested: requests.nvidia.com/gpu=1,",
+    ),
+    "limit": (
+        limits(max={"cpu": "1"}),
+        {"limits": {"cpu": "2"}},
+        "a LimitRange",
+        "maximum cpu usage per Container is 1, but limit is 2",
+    ),
+    "ratio": (
+        limits(maxLimitRequestRatio={"memory": "1"}),
+        {"limits": {"memory": "2Gi"}, "requests": {"memory": "1Gi"}},
+        "a LimitRange",
+        "memory max limit to request ratio per Container is 1, but provided ratio is 2.000000",
+    ),
+    "policy": (
+        policy("Deny"),
+        {},
+        "ValidatingAdmissionPolicy asked",
+        f'pods "p" is forbidden: {BY_POLICY} denied request: no "pods", please',
+    ),
+    "policy that warns": (policy("Warn"), {}, "", f'Validation failed for {BY_POLICY}: no "pods", please'),
+}
+"""Objects, the resources of the pod, and who refuses it with which words; an empty name for a warning."""
+
+
+@pytest.mark.parametrize("title", REFUSALS)
+async def test_who_refuses_a_pod_is_named(admin: Administrator, namespaces: None, title: str) -> None:
+    objects, resources, refused_by, words = REFUSALS[title]
+    pod = bare_pod("p", gpus=0)
+    pod["spec"]["containers"][0]["resources"] = resources
+
+    async def is_answered(expected: bool) -> ServerAnswer | None:
+        answer = await ask(admin.client, pod, namespace=PLAIN)
+        return answer if bool(answer.refusal or answer.warnings) is expected else None
+
+    paths = [await created(admin, path, item) for path, item in objects]
+    try:
+        if title == "quota":  # the controller that counts does not run here
+            await admin.merge(f"{paths[0]}/status", {"status": {"hard": HARD, "used": HARD}})
+        answer = await until(lambda: is_answered(True), "the objects are known")
+    finally:
+        for path in reversed(paths):
+            await admin.delete(path)
+        await until(lambda: is_answered(False), "the objects have no effect any more")
+    assert (answer.is_admitted, answer.refused_by) == (not refused_by, refused_by)
+    assert words in (answer.refusal if refused_by else answer.warnings[0])
+    assert not answer.differences
+
+
+async def test_a_limit_range_that_gives_a_gpu(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    item = limit_range("gives-gpus", default={GPU: "2"})
+    item["metadata"]["namespace"] = "asked"
+    pod = bare_pod("p", gpus=0)
+    async with installed(plane, admin.client, tmp_path, NAMESPACE):
+        path = await created(admin, "/api/v1/namespaces/asked/limitranges", item)
+        try:
+
+            async def differs() -> ServerAnswer | None:
+                answer = await ask(admin.client, pod)
+                return answer if answer.differences else None
+
+            answer = await until(differs, "the LimitRange is known")
+            expected = await ask(admin.client, pod, defaults=[LIMIT_RANGES.decode(json.dumps(item))])
+        finally:
+            await admin.delete(path)
+    message = "LimitRanger plugin set: nvidia.com/gpu request for container main; nvidia.com/gpu limit for container main"
+    assert f"a LimitRange of the namespace fills in GPUs: {message}" in answer.causes
+    assert answer.fields["container main: limit nvidia.com/gpu"] == "2"
+    assert not expected.differences
+    assert not expected.causes
+
+
+def with_another_share(pod: Json) -> Json:
+    annotations = pod["metadata"].get("annotations") or {}
+    return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations, "gpu-fraction": "0.75"}}}
 
 
 @pytest.mark.parametrize(
-    ("namespace", "problem"),
+    ("name", "words"),
     [
-        ("asked-nowhere", "namespace asked-nowhere does not exist in this cluster"),
-        ("../../nodes", '"../../nodes" is not a name of a namespace'),
+        (
+            "zz-other-share",
+            "another webhook or admission policy changed annotation gpu-fraction after kaishare",
+        ),
+        ("a-other-share", 'kaishare decided "own-share", and the decision here is "whole-gpu-converted"'),
     ],
+    ids=["after", "before"],
 )
-async def test_a_namespace_that_does_not_exist(admin: Administrator, namespace: str, problem: str) -> None:
-    answer = await ask(admin.client, bare_pod("p"), namespace=namespace)
-    assert (answer.is_admitted, answer.problem, answer.fields) == (None, problem, {})
-
-
-async def test_a_stored_pod_is_sent_again(admin: Administrator, namespaces: None) -> None:
-    """`kubectl get -o yaml` of a pod has its uid, its resourceVersion and its status, and its name is taken."""
-    stored = await admin.create(bare_pod("there", namespace=PLAIN))
-    answer = await ask(admin.client, stored, namespace=PLAIN)
-    assert (answer.is_admitted, answer.fields["spec.schedulerName"], answer.differences) == (
-        True,
-        "default-scheduler",
-        [],
-    )
-    assert answer.notes == ["a pod named there exists, so the answer is for a pod with a generated name"]
-
-
-async def test_pods_have_the_names_and_owners_of_their_controllers(
-    admin: Administrator, controllers: None
+async def test_another_webhook_changes_the_share(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None, name: str, words: str
 ) -> None:
-    name = "asked-controlled"
-    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": name, "labels": {}}})
-    pod = bare_pod("", gpus=0, labels={"app": "named"})
-    once = copy.deepcopy(pod)
-    once["spec"]["restartPolicy"] = "Never"
-    claim = {
-        "metadata": {"name": "data"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    mounting = copy.deepcopy(pod)
-    mounting["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
-    selector = {"matchLabels": {"app": "named"}}
-    workloads = [
-        workload("Deployment", "named-web", pod=pod, selector=selector),
-        workload("StatefulSet", "named-db", pod=mounting, selector=selector, serviceName="db", volumeClaimTemplates=[claim]),
-        workload("Job", "named-job", pod=once),
-    ]  # fmt: skip
-    items = [explained(item, namespace=name) for item in workloads]
-    admitted = await answers(admin.client, items)
-    assert [(answer.is_admitted, answer.refusal) for answer in admitted] == [(True, "")] * 3
-    paths = [("deployments", "apps"), ("statefulsets", "apps"), ("jobs", "batch")]
-    for document, (resource, group) in zip(workloads, paths, strict=True):
-        await admin.post(f"/apis/{group}/v1/namespaces/{name}/{resource}", document)
-    try:
-        for item, document in zip(items, workloads, strict=True):
-            await compare_with_controller(admin, item, document["metadata"]["name"])
-    finally:
-        for document, (resource, group) in zip(workloads, paths, strict=True):
-            await admin.delete(
-                f"/apis/{group}/v1/namespaces/{name}/{resource}/{document['metadata']['name']}"
-            )
-        for stored in (await admin.read(f"/api/v1/namespaces/{name}/pods"))["items"]:
-            await admin.delete(f"/api/v1/namespaces/{name}/pods/{stored['metadata']['name']}")
-
-
-async def compare_with_controller(admin: Administrator, item: ExplainedPod, name: str) -> None:
-    """Compare the pod that is sent with the one that the controller creates."""
-
-    async def pods() -> list[Json]:
-        listed = (await admin.read(f"/api/v1/namespaces/{item.namespace}/pods"))["items"]
-        return [pod for pod in listed if pod["metadata"]["name"].startswith(f"{name}-")]
-
-    stored, sent = (await until(pods, f"{name} has a pod"))[0], pod_to_create(item)
-    assert sent["metadata"].get("labels", {}).keys() == stored["metadata"]["labels"].keys()
-    depth = stored["metadata"]["generateName"].count("-")
-    assert sent["metadata"]["generateName"].count("-") == depth
-    if item.pod.kind == "StatefulSet":
-        assert sent["metadata"]["name"] == stored["metadata"]["name"]
-        assert sent["spec"]["volumes"] == stored["spec"]["volumes"]
-        assert sent["spec"]["hostname"] == stored["spec"]["hostname"]
-    (ours,), (theirs,) = sent["metadata"]["ownerReferences"], stored["metadata"]["ownerReferences"]
-    for key in ("apiVersion", "kind", "controller"):
-        assert ours[key] == theirs[key]
-    assert ours["name"].count("-") == theirs["name"].count("-")
-    assert ours.keys() == theirs.keys() - {"blockOwnerDeletion"}
+    (tmp_path / "other").mkdir()
+    async with (
+        installed(plane, admin.client, tmp_path, NAMESPACE),
+        recording(tmp_path / "other", patching(with_another_share)) as other,
+        configured(admin.client, others_configuration(name, other)),
+    ):
+        await Canary(admin.client, "asked").until_called(other)
+        answer = await ask(admin.client, bare_pod("p"))
+    assert AnswerDifference("annotation gpu-fraction", "0.5", "0.75") in answer.differences
+    (cause,) = answer.causes
+    assert cause.startswith(words)

@@ -26,10 +26,7 @@ from tests.support.administrator import Administrator
 from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, pod_name, pod_status
 from tests.support.cluster_webhook import bare_pod, installed, managed_namespace
-from tests.support.control_plane import (
-    ADMIN_TOKEN,
-    ControlPlane,
-)
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.doc_blocks import ROOT
 from tests.support.doc_tables import table_under
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
@@ -55,8 +52,6 @@ MANIFESTS = {
     "elsewhere.yaml": bare_pod("theirs", namespace=OTHER),
     "nowhere.yaml": bare_pod("lost", namespace=NOWHERE),
 }
-
-# --- the cluster ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +108,9 @@ async def site(plane: ControlPlane, folder: Path) -> AsyncIterator[Site]:
         await stack.enter_async_context(pod_network(plane.folder / "egress.sock", fleet.addresses))
         await stack.enter_async_context(installed(plane, client, folder / "webhook", HALF))
         template = {"metadata": {"labels": {"app": "web"}}, "spec": bare_pod("")["spec"]}
-        await admin.create(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {"name": "web", "namespace": TEAM},
-                "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
-            }
-        )
+        spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
+        web = {"kind": "Deployment", "metadata": {"name": "web", "namespace": TEAM}, "spec": spec}
+        await admin.create({"apiVersion": "apps/v1", **web})
         await admin.create(bare_pod("alone", namespace=TEAM))
         proxy = await stack.enter_async_context(hostile_api_server(plane.upstream, folder / "proxy"))
         yield Site(admin=admin, proxy=proxy, folder=folder / "files")
@@ -135,9 +125,6 @@ async def publish_settings(admin: Administrator) -> None:
     published = settings_object(DecisionSettings(kai_version=Version(0, 13, 0)))
     path = f"/api/v1/namespaces/{RELEASE}/configmaps/{SETTINGS}"
     await admin.merge(path, {"data": published["data"]})
-
-
-# --- the roles view and edit ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +146,20 @@ def error(line: str) -> Expected:
     return Expected(2, (f"kaishare: {line}\n",), is_error=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+USER = "system:serviceaccount:few-accounts:{role}"
+
+
+def no_list(instead: str) -> Expected:
+    return error(f"you may not list namespaces as {USER}: {instead} with your rights")
+
+
+def no_get(namespace: str) -> Expected:
+    return error(
+        f"you may not get namespace {namespace}: if it exists, the role view in that namespace is enough"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """A command and its ends with the roles."""
 
@@ -167,25 +167,19 @@ class Case:
     view: Expected
     edit: Expected | None = None
     """None if it ends as with `view`."""
-    has_long_lines: bool = False
-    """Whether the output is a document or a script, whose lines have any length."""
 
     def expected(self, role: str) -> Expected:
         """Return the end with a role."""
         return self.edit if self.edit is not None and role == "edit" else self.view
 
-
-def case(command: str, view: Expected, edit: Expected | None = None, *, has_long_lines: bool = False) -> Case:
-    return Case(command=command, view=view, edit=edit, has_long_lines=has_long_lines)
+    @property
+    def has_long_lines(self) -> bool:
+        """Whether the output is a document or a script, or names the API server's answer in a table."""
+        return bool(re.search(r"-o (json|patch)|--server.* -o table|^completion", self.command))
 
 
 CHANGED = answer("container main: one whole GPU became gpu-fraction 0.5 by namespace few-team")
-NOT_OTHER = error(
-    f"you may not get namespace {OTHER}: if it exists, the role view in that namespace is enough"
-)
-NOT_NOWHERE = error(
-    f"you may not get namespace {NOWHERE}: if it exists, the role view in that namespace is enough"
-)
+NOT_OTHER, NOT_NOWHERE = no_get(OTHER), no_get(NOWHERE)
 NO_PODS = f"server: no answer: you may not create pods in namespace {TEAM}"
 NO_PODS_THERE = f"server: no answer: you may not create pods in namespace {OTHER}"
 UNKNOWN_SETTINGS = (
@@ -204,18 +198,14 @@ ROW = f"{TEAM} queue-a default 0.5 - - 1/1 0"
 OF_TEAM = f"explain --policies cluster -n {TEAM} -f pod.yaml"
 SERVER = f"explain --server -n {TEAM} -f pod.yaml"
 CASES = [
-    case(OF_TEAM, CHANGED),
-    case(f"{OF_TEAM} -o text", CHANGED),
-    case(f"{OF_TEAM} -o table", answer(f"Pod/mine pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted - 1 pod: 1 changed.")),
-    case(f"{OF_TEAM} -o json", answer('"reason": "whole-gpu-converted"'), has_long_lines=True),
-    case(f"{OF_TEAM} -o patch", answer('"gpu-fraction": "0.5"'), has_long_lines=True),
-    case(f"explain -n {TEAM} -f pod.yaml", CHANGED),
-    case("explain --policies cluster -f pod.yaml", CHANGED),
-    case("explain --policies cluster -f elsewhere.yaml", NOT_OTHER),
-    case(f"explain --policies cluster -n {TEAM} -f pod.yaml -f elsewhere.yaml", NOT_OTHER),
-    case("explain --policies cluster -f nowhere.yaml", NOT_NOWHERE),
-    case(f"explain --policies cluster -n {NOWHERE} -f pod.yaml", NOT_NOWHERE),
-    case(
+    Case(OF_TEAM, CHANGED),
+    Case(f"{OF_TEAM} -o table", answer(f"Pod/mine pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted - 1 pod: 1 changed.")),
+    Case(f"{OF_TEAM} -o json", answer('"reason": "whole-gpu-converted"')),
+    Case(f"explain -n {TEAM} -f pod.yaml", CHANGED),
+    Case("explain --policies cluster -f pod.yaml", CHANGED),
+    Case(f"explain --policies cluster -n {TEAM} -f pod.yaml -f elsewhere.yaml", NOT_OTHER),
+    Case(f"explain --policies cluster -n {NOWHERE} -f pod.yaml", NOT_NOWHERE),
+    Case(
         f"{OF_TEAM} --settings-namespace {TEAM}",
         answer(
             f"note: the webhook's settings are not known: ConfigMap kaishare-settings in namespace {TEAM}: it"
@@ -223,60 +213,36 @@ CASES = [
             *UNKNOWN_SETTINGS,
         ),
     ),
-    case(
+    Case(
         f"{OF_TEAM} --settings-namespace default",
         answer("ConfigMap kaishare-settings in namespace default: you may not get it;", *UNKNOWN_SETTINGS),
     ),
-    case(f"{OF_TEAM} --settings-namespace default -o json", answer(*UNKNOWN_SETTINGS), has_long_lines=True),
-    case(f"explain --live -n {TEAM}", LIVE),
-    case("explain --live", LIVE),
-    case(f"explain --live -n {TEAM} -o table", answer(f"Deployment/web {TEAM} 0 changed 0.5")),
-    case(f"explain --live -n {OTHER}", NOT_OTHER),
-    case(f"explain --live -n {NOWHERE}", NOT_NOWHERE),
-    case(
-        "explain --live -A",
-        error(
-            "you may not list namespaces as system:serviceaccount:few-accounts:{role}: explain --live -n NAMESPACE"
-            " explains one namespace with your rights"
-        ),
-    ),
-    case(SERVER, answer(*CHANGED.says, NO_PODS, status=2), answer(*CHANGED.says, "server: admitted")),
-    case(
-        f"{SERVER} -o table",
-        answer(f"pod.yaml:1 {TEAM} no answer changed 0.5 whole-gpu-converted - {NO_PODS}", status=2),
-        answer(f"pod.yaml:1 {TEAM} admitted changed 0.5 whole-gpu-converted -"),
-        has_long_lines=True,
-    ),
-    case(
+    Case(f"explain --live -n {TEAM}", LIVE),
+    Case("explain --live", LIVE),
+    Case(f"explain --live -n {OTHER}", NOT_OTHER),
+    Case(f"explain --live -n {NOWHERE}", NOT_NOWHERE),
+    Case("explain --live -A", no_list("explain --live -n NAMESPACE explains one namespace")),
+    Case(SERVER, answer(*CHANGED.says, NO_PODS, status=2), answer(*CHANGED.says, "server: admitted")),
+    Case(
         f"{SERVER} -o json",
         answer('"isAdmitted": null', f"error: Pod mine in namespace {TEAM}: {NO_PODS}\n", status=2),
         answer('"isAdmitted": true'),
-        has_long_lines=True,
     ),
-    case(
+    Case(
         "explain --server -f pod.yaml -f elsewhere.yaml",
         answer(NO_PODS, f"you may not get namespace {OTHER} (policy-unknown)", NO_PODS_THERE, status=2),
         answer("server: admitted", f"you may not get namespace {OTHER} (policy-unknown)", NO_PODS_THERE, status=2),
     ),
-    case(f"policies -n {TEAM}", answer(ROW)),
-    case(f"policies -n {TEAM} -o wide", answer("share 0.5", "pods in KAI 1/1")),
-    case(f"policies -n {TEAM} -o json", answer('"gpu-fraction": "0.5"'), has_long_lines=True),
-    case(f"policies -n {OTHER}", NOT_OTHER),
-    case(f"policies -n {NOWHERE}", NOT_NOWHERE),
-    case(
-        "policies",
-        error(
-            "you may not list namespaces as system:serviceaccount:few-accounts:{role}: policies -n NAMESPACE shows"
-            " one namespace with your rights"
-        ),
-    ),
-    case(f"why -n {TEAM} alone", answer("Pending: KAI has said nothing about the pod", status=1)),
-    case("why pod/alone -o json", answer('"code": "kai-not-served"', status=1), has_long_lines=True),
-    case("why deploy/web", answer("No pod: ", status=1)),
-    case("why nothing", error(f"Pod nothing does not exist in namespace {TEAM}, and no Event tells of it")),
-    case(f"why -n {OTHER} theirs", error(f"you may not get pods in namespace {OTHER}")),
-    case(f"why -n {NOWHERE} deploy/web", error(f"you may not list pods in namespace {NOWHERE}")),
-    case(
+    Case(f"policies -n {TEAM}", answer(ROW)),
+    Case(f"policies -n {OTHER}", NOT_OTHER),
+    Case(f"policies -n {NOWHERE}", NOT_NOWHERE),
+    Case("policies", no_list("policies -n NAMESPACE shows one namespace")),
+    Case(f"why -n {TEAM} alone", answer("Pending: KAI has said nothing about the pod", status=1)),
+    Case("why deploy/web", answer("No pod: ", status=1)),
+    Case("why nothing", error(f"Pod nothing does not exist in namespace {TEAM}, and no Event tells of it")),
+    Case(f"why -n {OTHER} theirs", error(f"you may not get pods in namespace {OTHER}")),
+    Case(f"why -n {NOWHERE} deploy/web", error(f"you may not list pods in namespace {NOWHERE}")),
+    Case(
         f"doctor -n {TEAM}",
         answer(
             "ok settings published by the webhook",
@@ -292,32 +258,15 @@ CASES = [
             status=1,
         ),
     ),
-    case(f"doctor -n {OTHER}", answer("ok settings", "unknown rights not visible to you: ", "no problem")),
-    case(
-        "doctor",
-        answer(
-            "unknown rights not visible to you: ",
-            "-> kaishare doctor -n NAMESPACE checks one namespace with your rights",
-            "no problem",
-        ),
-    ),
-    case("doctor -o json", answer('"problems": 0', "not visible to you: "), has_long_lines=True),
-    case(
+    Case(f"doctor -n {OTHER}", answer("ok settings", "unknown rights not visible to you: ", "no problem")),
+    Case("doctor", answer("-> kaishare doctor -n NAMESPACE checks one namespace with your rights", "no problem")),
+    Case(
         "doctor --pre",
         answer("problem rights the caller may not create mutatingwebhookconfigurations", "1 problem", status=1),
     ),
-    *(
-        case(
-            f"top --once{output}",
-            error(
-                f"the agents are not visible to you: you may not list pods in {AGENTS} as"
-                " system:serviceaccount:few-accounts:{role}"
-            ),
-        )
-        for output in ("", " -o json")
-    ),
-    case("completion bash", answer("_shtab_kaishare"), has_long_lines=True),
-    case("--version", answer(f"kaishare {version()}")),
+    Case("top --once", error(f"the agents are not visible to you: you may not list pods in {AGENTS} as {USER}")),
+    Case("completion bash", answer("_shtab_kaishare")),
+    Case("--version", answer(f"kaishare {version()}")),
 ]  # fmt: skip
 
 RUNS = [
@@ -327,8 +276,6 @@ RUNS = [
     if role == "view" or each.edit is not None or number % 4 == 0
 ]
 """Roles with their commands: `view` with all, `edit` with those that end otherwise than with `view` and some more."""
-
-# --- exactly the rights of the requests ----------------------------------------------------------------------
 
 MAY_INSTALL = [
     UsedRight("", "admissionregistration.k8s.io", f"{kind}webhookconfigurations", "create", "")
@@ -445,9 +392,6 @@ async def until_rules(site: Site, role: str) -> None:
         return bool(stored.get("rules"))
 
     await until(has_rules, f"the role {role} has its rules")
-
-
-# --- the tests -----------------------------------------------------------------------------------------------
 
 
 def words(text: str) -> str:

@@ -6,13 +6,13 @@ from typing import Any, Final
 import pytest
 
 from tests.support.control_plane import ControlPlane
-from tests.support.guard import BINDER, ENFORCED, HOST, POD_GROUPER, SYNCER, guard_on, rendered, synced_pod
+from tests.support.guard import BINDER, ENFORCED, POD_GROUPER, SYNCER, guard_on, rendered, synced_pod
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
 from tests.support.guard_requests import admitted, refused, until_answered
-from tests.support.guarded_objects import ALICE, Item, bare, user_of
+from tests.support.guarded_objects import ALICE, PLACES, Item, bare, managed, user_of
 from tests.support.kube_user import Answer, Asker, where
 
-PLACES = pytest.mark.parametrize("place", [ENFORCED, HOST], ids=["enforce", "vcluster"])
+pytestmark = pytest.mark.usefixtures("limited")
 MUTATING: Final = pytest.mark.kubernetes(1, 36)  # MutatingAdmissionPolicy v1
 
 
@@ -20,12 +20,6 @@ MUTATING: Final = pytest.mark.kubernetes(1, 36)  # MutatingAdmissionPolicy v1
 def limited(plane: ControlPlane) -> Iterator[ControlPlane]:
     with guard_on(plane, optional={"maxGraceSeconds": 600, "members": True}):
         yield plane
-
-
-@pytest.fixture
-async def asker(limited: ControlPlane) -> AsyncIterator[Asker]:
-    async with Asker(limited) as asking:
-        yield asking
 
 
 LONG: Final = "so it must end within 600 s: use a shorter grace period"
@@ -66,7 +60,7 @@ async def test_grace_periods_are_limited(asker: Asker, place: str) -> None:
 
 @PLACES
 async def test_the_pods_of_a_group_without_a_status_are_found(asker: Asker, place: str) -> None:
-    labels = {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
+    labels = managed(place)
     group, other = (pod_group(name, namespace=place, labels=labels) for name in ("members", "others"))
     for each in (group, other):
         await admitted(asker.create(each, user=POD_GROUPER))
@@ -94,19 +88,15 @@ async def test_the_pods_of_a_group_without_a_status_are_found(asker: Asker, plac
         await asker.remove(where(each))
 
 
-# Policies that change requests.
-
-
 @pytest.fixture
-async def changing(limited: ControlPlane) -> AsyncIterator[Asker]:
+async def changing(asker: Asker) -> AsyncIterator[Asker]:
     """Add both policies to the guard."""
-    async with Asker(limited) as asker:
-        made = [item for item in rendered(optional=BOTH) if item["kind"].startswith("Mutating")]
-        for item in made:
-            await asker.apply(item)
-        yield asker
-        for item in reversed(made):
-            await asker.remove(where(item))
+    made = [item for item in rendered(optional=BOTH) if item["kind"].startswith("Mutating")]
+    for item in made:
+        await asker.apply(item)
+    yield asker
+    for item in reversed(made):
+        await asker.remove(where(item))
 
 
 BOTH: Final = {"subgroups": True, "configMap": True}
@@ -120,7 +110,7 @@ def subgroups(answer: Answer) -> dict[str, int]:
 @MUTATING
 @PLACES
 async def test_a_subgroup_stays_while_the_group_has_pods(changing: Asker, place: str) -> None:
-    labels = {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
+    labels = managed(place)
     group = pod_group("gang", namespace=place, labels=labels, subGroups=GANG)
     path = where(group)
     await admitted(changing.create(group, user=POD_GROUPER))

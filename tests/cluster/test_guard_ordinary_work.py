@@ -1,41 +1,21 @@
 """What the guard on deny lets through: users, operators, controllers, and KAI itself as it was recorded."""
 
-import copy
 import json
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Final
 
 import pytest
 import pytest_asyncio
 
 from service.documents import DocumentError, flatten_lists, load_file
-from tests.support.administrator import admissible
 from tests.support.control_plane import ControlPlane
-from tests.support.guard import BINDER, ENFORCED, GARBAGE_COLLECTOR, POD_GROUPER, SCHEDULER, guard_on, host
-from tests.support.guard_pod_groups import RELEASES, RUNNING, STARTED, count, pod_group
+from tests.support.guard import ENFORCED
+from tests.support.guard_pod_groups import STARTED
 from tests.support.guard_requests import admitted, changes, refused
-from tests.support.guarded_objects import (
-    ALICE,
-    STRATEGIC,
-    Item,
-    assert_refused,
-    bare,
-    every_pod,
-    full,
-    store,
-    stored,
-    workload,
-)
+from tests.support.guarded_objects import ALICE, STRATEGIC, Item, bare, full, store, stored, workload
 from tests.support.kube_user import Asker, account, where
 from tests.support.pods import folder_from
-
-
-@pytest.fixture(scope="module")
-def guarded(plane: ControlPlane) -> Iterator[ControlPlane]:
-    with guard_on(plane):
-        yield plane
+from tests.support.yaml_text import given
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
@@ -48,27 +28,12 @@ async def nothing_left(guarded: ControlPlane) -> AsyncIterator[None]:
         await asking.remove(f"/api/v1/namespaces/{ENFORCED}/pods")
 
 
-@pytest.fixture
-async def asker(guarded: ControlPlane) -> AsyncIterator[Asker]:
-    async with Asker(guarded) as asking:
-        yield asking
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pods(guarded: ControlPlane) -> AsyncIterator[None]:
-    async with stored(guarded, every_pod()):
-        yield
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def owners(guarded: ControlPlane) -> AsyncIterator[None]:
     deployment, job = (workload(kind, "held") for kind in ("Deployment", "Job"))
     job["spec"]["suspend"] = True
     async with stored(guarded, [deployment, job]):
         yield
-
-
-# An ordinary user's day.
 
 
 def corpus() -> list[Item]:
@@ -90,9 +55,10 @@ def corpus() -> list[Item]:
 
 
 async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker: Asker) -> None:
-    foreign = {
-        "metadata": {"labels": {"team": "a", "gpu-type": "h100"}, "annotations": {"nvidia.com/note": "x"}}
-    }
+    # KAI copies the words of a workload to its PodGroup, where the guard judges the effect.
+    labels = {"gpu-type": "h100", "kai.scheduler/queue": "team-b", "priorityClassName": "inference"}
+    notes = {"nvidia.com/note": "x", "gpu-fraction": "0.5", STARTED: "2099-01-01T00:00:00Z"}
+    foreign = changes({**labels, "project": "x"}, {**notes, "run.ai/project": "y"})
     count = 0
     for number, item in enumerate(corpus()):
         item["metadata"] = {**item["metadata"], "namespace": ENFORCED, "name": f"corpus-{number}"}
@@ -102,7 +68,8 @@ async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker
         if answer.status != 201:  # a manifest of an older Kubernetes, or a part of one
             continue
         count += 1
-        requests = [asker.merge(where(item), foreign, user=ALICE)]
+        own = changes({"gpu-type": "h100"}, {"nvidia.com/note": "x"})
+        requests = [asker.merge(where(item), own if item["kind"] == "Pod" else foreign, user=ALICE)]
         if item["kind"] in ("Deployment", "StatefulSet"):
             restart = {"spec": {"template": {"metadata": {"annotations": {"example.com/restarted": "now"}}}}}
             requests += [
@@ -116,129 +83,6 @@ async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker
     assert count > 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Honest:
-    """A change of a workload by an honest user, and its effect on the PodGroup."""
-
-    words: dict[str, Any]
-    """Fields of the PodGroup that the change of the workload brings."""
-    waits: str = ""
-    """Words of the Event while the old pods run; empty if the change is admitted at once."""
-
-
-HONEST: Final = {
-    "scale": Honest(words={"minMember": 3}),
-    "labels, annotations, project": Honest(
-        words={
-            "labels": {"project": "website", "app": "b"},
-            "annotations": {"gpu-memory-note": "x", "run.ai/project": "y"},
-        }
-    ),
-    "a share put on the workload, where KAI reads none": Honest(
-        words={"annotations": {"gpu-fraction": "0.5"}}
-    ),
-    "another preemptible class": Honest(words={"priorityClassName": "build-preemptible"}),
-    "preemptible": Honest(words={"preemptibility": "preemptible"}),
-    "a gang, with subgroups": Honest(
-        words={"minMember": 2, "subGroups": [{"name": "worker", "minMember": 2}]}
-    ),
-    "a higher class, as when a StatefulSet is rolled to it": Honest(
-        words={"priorityClassName": "inference"}, waits="or delete all pods of the workload first"
-    ),
-    "an empty queue label, as a Helm chart's default": Honest(
-        words={"queue": ""}, waits="with an empty value"
-    ),
-}
-
-
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("title", HONEST)
-async def test_a_changed_workload_goes_on_or_waits_with_a_reason(
-    asker: Asker, title: str, release: str
-) -> None:
-    row = HONEST[title]
-    before = pod_group("honest", release=release)
-    await admitted(asker.create(before, user=POD_GROUPER))
-    await count(asker, where(before), RUNNING)
-    changed = pod_group("honest", release=release, **row.words)
-    patch = {
-        "metadata": {key: changed["metadata"][key] for key in ("labels", "annotations")},
-        "spec": changed["spec"],
-    }
-    request = asker.merge(where(before), patch, user=POD_GROUPER)
-    await (refused(request, row.waits) if row.waits else admitted(request))
-    collect = partial(asker.send, "DELETE", where(before), user=GARBAGE_COLLECTOR)
-    await refused(collect(), "delete them first")  # as at a foreground deletion, until the last pod is gone
-    await count(asker, where(before), {})
-    if row.waits and "queue" not in row.words:
-        await admitted(asker.merge(where(before), patch, user=POD_GROUPER))
-    await admitted(collect())
-
-
-async def test_after_kais_upgrade_new_groups_have_new_names_and_running_pods_keep_theirs(
-    asker: Asker,
-) -> None:
-    """KAI 0.17.0 names the group of a Job after the Job, and 0.13.4 after its first pod."""
-    old, new = (pod_group("upgraded", release=release) for release in ("0.13.4", "0.17.0"))
-    assert old["metadata"]["name"] != new["metadata"]["name"]
-    for group in (old, new):
-        await admitted(asker.create(group, user=POD_GROUPER))
-    await count(asker, where(old), RUNNING)
-    running, later = bare(ENFORCED, "running"), bare(ENFORCED, "later")
-    for pod, group in ((running, old), (later, new)):
-        await admitted(asker.create(pod, user=ALICE))
-        await admitted(asker.merge(where(pod), changes(annotations=name_of(group)), user=POD_GROUPER))
-    await refused(
-        asker.merge(where(running), changes(annotations=name_of(new)), user=POD_GROUPER),
-        "stays in its PodGroup",
-    )
-    await asker.remove(where(running))
-    await asker.remove(where(later))
-    await count(asker, where(old), {})
-    for group in (old, new):
-        await admitted(asker.send("DELETE", where(group), user=GARBAGE_COLLECTOR))
-
-
-def name_of(group: Item) -> dict[str, str | None]:
-    return {"pod-group-name": group["metadata"]["name"]}
-
-
-async def test_workloads_may_have_any_label_and_change_it(asker: Asker, controllers: None) -> None:
-    """KAI copies them to the PodGroup, where the guard judges the effect."""
-    keys = {
-        "kai.scheduler/queue": "team-b",
-        "priorityClassName": "inference",
-        "project": "x",
-        "kai.scheduler/any": "y",
-    }
-    notes = {
-        "gpu-fraction": "0.5",
-        "gpu-memory-note": "x",
-        "run.ai/project": "y",
-        STARTED: "2099-01-01T00:00:00Z",
-    }
-    for kind in ("Deployment", "StatefulSet", "Job", "ConfigMap"):
-        item = workload(kind, f"any-{kind.lower()}")
-        item["metadata"]["labels"], item["metadata"]["annotations"] = keys, notes
-        await admitted(asker.create(item, user=ALICE))
-        for change in (
-            changes({"project": "z"}, {"gpu-fraction": "0.9"}),
-            changes(dict.fromkeys(keys), dict.fromkeys(notes)),
-        ):
-            await admitted(asker.merge(where(item), change, user=ALICE))
-        if kind in ("Deployment", "StatefulSet"):
-            for replicas in (0, 2):
-                await admitted(
-                    asker.merge(where(item) + "/scale", {"spec": {"replicas": replicas}}, user=ALICE)
-                )
-            restart = {"spec": {"template": {"metadata": {"annotations": {"example.com/restarted": "now"}}}}}
-            await admitted(asker.merge(where(item), restart, user=ALICE))
-        if kind == "Job":
-            for suspend in (True, False):
-                await admitted(asker.merge(where(item), {"spec": {"suspend": suspend}}, user=ALICE))
-        await asker.remove(where(item))
-
-
 async def test_generated_names_are_judged_as_others(asker: Asker) -> None:
     item = bare(ENFORCED)
     item["metadata"] |= {"generateName": "any-"}
@@ -250,102 +94,43 @@ async def test_generated_names_are_judged_as_others(asker: Asker) -> None:
     await refused(asker.send("POST", path, item, user=ALICE, dry_run=True), "received-resource-type")
 
 
-# Writes of other programs.
-
 GATED: Final = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
-OPERATORS: Final[dict[str, tuple[str, str, Item]]] = {
-    "Kueue admits a Job": (
-        account("kueue-system", "kueue-controller-manager"),
-        "Job held",
-        {
-            "metadata": {
-                "labels": {"kueue.x-k8s.io/queue-name": "a"},
-                "annotations": {"kueue.x-k8s.io/x": "b"},
-            },
-            "spec": {"suspend": False, "template": {"spec": {"nodeSelector": {"pool": "a"}}}},
-        },
-    ),
-    "Kueue stops a Job": (
-        account("kueue-system", "kueue-controller-manager"),
-        "Job held",
-        {"spec": {"suspend": True}},
-    ),
-    "Kueue opens a pod's gate": (
-        account("kueue-system", "kueue-controller-manager"),
-        "Pod gated",
-        {
-            "metadata": {"labels": {"kueue.x-k8s.io/managed": "true"}},
-            "spec": {"schedulingGates": None, "nodeSelector": {"pool": "a"}},
-        },
-    ),
-    "KubeRay switches a pod's service": (
-        account("ray-system", "kuberay-operator"),
-        "Pod full",
-        {"metadata": {"labels": {"ray.io/serve": "false", "ray.io/originated-from-cr-name": "a"}}},
-    ),
-    "Spark marks an executor": (
-        account(ENFORCED, "spark"),
-        "Pod full",
-        {"metadata": {"labels": {"spark-exec-inactive": "true"}}},
-    ),
-    "a training operator adopts a pod": (
-        account("kubeflow", "training-operator"),
-        "Pod full",
-        {
-            "metadata": {
-                "ownerReferences": [
-                    {
-                        "apiVersion": "kubeflow.org/v1",
-                        "kind": "PyTorchJob",
-                        "name": "a",
-                        "uid": "b",
-                        "controller": True,
-                    }
-                ]
-            }
-        },
-    ),
-    "the garbage collector waits for dependents": (
-        account("kube-system", "generic-garbage-collector"),
-        "Deployment held",
-        {"metadata": {"finalizers": ["foregroundDeletion"]}},
-    ),
-    "Argo CD tracks a workload": (
-        account("argocd", "argocd-application-controller"),
-        "Deployment held",
-        {
-            "metadata": {
-                "labels": {"app.kubernetes.io/instance": "a"},
-                "annotations": {"argocd.argoproj.io/x": "a"},
-            }
-        },
-    ),
-    "the Job controller counts pods": (
-        account("kube-system", "job-controller"),
-        "Job held /status",
-        {"metadata": {"annotations": {"mine": "counted"}}, "status": {"ready": 0}},
-    ),
-    "a network plugin writes a pod's address": (
-        account("kube-system", "cni"),
-        "Pod full",
-        {"metadata": {"annotations": {"cni.example.com/podIP": "10.0.0.1/32"}}},
-    ),
-    "an autoscaler scales": (
-        account("kube-system", "horizontal-pod-autoscaler"),
-        "Deployment held /scale",
-        {"spec": {"replicas": 5}},
-    ),
-    "kubectl debug adds a container": (
-        ALICE,
-        "Pod full /ephemeralcontainers",
-        {"spec": {"ephemeralContainers": [{"name": "debug", "image": "example.invalid/image"}]}},
-    ),
-    "an autoscaler resizes a container": (
-        account("kube-system", "vpa-updater"),
-        "Pod full /resize",
-        {"spec": {"containers": [{"name": "main", "resources": {}}]}},
-    ),
-}
+OPERATORS: Final[dict[str, tuple[str, str, Item]]] = given("""
+Kueue admits a Job:
+  - kueue-system:kueue-controller-manager
+  - Job held
+  - metadata: {labels: {kueue.x-k8s.io/queue-name: a}, annotations: {kueue.x-k8s.io/x: b}}
+    spec: {suspend: false, template: {spec: {nodeSelector: {pool: a}}}}
+Kueue opens a pod's gate:
+  - kueue-system:kueue-controller-manager
+  - Pod gated
+  - metadata: {labels: {kueue.x-k8s.io/managed: "true"}}
+    spec: {schedulingGates: null, nodeSelector: {pool: a}}
+KubeRay switches a pod's service:
+  - ray-system:kuberay-operator
+  - Pod full
+  - metadata: {labels: {ray.io/serve: "false", ray.io/originated-from-cr-name: a}}
+Spark marks an executor: ["$ENFORCED:spark", Pod full, {metadata: {labels: {spark-exec-inactive: "true"}}}]
+a training operator adopts a pod:
+  - kubeflow:training-operator
+  - Pod full
+  - metadata:
+      ownerReferences: [{apiVersion: kubeflow.org/v1, kind: PyTorchJob, name: a, uid: b, controller: true}]
+the garbage collector waits for dependents:
+  ["kube-system:generic-garbage-collector", Deployment held, {metadata: {finalizers: [foregroundDeletion]}}]
+the Job controller counts pods:
+  - kube-system:job-controller
+  - Job held /status
+  - {metadata: {annotations: {mine: counted}}, status: {ready: 0}}
+an autoscaler scales: ["kube-system:horizontal-pod-autoscaler", Deployment held /scale, {spec: {replicas: 5}}]
+a developer debugs a pod:
+  - $ENFORCED:alice
+  - Pod full /ephemeralcontainers
+  - spec: {ephemeralContainers: [{name: debug, image: example.invalid/image}]}
+an autoscaler resizes a container:
+  ["kube-system:vpa-updater", Pod full /resize, {spec: {containers: [{name: main, resources: {}}]}}]
+""", ENFORCED=ENFORCED)  # fmt: skip
+"""Namespace and name of an account, the object with its subresource, and the patch."""
 
 
 @pytest.mark.parametrize("writing", OPERATORS)
@@ -360,115 +145,15 @@ async def test_other_programs_write_to_objects_with_every_key(
     if name == "gated":
         await store(asker, gated)
     answer = await asker.send(
-        "PATCH", where(item) + "".join(subresource), patch, user=user, content_type=STRATEGIC, dry_run=True
+        "PATCH",
+        where(item) + "".join(subresource),
+        patch,
+        user=account(*user.split(":")),
+        content_type=STRATEGIC,
+        dry_run=True,
     )
     if answer.status == 404 and subresource == ["/resize"]:
         pytest.skip("NOT VERIFIED: the API server has no subresource resize")
     assert answer.status == 200, answer.message
     if name == "gated":
         await asker.remove(where(gated))
-
-
-# What was recorded of running KAI.
-
-KAIS: Final = {"pod-group-name", "received-resource-type", "kai.scheduler/subgroup-name"}
-
-
-def recordings(*beginnings: str) -> list[Item]:
-    """Return recorded objects of three releases of KAI as they can be stored in the enforced namespace."""
-    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
-    items: list[Item] = []
-    for file in sorted(
-        file for release in RELEASES for file in (folder / f"kai-live-v{release}").glob("*.json")
-    ):
-        if not file.name.startswith(beginnings):
-            continue
-        item = json.loads(file.read_text())
-        kept = ("labels", "annotations")
-        item["metadata"] = {
-            "name": f"recorded-{len(items)}-{item['metadata']['name']}",
-            "namespace": ENFORCED,
-            **{name: value for name, value in item["metadata"].items() if name in kept},
-        }
-        item["metadata"].setdefault("labels", {})["kai.scheduler/queue"] = "team-a"
-        items.append(admissible(item) if item["kind"] == "Pod" else item)
-    return items
-
-
-async def test_kai_writes_recorded_pods_and_their_users_only_what_was_theirs(asker: Asker) -> None:
-    recorded = recordings("pod-")
-    written = 0
-    for item in recorded:
-        item["spec"].pop("nodeName", None)
-        own = copy.deepcopy(item)
-        for kind in ("labels", "annotations"):
-            entries = own["metadata"].setdefault(kind, {})
-            for key in entries.keys() & KAIS or [key for key in entries if key.startswith("runai-gpu-group")]:
-                del entries[key]
-        answer = await asker.create(own, user=ALICE)
-        assert answer.status == 201, (item["metadata"]["name"], answer.message)
-        metadata = {"metadata": {kind: item["metadata"].get(kind, {}) for kind in ("labels", "annotations")}}
-        if own["metadata"]["labels"] != item["metadata"]["labels"]:
-            written += 1
-            tried = await asker.merge(where(item), metadata, user=ALICE)
-            assert_refused({"merge": tried}, "only KAI changes this")
-        for writer in (account("kai-scheduler", "binder"), account("kai-scheduler", "pod-grouper")):
-            answer = await asker.merge(where(item), metadata, user=writer)
-            assert answer.status == 200, answer.message
-        finalizer = {"metadata": {"finalizers": ["example.com/stay"]}}
-        assert (await asker.merge(where(item), finalizer, user=ALICE)).status == 200
-        assert (await asker.merge(where(item), {"metadata": {"finalizers": None}}, user=ALICE)).status == 200
-        await asker.remove(where(item))
-    assert written > 5
-    assert len(recorded) > 15
-
-
-async def test_kai_writes_recorded_config_maps_and_users_do_not(asker: Asker) -> None:
-    recorded = recordings("configmap-")
-    for item in recorded:
-        item["metadata"]["name"] = item["metadata"]["name"].split("-", 2)[2]  # the end of the name matters
-        item.setdefault("data", {"NVIDIA_VISIBLE_DEVICES": "all"})  # KAI creates the one of `envFrom` empty
-        assert_refused({"create": await asker.create(item, user=ALICE, dry_run=True)}, "use another name")
-        answer = await asker.create(item, user=BINDER, dry_run=True)
-        assert answer.status == 201, answer.message
-    assert len(recorded) >= 5
-
-
-async def test_kais_reservation_pods_are_not_guarded(asker: Asker) -> None:
-    space = "kai-resource-reservation"
-    await asker.apply(host(space, None))
-    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
-    for release in RELEASES:
-        for file in (folder / f"kai-live-v{release}").glob("reservation-pod*.json"):
-            item = admissible(json.loads(file.read_text()))
-            kept = ("name", "namespace", "labels", "annotations")
-            item["metadata"] = {key: item["metadata"][key] for key in kept if key in item["metadata"]}
-            assert item["metadata"]["labels"]["app"] == "kai-resource-reservation"
-            answer = await asker.create(item, user=BINDER, dry_run=True)
-            assert answer.status == 201, answer.message
-
-
-async def test_recorded_pod_groups_are_created_counted_started_and_deleted(asker: Asker) -> None:
-    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
-    files = [
-        file for release in RELEASES for file in (folder / f"kai-live-v{release}").glob("podgroup-*.json")
-    ]
-    for file in files:
-        item = json.loads(file.read_text())
-        kept = ("name", "labels", "annotations", "ownerReferences")
-        item["metadata"] = {key: item["metadata"][key] for key in kept if key in item["metadata"]}
-        item["metadata"]["namespace"] = ENFORCED
-        started = item["metadata"]["annotations"].pop(STARTED, None)
-        if item["spec"]["queue"] != "team-a":
-            await refused(asker.create(item, user=POD_GROUPER), "is not a queue of namespace")
-        item["spec"]["queue"] = "team-a"
-        await admitted(asker.create(item, user=POD_GROUPER))
-        await count(asker, where(item), item["status"]["resourcesStatus"])
-        if started:
-            change = changes(annotations={STARTED: started})
-            await refused(asker.merge(where(item), change, user=POD_GROUPER), "only KAI's scheduler")
-            await admitted(asker.merge(where(item), change, user=SCHEDULER))
-        await refused(asker.send("DELETE", where(item), user=GARBAGE_COLLECTOR), "delete them first")
-        await count(asker, where(item), {})
-        await admitted(asker.send("DELETE", where(item), user=GARBAGE_COLLECTOR))
-    assert len(files) > 10

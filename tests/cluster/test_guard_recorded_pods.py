@@ -2,40 +2,29 @@
 
 import copy
 import json
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.support.administrator import admissible
-from tests.support.control_plane import ControlPlane
 from tests.support.guard import (
     BINDER,
+    ENFORCED,
+    GARBAGE_COLLECTOR,
     HOST,
     POD_GROUPER,
+    SCHEDULER,
     SYNCER,
-    guard_on,
     synced_pod,
 )
-from tests.support.guard_requests import (
-    admitted,
-    refused,
-)
-from tests.support.kube_user import Answer, Asker, where
+from tests.support.guard_pod_groups import RELEASES, STARTED, count
+from tests.support.guard_requests import admitted, changes, refused
+from tests.support.guarded_objects import ALICE, Item, assert_refused
+from tests.support.kube_user import Answer, Asker, account, where
 from tests.support.pods import folder_from
 
-
-@pytest.fixture(scope="module")
-def guarded(plane: ControlPlane) -> Iterator[ControlPlane]:
-    with guard_on(plane):
-        yield plane
-
-
-@pytest.fixture
-async def asker(guarded: ControlPlane) -> AsyncIterator[Asker]:
-    async with Asker(guarded) as asking:
-        yield asking
+pytestmark = pytest.mark.usefixtures("guarded")
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -64,17 +53,14 @@ async def put(asker: Asker, target: dict[str, Any], user: str) -> Answer:
 LIVE, RUN = "vcluster-live-v0.36.1", "vcluster"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            f"{LIVE}/{name}"
-            for name in ("pod-of-deployment.host", "pod-of-job.host", "pod-mutated.host.1-created")
-        ),
-        *(f"{RUN}/{name}.host" for name in ("a_setowner_true", "b_create", "b_longname_create", "d1_create")),
-        *(f"{RUN}/{name}.host" for name in ("d2_create_spoofed", "d3_create")),
-    ],
+CREATED = (
+    *(f"{LIVE}/pod-of-deployment.host", f"{LIVE}/pod-of-job.host", f"{LIVE}/pod-mutated.host.1-created"),
+    *(f"{RUN}/{name}.host" for name in ("a_setowner_true", "b_create", "b_longname_create", "d1_create")),
+    *(f"{RUN}/{name}.host" for name in ("d2_create_spoofed", "d3_create")),
 )
+
+
+@pytest.mark.parametrize("name", CREATED)
 async def test_pods_that_the_syncer_creates_are_admitted(asker: Asker, name: str) -> None:
     await admitted(asker.create(as_sent(recorded(name)), user=SYNCER, dry_run=True))
 
@@ -117,22 +103,6 @@ async def test_a_pods_whole_life_with_kai_passes(asker: Asker, mark: dict[str, s
     await asker.remove(where(first))
 
 
-async def test_a_pods_life_from_the_tenant_to_kai_and_back_passes(asker: Asker) -> None:
-    created, settled = (recorded(f"{LIVE}/kai-pod.host.{moment}") for moment in ("1-created", "2-running"))
-    pod = as_sent(created)
-    await admitted(asker.create(pod, user=SYNCER))
-    kais = {"runai-gpu-group", "received-resource-type", "pod-group-name"}
-    by_kai = {
-        kind: {key: value for key, value in settled["metadata"][kind].items() if key in kais}
-        for kind in ("labels", "annotations")
-    }
-    await admitted(asker.merge(where(pod), {"metadata": by_kai}, user=BINDER))
-    answer = await put(asker, settled, SYNCER)
-    assert answer.status == 200, answer.message
-    assert answer.body["metadata"]["annotations"] == settled["metadata"]["annotations"]
-    await asker.remove(where(pod))
-
-
 async def test_a_tenants_edits_of_a_running_pod_are_refused(asker: Asker) -> None:
     pod = as_sent(recorded(f"{RUN}/a_settled.host"))
     await admitted(asker.create(pod, user=SYNCER))
@@ -160,7 +130,83 @@ async def test_a_vcluster_with_a_scheduler_of_its_own_cannot_be_guarded(
     await refused(asker.create(sent, user=SYNCER, dry_run=True), word)
 
 
-# What vCluster tells the tenant.
+KAIS: Final = {"pod-group-name", "received-resource-type", "kai.scheduler/subgroup-name"}
+
+
+def recordings(*beginnings: str) -> list[Item]:
+    """Return recorded objects of three releases of KAI as they can be stored in the enforced namespace."""
+    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
+    items: list[Item] = []
+    for file in sorted(
+        file for release in RELEASES for file in (folder / f"kai-live-v{release}").glob("*.json")
+    ):
+        if not file.name.startswith(beginnings):
+            continue
+        item = json.loads(file.read_text())
+        kept = ("labels", "annotations")
+        item["metadata"] = {
+            "name": f"recorded-{len(items)}-{item['metadata']['name']}",
+            "namespace": ENFORCED,
+            **{name: value for name, value in item["metadata"].items() if name in kept},
+        }
+        item["metadata"].setdefault("labels", {})["kai.scheduler/queue"] = "team-a"
+        items.append(admissible(item) if item["kind"] == "Pod" else item)
+    return items
+
+
+async def test_kai_writes_recorded_pods_and_their_users_only_what_was_theirs(asker: Asker) -> None:
+    recorded = recordings("pod-")
+    written = 0
+    for item in recorded:
+        item["spec"].pop("nodeName", None)
+        own = copy.deepcopy(item)
+        for kind in ("labels", "annotations"):
+            entries = own["metadata"].setdefault(kind, {})
+            for key in entries.keys() & KAIS or [key for key in entries if key.startswith("runai-gpu-group")]:
+                del entries[key]
+        answer = await asker.create(own, user=ALICE)
+        assert answer.status == 201, (item["metadata"]["name"], answer.message)
+        metadata = {"metadata": {kind: item["metadata"].get(kind, {}) for kind in ("labels", "annotations")}}
+        if own["metadata"]["labels"] != item["metadata"]["labels"]:
+            written += 1
+            tried = await asker.merge(where(item), metadata, user=ALICE)
+            assert_refused({"merge": tried}, "only KAI changes this")
+        for writer in (account("kai-scheduler", "binder"), account("kai-scheduler", "pod-grouper")):
+            answer = await asker.merge(where(item), metadata, user=writer)
+            assert answer.status == 200, answer.message
+        finalizer = {"metadata": {"finalizers": ["example.com/stay"]}}
+        assert (await asker.merge(where(item), finalizer, user=ALICE)).status == 200
+        assert (await asker.merge(where(item), {"metadata": {"finalizers": None}}, user=ALICE)).status == 200
+        await asker.remove(where(item))
+    assert written > 5
+    assert len(recorded) > 15
+
+
+async def test_recorded_pod_groups_are_created_counted_started_and_deleted(asker: Asker) -> None:
+    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs")
+    files = [
+        file for release in RELEASES for file in (folder / f"kai-live-v{release}").glob("podgroup-*.json")
+    ]
+    for file in files:
+        item = json.loads(file.read_text())
+        kept = ("name", "labels", "annotations", "ownerReferences")
+        item["metadata"] = {key: item["metadata"][key] for key in kept if key in item["metadata"]}
+        item["metadata"]["namespace"] = ENFORCED
+        started = item["metadata"]["annotations"].pop(STARTED, None)
+        if item["spec"]["queue"] != "team-a":
+            await refused(asker.create(item, user=POD_GROUPER), "is not a queue of namespace")
+        item["spec"]["queue"] = "team-a"
+        await admitted(asker.create(item, user=POD_GROUPER))
+        await count(asker, where(item), item["status"]["resourcesStatus"])
+        if started:
+            change = changes(annotations={STARTED: started})
+            await refused(asker.merge(where(item), change, user=POD_GROUPER), "only KAI's scheduler")
+            await admitted(asker.merge(where(item), change, user=SCHEDULER))
+        await refused(asker.send("DELETE", where(item), user=GARBAGE_COLLECTOR), "delete them first")
+        await count(asker, where(item), {})
+        await admitted(asker.send("DELETE", where(item), user=GARBAGE_COLLECTOR))
+    assert len(files) > 10
+
 
 LONG_KEY = f"kai.scheduler/{'k' * 63}"
 

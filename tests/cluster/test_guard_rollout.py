@@ -4,11 +4,8 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from tests.support import helm_chart
 from tests.support.control_plane import ControlPlane
@@ -31,12 +28,6 @@ from tests.support.kube_user import Answer, Asker, where
 _COUNTED = re.compile(
     r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE
 )
-
-
-@pytest.fixture
-async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
-    async with Asker(plane) as asking:
-        yield asking
 
 
 async def counted(asker: Asker, action: str) -> set[str]:
@@ -126,12 +117,8 @@ async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker
 
 # An upgrade that renames every policy, as from kaishare 0.2.
 
-VALUES = (
-    "--namespace",
-    "kaishare",
-    "--set",
-    "guard.enabled=true,guard.action=deny,webhook.enabled=false,agent.enabled=false",
-)
+VALUES = "guard.enabled=true,guard.action=deny,webhook.enabled=false,agent.enabled=false"
+TO = ("--namespace", "kaishare", "--set", VALUES)
 
 
 def chart_with_other_names(folder: Path) -> Path:
@@ -158,11 +145,11 @@ async def test_an_upgrade_to_other_names_leaves_no_moment_without_a_guard(
             await asyncio.sleep(0.02)
 
     former = chart_with_other_names(tmp_path)
-    await run_helm("install", "kaishare", str(former), "--create-namespace", *VALUES, kubeconfig=kubeconfig)
+    await run_helm("install", "kaishare", str(former), "--create-namespace", *TO, kubeconfig=kubeconfig)
     try:
         await until_all(asker, lambda probe, answer: answer.status == 403)
         attacks = [asyncio.create_task(attack(probe)) for probe in PROBES]
-        await run_helm("upgrade", "kaishare", str(helm_chart.CHART), *VALUES, kubeconfig=kubeconfig)
+        await run_helm("upgrade", "kaishare", str(helm_chart.CHART), *TO, kubeconfig=kubeconfig)
         await until_all(asker, is_refused)
         await asyncio.sleep(1)
         upgraded.set()

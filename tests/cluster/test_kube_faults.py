@@ -3,28 +3,22 @@
 import asyncio
 import contextlib
 import gc
-import itertools
 import json
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.events import Event, EventTiming, ObjectReference, event_name
 from kube.eviction import EvictionAnswer, evict
 from kube.watch import Resource, WatchTiming
 from tests.support.administrator import Administrator
 from tests.support.api_faults import (
-    HTML,
     Answer,
     Cut,
-    Delay,
     Fault,
     Flood,
     HalfOpen,
@@ -37,7 +31,6 @@ from tests.support.api_faults import (
 )
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, control_plane
 from tests.support.control_plane_fixtures import needed_assets
-from tests.support.event_writer import writing
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kube_objects import config_map
 from tests.support.kube_objects import pod as pod_on_node
@@ -45,18 +38,12 @@ from tests.support.waiting import until
 from tests.support.watches import Running, running
 
 CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
-EVENTS = "/api/v1/namespaces/team-a/events"
 ABOUT_CONFIG_MAPS = requests(CONFIG_MAPS)
 PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.1, healthy_after=0.1)
-SLOW_PACE = WatchTiming(watch=1, grace=0.2, first_pause=0.1, longest_pause=1.0, healthy_after=0.1)
 REQUESTS_A_TRY = 3
 """A list, a fallback of it and a watch, or one of them twice with a renewed token."""
-EVENT_PACE = EventTiming(
-    per_second=1000.0, burst=1000, give_up_after_forbidden=20.0, first_pause=0.02, longest_pause=0.1
-)
 FAULT_SECONDS = 0.4
 MIB = 1 << 20
-FLOOD = Flood(size=96 * MIB)
 ANSWERS: dict[str, Fault] = {
     "400": refusal(400, "BadRequest"),
     "401": refusal(401, "Unauthorized"),
@@ -88,7 +75,6 @@ CONNECTIONS: dict[str, Fault] = {
     "silence within the body": Silence(after=40),
 }
 FAULTS = ANSWERS | CONNECTIONS
-LINK = ["fall_silent", "half_open", "lose", "reset", "go_down"]
 
 
 @pytest.fixture(autouse=True)
@@ -104,17 +90,6 @@ def connections_cut_while_being_made() -> Iterator[None]:
         gc.collect()
 
 
-def table(faults: dict[str, Fault]) -> Any:
-    return pytest.mark.parametrize("fault", faults.values(), ids=faults.keys())
-
-
-def groups(faults: dict[str, Fault], size: int = 9) -> Any:
-    """Faults that one test holds at the same time, each with a server of its own."""
-    names = list(faults)
-    parts = [names[start : start + size] for start in range(0, len(names), size)]
-    return pytest.mark.parametrize("names", parts, ids=lambda part: f"{part[0]} to {part[-1]}")
-
-
 @pytest.fixture(autouse=True)
 def _short_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kube.client._SECONDS", 1.0)
@@ -126,32 +101,6 @@ def _short_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 async def client(hostile: HostileApiServer) -> AsyncIterator[KubeClient]:
     async with KubeClient(hostile.access(ADMIN_TOKEN)) as client:
         yield client
-
-
-async def with_each(
-    names: list[str],
-    plane: ControlPlane,
-    folder: Path,
-    hold: Callable[[HostileApiServer, KubeClient, str], Awaitable[None]],
-) -> None:
-    """Call `hold` for all faults at once, each with a hostile API server and a client of its own."""
-
-    async def hold_one(name: str) -> None:
-        own = folder / name.replace(" ", "-")
-        own.mkdir()
-        try:
-            async with (
-                hostile_api_server(plane.upstream, own) as hostile,
-                KubeClient(hostile.access(ADMIN_TOKEN)) as client,
-            ):
-                await hold(hostile, client, name)
-        except Exception as error:
-            error.add_note(f"fault: {name}")
-            raise
-
-    async with asyncio.TaskGroup() as group:
-        for name in names:
-            group.create_task(hold_one(name))
 
 
 @dataclass
@@ -211,278 +160,68 @@ async def recovered(run: Running, expected: dict[tuple[str, str], str]) -> None:
     await until(lambda: run.watch.problem == "", seconds=10)
 
 
-@groups(FAULTS)
+NAMES = list(FAULTS)
+
+
+@pytest.mark.parametrize(
+    "names", [NAMES[:9], NAMES[9:18], NAMES[18:]], ids=lambda part: f"{part[0]} to {part[-1]}"
+)
 async def test_a_watch_recovers_also_if_it_starts_during_the_fault(
     plane: ControlPlane, admin: Administrator, tmp_path: Path, names: list[str]
 ) -> None:
-    async def hold(hostile: HostileApiServer, client: KubeClient, name: str) -> None:
-        label = f"n{list(FAULTS).index(name)}"
-        changed, deleted = await make(admin, "changed", label), await make(admin, "deleted", label)
-        async with watching(client, label) as following, contextlib.AsyncExitStack() as stack:
-            await until(lambda: following.watch.is_synced)
-            before, began = len(hostile.requests), time.monotonic()
-            hostile.inject(FAULTS[name], ABOUT_CONFIG_MAPS)
-            hostile.link.reset()
-            beginning = await stack.enter_async_context(watching(client, label))
-            await admin.merge(changed, {"data": {"changed": "yes"}})
-            await admin.delete(deleted)
-            await make(admin, "made", label)
-            await asyncio.sleep(FAULT_SECONDS)
-            await until(lambda: following.troubles and beginning.troubles, seconds=10)
-            took = time.monotonic() - began
-            assert len(hostile.requests) - before <= 2 * most_requests(took)
-            hostile.heal()
-            expected = await truth(admin, label)
-            for run in (following, beginning):
-                await recovered(run, expected)
-                assert run.troubles[-1] == ""
-                assert all(line.isprintable() and len(line) < 500 for line in run.troubles)
-            gone = deleted.rpartition("/")[2]
-            was_there = [gone in names for names in following.changes]
-            assert was_there == sorted(was_there, reverse=True), "a deleted object does not come back"
-
-    await with_each(names, plane, tmp_path, hold)
+    """Each fault has a hostile API server and a client of its own."""
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(recovers_from(name, plane, admin, tmp_path))
 
 
-@table({name: fault for name, fault in FAULTS.items() if not isinstance(fault, Flood | HalfOpen | Silence)})
-async def test_a_lasting_fault_is_retried_with_growing_pauses(
-    hostile: HostileApiServer, client: KubeClient, fault: Fault
-) -> None:
-    hostile.inject(fault, ABOUT_CONFIG_MAPS)
-    resource = Resource(name="configmaps", path=CONFIG_MAPS)
-    async with running(client, timing=SLOW_PACE, resource=resource) as run:
-        await asyncio.sleep(0.3)
-        # The pauses are at least 50, 100 and 200 ms; without them the bound is passed within the time.
-        assert 1 <= len(hostile.requests) <= 4 * REQUESTS_A_TRY
-        assert run.watch.restarts.total() <= 4
-
-
-@pytest.mark.parametrize("fault", LINK)
-async def test_a_watch_recovers_when_the_link_does(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: str
-) -> None:
-    changed, deleted = await make(admin, "changed"), await make(admin, "deleted")
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced)
-        before = len(hostile.requests)
-        began = time.monotonic()
-        getattr(hostile.link, fault)()
+async def recovers_from(name: str, plane: ControlPlane, admin: Administrator, folder: Path) -> None:
+    label = f"n{NAMES.index(name)}"
+    (folder / label).mkdir()
+    changed, deleted = await make(admin, "changed", label), await make(admin, "deleted", label)
+    async with (
+        hostile_api_server(plane.upstream, folder / label) as hostile,
+        KubeClient(hostile.access(ADMIN_TOKEN)) as client,
+        watching(client, label) as following,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await until(lambda: following.watch.is_synced)
+        before, began = len(hostile.requests), time.monotonic()
+        hostile.inject(FAULTS[name], ABOUT_CONFIG_MAPS)
+        hostile.link.reset()
+        beginning = await stack.enter_async_context(watching(client, label))
         await admin.merge(changed, {"data": {"changed": "yes"}})
         await admin.delete(deleted)
-        await make(admin, "made")
+        await make(admin, "made", label)
         await asyncio.sleep(FAULT_SECONDS)
-        # A request on a connection that was reset is repeated by aiohttp, without an error.
-        await until(lambda: run.troubles or fault == "reset")
-        assert len(hostile.requests) - before <= most_requests(time.monotonic() - began)
-        assert hostile.link.connections <= most_requests(time.monotonic() - began)
+        await until(lambda: following.troubles and beginning.troubles, name, seconds=10)
+        assert len(hostile.requests) - before <= 2 * most_requests(time.monotonic() - began), name
         hostile.heal()
-        await recovered(run, await truth(admin))
+        expected = await truth(admin, label)
+        for run in (following, beginning):
+            await recovered(run, expected)
+            assert run.troubles[-1] == "", name
+            assert all(line.isprintable() and len(line) < 500 for line in run.troubles), name
+        gone = deleted.rpartition("/")[2]
+        was_there = [gone in names for names in following.changes]
+        assert was_there == sorted(was_there, reverse=True), f"{name}: a deleted object does not come back"
 
 
-async def test_a_request_on_a_lost_connection_ends_in_time_and_the_connection_is_not_used_again(
-    hostile: HostileApiServer, client: KubeClient
-) -> None:
-    await asyncio.gather(*(client.get(CONFIG_MAPS) for _ in range(4)))
-    kept = hostile.link.connections
-    assert kept == 4
-    hostile.link.half_open()
-    failures, limit = 0, 0.3
-    while True:
-        began = time.monotonic()
-        try:
-            await client.get(CONFIG_MAPS, seconds=limit)
-        except Unreachable:
-            failures += 1
-            assert failures <= kept
-            assert time.monotonic() - began < limit + 5
-        else:
-            break
-    assert failures >= 1
-
-
-async def test_late_answers_are_no_error(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    hostile.inject(Delay(seconds=0.2), ABOUT_CONFIG_MAPS)
-    async with watching(client) as run:
-        await make(admin, "made")
-        expected = await truth(admin)
-        await until(lambda: run.watch.objects == expected)
-        assert run.troubles == []
-
-
-async def test_a_watch_obeys_retry_after(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    hostile.inject(ANSWERS["429"], ABOUT_CONFIG_MAPS, count=3)
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced, seconds=10)
-    refused = hostile.seen(lambda request: request.status == 429)
-    assert len(refused) == 3
-    at = [request.at for request in hostile.requests[:4]]
-    assert all(later - sooner >= 0.99 for sooner, later in itertools.pairwise(at))
-
-
-async def test_a_watch_with_cuts_at_many_places_has_the_final_state(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    changed = await make(admin, "changed")
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced)
-        for number in range(60):
-            fault = Truncate(after=37 * number) if number % 3 == 0 else Cut(after=37 * number)
-            hostile.inject(fault, ABOUT_CONFIG_MAPS, count=1)
-            if number % 10 == 0:
-                hostile.link.reset()
-            await admin.merge(changed, {"data": {"number": str(number)}})
-            await asyncio.sleep(0.01)
-        hostile.heal()
-        await recovered(run, await truth(admin))
-
-
-# Requests
-
-
-@table(FAULTS)
-async def test_a_request_ends_in_one_line_and_in_time(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: Fault
-) -> None:
-    path = await make(admin, "one")
-    hostile.inject(fault, ABOUT_CONFIG_MAPS)
-    whole = await admin.client.get(path)
-    began = time.monotonic()
-    (answer,) = await asyncio.gather(client.get(path), return_exceptions=True)
-    if isinstance(answer, bytes):
-        assert isinstance(fault, Answer | Truncate), fault
-        assert answer in (whole[:40], b"", b"{}", HTML)
-    else:
-        assert isinstance(answer, ApiError | Unreachable)
-        assert len(str(answer)) < 500
-        assert str(answer).isprintable()
-    assert time.monotonic() - began < 5
-    assert len(hostile.requests) <= 2
-    assert hostile.requests[0].sent_bytes < 32 * MIB
-    hostile.heal()
-    assert await client.get(path) == whole
-
-
-async def test_a_body_without_end_is_given_up(hostile: HostileApiServer, client: KubeClient) -> None:
-    hostile.inject(FLOOD, requests("/version"))
-    with contextlib.suppress(Unreachable):
-        await client.get("/version", seconds=30)
-    assert hostile.requests[0].sent_bytes < FLOOD.size / 2
-
-
-async def test_a_list_without_end_is_given_up(
-    hostile: HostileApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kube.client._LIST_SECONDS", 30, raising=False)
-    hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=False))
-    hostile.inject(FLOOD, requests(CONFIG_MAPS), count=1)
-    async with watching(client) as run:
-        await until(lambda: run.troubles, seconds=30)
-    assert max(request.sent_bytes for request in hostile.requests) < FLOOD.size / 2
-
-
-async def test_a_watch_event_without_end_is_given_up(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient
-) -> None:
-    async with watching(client) as run:
-        await until(lambda: run.watch.is_synced)
-        hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=True), count=1)
-        await until(lambda: run.troubles, seconds=10)
-        (flooded,) = hostile.seen(lambda request: request.fault is FLOOD)
-        assert flooded.sent_bytes < 32 * MIB
-        await recovered(run, await truth(admin))
-
-
-async def test_a_refused_token_is_read_again_once_and_a_lasting_refusal_is_reported(
-    hostile: HostileApiServer, admin: Administrator
-) -> None:
-    good = await admin.token("faults", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]})
-    async with KubeClient(hostile.access("expired")) as client:
-        with pytest.raises(ApiError, match="401"):
-            await client.get(CONFIG_MAPS)
-        assert [request.token for request in hostile.requests] == ["expired"] * 2
-        async with watching(client) as run:
-            await until(lambda: run.troubles)
-            (hostile.account("expired") / "token").write_text(good)
-            await recovered(run, await truth(admin))
-        assert {request.token for request in hostile.requests} == {"expired", good}
-
-
-# Events
-
-
-@groups(FAULTS)
-async def test_an_event_is_written_once_the_fault_is_over_or_its_failure_is_counted(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, names: list[str]
-) -> None:
-    about = (await admin.read(await make(admin, "about")))["metadata"]
-    reference = ObjectReference(
-        api_version="v1", kind="ConfigMap", namespace="team-a", name=about["name"], uid=about["uid"]
-    )
-
-    async def hold(hostile: HostileApiServer, client: KubeClient, name: str) -> None:
-        event = Event(
-            name=event_name("about", name, about["uid"]),
-            namespace="team-a",
-            about=reference,
-            reason="Test",
-            message="m",
-        )
-        async with writing(client, EVENT_PACE) as run:
-            began = time.monotonic()
-            hostile.inject(FAULTS[name], requests(EVENTS))
-            run.writer.emit(event)
-            await until(lambda: run.troubles)
-            await asyncio.sleep(FAULT_SECONDS)
-            requests_sent = len(hostile.requests)
-            assert requests_sent <= most_requests(time.monotonic() - began)
-            assert requests_sent == 1 or name != "429"
-            hostile.heal()
-            await asyncio.wait_for(run.writer.settled(), 10)
-            await until(lambda: run.results.total() == 1)
-            ((_, result),) = run.results
-            assert (result == "failed") == (name in ("400", "403", "404", "410", "302 to a log-in page"))
-            if result != "failed":
-                assert run.troubles[-1] == ""
-                written = await admin.read(f"{EVENTS}/{event.name}")
-                assert written["involvedObject"]["uid"] == about["uid"]
-
-    await with_each(names, plane, tmp_path, hold)
-
-
-# Evictions
-
-
-@table(FAULTS)
+@pytest.mark.parametrize("name", FAULTS)
 async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
-    hostile: HostileApiServer, admin: Administrator, client: KubeClient, fault: Fault
+    hostile: HostileApiServer, admin: Administrator, client: KubeClient, name: str
 ) -> None:
     made = (await admin.create({**pod_on_node("evicted"), "status": {}}))["metadata"]
-    hostile.inject(fault, requests("/api/v1/namespaces", method="POST"))
-    answer = await evict(
-        client, namespace=made["namespace"], name=made["name"], uid=made["uid"], is_trial=True
-    )
-    expected = {
-        "403": EvictionAnswer.FORBIDDEN,
-        "404": EvictionAnswer.GONE,
-        "409": EvictionAnswer.GONE,
-    }
-    name = next(name for name, other in FAULTS.items() if other is fault)
+    about = {key: made[key] for key in ("namespace", "name", "uid")}
+    hostile.inject(FAULTS[name], requests("/api/v1/namespaces", method="POST"))
+    answer = await evict(client, **about, is_trial=True)
+    expected = {"403": EvictionAnswer.FORBIDDEN, "404": EvictionAnswer.GONE, "409": EvictionAnswer.GONE}
     assert answer.answer is expected.get(name, EvictionAnswer.FAILED)
     assert answer.line
     assert answer.retry_after == (1.0 if name == "429" else 0.0)
     assert len(hostile.requests) <= 2
     hostile.heal()
-    answer = await evict(
-        client, namespace=made["namespace"], name=made["name"], uid=made["uid"], is_trial=True
-    )
-    assert answer.answer is EvictionAnswer.EVICTED
-
-
-# A restore
+    assert (await evict(client, **about, is_trial=True)).answer is EvictionAnswer.EVICTED
 
 
 @pytest.mark.nightly

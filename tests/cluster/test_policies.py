@@ -1,10 +1,7 @@
-"""Policies from the namespaces of a real API server."""
+"""A whole webhook with its policies from the namespaces of a real API server, with the rights of a pod."""
 
-import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,200 +9,65 @@ from typing import Any
 import pytest
 
 from kube.answers import ApiError
-from kube.client import KubeClient
-from kube.watch import WatchTiming
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     Canary,
     Serving,
     ca_of,
     configured,
+    ensure_namespaces,
     has_share,
     managed_namespace,
     our_configurations,
     serving,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.followed_namespaces import PATH, following, source
+from tests.support.kube_objects import namespace_object
 from tests.support.memory import peak_resident_mib
-from tests.support.waiting import seconds_until, until
-from tests.support.waiting import until as until_true
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
-from webhook.namespaces.policy_source import PolicyUnknown
-from webhook.policy.labels import Mode
 
-QUEUE = "kai.scheduler/queue"
-NAMESPACES = right("namespaces", "get", "list", "watch")
-EVENTS = right("events", "create", "patch")
+NAMES = ("invalid", "whole", *(f"whole-{number}" for number in range(5)))
 
 
-class Namespaces:
-    """Makes namespaces and removes their labels at the end; no controller runs here that could delete namespaces."""
-
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-        self._labelled: dict[str, set[str]] = {}
-
-    async def make(self, name: str, **labels: str) -> None:
-        """Make a managed namespace, or reset it; `gpu_fraction` is kaishare.dev/gpu-fraction."""
-        made = managed_namespace(name, **labels)
-        try:
-            await self._client.request("POST", PATH, body=json.dumps(made).encode())
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            await self.label(name, made["metadata"]["labels"])
-        self._labelled.setdefault(name, set()).update(made["metadata"]["labels"])
-
-    async def label(self, name: str, labels: dict[str, str | None]) -> None:
-        """Set labels; None removes a label."""
-        self._labelled.setdefault(name, set()).update(labels)
-        body = json.dumps({"metadata": {"labels": labels}}).encode()
-        kind = "application/merge-patch+json"
-        await self._client.request("PATCH", f"{PATH}/{name}", body=body, content_type=kind)
-
-    async def clear(self) -> None:
-        for name, labels in self._labelled.items():
-            await self.label(name, dict.fromkeys(labels))
-
-
-@pytest.fixture
-async def namespaces(admin: Administrator) -> AsyncIterator[Namespaces]:
-    made = Namespaces(admin.client)
-    yield made
-    await made.clear()
-
-
-async def test_a_label_is_policy_within_a_second_until_it_is_gone(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
-) -> None:
-    await namespaces.make("labelled")
-    await namespaces.label("labelled", {QUEUE: None})
-    token = await admin.token("webhook", NAMESPACES)
-    async with KubeClient(plane.access(token)) as client, following(client) as follow:
-        policies = follow.policies
-        await until(lambda: policies.ready)
-        assert "labelled" not in follow.names
-        await namespaces.label("labelled", {QUEUE: "vision"})
-        assert await seconds_until(lambda: "labelled" in follow.names) < 5
-        await namespaces.label("labelled", {"kaishare.dev/mode": "enforce"})
-        assert await seconds_until(lambda: policies.all()["labelled"].mode is Mode.ENFORCE) < 5
-        await namespaces.label("labelled", {"kaishare.dev/mode": None, QUEUE: "speech"})
-        assert await seconds_until(lambda: policies.all()["labelled"].mode is Mode.DEFAULT) < 5
-        assert policies.all()["labelled"].queue == "speech"
-        await namespaces.label("labelled", {QUEUE: None})
-        assert await seconds_until(lambda: "labelled" not in follow.names) < 5
-        assert follow.log_lines("API server unavailable") == []
-
-
-async def test_a_just_created_namespace_has_its_policy(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
-) -> None:
-    token = await admin.token("webhook", NAMESPACES)
-    async with KubeClient(plane.access(token)) as client:
-        unstarted = source(client).policies
-        async with following(client) as follow:
-            await until(lambda: follow.policies.ready)
-            for number in range(10):
-                await namespaces.make(f"new-{number}", gpu_fraction="0.5")
-                for policies in (follow.policies, unstarted):
-                    policy = await policies.find(f"new-{number}")
-                    assert policy is not None
-                    assert str(policy.share) == "gpu-fraction 0.5"
-        assert await unstarted.find("kube-system") is None
-        assert await unstarted.find("no-such-namespace") is None
-
-
-async def test_many_are_known_at_once(admin: Administrator, namespaces: Namespaces) -> None:
-    names = {f"many-{number}" for number in range(5)}
-    for name in names:
-        await namespaces.make(name)
-    async with following(admin.client) as follow:
-        await until(lambda: follow.policies.ready)
-        assert names <= follow.names
-
-
-async def test_without_permission_to_read_namespaces_the_log_has_one_line_and_the_webhook_is_not_ready(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces
-) -> None:
-    await namespaces.make("forbidden")
-    token = await admin.token("webhook", EVENTS)
-    async with KubeClient(plane.access(token)) as client, following(client) as follow:
-        await until(lambda: follow.policies.watch.restarts["403"] >= 3)
-        (line,) = follow.log_lines("API server unavailable")
-        assert 'cannot watch resource "namespaces"' in line["error"]
-        assert not follow.policies.ready
-        with pytest.raises(PolicyUnknown, match='cannot get resource "namespaces"'):
-            await follow.policies.find("forbidden")
-
-
-async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.namespaces.cluster_policies.STALE_SECONDS", 1.0)
-    await namespaces.make("lasting", gpu_fraction="0.5")
-    timing = WatchTiming(watch=1, first_pause=0.05, longest_pause=0.2)
-    async with following(admin.client, timing=timing) as follow:
-        policies = follow.policies
-        await until(lambda: "lasting" in follow.names)
-        plane.kill()
-        try:
-            await until(lambda: not policies.ready)
-            policy = await policies.find("lasting")
-            assert str(policy and policy.share) == "gpu-fraction 0.5"
-            heard = policies.watch.last_contact
-            with pytest.raises(PolicyUnknown, match="Connection refused"):
-                await policies.find("unknown")
-        finally:
-            await asyncio.to_thread(plane.start)
-        assert await seconds_until(lambda: policies.ready) < 3
-        assert (policies.watch.last_contact or 0) > (heard or 0) + 1
-        await namespaces.label("lasting", {"kaishare.dev/gpu-fraction": "0.25"})
-        await until(lambda: str(policies.all()["lasting"].share) == "gpu-fraction 0.25")
+@pytest.fixture(autouse=True)
+async def _without_labels(admin: Administrator) -> AsyncIterator[None]:
+    """Remove the labels at the end; no controller runs here that could delete namespaces."""
+    yield
+    await ensure_namespaces(admin.client, *map(namespace_object, NAMES))
 
 
 @contextlib.asynccontextmanager
 async def webhook(
-    plane: ControlPlane, token: str, folder: Path, *, is_forked: bool = True
+    plane: ControlPlane, admin: Administrator, folder: Path, *, is_forked: bool = True
 ) -> AsyncIterator[Serving]:
-    """Run the webhook as in a pod, with its policies from the cluster."""
-    pod = in_a_pod(plane, token, folder)
+    """Run the webhook as in a pod, with few rights; wait until it is ready."""
+    rights = (right("namespaces", "get", "list", "watch"), right("events", "create", "patch"))
+    pod = in_a_pod(plane, await admin.token(f"webhook-{len(folder.name)}", *rights), folder)
     options = ("--certs", str(folder / "tls"), "--host-name", "127.0.0.1")
     async with serving(
         folder / "log", *options, program=pod.program, environment=pod.environment, is_forked=is_forked
     ) as running:
+
+        async def is_ready() -> bool:
+            return (await running.get("/readyz"))[0] == 200
+
+        await until(is_ready, "ready")
         yield running
 
 
-async def is_ready(running: Serving) -> bool:
-    return (await running.get("/readyz"))[0] == 200
-
-
-async def event_in(client: KubeClient, namespace: str, holds: Callable[[dict[str, Any]], object]) -> Any:
-    """Wait until the event of an invalid policy satisfies a condition; return it."""
-
-    async def find() -> Any:
-        with contextlib.suppress(ApiError):
-            path = f"/api/v1/namespaces/{namespace}/events/kaishare-policy-invalid"
-            event = json.loads(await client.get(path))
-            return event if holds(event) else None
-
-    return await until_true(find, "an event")
-
-
 async def test_a_whole_webhook_needs_few_rights_little_memory_and_no_kubeconfig_reader(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces, tmp_path: Path
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
-    await namespaces.make("whole", gpu_fraction="0.5", priority="train")
-    token = await admin.token("webhook", NAMESPACES, EVENTS)
-    async with webhook(plane, token, tmp_path, is_forked=False) as running:
-        await until_true(lambda: is_ready(running), "ready")
-        async with configured(admin.client, *our_configurations(running.target, ca_of(tmp_path))):
+    _, first, *others = (managed_namespace(name, gpu_fraction="0.5", priority="train") for name in NAMES)
+    await ensure_namespaces(admin.client, first)
+    async with webhook(plane, admin, tmp_path, is_forked=False) as running:
+        ours = our_configurations(running.target, ca_of(tmp_path))
+        async with configured(admin.client, *ours):
             await Canary(admin.client, "whole").until_mutated()
-            for number in range(5):
-                name = f"whole-{number}"
-                await namespaces.make(name, gpu_fraction="0.5", priority="train")
-                pod = await Canary(admin.client, name).pod()
+            for namespace in others:
+                await ensure_namespaces(admin.client, namespace)
+                pod = await Canary(admin.client, namespace["metadata"]["name"]).pod()
                 assert has_share(pod), "the first pod of a new namespace"
         series = await running.series()
         assert series['kaishare_watch_last_contact_timestamp_seconds{resource="namespaces"}'] > 1e9
@@ -218,85 +80,50 @@ async def test_a_whole_webhook_needs_few_rights_little_memory_and_no_kubeconfig_
 
 
 async def test_a_bad_label_shows_in_the_metrics_the_log_and_one_event_of_all_replicas(
-    plane: ControlPlane, admin: Administrator, namespaces: Namespaces, tmp_path: Path
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
-    await namespaces.make("invalid")
-    token = await admin.token("webhook", NAMESPACES, EVENTS)
+    async def label(**labels: str) -> None:
+        await ensure_namespaces(admin.client, managed_namespace("invalid", **labels))
+
+    async def until_told(holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Wait until the Event of the invalid policy satisfies a condition; return it."""
+
+        async def find() -> dict[str, Any] | None:
+            with contextlib.suppress(ApiError):
+                event = await admin.read("/api/v1/namespaces/invalid/events/kaishare-policy-invalid")
+                return event if holds(event) else None
+            return None
+
+        event: dict[str, Any] = await until(find, "an Event")
+        return event
+
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
+    await label()
     async with (
-        webhook(plane, token, tmp_path / "one") as first,
-        webhook(plane, token, tmp_path / "other") as second,
+        webhook(plane, admin, tmp_path / "one") as first,
+        webhook(plane, admin, tmp_path / "other") as second,
     ):
+        await label(gpu_fraction="2", mode="of")
+        event = await until_told(lambda event: event["count"] >= 2)
+        gauge = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="invalid"}'
         for running in (first, second):
-            await until_true(lambda running=running: is_ready(running), "ready")
-        await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "2", "kaishare.dev/mode": "of"})
-        event = await event_in(admin.client, "invalid", lambda event: event["count"] >= 2)
-        for running in (first, second):
-            gauge = 'kaishare_webhook_policy_invalid{label="kaishare.dev/gpu-fraction",namespace="invalid"}'
             assert (await running.series())[gauge] == 1
-            labels = [
-                line["label"] for line in running.logged("policy invalid") if line["namespace"] == "invalid"
-            ]
-            assert sorted(labels) == ["kaishare.dev/gpu-fraction", "kaishare.dev/mode"]
-        uid = json.loads(await admin.client.get(f"{PATH}/invalid"))["metadata"]["uid"]
-        about = {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "name": "invalid",
-            "namespace": "invalid",
-            "uid": uid,
-        }
-        assert event["involvedObject"] == about
+            lines = [line for line in running.logged("policy invalid") if line["namespace"] == "invalid"]
+            labels = sorted(line["label"] for line in lines)
+            assert labels == ["kaishare.dev/gpu-fraction", "kaishare.dev/mode"]
+        stored = json.loads(await admin.client.get("/api/v1/namespaces/invalid"))["metadata"]
+        about = {"name": "invalid", "namespace": "invalid", "uid": stored["uid"]}
+        assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Namespace", **about}
         assert (event["reason"], event["type"]) == ("PolicyInvalid", "Warning")
         assert event["source"]["component"] == "kaishare-webhook"
         assert 'gpu-fraction: "2" is not allowed' in event["message"]
         assert 'mode: "of" is not allowed' in event["message"]
-        await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "3", "kaishare.dev/mode": None})
-        event = await event_in(admin.client, "invalid", lambda event: '"3"' in event["message"])
-        assert "mode" not in event["message"]
-        await namespaces.label("invalid", {"kaishare.dev/gpu-fraction": "0.5"})
+        await label(gpu_fraction="3")
+        assert "mode" not in (await until_told(lambda event: '"3"' in event["message"]))["message"]
+        await label(gpu_fraction="0.5")
 
         async def is_mended() -> bool:
             return gauge not in await first.series()
 
-        await until_true(is_mended, "mended")
-
-
-async def test_a_webhook_without_permissions_starts_and_names_them(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path
-) -> None:
-    token = await admin.token("webhook", EVENTS)
-    async with webhook(plane, token, tmp_path) as running:
-        await until_true(lambda: running.logged("API server unavailable"), "the trouble is said")
-        status, text = await running.get("/readyz")
-        assert (status, text) == (503, "policies not loaded or stale; see the log\n")
-        listed = await running.get("/policies")
-        assert listed == (503, "policies not loaded yet; see the log\n"), "not an empty list"
-        assert (await running.get("/healthz"))[0] == 200
-        (line,) = running.logged("API server unavailable")
-        assert 'cannot watch resource "namespaces"' in line["error"]
-        assert not any(name.startswith("kaishare_webhook_policies") for name in await running.series())
-        assert "namespaces" not in running.logged("serving")[0], "what is not known is not zero"
-
-
-async def test_explain_reads_the_cluster(plane: ControlPlane, namespaces: Namespaces, tmp_path: Path) -> None:
-    await namespaces.make("explained", queue="vision", gpu_fraction="0.5")
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a", "namespace": "explained"},
-        "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-    }
-    (tmp_path / "pod.json").write_text(json.dumps(manifest))
-    command = f"explain --policies cluster --kubeconfig {plane.kubeconfig()} -f {tmp_path}/pod.json"
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "console", *command.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "+    gpu-fraction: '0.5'" in done.stdout
-    assert "+    kai.scheduler/queue: vision" in done.stdout
+        await until(is_mended, "mended")

@@ -1,7 +1,5 @@
 """The sample queues: KAI's definitions accept them, and the examples name no other."""
 
-import asyncio
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,11 @@ import pytest
 
 from examples.shared_gpu import scenes
 from kai.keys import QUEUE_LABEL
-from kube.answers import ApiError
 from tests.support import yaml_text
 from tests.support.administrator import Administrator
 from tests.support.helm_chart import ROOT
+from tests.support.helm_release import until_kind_is_deleted
+from tests.support.kai_definitions import define
 
 FOLDER = ROOT / "deploy" / "kai"
 
@@ -38,13 +37,6 @@ def test_every_queue_of_the_examples_exists_with_a_parent_and_without_children()
     }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_queue_of_a_file_is_a_parent_or_has_a_parent_of_the_same_file(name: str) -> None:
-    parents = {queue["metadata"]["name"]: queue["spec"].get("parentQueue") for queue in queues_in(name)}
-    roots = {queue for queue, parent in parents.items() if not parent}
-    assert {parent for parent in parents.values() if parent} == roots
-
-
 @pytest.mark.parametrize("release", ["v0.9.8", "v0.13.0", "v0.17.0"])
 async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrator) -> None:
     folder = os.environ.get("KAISHARE_FIXTURES")
@@ -52,41 +44,12 @@ async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrato
     if not file.is_file():
         pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder beside which KAI's definitions are")
     definition = yaml_text.load(file.read_text())
-    await admin.create(definition)
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+    await define(admin, definition)
     try:
         for name in FILES:
             for queue in queues_in(name):
-                await until_taken(admin, queue)
+                await admin.post(PATH, queue, dryRun="All", fieldValidation="Strict")
     finally:
-        await admin.clean_up()
-        await until_gone(admin, definition["metadata"]["name"])
-
-
-async def until_taken(admin: Administrator, queue: dict[str, Any]) -> None:
-    """Create a queue as a dry run, once its definition is served."""
-    body = json.dumps(queue).encode()
-    for _ in range(200):
-        try:
-            await admin.client.request(
-                "POST", PATH, params={"dryRun": "All", "fieldValidation": "Strict"}, body=body
-            )
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            await asyncio.sleep(0.05)
-        else:
-            return
-    raise AssertionError("queues are not served")
-
-
-async def until_gone(admin: Administrator, definition: str) -> None:
-    """Wait until another release's definition can take its place."""
-    for _ in range(200):
-        try:
-            await admin.client.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{definition} stays")
+        await admin.delete(path)
+        await until_kind_is_deleted(admin.client, path)  # another release's takes its place

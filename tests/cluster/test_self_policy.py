@@ -31,18 +31,8 @@ BUNDLE = base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()
 OTHER = "kai-00-another"
 PATCH = "application/json-patch+json"
 
-SERVER_MANAGED = {
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "generateName",
-    "generation",
-    "managedFields",
-    "name",
-    "namespace",
-    "resourceVersion",
-    "selfLink",
-    "uid",
+SERVER_MANAGED = {"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generateName"} | {
+    *("generation", "managedFields", "name", "namespace", "resourceVersion", "selfLink", "uid")
 }
 """Fields of metadata that a change of an object cannot set, or that have no meaning after its creation."""
 
@@ -63,11 +53,7 @@ async def asker(limited: ControlPlane) -> AsyncIterator[Asker]:
     for configuration in ours:
         for webhook in configuration["webhooks"]:  # calls no pod of another test
             webhook["namespaceSelector"] = {"matchLabels": {"kaishare.dev/mode": "of-this-test"}}
-    async with (
-        KubeClient(limited.access()) as client,
-        configured(client, *ours),
-        Asker(limited) as asking,
-    ):
+    async with KubeClient(limited.access()) as client, configured(client, *ours), Asker(limited) as asking:
         yield asking
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from kube.answers import ApiError
 from kube.client import KubeClient
 from service.version import version
 from tests.support.administrator import Administrator
-from tests.support.api_faults import refusal, requests
-from tests.support.cluster_webhook import Serving, from_files, managed_namespace, serving
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.api_faults import requests
+from tests.support.cluster_webhook import serving
+from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.helm_chart import NAMESPACE, find_object, rendered
-from tests.support.helm_release import Release, token_of
+from tests.support.helm_release import Release, deployed_options, token_of
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_user import Asker
 from tests.support.waiting import until
@@ -28,7 +27,7 @@ from tests.support.webhook_in_a_pod import in_a_pod
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
 from webhook.settings.decision_options import DEFAULT_CLASS
-from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
+from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError
 
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 SETTINGS = f"{CONFIG_MAPS}/{NAME}"
@@ -60,13 +59,6 @@ async def stranger(plane: ControlPlane, release: Release, admin: Administrator) 
     """A user without any right of its own."""
     async with KubeClient(plane.access(await admin.token("stranger"))) as client:
         yield client
-
-
-def deployed_options(release: Release) -> list[str]:
-    """Return the options of the chart's Deployment, without those that this machine needs otherwise."""
-    deployment = find_object(rendered(release.values), "Deployment", "kaishare-webhook")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    return [option for option in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", option)]
 
 
 def excluded(options: list[str]) -> frozenset[str]:
@@ -104,15 +96,11 @@ async def status_of(client: KubeClient, method: str, path: str, body: Any = None
 
 @pytest.mark.slow
 async def test_the_charts_webhook_publishes_its_settings_to_every_user_and_through_an_upgrade(
-    release: Release,
-    admin: Administrator,
-    hostile: HostileApiServer,
-    stranger: KubeClient,
-    tmp_path: Path,
+    release: Release, admin: Administrator, hostile: HostileApiServer, stranger: KubeClient, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match="the webhook has not written it yet"):
         await read_settings(stranger)
-    options = deployed_options(release)
+    options = await deployed_options(admin.client)
     # The proxy forwards all requests, and records which rights the webhook uses.
     pod = in_a_pod(hostile, await token_of(admin.client, "kaishare-webhook", NAMESPACE), tmp_path)
     async with serving(
@@ -189,58 +177,3 @@ async def test_any_user_may_get_the_settings_and_nothing_beside_them(
     async with Asker(plane) as asker:
         anonymous = await asker.send("GET", SETTINGS, user="system:anonymous", group="system:unauthenticated")
         assert anonymous.status == 403
-
-
-@pytest.mark.slow
-async def test_a_webhook_that_may_not_publish_serves_and_publishes_once_it_may(
-    admin: Administrator, hostile: HostileApiServer, tmp_path: Path
-) -> None:
-    """Policies come from files here, so nothing watches PriorityClasses."""
-    kept = {"kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "team-a"}}
-    path = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
-    await admin.create({**kept, "data": {"of-another-writer": "kept"}})
-    refused = hostile.inject(refusal(403, "Forbidden"), requests(path))
-    publishing = ["--settings-namespace=team-a", f"--kubeconfig={hostile.kubeconfig(ADMIN_TOKEN)}"]
-    options = [*from_files(tmp_path, managed_namespace("training")), *publishing]
-    async with serving(tmp_path / "log", *options, "--default-priority-class=usual") as webhook:
-        await until(lambda: webhook.logged("settings not published"), "the refusal is logged")
-        assert (await webhook.get("/readyz"))[0] == 200
-        assert refused.used >= 1
-        refused.end()
-        await until(lambda: webhook.logged("settings published again"), "the settings are published")
-        assert await webhook.stop() == 0
-        check(webhook)
-    data = (await admin.read(path))["data"]
-    assert data["of-another-writer"] == "kept"
-    settings = decode_settings(data[KEY])
-    assert (settings.policies, DEFAULT_CLASS in settings.known) == ("files", True)
-    assert settings.rules == DecisionSettings(default_priority_class="usual")
-
-
-def check(webhook: Serving) -> None:
-    (line,) = webhook.logged("settings not published")
-    assert line["configmap"] == f"team-a/{NAME}"
-    assert "403 Forbidden" in line["error"]
-
-
-async def test_uninstalling_leaves_no_settings_also_while_a_webhook_writes_them(
-    plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
-) -> None:
-    pod = in_a_pod(plane, await token_of(admin.client, "kaishare-webhook", NAMESPACE), tmp_path)
-    async with serving(
-        tmp_path / "log", *deployed_options(release), program=pod.program, environment=pod.environment
-    ) as webhook:
-        deleted = await asyncio.to_thread(release.uninstall)
-        assert set(re.findall(rf'Starting delete for "{NAME}" (\w+)', deleted)) == {
-            "ConfigMap",
-            "Role",
-            "RoleBinding",
-        }
-        await admin.create(CLASS)  # the settings change once more, if the webhook may still watch
-        await until(lambda: webhook.logged("settings not published"), "a write fails")
-    for path in (
-        SETTINGS,
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{NAME}",
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/{NAME}",
-    ):
-        assert await status_of(admin.client, "GET", path) == 404

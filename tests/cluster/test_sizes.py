@@ -1,9 +1,7 @@
 """Sizes on a real API server: the labels of controllers select them, edits take effect, bad values are refused."""
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
@@ -28,13 +26,6 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane
 from tests.support.selector_cases import BAD, MATCHES, OWN_LIMITS
 from tests.support.waiting import until
-
-LONGEST_DELAY_SECONDS = 0.1
-TRIES = 12
-"""Maximum number of edits until one takes effect in time. Other programs delay single edits on a busy machine."""
-
-SIZE_COLUMN = r"custom-columns=SIZE:.metadata.annotations.kaishare\.dev/size"
-"""The column of examples/README.md."""
 
 PODS = "/api/v1/namespaces/{}/pods"
 MANY_REPLICAS = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}
@@ -115,10 +106,8 @@ async def test_the_labels_of_a_controller_select_the_size_of_its_pods(
 ) -> None:
     namespace = CONTROLLERS["metadata"]["name"]
     restart = "Never" if kind == "Job" else "Always"
-    template = {
-        "metadata": {"labels": {"app": "a"}},
-        "spec": {**bare_pod("")["spec"], "restartPolicy": restart},
-    }
+    pod_spec = {**bare_pod("")["spec"], "restartPolicy": restart}
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": pod_spec}
     owner = {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {"name": "owner"}}
     path = f"/apis/{group}/v1/namespaces/{namespace}"
     workloads = f"{path}/{kind.lower()}s"
@@ -186,76 +175,6 @@ async def clean_up(plane: ControlPlane, admin: Administrator, scene: Scene, name
     await admin.delete(f"/api/v1/namespaces/{namespace}")
 
 
-async def reviewed_sizes(
-    canary: Callable[[], Any], seen: list[tuple[float, float, str]], end: asyncio.Event
-) -> None:
-    """Create pods as dry runs; add begin, end and share of each request to `seen`."""
-    while not end.is_set():
-        began = time.monotonic()
-        pod = await canary()
-        share = pod["metadata"].get("annotations", {}).get(keys.GPU_FRACTION, "")
-        seen.append((began, time.monotonic(), share))
-
-
-SIZE_LABEL, SIZE_SELECTOR = "size.kaishare.dev/edited", "size.kaishare.dev/other"
-
-
-@pytest.mark.parametrize(
-    ("edits", "shares"),
-    [
-        pytest.param(
-            [{"labels": {SIZE_LABEL: "0.5"}}, {"labels": {SIZE_LABEL: "0.25"}}], ["0.5", "0.25"], id="share"
-        ),
-        pytest.param(
-            [
-                {"annotations": {SIZE_LABEL: "app=b", SIZE_SELECTOR: "app=a"}},
-                {"annotations": {SIZE_LABEL: "app=a", SIZE_SELECTOR: "app=b"}},
-            ],
-            ["0.7", "0.3"],
-            id="selector",
-        ),
-    ],
-)
-async def test_an_edited_size_counts_within_100_ms(
-    admin: Administrator, webhook: Serving, edits: list[dict[str, Any]], shares: list[str]
-) -> None:
-    name = "sizes-edited"
-    namespace = with_sizes(name, {"edited": ("0.3", "app=a"), "other": ("0.7", "app=b")})
-    await ensure_namespaces(admin.client, namespace)
-    pod = bare_pod("canary", labels={"app": "a"})
-    path = PODS.format(name)
-
-    async def create() -> dict[str, Any]:
-        return await admin.post(path, pod, dryRun="All")
-
-    delays: list[float] = []
-    for number in range(TRIES):
-        edit, share = edits[number % 2], shares[number % 2]
-        seen: list[tuple[float, float, str]] = []
-        end = asyncio.Event()
-        creators = [asyncio.create_task(reviewed_sizes(create, seen, end)) for _ in range(2)]
-        try:
-            await until(lambda seen=seen: len(seen) > 2, "pods are created")
-            assert share not in {value for _, _, value in seen}
-            await admin.merge(f"/api/v1/namespaces/{name}", {"metadata": edit})
-            answered = time.monotonic()
-            await until(
-                lambda seen=seen, share=share: any(value == share for _, _, value in seen),
-                f"the edit to {share} counts",
-            )
-            count = len(seen)
-            await until(lambda seen=seen, count=count: len(seen) > count + 2, "more pods are created")
-        finally:
-            end.set()
-            await asyncio.gather(*creators)
-        first = min(ended for _, ended, value in seen if value == share)
-        assert {value for began, _, value in seen if began > first} == {share}, "the old size never returns"
-        delays.append(first - answered)
-        if number >= 3 and min(delays) <= LONGEST_DELAY_SECONDS:
-            break
-    assert min(delays) <= LONGEST_DELAY_SECONDS, delays
-
-
 @pytest.fixture
 async def typed(admin: Administrator, webhook: Serving) -> str:
     """Return the name of a namespace with the sizes `train` and `serve`, which the webhook validates."""
@@ -267,26 +186,11 @@ async def typed(admin: Administrator, webhook: Serving) -> str:
     return name
 
 
-FORM = (
-    "0.02 to 0.99 with at most two decimals; 1 for a whole GPU; a positive integer with Mi or Gi, such as 8Gi"
-)
-SELECTOR_FORM = "a label selector as for kubectl get -l, such as app=web or app in (api,web)"
-
-
 @pytest.mark.parametrize(
     ("verb", "argument", "message"),
     [
-        (
-            "label",
-            "size.kaishare.dev/train=2",
-            f'size.kaishare.dev/train: "2" is not allowed; allowed: {FORM}',
-        ),
-        ("label", "size.kaishare.dev/new=0.125", f'"0.125" is not allowed; allowed: {FORM}'),
-        ("label", "size.kaishare.dev/Train_1=0.5", "allowed: a-z, 0-9 and - in at most 40 characters"),
-        ("annotate", "size.kaishare.dev/train=app in (", f"allowed: {SELECTOR_FORM}"),
-        ("annotate", "size.kaishare.dev/serve=", f"allowed: {SELECTOR_FORM}"),
-        ("annotate", "size.kaishare.dev/serve=kai.scheduler/queue", "which the webhook itself writes"),
-        ("annotate", "size.kaishare.dev/tarin=app=a", "the nearest label is size.kaishare.dev/train"),
+        ("label", "size.kaishare.dev/train=2", 'size.kaishare.dev/train: "2" is not allowed; allowed: 0.02'),
+        ("annotate", "size.kaishare.dev/train=app in (", "allowed: a label selector as for kubectl get -l"),
     ],
 )
 async def test_kubectl_prints_why_a_size_or_selector_is_refused(
@@ -299,27 +203,6 @@ async def test_kubectl_prints_why_a_size_or_selector_is_refused(
     assert message in result.errors
     after = (await admin.read(path))["metadata"]
     assert (after["labels"], after["annotations"]) == (before["labels"], before["annotations"])
-
-
-async def test_kubectl_sets_a_size_and_a_selector_that_are_allowed(
-    plane: ControlPlane, admin: Administrator, typed: str
-) -> None:
-    for verb, argument in (
-        ("label", "size.kaishare.dev/tiny=8Gi"),
-        ("annotate", "size.kaishare.dev/tiny=app in (api,web),!canary"),
-    ):
-        result = await kubectl(plane, verb, "--overwrite", "namespace", typed, argument)
-        assert (result.status, result.errors) == (0, "")
-
-
-async def test_kubectl_prints_the_nearest_size_for_a_pod_with_an_unknown_one(
-    plane: ControlPlane, typed: str
-) -> None:
-    pod = bare_pod("misspelt", namespace=typed, labels={SIZE: "tarin"})
-    result = await kubectl(plane, "create", "--dry-run=server", "-f", "-", manifest=pod)
-    assert result.status == 0
-    assert "Warning: kaishare: " in result.errors
-    assert "nearest first: train, serve" in result.errors
 
 
 @pytest.mark.kubernetes(1, 31)  # an empty item in a list

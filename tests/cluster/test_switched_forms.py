@@ -4,20 +4,18 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kube.answers import ApiError
-from kube.client import KubeClient
+from kube.client import MERGE_PATCH, KubeClient
 from tests.support.admission_policies import list_path
+from tests.support.chart_variants import CERT_MANAGER, WEBHOOK
 from tests.support.cluster_webhook import (
     Canary,
-    bare_pod,
     ca_of,
     ensure_namespaces,
     from_cluster,
@@ -27,58 +25,22 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.creations import created_throughout
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
-from tests.support.helm_release import WITHOUT_SCHEMA
+from tests.support.helm_release import WITHOUT_SCHEMA, Release, define_others_kinds, lead_to_this_machine
 from tests.support.waiting import until
 from tests.support.webhook_checks import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 TEAM = "switching"
-PODS = f"/api/v1/namespaces/{TEAM}/pods"
-SERVICE = f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
 STANDS_SECONDS = 11
 """The chart demands that both forms have stood for 10 s."""
 
 
-@dataclass
-class Creations:
-    """Pods that are created one after the other until the end of the test."""
-
-    client: KubeClient
-    prefix: str = "pod"
-    pods: list[dict[str, Any]] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-    is_over: bool = False
-    """Ends `run` after the creation in progress."""
-
-    async def run(self) -> None:
-        number = 0
-        while not self.is_over:
-            number += 1
-            body = json.dumps(bare_pod(f"{self.prefix}-{number}")).encode()
-            try:
-                self.pods.append(json.loads(await self.client.request("POST", PODS, body=body)))
-            except ApiError as error:
-                self.refusals.append(str(error))
-            await asyncio.sleep(0.1)
-
-
-@asynccontextmanager
-async def created_all_the_time(plane: ControlPlane, prefix: str = "pod") -> AsyncIterator[Creations]:
-    async with KubeClient(plane.access()) as client:
-        creations = Creations(client, prefix)
-        task = asyncio.create_task(creations.run())
-        try:
-            yield creations
-        finally:
-            creations.is_over = True
-            await task
-
-
 @dataclass(frozen=True, kw_only=True)
-class Release:
+class Switched:
     """The chart's release, whose Service leads to a webhook on this machine."""
 
     plane: ControlPlane
@@ -115,15 +77,10 @@ class Release:
 
     async def reach(self) -> None:
         """Let the Service lead to this machine, and let the Deployment be ready, as its controller does."""
-        spec = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
-        await self._merge(SERVICE, {"spec": spec})
+        await lead_to_this_machine(self.client)
         status = {"status": {"replicas": 2, "readyReplicas": 2}}
-        await self._merge(f"{DEPLOYMENT}/status", status)
-
-    async def _merge(self, path: str, patch: dict[str, Any]) -> None:
-        await self.client.request(
-            "PATCH", path, body=json.dumps(patch).encode(), content_type="application/merge-patch+json"
-        )
+        path, body = f"{DEPLOYMENT}/status", json.dumps(status).encode()
+        await self.client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
 
 @pytest.mark.kubernetes(1, 36)
@@ -139,11 +96,11 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
         await ensure_namespaces(client, team)
         canary = Canary(client, TEAM)
         async with serving(tmp_path / "log", *command, listen=port) as webhook:
-            release = Release(plane=own_plane, client=client, port=port, ca=ca_of(tmp_path).decode())
+            release = Switched(plane=own_plane, client=client, port=port, ca=ca_of(tmp_path).decode())
             assert not await release.helm("install", "webhook")
             await release.reach()
             await canary.until_mutated()
-            async with created_all_the_time(own_plane) as creations:
+            async with created_throughout(client, TEAM, rate=10) as creations:
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "policy")
                 assert not await release.helm("upgrade", "both")
                 assert "for 10 s" in await release.helm("upgrade", "policy")
@@ -157,7 +114,7 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
                 await webhook.stop()
                 first = len(creations.pods)
                 await until(lambda: len(creations.pods) > first + 20, "pods are created without a webhook")
-                assert not creations.refusals, creations.refusals[:3]
+                assert not creations.failed, creations.failed[:3]
 
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "webhook")
                 await release.is_not_rolled_back(1, "from policy to webhook")
@@ -170,7 +127,7 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
                     await release.is_not_rolled_back(3, "from webhook to policy")
                     last = len(creations.pods)
                     await until(lambda: len(creations.pods) > last + 20, "pods are created after the switch")
-                    assert not creations.refusals, creations.refusals[:3]
+                    assert not creations.failed, creations.failed[:3]
                     decisions = [*webhook.logged("decision"), *again.logged("decision")]
         assert all(map(has_share, creations.pods))
         reasons = {pod["metadata"]["annotations"]["kaishare.dev/reason"] for pod in creations.pods}
@@ -190,9 +147,9 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
     own_plane: ControlPlane,
 ) -> None:
     """Each policy is forgotten after up to a second, so the one that refuses goes first."""
-    page = (ROOT / "docs" / "choosing.md").read_text()
-    (command,) = re.findall(r"^\$ kubectl (delete validating.*)$", page, re.MULTILINE)
-    (seconds,) = re.findall(r"^\$ kubectl delete validating.*\n\$ sleep ([0-9]+)$", page, re.MULTILINE)
+    docs = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    commands = r"^\$ kubectl (delete validating.*)\n\$ sleep ([0-9]+)\n\$ kubectl (delete mutating.*)$"
+    ((first, seconds, second),) = re.findall(commands, docs, re.MULTILINE)
     namespace = "without-policies"
     release = ("kaishare", "--namespace", namespace)
     async with KubeClient(own_plane.access()) as client:
@@ -203,14 +160,15 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
         done = await asyncio.to_thread(helm, *what, kubeconfig=own_plane.kubeconfig())
         assert done.returncode == 0, done.stderr
         await Canary(client, TEAM).until_mutated()
-        async with created_all_the_time(own_plane, "policy") as creations:
+        async with created_throughout(client, TEAM, rate=10) as creations:
             await until(lambda: len(creations.pods) > 20, "pods are created under the policies")
-            deleted = await kubectl(own_plane, *command.split())
-            assert deleted.status == 0, deleted.errors
-            await asyncio.sleep(int(seconds))
+            for command in (first, second):
+                deleted = await kubectl(own_plane, *command.split())
+                assert deleted.status == 0, deleted.errors
+                await asyncio.sleep(int(seconds))
             await uninstalled(own_plane, *release[::2])
             await Canary(client, TEAM).until_unchanged()
-        assert not creations.refusals, creations.refusals[:3]
+        assert not creations.failed, creations.failed[:3]
         for kind in ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
             assert json.loads(await client.get(list_path(kind)))["items"] == []
 
@@ -220,3 +178,63 @@ async def uninstalled(plane: ControlPlane, name: str, namespace: str) -> None:
     what = ("uninstall", name, "--namespace", namespace, "--ignore-not-found")
     done = await asyncio.to_thread(helm, *what, kubeconfig=plane.kubeconfig())
     assert done.returncode == 0, done.stderr
+
+
+SELF: dict[str, Any] = {"webhook": {"certificates": {"mode": "self"}}}
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+CERTIFICATES = f"/apis/cert-manager.io/v1/namespaces/{NAMESPACE}/certificates"
+
+
+async def issue_certificates(client: KubeClient) -> set[str]:
+    """Create the Secret of each Certificate, as cert-manager does; return the Secrets' names.
+
+    cert-manager gives its Secrets no owner by default, so they outlive the Certificates.
+    """
+    certificates = json.loads(await client.get(CERTIFICATES))["items"]
+    names = {certificate["spec"]["secretName"] for certificate in certificates}
+    for name in names:
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name, "labels": {"controller.cert-manager.io/fao": "true"}},
+            "type": "kubernetes.io/tls",
+            "data": dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), "YQ=="),
+        }
+        try:
+            await client.request("POST", SECRETS, body=json.dumps(secret).encode())
+        except ApiError as error:
+            if error.status != 409:
+                raise
+    return names
+
+
+async def secret_types(client: KubeClient) -> dict[str, str]:
+    secrets = json.loads(await client.get(SECRETS))["items"]
+    return {secret["metadata"]["name"]: secret["type"] for secret in secrets}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [CERT_MANAGER, SELF], ids=["cert-manager first", "self first"])
+async def test_certificates_change_between_cert_manager_and_the_webhook(
+    first: dict[str, Any], own_plane: ControlPlane
+) -> None:
+    second = SELF if first is CERT_MANAGER else CERT_MANAGER
+    release = Release(plane=own_plane, values={**WEBHOOK, **first})
+    theirs: set[str] = set()
+    async with KubeClient(own_plane.access()) as client:
+        await define_others_kinds(client)
+        try:
+            for values in (first, second, first):
+                release.values = {**WEBHOOK, **values}
+                release.upgrade_or_install()
+                theirs |= await issue_certificates(client)
+                types = await secret_types(client)
+                # Helm deletes none of cert-manager's Secrets, and the webhook gets one of its own.
+                assert {types.get(name) for name in theirs} <= {"kubernetes.io/tls"}
+                if values is SELF:
+                    assert types.get("kaishare-webhook-ca") == "Opaque"
+            assert len(theirs) == 2
+        finally:
+            release.uninstall()
+            for name in theirs:
+                await client.request("DELETE", f"{SECRETS}/{name}")

@@ -155,37 +155,6 @@ async def test_an_authenticator_without_audiences_does_not_accept_a_token_for_th
     assert (await port.get(token="opaque"))[0] == 200
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [("Authorization", "Basic YWRtaW46YWRtaW4=")],
-        [("Authorization", "Bearer")],
-        [("Authorization", "Bearer a b")],
-        [("Authorization", "Bearer ä")],
-        [("Authorization", "Bearer a"), ("Authorization", "Bearer a")],
-        [("X-Kaishare-Token", "")],
-        [("X-Kaishare-Token", "Bearer a")],
-        [("X-Kaishare-Token", "a"), ("X-Kaishare-Token", "a")],
-    ],
-    ids=str,
-)
-async def test_what_is_no_token_is_refused_without_a_review(
-    headers: list[tuple[str, str]], port: AgentPort, hostile: HostileApiServer
-) -> None:
-    async with port.session.get(f"{port.url}/metrics", headers=headers) as response:
-        assert response.status == 401
-        assert response.headers["WWW-Authenticate"] == "Bearer"
-    assert not hostile.seen(REVIEWS)
-
-
-async def test_a_header_of_16_kib_is_refused_without_a_review(
-    port: AgentPort, hostile: HostileApiServer
-) -> None:
-    for name in ("own", "token"):
-        assert (await port.get(**{name: "a" * 16384}))[0] == 431
-    assert not hostile.seen(REVIEWS)
-
-
 async def test_results_are_remembered_for_a_short_time(
     port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import io
 import json
-import re
 import subprocess
 import tarfile
 from collections.abc import AsyncIterator
@@ -32,8 +31,15 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.creations import RATE, Creations, created_throughout
-from tests.support.helm_chart import CHART, NAMESPACE, ROOT, find_object, helm, rendered, rendered_text
-from tests.support.helm_release import Release, let_go, packaged, token_of
+from tests.support.helm_chart import CHART, NAMESPACE, ROOT, find_object, helm, rendered
+from tests.support.helm_release import (
+    Release,
+    deployed_options,
+    lead_to_this_machine,
+    let_go,
+    packaged,
+    token_of,
+)
 from tests.support.markers import sampled
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
@@ -72,9 +78,7 @@ class Replicas:
         self.count += 1
         folder = self.folder / f"replica-{self.count}"
         folder.mkdir()
-        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
-        (container,) = json.loads(await self.client.get(path))["spec"]["template"]["spec"]["containers"]
-        options = [word for word in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", word)]
+        options = await deployed_options(self.client)
         pod = in_a_pod(self.plane, await token_of(self.client, "kaishare-webhook", NAMESPACE), folder)
         # Without -P the program would import the packages of the working directory.
         old = ("-P",), {"PYTHONPATH": str(source)}
@@ -120,13 +124,7 @@ async def installed(
             await ensure_namespaces(client, managed_namespace(DEFAULT, gpu_fraction="0.5"))
             await asyncio.to_thread(release.install)
             # What a Service's address is in a cluster: the way to the process.
-            way = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
-            await client.request(
-                "PATCH",
-                f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook",
-                body=json.dumps({"spec": way}).encode(),
-                content_type="application/strategic-merge-patch+json",
-            )
+            await lead_to_this_machine(client)
             yield release, replicas
         finally:
             for replica in replicas.running:
@@ -238,13 +236,3 @@ async def test_the_end_of_the_webhook_refuses_no_pod(way: str, plane: ControlPla
         await Canary(replicas.client, ENFORCED).until_unchanged()
     assert creations.failed == []
     assert creations.made > creations.changed > RATE / 2
-
-
-async def test_the_package_is_the_folder_and_serves(plane: ControlPlane, tmp_path: Path) -> None:
-    package = packaged(tmp_path)
-    usual = ("--namespace", NAMESPACE, "--kube-version", "1.30.0")
-    done = helm("template", "kaishare", str(package), *usual)
-    assert (done.returncode, done.stdout) == (0, rendered_text())
-    async with installed(plane, package, tmp_path) as (_, replicas):
-        await replicas.add()
-        await Canary(replicas.client, DEFAULT).until_mutated()

@@ -1,7 +1,6 @@
 """The webhook behind a real API server: patched pods, and pods that are left alone."""
 
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,17 +10,7 @@ import pytest_asyncio
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
-from tests.support.cluster_webhook import (
-    Canary,
-    Serving,
-    bare_pod,
-    ensure_namespaces,
-    has_share,
-    installed,
-    is_unchanged,
-    kubectl,
-    managed_namespace,
-)
+from tests.support.cluster_webhook import Serving, bare_pod, has_share, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.large_objects import deep_fields
 from tests.support.waiting import until
@@ -33,10 +22,6 @@ NAMESPACES = [
 ]
 ENFORCED = managed_namespace("enforced", gpu_fraction="0.5", mode="enforce", max_gpu_fraction="0.5")
 PODS = "/api/v1/namespaces/{}/pods"
-TEMPLATE: dict[str, Any] = {
-    "metadata": {"labels": {"app": "a"}},
-    "spec": {**bare_pod("")["spec"], "restartPolicy": "Always"},
-}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -56,49 +41,6 @@ async def made(admin: Administrator, namespace: str, pod: dict[str, Any], **para
     kept = await admin.read(path)
     await admin.delete(path)
     return kept
-
-
-async def test_a_bare_pod_gets_scheduler_queue_priority_and_share(
-    admin: Administrator, ours: Serving
-) -> None:
-    assert has_share(await made(admin, "managed", bare_pod("bare")))
-
-
-@pytest.mark.parametrize(
-    ("kind", "group", "policy", "spec"),
-    [
-        ("Deployment", "apps", "Always", {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}),
-        ("Job", "batch", "Never", {"parallelism": 2, "completions": 2}),
-    ],
-)
-async def test_the_pods_of_a_controller_get_the_same(
-    admin: Administrator,
-    controllers: None,
-    ours: Serving,
-    kind: str,
-    group: str,
-    policy: str,
-    spec: dict[str, Any],
-) -> None:
-    template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": policy}}
-    namespace, plural = f"managed-{kind.lower()}", f"{kind.lower()}s"
-    owner = {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {"name": "owner"}}
-    path = f"/apis/{group}/v1/namespaces/{namespace}"
-    await admin.post(f"{path}/{plural}", {**owner, "spec": {**spec, "template": template}})
-
-    async def pods() -> list[dict[str, Any]]:
-        items = (await admin.read(PODS.format(namespace)))["items"]
-        return items if len(items) == 2 else []
-
-    try:
-        for pod in await until(pods, "the controller has made its pods"):
-            assert pod["metadata"]["generateName"].startswith("owner-")
-            assert has_share(pod)
-    finally:  # no garbage collector runs here
-        await admin.delete(f"{path}/{plural}/owner")
-        if kind == "Deployment":
-            await admin.delete(f"{path}/replicasets")
-        await admin.delete(PODS.format(namespace))
 
 
 @pytest.mark.parametrize("levels", [2000, 9000])
@@ -125,72 +67,6 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_change_no_answer(
             del pod["metadata"][key]
     assert read == shallow
     assert read["metadata"]["labels"]["kai.scheduler/queue"] == "queue-a"
-
-
-async def test_an_unlabelled_namespace_costs_no_call(admin: Administrator, ours: Serving) -> None:
-    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "unmanaged"}})
-    before = await ours.answered()
-    for number in range(10):
-        assert is_unchanged(await made(admin, "unmanaged", bare_pod(f"pod-{number}")))
-    assert await ours.answered() == before
-    await Canary(admin.client, "managed").pod()
-    assert await ours.answered() > before, "it does count"
-
-
-async def test_labels_that_are_set_during_serving_have_effect_at_once(
-    admin: Administrator, ours: Serving
-) -> None:
-    path = "/api/v1/namespaces/turned-on"
-    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "turned-on"}})
-    canary = Canary(admin.client, "turned-on")
-    assert is_unchanged(await canary.pod())
-    for fraction in ("0.5", "0.25"):
-        labels = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": fraction}
-        await admin.merge(path, {"metadata": {"labels": labels}})
-
-        async def counts(fraction: str = fraction) -> bool:
-            annotations = (await canary.pod())["metadata"].get("annotations", {})
-            return bool(annotations.get("gpu-fraction") == fraction)
-
-        await until(counts, "the labels are taken up")
-    await admin.merge(path, {"metadata": {"labels": {"kai.scheduler/queue": None}}})
-    await canary.until_unchanged()
-
-
-async def test_the_first_pod_of_a_new_namespace_is_not_missed(admin: Administrator, ours: Serving) -> None:
-    unique = time.time_ns()
-    for number in range(10):
-        name = f"born-managed-{unique}-{number}"
-        await ensure_namespaces(admin.client, managed_namespace(name, gpu_fraction="0.5", priority="train"))
-        assert has_share(await Canary(admin.client, name).pod())
-
-
-async def test_a_dry_run_has_the_same_result_and_stores_nothing(admin: Administrator, ours: Serving) -> None:
-    assert has_share(await admin.post(PODS.format("managed"), bare_pod("dry"), dryRun="All"))
-    with pytest.raises(ApiError, match="404"):
-        await admin.read(f"{PODS.format('managed')}/dry")
-
-
-async def test_server_side_apply_creates_the_same_pod_and_a_second_time_costs_no_call(
-    plane: ControlPlane, admin: Administrator, ours: Serving
-) -> None:
-    pod = bare_pod("applied", gpus=0, namespace="managed", annotations={"gpu-fraction": "0.25"})
-    apply = ("apply", "--server-side", "-f", "-")
-    try:
-        result = await kubectl(plane, *apply, manifest=pod)
-        assert result.status == 0, result.errors
-        kept = await admin.read(f"{PODS.format('managed')}/applied")
-        assert kept["spec"]["schedulerName"] == "kai-scheduler"
-        assert kept["metadata"]["annotations"]["gpu-fraction"] == "0.25", "a share of one's own is kept"
-        before = await ours.answered()
-        result = await kubectl(plane, *apply, manifest=pod)
-        assert result.status == 0, result.errors
-        assert (await admin.read(f"{PODS.format('managed')}/applied"))["metadata"]["uid"] == kept["metadata"][
-            "uid"
-        ]
-        assert await ours.answered() == before
-    finally:
-        await admin.delete(f"{PODS.format('managed')}/applied")
 
 
 @pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
@@ -271,22 +147,6 @@ async def test_the_audit_log_has_the_decision(
     (annotations,) = await until(entries, "the audit log is written")
     assert annotations[f"{MUTATE}/action"] == "injected"
     assert annotations[f"{MUTATE}/reason"] == "whole-gpu-converted"
-
-
-async def test_a_bad_label_is_refused_with_the_allowed_values(
-    plane: ControlPlane, admin: Administrator, ours: Serving
-) -> None:
-    label = ("label", "namespace", "managed-job", "--overwrite")
-    result = await kubectl(plane, *label, "kaishare.dev/gpu-fraction=1.5")
-    assert result.status == 1
-    assert "kaishare.dev/gpu-fraction" in result.errors
-    assert '"1.5"' in result.errors
-    assert "0.02 to 0.99" in result.errors
-    result = await kubectl(plane, *label, "kaishare.dev/gpu-fracton=0.5")
-    assert result.status == 1
-    assert "kaishare.dev/gpu-fraction" in result.errors, "the nearest that is known"
-    kept = await admin.read("/api/v1/namespaces/managed-job")
-    assert kept["metadata"]["labels"]["kaishare.dev/gpu-fraction"] == "0.5"
 
 
 async def test_enforce_denies_pods_that_opt_out_and_admits_the_others(

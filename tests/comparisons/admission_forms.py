@@ -1,51 +1,191 @@
-"""Compares the webhook with the admission policies: `python -m tests.comparisons.admission_forms`.
+"""Compares the webhook with the admission policies, for tests/cluster/test_admission_forms.py.
 
 Pods are created by dry run on a real API server, in two namespaces with the same policy: one where the webhook
 decides, and one where the admission policies do. The answers and the pods that come out must be equal, except
-for the closed list of differences (`docs.form_differences`), whose outcome is computed for each pod. The
-program prints counts by reason, and exits with 1 if any pod differs otherwise.
+for the closed list of differences (`docs.form_differences`), whose outcome is computed for each pod.
 """
 
-import argparse
 import asyncio
 import json
 import random
-import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from string import Formatter
 from typing import Any, Final
 
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from docs.form_differences import DifferenceName
+from kai import kaishare_keys, keys
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
+from kai.pod import PodView, decode_pod
+from kai.releases import Version
+from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.comparisons.expected_forms import differences_of_pod, expected
-from tests.comparisons.form_pods import RESTORING, directed, form_cluster, generated, of_folder
-from tests.comparisons.generated_clusters import GeneratedNamespace
-from tests.comparisons.generated_workloads import CreatedPod
-from tests.comparisons.installed_forms import PLAIN, POLICY, WEBHOOK, Forms, both_forms, default_class
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.comparisons.form_pods import RESTORING, CreatedPod, directed, form_cluster, generated, of_folder
+from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, GeneratedNamespace
+from tests.support.admission_policies import applied
+from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, serving
+from tests.support.control_plane import ControlPlane
+from tests.support.helm_chart import ROOT
+from tests.support.kinds import made, object_path
 from tests.support.kube_user import Asker
-from webhook.policy.labels import NamespacePolicy
+from tests.support.waiting import until
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import mutate
-from webhook.policy.reasons import Group, Reason
+from webhook.policy.reasons import Reason
 from webhook.policy.verify import Requester, verify
+from webhook.registration.configurations import mutating_configuration, validating_configuration
+
+Json = dict[str, Any]
+FORM: Final = "forms.example.com/form"
+"""Label of a namespace: the form that decides about its pods."""
+PLAIN, WEBHOOK, POLICY = "plain", "webhook", "policy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forms:
+    """A cluster in which both forms decide by the same settings."""
+
+    client: KubeClient
+    cluster: GeneratedCluster
+    number: str
+    """Distinguishes the objects of this cluster from those of others."""
+
+    @property
+    def rules(self) -> DecisionSettings:
+        settings = self.cluster.settings
+        excluded = EXCLUDED_NAMESPACES
+        if settings.excluded is not None:
+            names = settings.excluded & {namespace.name for namespace in self.cluster.namespaces}
+            excluded |= {f"{name}-{form}" for name in names for form in (WEBHOOK, POLICY)}
+        return DecisionSettings(
+            kai_version=Version.parse(settings.kai_version) if settings.kai_version else None,
+            inject_shares=settings.inject_shares,
+            default_mode=Mode(settings.default_mode),
+            default_priority_class=CLASS if settings.has_default_class else None,
+            excluded_namespaces=excluded,
+        )
+
+    @property
+    def options(self) -> list[str]:
+        options = [option for option in self.cluster.settings.options if "--exclude" not in option]
+        return [*options, f"--exclude-namespaces={','.join(sorted(self.rules.excluded_namespaces))}"]
+
+    @staticmethod
+    def view(pod: Json) -> PodView:
+        return decode_pod(json.dumps(pod).encode())
+
+
+def _objects(namespace: GeneratedNamespace, form: str, number: str) -> Iterator[Json]:
+    for item in replace(namespace, name=f"{namespace.name}-{form}").objects:
+        if item["kind"] == "Namespace":
+            labels = item["metadata"]["labels"]
+            labels[FORM] = f"{form}-{number}"
+            if form == PLAIN:
+                labels.pop(keys.QUEUE_LABEL, None)
+        yield item
+
+
+async def _apply(client: KubeClient, item: Json) -> None:
+    path = object_path(item)
+    await client.request(
+        "PATCH",
+        path,
+        params={"fieldManager": "tests", "force": "true"},
+        body=json.dumps(item).encode(),
+        content_type="application/apply-patch+yaml",
+    )
+
+
+def _only_for(form: str, number: str, selector: Json) -> None:
+    expressions = selector.setdefault("matchExpressions", [])
+    expressions.append({"key": FORM, "operator": "In", "values": [f"{form}-{number}"]})
+
+
+def _policies(forms: Forms) -> Iterator[Json]:
+    for item in [*objects_of(MUTATING, forms.rules), *objects_of(VALIDATING, forms.rules)]:
+        spec = item["spec"]
+        if item["metadata"]["name"].endswith("namespaces"):
+            continue  # it would judge the namespaces of all forms
+        item["metadata"]["name"] += f"-forms-{forms.number}"
+        if "policyName" in spec:
+            spec["policyName"] += f"-forms-{forms.number}"
+        else:
+            _only_for(POLICY, forms.number, spec["matchConstraints"]["namespaceSelector"])
+        yield item
+
+
+@asynccontextmanager
+async def both_forms(plane: ControlPlane, folder: Path, forms: Forms) -> AsyncIterator[None]:
+    """Run the webhook, install the policies, and wait until both act."""
+    client, number = forms.client, forms.number
+    canary = GeneratedNamespace(
+        name=f"canary-{number}",
+        labels={keys.QUEUE_LABEL: "queue-a", kaishare_keys.MODE: "enforce"},
+        annotations={},
+        limits="none",
+    )
+    for namespace in (canary, *forms.cluster.namespaces):
+        for form in (PLAIN, WEBHOOK, POLICY):
+            for item in _objects(namespace, form, number):
+                await _apply(client, item)
+    own = folder / f"webhook-{number}"
+    own.mkdir()
+    async with serving(own / "log", *from_cluster(plane, own), *forms.options) as webhook:
+        configurations = []
+        for build in (mutating_configuration, validating_configuration):
+            configuration = build(webhook.target, ca_bundle=ca_of(own), name=f"forms-{number}")
+            hooks = [hook for hook in configuration["webhooks"] if "namespaces" not in hook["name"]]
+            for hook in hooks:
+                hook |= {"failurePolicy": "Fail", "timeoutSeconds": 30}  # no answer is no case
+                _only_for(WEBHOOK, number, hook["namespaceSelector"])
+            configurations.append({**configuration, "webhooks": hooks})
+        async with configured(client, *configurations), applied(client, list(_policies(forms))):
+            for form in (WEBHOOK, POLICY):
+                await until(partial(_acts, Canary(client, f"canary-{number}-{form}")), f"the {form} acts")
+            await asyncio.sleep(0.5)  # every namespace has reached both
+            yield
+
+
+async def _acts(canary: Canary) -> bool:
+    """Whether pods are changed, and those that opt out are refused."""
+    try:
+        if not await canary.is_mutated():
+            return False
+    except ApiError as error:
+        if error.status in (403, 422):  # the policy that refuses is read before the one that changes
+            return False
+        raise
+    try:
+        await canary.pod(scheduler="other")
+    except ApiError as error:
+        return error.status in (400, 403, 422)
+    return False
+
+
+@asynccontextmanager
+async def default_class(client: KubeClient, *, exists: bool) -> AsyncIterator[None]:
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    names = {CLASS: exists, "inference": False}
+    for name, is_default in names.items():
+        item = made("PriorityClass", name, value=10, globalDefault=is_default)
+        await client.request("POST", path, body=json.dumps(item).encode())
+    try:
+        await asyncio.sleep(0.3)  # the API server's own plugin reads a cache
+        yield
+    finally:
+        for name in names:
+            await client.request("DELETE", f"{path}/{name}")
+
 
 Json = dict[str, Any]
 _AT_ONCE: Final = 16
-UNREACHABLE: Final = {
-    "malformed-pod": "the API server refuses such a pod",
-    "not-managed": "neither form sees such a pod",
-    "unclear-quantity": "the API server refuses such a pod",
-    "mirror-denied": "the API server refuses a mirror pod without a node",
-    "patch-unsafe": "an internal error",
-    "out-of-scope": "not a creation",
-    "selectors-unread": "the webhook reads selectors",
-}
-"""Reasons that no stored pod has."""
 
 
 @dataclass(kw_only=True)
@@ -58,30 +198,9 @@ class Tally:
     differences: Counter[str] = field(default_factory=Counter)
     unexpected: list[str] = field(default_factory=list)
 
-    def rare(self, least: int) -> dict[str, int]:
-        """Return the reasons of stored pods with fewer cases, and their numbers."""
-        rare: dict[str, int] = {}
-        for counts, groups in (
-            (self.reasons, (Group.LEFT_ALONE, Group.SHARE, Group.SIZE)),
-            (self.denials, (Group.DENIED, Group.WARNING_OR_DENIAL)),
-        ):
-            codes = {reason.code for reason in Reason if reason.group in groups} - UNREACHABLE.keys()
-            rare |= {code: counts[code] for code in sorted(codes) if counts[code] < least}
-        return rare
-
-    def __str__(self) -> str:
-        lines = []
-        for name in ("results", "reasons", "denials", "differences"):
-            counts: Counter[str] = getattr(self, name)
-            lines.append(f"{name}: {sum(counts.values())}")
-            lines += [f"  {count:6}  {word}" for word, count in sorted(counts.items())]
-        return "\n".join([*lines, f"unexpected differences: {len(self.unexpected)}"])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The answer to a creation."""
-
     status: int
     pod: Json = field(default_factory=dict)
     message: str = ""
@@ -96,15 +215,12 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The comparison in one cluster."""
-
     forms: Forms
     asker: Asker
     tally: Tally
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def compare(self, pods: Sequence[tuple[GeneratedNamespace, CreatedPod]]) -> None:
-        """Create the pods in all namespaces, and compare."""
         await asyncio.gather(*(self._compare_one(namespace, pod) for namespace, pod in pods))
 
     async def _compare_one(self, namespace: GeneratedNamespace, created: CreatedPod) -> None:
@@ -207,7 +323,6 @@ class Comparison:
 
 
 def _sentence_of(reason: Reason) -> str:
-    """Return the longest part of a reason's sentence that has no details."""
     return max((text for text, *_ in Formatter().parse(reason.text)), key=len)
 
 
@@ -264,28 +379,11 @@ async def compare_forms(
     namespaces: int,
     pods: int,
     directed_pods: int,
-    given: Sequence[CreatedPod] = (),
-    seconds: float = float("inf"),
 ) -> Tally:
-    """Compare both forms in generated clusters.
-
-    Args:
-        plane: the control plane.
-        client: an administrator of it.
-        folder: folder for logs and certificates.
-        number: the seed.
-        clusters: number of clusters, each with settings of its own.
-        namespaces: number of policies of a cluster.
-        pods: number of generated pods for a cluster.
-        directed_pods: number of pods that are made for a reason.
-        given: pods that are created in every cluster.
-        seconds: time after which no further cluster begins.
-    """
+    """Compare both forms in generated clusters."""
+    given = of_folder(ROOT / "examples")
     tally = Tally()
-    ends = time.monotonic() + seconds
     for index in range(clusters):
-        if time.monotonic() > ends:
-            break
         chance = random.Random(f"{number}-{index}")
         name = f"{number}-{index}"
         cluster = form_cluster(chance, number + index, f"forms-{name}", namespaces)
@@ -299,43 +397,3 @@ async def compare_forms(
             comparison = Comparison(forms=forms, asker=asker, tally=tally)
             await comparison.compare([(chance.choice(cluster.namespaces), pod) for pod in made])
     return tally
-
-
-async def _run(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> Tally:
-    given = [pod for path in options.manifests for pod in of_folder(path)]
-    async with KubeClient(plane.access()) as client:
-        return await compare_forms(
-            plane, client, folder, number=options.seed, clusters=options.clusters,
-            namespaces=options.namespaces, pods=options.pods, directed_pods=options.pods, given=given,
-            seconds=options.seconds,
-        )  # fmt: skip
-
-
-def main() -> int:
-    """Compare, print the counts and the differences; return 1 if there are unexpected ones."""
-    parser = argparse.ArgumentParser(prog="python -m tests.comparisons.admission_forms", description=__doc__)
-    parser.add_argument("--clusters", type=int, default=16, help="settings to compare (default %(default)s)")
-    parser.add_argument("--namespaces", type=int, default=30, help="policies of each (default %(default)s)")
-    parser.add_argument("--pods", type=int, default=400, help="pods of each kind (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="seed (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1800, help="time after which no further one begins")
-    parser.add_argument("--least", type=int, default=50, help="pods of each reason (default %(default)s)")
-    parser.add_argument("manifests", nargs="*", type=Path, help="folders with manifests")
-    options = parser.parse_args()
-    assets = assets_folder()
-    if assets is None:
-        sys.stderr.write("KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver\n")
-        return 2
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with control_plane(assets, folder) as plane:
-            tally = asyncio.run(_run(options, plane, folder))
-    for difference in tally.unexpected:
-        sys.stdout.write(f"{difference}\n\n")
-    rare = tally.rare(options.least)
-    sys.stdout.write(f"{tally}\nreasons with fewer than {options.least} pods: {rare or 'none'}\n")
-    return int(bool(tally.unexpected or rare))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,8 +30,6 @@ _REFERENCE: Final = re.compile(r"(?:^|\s)[$]", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the policies do with a pod."""
-
     pod: Json
     is_denied: bool
     differences: Sequence[DifferenceName]
@@ -45,16 +43,7 @@ def expected(
     rules: DecisionSettings,
     user: str,
 ) -> Expected:
-    """Compute what the policies do, and the differences that apply to the pod.
-
-    Args:
-        labels: the namespace's labels.
-        annotations: its annotations.
-        namespace: its name.
-        pod: the pod as a policy receives it.
-        rules: the settings.
-        user: the user that creates the pod.
-    """
+    """Compute what the policies do, and the differences that apply to the pod."""
     policy = NamespacePolicy.from_labels(namespace, labels, annotations, default_mode=rules.default_mode)
     if policy is None:
         return Expected(pod=pod, is_denied=False, differences=())
@@ -96,7 +85,6 @@ def _has_plain_share(pod: PodView) -> bool:
 
 
 def differences_of_pod(pod: Json) -> Iterator[DifferenceName]:
-    """Yield the differences that follow from a pod alone, as its author writes it."""
     if _is_large(pod):
         yield DifferenceName.LARGE_PODS
     if any(map(_is_read_otherwise, pod["spec"]["containers"])):

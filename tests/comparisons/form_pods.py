@@ -2,20 +2,35 @@
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 from console.explain.manifest_pods import find_pods
 from console.explain.pod_documents import as_json
 from kai import kaishare_keys, keys
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
-from tests.comparisons.generated_workloads import CreatedPod, generated_workloads
+from tests.support.operator_jobs import generated_pods
+from tests.support.pod_strategies import pods
 from tests.support.pods import GPU
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 Json = dict[str, Any]
+_OWNER: Final = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": "u", "controller": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedPod:
+    """A pod as a controller or a user sends it to the API server."""
+
+    pod: Json
+    user: str = "jane"
+
+
 _LIMITS: Final = (
     "none",
     "cpu",
@@ -32,17 +47,64 @@ RESTORING: Final = ("one GPU", "two GPUs", "no GPU", "two ranges")
 
 
 def generated(number: int, count: int) -> list[CreatedPod]:
-    """Return pods of generated workloads; the same number gives the same ones."""
-    return [
-        created
-        for workload in generated_workloads(number, count)
-        for created in workload.write(workload.template).pods.values()
-        if isinstance(created.pod.get("metadata", {}), dict)
-    ]
+    """Return pods of operators and users, and odd ones, of which the API server refuses a part.
+
+    The same number gives the same ones.
+    """
+    odd = [_with_valid_owners(pod) for pod in _odd_pods(number, count // 2)]
+    made = [*odd, *generated_pods(number, count - len(odd))]
+    return [CreatedPod(pod=pod) for pod in made if isinstance(pod.get("metadata", {}), dict)]
+
+
+def _odd_pods(number: int, count: int) -> list[Json]:
+    """Return pods of the strategy of property tests, of which the API server refuses a part."""
+    collected: list[Json] = []
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(pods(), st.integers(0, 1 << 30))
+    def collect(pod: Json, _: int) -> None:
+        if not _has_huge_amount(pod):
+            collected.append(pod)
+
+    collect()
+    return collected
+
+
+def _has_huge_amount(pod: Json) -> bool:
+    """Whether a container has an amount that the API server passes on as another one.
+
+    Kubernetes 1.36.3 writes 10**30 as `1`, because its canonical form has no suffix for it.
+    """
+    spec = pod.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    init = spec.get("initContainers") if isinstance(spec, dict) else None
+    return any(
+        isinstance(amount, int | str) and len(str(amount)) > 18
+        for container in [*(containers or ()), *(init or ())]
+        for amounts in (container.get("resources") or {}).values()
+        if isinstance(amounts, dict)
+        for amount in amounts.values()
+    )
+
+
+def _with_valid_owners(pod: Json) -> Json:
+    """Return a pod whose owner references have what the API server requires."""
+    metadata = pod.get("metadata")
+    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    if not isinstance(owners, list):
+        return pod
+    complete = [{"apiVersion": "apps/v1", "name": "owner", **owner, "uid": "u"} for owner in owners]
+    return {**pod, "metadata": {**pod["metadata"], "ownerReferences": complete}}
 
 
 def of_folder(folder: Path) -> list[CreatedPod]:
-    """Return the pods of every manifest in a folder."""
     pods: list[CreatedPod] = []
     for file in sorted(folder.rglob("*.yaml")):
         try:
@@ -67,42 +129,36 @@ def _creatable(pod: Json) -> Json:
     return pod
 
 
-_DAEMON_SETS: Final = min(DAEMON_SET_CONTROLLERS)
-
-
 def directed(chance: random.Random, count: int) -> list[CreatedPod]:
     """Return pods for the reasons that generated pods seldom have."""
     made = []
     for _ in range(count):
-        pod = chance.choice(_DIRECTED)(chance)
-        of_daemon_set = pod["metadata"]["ownerReferences"][:1]
-        is_by_controller = (
-            bool(of_daemon_set) and of_daemon_set[0]["kind"] == "DaemonSet" and chance.random() < 0.6
+        rows = _directed(chance)
+        pod = chance.choice([pod for weight, pod in rows for _ in range(weight)])
+        owners = pod["metadata"]["ownerReferences"]
+        is_by_controller = bool(owners) and owners[0]["kind"] == "DaemonSet" and chance.random() < 0.6
+        made.append(
+            CreatedPod(pod=pod, user=min(DAEMON_SET_CONTROLLERS)) if is_by_controller else CreatedPod(pod=pod)
         )
-        made.append(CreatedPod(pod=pod, user=_DAEMON_SETS) if is_by_controller else CreatedPod(pod=pod))
     return made
 
 
-def _pod(metadata: Json, **spec: Any) -> Json:
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": "u", "controller": True}
-    container = {"name": "main", "image": "image", "resources": {"limits": {GPU: "1"}}}
+def _container(name: str = "main", gpus: str | None = "1", **fields: Any) -> Json:
+    resources = {} if gpus is None else {"resources": {"limits": {GPU: gpus}}}
+    return {"name": name, "image": "image", **resources, **fields}
+
+
+def _pod(metadata: Json, *containers: Json, **spec: Any) -> Json:
     return {
-        "metadata": {"name": "case", "ownerReferences": [owner], **metadata},
-        "spec": {"restartPolicy": "Never", "containers": [container], **spec},
+        "metadata": {"name": "case", "ownerReferences": [_OWNER], **metadata},
+        "spec": {"restartPolicy": "Never", "containers": list(containers) or [_container()], **spec},
     }
 
 
-def _many_containers(chance: random.Random) -> Json:
-    count = chance.choice((256, 257, 260, 300))
-    containers = [
-        {"name": f"c{index}", "image": "image", "resources": {"limits": {GPU: "0" if index else "1"}}}
-        for index in range(count)
-    ]
-    return _pod({}, containers=containers)
-
-
-def _sized(chance: random.Random) -> Json:
-    names = (
+def _directed(chance: random.Random) -> list[tuple[int, Json]]:
+    """Return pods, and how often each is chosen."""
+    pick = chance.choice
+    sizes = (
         "train",
         "serve",
         "s-2",
@@ -118,61 +174,54 @@ def _sized(chance: random.Random) -> Json:
         "x" * 41,
         "a.b",
     )
-    return _pod({"labels": {kaishare_keys.SIZE: chance.choice(names)}})
-
-
-def _whole_size(chance: random.Random) -> Json:
-    return _pod({"labels": {kaishare_keys.SIZE: "n01"}})
-
-
-def _selected(chance: random.Random) -> Json:
-    return _pod({"labels": {"app": "web"}})
-
-
-def _dotted(chance: random.Random) -> Json:
-    return _pod(
-        {"name": "with.dot", "ownerReferences": []}
-        if chance.random() < 0.5
-        else {"generateName": "case-", "name": "", "ownerReferences": []}
+    shares = (
+        (keys.GPU_FRACTION, "0.5"),
+        (keys.GPU_FRACTION, "0.25"),
+        (keys.GPU_MEMORY, "2000"),
+        (keys.GPU_MEMORY, "8192"),
     )
-
-
-def _on_node(chance: random.Random) -> Json:
-    return _pod({}, nodeName="node-1")
-
-
-def _settled(chance: random.Random) -> Json:
-    """A pod with a share that a policy may have given it, and a GPU."""
-    key, value = chance.choice(
-        ((keys.GPU_FRACTION, "0.5"), (keys.GPU_FRACTION, "0.25"), (keys.GPU_MEMORY, "2000"), (keys.GPU_MEMORY, "8192"))
-    )  # fmt: skip
-    return _pod({"annotations": {key: value, keys.CONTAINER_NAME: chance.choice(("main", "main", "other"))}})
-
-
-def _kept(chance: random.Random) -> Json:
-    return _pod({"annotations": {kaishare_keys.WHOLE_GPU: "true"}})
-
-
-def _conflict(chance: random.Random) -> Json:
-    return _pod({"annotations": {keys.CONTAINER_NAME: "other"}})
-
-
-def _second(chance: random.Random) -> Json:
-    gpu = {"name": "second", "image": "image", "resources": {"limits": {GPU: "1"}}}
-    return _pod({}, containers=[{"name": "first", "image": "image"}, gpu])
-
-
-def _marked(chance: random.Random) -> Json:
-    labels = {kaishare_keys.GPU_MARK: "shared"} if chance.random() < 0.7 else {}
-    return _pod({"labels": labels}, containers=[{"name": "main", "image": "image"}])
-
-
-def _mig(chance: random.Random) -> Json:
-    resources = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
-    return _pod({}, containers=[{"name": "main", "image": "image", "resources": resources}])
+    daemon_set = {**_OWNER, "apiVersion": "apps/v1", "kind": "DaemonSet"}
+    other_owner = {"apiVersion": "v1", "kind": pick(("Namespace", "Node")), "name": "owner", "uid": "u"}
+    rank = [{"name": "WORLD_SIZE", "value": "2"}]
+    mig = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+    sidecars = [
+        _container(f"i{index}", pick(("0", "1", "1")), **pick(({}, {"restartPolicy": "Always"})))
+        for index in range(chance.randint(1, 3))
+    ]
+    # The evidence is before or after what is read of a command line.
+    long_texts = _container(
+        args=[pick(("", "x" * 17_000)), "torchrun", "--nnodes", "2"],
+        env=[{"name": "WORLD_SIZE", "value": pick(("2", "0" * 300_000 + "2"))}],
+    )
+    unnamed = {"generateName": "case-", "name": "", "ownerReferences": []}
+    return [
+        (3, _pod({"labels": {kaishare_keys.SIZE: pick(sizes)}})),
+        (2, _pod({"labels": {kaishare_keys.SIZE: "n01"}})),
+        (5, _pod({"labels": {"app": "web"}})),
+        (5, _pod({"annotations": {**dict([pick(shares)]), keys.CONTAINER_NAME: pick(("main", "main", "other"))}})),
+        (1, _pod({"annotations": {kaishare_keys.WHOLE_GPU: "true"}})),
+        (1, _pod({"annotations": {keys.CONTAINER_NAME: "other"}})),
+        (1, _pod({"annotations": {f"example.com/k{index}": "x" for index in range(pick((990, 1001)))}})),
+        (1, _pod({"labels": pick(({}, {kaishare_keys.GPU_MARK: "shared"}, {kaishare_keys.GPU_MARK: "shared"}))}, _container(gpus=None))),
+        (1, _pod({}, _container("first", None), _container("second"))),
+        (1, _pod({}, *(_container(f"c{index}", "0" if index else "1") for index in range(pick((256, 257, 260, 300)))))),
+        (1, _pod({}, _container(resources=mig))),
+        (2, _pod({}, _container(**_torch(chance)))),
+        (2, _pod({}, _container(env=rank))),
+        (2, _pod({}, _container(gpus=pick(("0", "1"))), initContainers=sidecars)),
+        (1, _pod({}, long_texts)),
+        (1, _pod({}, priorityClassName=pick((CLASS, "inference")))),
+        (1, _pod({}, nodeName="node-1")),
+        (1, _pod({"annotations": {keys.MIRROR_POD: "1"}, "ownerReferences": []}, nodeName="node")),
+        (2, _pod({"ownerReferences": [daemon_set], "annotations": pick(({}, {keys.GPU_FRACTION: "0.5"}))}, _container(gpus=pick(("1", None, None))))),
+        (1, _pod({"ownerReferences": [other_owner]})),
+        (2, _pod(pick((unnamed, {"name": "with.dot", "ownerReferences": []})))),
+        (1, _pod({"annotations": {"vcluster.loft.sh/object-name": "name"}, "labels": pick(({}, {keys.VCLUSTER_MANAGED_BY: "team"}))})),
+    ]  # fmt: skip
 
 
 def _torch(chance: random.Random) -> Json:
+    """Return command and environment of a container that torchrun starts."""
     nodes = chance.choice(
         ("--nnodes=1", "--nnodes=2", "--nnodes 4", "--nnodes=1:3", "--nnodes=$(NODES)", "$(OPTIONS)", "")
     )
@@ -180,86 +229,12 @@ def _torch(chance: random.Random) -> Json:
     command = chance.choice(
         (words, ["sh", "-c", " ".join(words)], ["python", "-m", "torch.distributed.run", *words[1:]])
     )
-    container: Json = {"name": "main", "image": "image", "command": command}
-    container["resources"] = {"limits": {GPU: "1"}}
-    environments: list[list[Json]] = [
-        [], [{"name": "NODES", "value": "2"}], [{"name": "TF_CONFIG", "value": '{"cluster": {"worker": ["a:1"]}}'}],
-         [{"name": "MASTER_ADDR", "value": "a"}, {"name": "RANK", "value": "0"}], [{"name": "WORLD_SIZE", "value": "1"}],
+    cluster = '{"cluster": {"worker": ["a:1"]}}'
+    environments: list[dict[str, str]] = [
+        {}, {"NODES": "2"}, {"TF_CONFIG": cluster}, {"MASTER_ADDR": "a", "RANK": "0"}, {"WORLD_SIZE": "1"},
     ]  # fmt: skip
-    container["env"] = chance.choice(environments)
-    return _pod({}, containers=[container])
-
-
-def _large(chance: random.Random) -> Json:
-    return _pod(
-        {"annotations": {f"example.com/k{index}": "x" for index in range(chance.choice((990, 1001)))}}
-    )
-
-
-def _mirror(chance: random.Random) -> Json:
-    return _pod({"annotations": {keys.MIRROR_POD: "1"}, "ownerReferences": []}, nodeName="node")
-
-
-def _of_daemon_set(chance: random.Random) -> Json:
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "owner", "uid": "u", "controller": True}
-    annotations = chance.choice(({}, {keys.GPU_FRACTION: "0.5"}))
-    containers = [{"name": "main", "image": "image"}]
-    spec = chance.choice(({}, {"containers": containers}, {"containers": containers}))
-    return _pod({"ownerReferences": [owner], "annotations": annotations}, **spec)
-
-
-def _of_vcluster(chance: random.Random) -> Json:
-    key = {"vcluster.loft.sh/object-name": "name"}
-    labels = chance.choice(({}, {keys.VCLUSTER_MANAGED_BY: "team"}))
-    return _pod({"annotations": key, "labels": labels})
-
-
-def _with_class(chance: random.Random) -> Json:
-    return _pod({}, priorityClassName=chance.choice((CLASS, "inference")))
-
-
-def _rank(chance: random.Random) -> Json:
-    environment = [{"name": "WORLD_SIZE", "value": "2"}]
-    container = {"name": "main", "image": "image", "env": environment, "resources": {"limits": {GPU: "1"}}}
-    return _pod({}, containers=[container])
-
-
-def _of_namespace(chance: random.Random) -> Json:
-    kind = chance.choice(("Namespace", "Node"))
-    return _pod({"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "owner", "uid": "u"}]})
-
-
-def _with_sidecars(chance: random.Random) -> Json:
-    """A pod with GPUs in init containers, some of them sidecars, to compare with a cap."""
-    sidecars = [
-        {
-            "name": f"i{index}",
-            "image": "image",
-            "resources": {"limits": {GPU: chance.choice(("0", "1", "1"))}},
-            **chance.choice(({}, {"restartPolicy": "Always"})),
-        }
-        for index in range(chance.randint(1, 3))
-    ]
-    main = {"name": "main", "image": "image", "resources": {"limits": {GPU: chance.choice(("0", "1"))}}}
-    return _pod({}, containers=[main], initContainers=sidecars)
-
-
-def _with_long_texts(chance: random.Random) -> Json:
-    """A pod whose evidence is before or after what is read of a command line."""
-    container = {
-        "name": "main",
-        "image": "image",
-        "args": [chance.choice(("", "x" * 17_000)), "torchrun", "--nnodes", "2"],
-        "env": [{"name": "WORLD_SIZE", "value": chance.choice(("2", "0" * 300_000 + "2"))}],
-        "resources": {"limits": {GPU: "1"}},
-    }
-    return _pod({}, containers=[container])
-
-
-_DIRECTED: Final = (
-    _many_containers, _sized, _sized, _settled, _settled, _kept, _conflict, _second, _marked, _mig, _torch, _torch,
-    _mirror, _of_daemon_set, _of_daemon_set, _of_namespace, _with_sidecars, _with_sidecars, _with_long_texts, _of_vcluster, _with_class, _rank, _rank, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _selected, _selected, _whole_size, _settled, _settled, _dotted, _dotted, _on_node,
-)  # fmt: skip
+    env = [{"name": name, "value": value} for name, value in chance.choice(environments).items()]
+    return {"command": command, "env": env}
 
 
 def form_cluster(chance: random.Random, number: int, prefix: str, count: int) -> GeneratedCluster:
@@ -284,8 +259,8 @@ def form_cluster(chance: random.Random, number: int, prefix: str, count: int) ->
             )
     mode = "default" if number % 4 else cluster.settings.default_mode
     shares = number % 7 != 3
-    settings = replace(cluster.settings, default_mode=mode, inject_shares=shares)
-    return replace(cluster, namespaces=made, settings=settings)
+    changed = replace(cluster.settings, default_mode=mode, inject_shares=shares)
+    return replace(cluster, namespaces=made, settings=changed)
 
 
 _SEVENTEEN: Final = {

@@ -9,6 +9,7 @@ from console.explain.policy_edits import read_annotation_edit, read_label_edit
 from kai import kaishare_keys, keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support import size_oracle
+from tests.support.kinds import made
 from tests.support.pod_strategies import MIG
 from tests.support.pods import GPU
 
@@ -49,13 +50,10 @@ class WebhookSettings:
     default_mode: str
     excluded: frozenset[str] | None
     """Excluded namespaces; None for the default."""
-    is_excluded_by_selector: bool
-    """Whether the configuration excludes them, too, as the chart's does."""
     has_default_class: bool
 
     @property
     def options(self) -> list[str]:
-        """Options of the command line."""
         options = [
             f"--inject-shares={str(self.inject_shares).lower()}",
             f"--default-mode={self.default_mode}",
@@ -66,18 +64,9 @@ class WebhookSettings:
             options.append(f"--exclude-namespaces={','.join(sorted(self.excluded))}")
         return options
 
-    @property
-    def skipped_by_configuration(self) -> frozenset[str]:
-        """Namespaces that the webhook configuration excludes."""
-        if not self.is_excluded_by_selector:
-            return EXCLUDED_NAMESPACES
-        return EXCLUDED_NAMESPACES if self.excluded is None else self.excluded
-
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedNamespace:
-    """A namespace with its LimitRanges."""
-
     name: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -86,17 +75,11 @@ class GeneratedNamespace:
 
     @property
     def objects(self) -> list[Json]:
-        """The namespace and its LimitRanges."""
-        metadata = {"name": self.name, "labels": dict(self.labels), "annotations": dict(self.annotations)}
+        space = made("Namespace", self.name, labels=dict(self.labels), annotations=dict(self.annotations))
         return [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata},
+            space,
             *(
-                {
-                    "apiVersion": "v1",
-                    "kind": "LimitRange",
-                    "metadata": {"name": f"range-{number}", "namespace": self.name},
-                    "spec": {"limits": [item]},
-                }
+                made("LimitRange", f"range-{number}", self.name, spec={"limits": [item]})
                 for number, item in enumerate(LIMITS[self.limits])
             ),
         ]
@@ -111,14 +94,7 @@ class GeneratedCluster:
 
 
 def generated_cluster(chance: random.Random, number: int, prefix: str, count: int) -> GeneratedCluster:
-    """Return a cluster.
-
-    Args:
-        chance: for all choices but the release, which follows from the number.
-        number: number of the cluster.
-        prefix: beginning of the names of its namespaces.
-        count: number of namespaces.
-    """
+    """Return a cluster."""
     names = [f"{prefix}-{index}" for index in range(count)]
     excluded = frozenset({*EXCLUDED_NAMESPACES, *names[:2]}) if chance.random() < 0.6 else None
     settings = WebhookSettings(
@@ -126,7 +102,6 @@ def generated_cluster(chance: random.Random, number: int, prefix: str, count: in
         inject_shares=chance.random() < 0.85,
         default_mode=chance.choice(("default", "default", "default", "observe", "off")),
         excluded=excluded,
-        is_excluded_by_selector=chance.random() < 0.7,
         has_default_class=chance.random() < 0.5,
     )
     return GeneratedCluster(settings=settings, namespaces=[_namespace(chance, name) for name in names])

@@ -11,23 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from console.caller import cluster_access
 from console.cli import main, parser, program_name
 from kube.kubeconfig import KubeConfig
 from service.version import version
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("explain", "why", "doctor", "policies", "top", "advise", "report", "render", "completion")
-
-
-def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "console", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -58,32 +48,13 @@ def test_messages_name_the_running_program(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_names_no_command_and_no_default_of_the_services(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    words = capsys.readouterr().out.replace("\n", " ").split()
-    assert not {"kaishare-webhook", "serve", "serve:"} & set(words)
-    assert "pod's" not in words, "the service account of a pod is the services' access"
-
-
-def test_the_advice_for_a_helm_template_names_no_program() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "console", "explain", "--label", "kai.scheduler/queue=a", "-f", "-"],
-        cwd=ROOT, input="name: {{ .Values.name }}\n", capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 2
-    assert "explain the output of helm template RELEASE CHART" in ended.stderr
-    assert "kaishare-webhook" not in ended.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_no_default_of_the_services(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([command, "--help"])
     assert exit_.value.code == 0
-    assert f"usage: kaishare {command}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"usage: kaishare {command}" in text
+    assert not {"kaishare-webhook", "serve", "serve:", "pod's"} & set(text.split())
 
 
 @pytest.mark.parametrize(
@@ -123,24 +94,31 @@ def test_a_pod_has_no_rights_of_its_own(
         assert "/nowhere: no such kubeconfig" in capsys.readouterr().err
 
 
-def test_an_unreachable_cluster_is_one_line(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_text(
-        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n"
-        "contexts: [{name: a, context: {cluster: a, user: a}}]\n"
-        "users: [{name: a, user: {}}]\ncurrent-context: a\n"
-    )
-    ended = run("policies", "--kubeconfig", str(config))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.count("\n") == 1
-    assert "Connection refused" in ended.stderr
-    ended = run("policies", "--kubeconfig", str(config), "--context", "b")
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
+CONFIG = (
+    "clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n"
+    "contexts: [{name: a, context: {cluster: a, user: a}}]\n"
+    "users: [{name: a, user: {token: t}}]\ncurrent-context: a\n"
+)
+
+
+def test_an_unreachable_cluster_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config").write_text(CONFIG)
+    for more, problem in (((), "Connection refused"), (("--context", "b"), "b")):
+        assert main(["policies", "--kubeconfig", str(tmp_path / "config"), *more]) == 2
+        written = capsys.readouterr()
+        assert (written.out, written.err.count("\n")) == ("", 1)
+        assert problem in written.err
+
+
+async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(CONFIG)
+    access = await cluster_access(Namespace(kubeconfig=str(tmp_path / "config"), context=None))
+    assert isinstance(access, KubeConfig)
+    assert await access.headers() == (("Authorization", "Bearer t"),)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_a_completion_script_is_made_from_the_parser(
+def test_a_completion_script_has_all_words(
     shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["completion", shell]) == 0
@@ -156,9 +134,7 @@ def test_a_completion_script_is_made_from_the_parser(
     assert subprocess.run([program, "-n", file], check=False).returncode == 0
 
 
-def test_bash_completes_commands_options_and_files(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_bash_completes_commands_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     (tmp_path / "manifest.yaml").touch()
@@ -211,34 +187,16 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return written.decode()
 
 
-def test_colour_on_a_terminal_unless_no_color_is_set() -> None:
+def test_colour_on_a_terminal_unless_no_color_is_set(capsys: pytest.CaptureFixture[str]) -> None:
     explain = (
-        "explain", "--policies", "examples/namespaces.yaml", "-f", "examples/workloads/classify.yaml",
+        "explain", "--policies", f"{ROOT}/examples/namespaces.yaml", "-f", f"{ROOT}/examples/workloads/classify.yaml",
         "-n", "inference",
     )  # fmt: skip
     assert "\x1b[32m" in on_a_terminal(*explain, NO_COLOR="")
     assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="1")
     assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="", TERM="dumb")
-    assert "\x1b" not in run(*explain).stdout
-
-
-def test_top_is_a_command_if_its_module_is_installed() -> None:
-    has_top = (ROOT / "console" / "top" / "command.py").exists()
-    assert ("top" in parser().format_help().split()) is has_top
-
-
-async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -> None:
-    from console.caller import cluster_access
-
-    config = tmp_path / "config"
-    config.write_text(
-        "clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n"
-        "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {token: t}}]\n"
-        "current-context: a\n"
-    )
-    access = await cluster_access(Namespace(kubeconfig=str(config), context=None))
-    assert isinstance(access, KubeConfig)
-    assert await access.headers() == (("Authorization", "Bearer t"),)
+    main(list(explain))
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_a_command_imports_what_it_needs_alone() -> None:

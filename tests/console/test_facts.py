@@ -1,7 +1,6 @@
 """Facts: what is known, what is missing, what is unknown and why."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +15,12 @@ from console.cluster.facts import (
     items,
     not_visible_line,
 )
-from kube.access import InCluster
 from kube.answers import Unreachable
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS, QUEUES
 from tests.support.api_server import Answer, ApiServer, lists, pod, refuses, says
 
 NOT_FOUND = json.dumps({"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": "a"}})
-
-
-def client_of(server: ApiServer, account: Path) -> KubeClient:
-    return KubeClient(InCluster(folder=account, environment=server.environment))
 
 
 @pytest.mark.parametrize(
@@ -42,12 +36,11 @@ def client_of(server: ApiServer, account: Path) -> KubeClient:
     ],
 )
 async def test_an_object_is_known_or_it_says_why_not(
-    server: ApiServer, account: Path, answer: Answer, why: Why | None
+    server: ApiServer, client: KubeClient, answer: Answer, why: Why | None
 ) -> None:
     server.always = answer
-    async with client_of(server, account) as client:
-        reader = FactReader(client)
-        fact = await reader.get(PODS, "a", "team-a")
+    reader = FactReader(client)
+    fact = await reader.get(PODS, "a", "team-a")
     assert fact.why is why
     assert bool(fact.line) is (why is not None)
     assert fact.line.isprintable()
@@ -55,11 +48,8 @@ async def test_an_object_is_known_or_it_says_why_not(
     assert bool(reader.notes) is (why is Why.FAILED)
 
 
-async def test_a_name_that_no_object_can_have_is_missing_and_never_requested(
-    server: ApiServer, account: Path
-) -> None:
-    async with client_of(server, account) as client:
-        assert (await FactReader(client).get(QUEUES, "../secrets")).is_missing
+async def test_a_name_of_no_object_is_never_requested(server: ApiServer, client: KubeClient) -> None:
+    assert (await FactReader(client).get(QUEUES, "../secrets")).is_missing
     assert not server.requests
 
 
@@ -75,11 +65,10 @@ async def test_a_name_that_no_object_can_have_is_missing_and_never_requested(
     ],
 )
 async def test_a_list_is_whole_a_part_or_unknown(
-    server: ApiServer, account: Path, answer: Answer, why: Why | None, names: list[str]
+    server: ApiServer, client: KubeClient, answer: Answer, why: Why | None, names: list[str]
 ) -> None:
     server.always = answer
-    async with client_of(server, account) as client:
-        listing = await FactReader(client).list(PODS)
+    listing = await FactReader(client).list(PODS)
     assert [item.name for item in items(listing)] == names
     assert listing.why is why
     assert is_read(listing) is (why in (None, Why.PARTIAL))
@@ -87,27 +76,25 @@ async def test_a_list_is_whole_a_part_or_unknown(
 
 
 async def test_a_list_ends_at_its_bound_and_proves_nothing(
-    server: ApiServer, account: Path, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts, "MOST_OBJECTS", 1)
     server.always = lists(pod("a"), pod("b"))
-    async with client_of(server, account) as client:
-        reader = FactReader(client)
-        listing = await reader.list(PODS, "team-a")
+    reader = FactReader(client)
+    listing = await reader.list(PODS, "team-a")
     assert listing.why is Why.PARTIAL
     assert reader.notes == (listing.line,)
     assert listing.line.startswith("pods in team-a not read whole: more than 1 objects")
 
 
-async def test_requests_beyond_the_budget_are_not_sent_and_named_in_one_line(
-    server: ApiServer, account: Path
+async def test_requests_beyond_the_budget_are_named_in_one_line(
+    server: ApiServer, client: KubeClient
 ) -> None:
     server.always = refuses(403, "Forbidden")
-    async with client_of(server, account) as client:
-        reader = FactReader(client, most_requests=2)
-        await reader.list(NODES)
-        await reader.list(PODS, "team-a")
-        fact = await reader.get(QUEUES, "vision")
+    reader = FactReader(client, most_requests=2)
+    await reader.list(NODES)
+    await reader.list(PODS, "team-a")
+    fact = await reader.get(QUEUES, "vision")
     assert len(server.requests) == 2
     assert fact.why is Why.NOT_READ
     assert reader.notes == ("not read, since one answer sends at most 2 requests: Queue vision",)
@@ -157,14 +144,8 @@ async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer
     assert not queues.is_namespaced
 
 
-def test_paths_of_the_core_group() -> None:
-    pods = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
-    assert (pods.path, pods.path_in("a")) == ("/api/v1/pods", "/api/v1/namespaces/a/pods")
-    assert (pods.api_version, pods.name) == ("v1", "pods")
-
-
 @pytest.mark.parametrize("answer", ["<html>", "[]", '{"kind": "APIGroupList", "groups": []}'])
-async def test_an_api_server_without_aggregated_discovery(
+async def test_discovery_that_is_not_aggregated(
     client: KubeClient, discovery: ApiServer, answer: str
 ) -> None:
     discovery.always = says(answer)

@@ -1,15 +1,24 @@
 """Policies as table, JSON and YAML."""
 
 import json
+import ssl
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.policies import PodCounts, PolicyRow, PolicyTable, as_json, as_table, as_yaml
+from certs.authority import Authority
+from console.policies import PodCounts, PolicyRow, PolicyTable, as_json, as_table, as_yaml, read_policies
+from kube.client import KubeClient
 from service.text import width
-from webhook.policy.labels import PolicyMetadata, policy_json
+from tests.support.cluster_webhook import bare_pod, managed_namespace
+from tests.support.object_server import object_server
+from tests.support.published_settings import settings_object
+from webhook.namespaces.file_policies import PoliciesError
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode, PolicyMetadata, policy_json
 
 LABELS = {
     "kai.scheduler/queue": "team-a",
@@ -66,11 +75,7 @@ def test_wide_has_every_value_whole_below_the_name() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "cell"),
-    [
-        (200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"),
-        (92, "large=0.75,+3"),
-        (80, "4"),
-    ],
+    [(200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"), (92, "large=0.75,+3"), (80, "4")],
 )
 def test_a_cell_of_sizes_has_as_many_as_fit(columns: int, cell: str) -> None:
     labels = {"large": "0.75", "medium": "0.5", "small": "0.25", "tiny": "1000Mi"}
@@ -89,20 +94,17 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=63)
 def test_every_line_fits_and_no_namespace_is_missing(
     namespaces: list[tuple[str, str, dict[str, str]]], columns: int, wide: bool
 ) -> None:
-    rows = [
-        row(
-            name,
-            pods=PodCounts(len(queue), len(sizes)),
-            **{"kai.scheduler/queue": queue, **{f"size.kaishare.dev/{k}": v for k, v in sizes.items()}},
+    rows = []
+    for name, queue, sizes in namespaces:
+        labels = {f"size.kaishare.dev/{size}": value for size, value in sizes.items()}
+        rows.append(
+            row(name, pods=PodCounts(len(queue), len(sizes)), **{"kai.scheduler/queue": queue, **labels})
         )
-        for name, queue, sizes in namespaces
-    ]
     lines = list(as_table(table(*rows), wide=wide, columns=columns))
     assert max(map(width, lines)) <= columns
     assert all(line.isprintable() for line in lines)
     counts = [f"{row.pods.in_kai}/{row.pods.in_kai + row.pods.others}" for row in rows if row.pods]
-    text = "\n".join(lines)
-    assert all(count in text for count in counts), "numbers are never shortened"
+    assert all(count in "\n".join(lines) for count in counts), "numbers are never shortened"
 
 
 def test_problems_are_red_and_labels_cannot_act_on_the_terminal() -> None:
@@ -129,3 +131,45 @@ def test_json_and_yaml_have_the_keys_of_the_webhooks_page() -> None:
     assert yaml.safe_load(as_yaml(rows)) == documents
     assert (json.loads(as_json(table())), yaml.safe_load(as_yaml(table()))) == ([], [])
     assert list(as_table(table())) == ["No namespace is managed: none has the label kai.scheduler/queue."]
+
+
+async def test_running_pods_are_counted_and_unlisted_ones_are_unknown(
+    tmp_path: Path, authority: Authority, served: ssl.SSLContext
+) -> None:
+    pods = []
+    for name, namespace, scheduler, phase in (
+        ("a", "research", "kai-scheduler", "Running"),
+        ("b", "research", "kai-scheduler", "Pending"),
+        ("c", "research", "default-scheduler", "Running"),
+        ("d", "research", "kai-scheduler", "Succeeded"),
+        ("e", "web", "default-scheduler", "Running"),
+    ):
+        made = bare_pod(name, namespace=namespace)
+        made["spec"]["schedulerName"] = scheduler
+        pods.append({**made, "status": {"phase": phase}})
+    namespaces = managed_namespace("research", gpu_fraction="0.5"), managed_namespace("web", mode="observe")
+    settings = settings_object(
+        DecisionSettings(default_mode=Mode.OFF, excluded_namespaces=frozenset({"web"}))
+    )
+    async with (
+        object_server(tmp_path, authority, served, *namespaces, *pods, settings) as server,
+        KubeClient(server.access) as client,
+    ):
+        listed = await read_policies(client, None)
+        chosen = await read_policies(client, "research", Mode.DEFAULT)
+        server.forbidden = lambda path: path.endswith("/pods")
+        uncounted = await read_policies(client, "research")
+        with pytest.raises(PoliciesError, match="namespace nowhere does not exist in this cluster"):
+            await read_policies(client, "nowhere")
+        server.forbidden = lambda _path: True
+        with pytest.raises(PoliciesError, match="you may not list namespaces"):
+            await read_policies(client, None)
+    assert listed.notes == ()
+    rows = [(row.policy.namespace, row.policy.mode, row.is_excluded, row.pods) for row in listed.rows]
+    assert rows == [
+        ("research", Mode.OFF, False, PodCounts(in_kai=2, others=1)),
+        ("web", Mode.OBSERVE, True, PodCounts(in_kai=0, others=1)),
+    ]
+    assert [row.policy.mode for row in chosen.rows] == [Mode.DEFAULT]
+    assert [row.pods for row in uncounted.rows] == [None]
+    assert any("pods were not counted: you may not list pods" in note for note in uncounted.notes)

@@ -1,10 +1,12 @@
-"""Alerts: valid, proved one by one, explained in a runbook, and about metrics that exist."""
+"""Alerts: valid, proved one by one, explained in a runbook, about metrics that exist, and set through the mixin's `_config`."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rjsonnet
 import yaml
 
 from gpuagent.problems import SUSPENDS_NOTHING, Cause
@@ -60,16 +62,13 @@ def names_a_rule(text: str, group: dict[str, Any]) -> bool:
 
 def follow_their_records(groups: list[dict[str, Any]], order: list[str]) -> bool:
     """Whether the order evaluates each group after those whose records it uses."""
-    for group in groups:
-        text = " ".join(rule["expr"] for rule in group["rules"])
-        for other in groups:
-            if other is group or not names_a_rule(text, other):
-                continue
-            if not {group["name"], other["name"]} <= {*order}:
-                return False
-            if order.index(other["name"]) > order.index(group["name"]):
-                return False
-    return True
+    places = {name: place for place, name in enumerate(order)}
+    return all(
+        places.get(other["name"], len(order)) < places.get(group["name"], -1)
+        for group in groups
+        for other in groups
+        if other is not group and names_a_rule(" ".join(rule["expr"] for rule in group["rules"]), other)
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,34 +87,15 @@ def test_promtools_unit_tests_of_the_rules_pass(proof: Path, tmp_path: Path) -> 
     promtool("test", "rules", tmp_path / "tests" / proof.name)
 
 
-def test_a_proof_gets_the_rules_that_it_names_and_their_records() -> None:
-    assert [group["name"] for group in groups_of("alertname: KaishareGPUUnattributedGrown")] == [
-        "kaishare-gpu-figures",
-        "kaishare-gpus",
-    ]
-    every = groups_of("expr: {__name__=~'.+'}")
-    assert every == default_rules()["groups"]
-    names = [group["name"] for group in groups_of("expr: ALERTS{}")]
-    assert {group["name"] for group in every} - {*names} == {
-        "kaishare-gpu-forecast",
-        "kaishare-figures",
-        "kaishare-usage-pods",
-        "kaishare-usage",
-    }
-
-
 def test_every_alert_fires_and_then_clears_in_one_proof() -> None:
     proved = set()
     for case in cases():
-        looks = case.get("alert_rule_test", ())
         fired: dict[str, int] = {}
-        for look in looks:
+        for look in sorted(case.get("alert_rule_test", ()), key=lambda look: minutes(look["eval_time"])):
             if look.get("exp_alerts"):
                 fired[look["alertname"]] = minutes(look["eval_time"])
-        for look in looks:
-            name = look["alertname"]
-            if name in fired and not look.get("exp_alerts") and minutes(look["eval_time"]) > fired[name]:
-                proved.add(name)
+            elif look["alertname"] in fired:
+                proved.add(look["alertname"])
     assert proved == set(BY_NAME)
 
 
@@ -126,13 +106,14 @@ def test_no_alert_fires_without_its_metrics(what: str) -> None:
     assert [look["alertname"] for look in case["alert_rule_test"]] == list(BY_NAME)
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_every_alert_has_a_severity_and_an_action(name: str) -> None:
-    rule = BY_NAME[name]
-    assert re.fullmatch(r"Kaishare[A-Z][A-Za-z]+", name)
-    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-    assert rule["annotations"].keys() == {"summary", "description"}  # a relative runbook_url leads nowhere
-    assert "{{" not in rule["annotations"]["summary"]
+def test_every_alert_has_a_severity_and_an_action() -> None:
+    for name, rule in BY_NAME.items():
+        assert re.fullmatch(r"Kaishare[A-Z][A-Za-z]+", name)
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}, name
+        assert rule["annotations"].keys() == {"summary", "description"}, (
+            name
+        )  # a relative runbook_url leads nowhere
+        assert "{{" not in rule["annotations"]["summary"], name
 
 
 def test_every_alert_has_a_whole_section_in_the_runbooks_and_no_section_lacks_its_alert() -> None:
@@ -192,3 +173,138 @@ def test_the_readmes_scrape_configuration_is_valid(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(default_rules()))
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
     assert "SUCCESS" in promtool("check", "config", tmp_path / "prometheus.yaml")
+
+
+MIXIN = ROOT / "deploy" / "mixin"
+WHOLE = "{ groups: m.prometheusRules.groups + m.prometheusAlerts.groups }"
+
+
+def evaluated(config: str = "{}", expression: str = WHOLE) -> Any:
+    """Return the value of a jsonnet expression on the mixin `m` with settings."""
+    snippet = f"local m = (import 'mixin.libsonnet') + {{ _config+:: {config} }}; {expression}"
+    return json.loads(rjsonnet.evaluate_snippet("test", snippet, jpathdir=str(MIXIN)))
+
+
+def alerts(config: str) -> dict[str, dict[str, Any]]:
+    rules = (rule for group in evaluated(config)["groups"] for rule in group["rules"])
+    return {rule["alert"]: rule for rule in rules if "alert" in rule}
+
+
+def checked(folder: Path, config: str) -> str:
+    """Write the rules with these settings to a folder; return promtool's output about them."""
+    (folder / "rules.yaml").write_text(yaml.safe_dump(evaluated(config)))
+    return promtool("check", "rules", folder / "rules.yaml")
+
+
+def test_the_mixin_has_the_usual_keys() -> None:
+    keys = evaluated(expression="std.objectFieldsAll(m)")
+    assert set(keys) == {"_config", "prometheusAlerts", "prometheusRules", "grafanaDashboards"}
+    # Two mixins add up: `groups` of another one stay.
+    other = "{ prometheusAlerts+:: { groups+: [{ name: 'other' }] } }"
+    names = evaluated(expression=f"[group.name for group in ({other} + m + {other}).prometheusAlerts.groups]")
+    assert names[0] == names[-1] == "other"
+    assert len(names) > 2
+
+
+def test_every_setting_of_the_readme_has_its_effect(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```jsonnet\n(.*?)```", (ALERTS / "README.md").read_text(), re.DOTALL)
+    config = re.fullmatch(
+        r"\(import 'mixin\.libsonnet'\) \+ \{\n  _config\+:: (\{.*\}),\n\}\n", example, re.DOTALL
+    )
+    assert config is not None
+    assert "SUCCESS" in checked(tmp_path, config[1])
+    by_name = alerts(config[1])
+    text = json.dumps(evaluated(config[1]))
+    assert not re.search(r"\bcluster\b", " ".join(re.findall(r'"expr": "(.*?[^\\])"', text)))
+    assert "by (k8s_cluster, " in text
+    assert 'le=\\"0.5\\"' in text
+    for name, part in (
+        ("KaishareAgentDown", 'up{job="gpu-agents"} == 0'),
+        ("KaishareWebhookDown", 'up{job="admission", team="platform"}'),
+        ("KaishareWebhookFailureBurnFast", "99.5 / 100"),
+        ("KaishareGPUMemoryOutsidePods", "> 4 * 2^30"),
+    ):
+        assert part in by_name[name]["expr"]
+    assert "$labels.k8s_cluster" in by_name["KaishareAgentBlind"]["annotations"]["description"]
+    assert by_name["KaishareAgentNotScraped"]["expr"].endswith("== 1")
+    assert by_name["KaishareWebhookNotScraped"]["expr"].endswith("== 0")
+    base = "https://git.example.com/kaishare/blob/main/docs/runbooks.md#"
+    urls = {rule["annotations"]["runbook_url"] for rule in by_name.values()}
+    assert urls == {base + name.lower() for name in by_name}
+    assert {rule["labels"]["team"] for rule in by_name.values()} == {"gpu"}
+    changed = by_name["KaishareGPUMemoryOutsidePods"]
+    assert (changed["for"], changed["labels"]["severity"]) == ("1h", "info")
+    assert "KaisharePodWithoutShare" not in by_name
+
+
+def test_every_setting_is_in_the_readme() -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", (ALERTS / "README.md").read_text(), re.MULTILINE)
+    named = {name.partition(".")[0] for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    assert set(evaluated(expression="std.objectFields(m._config)")) <= named
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("{ alerts+: { KaishareCAEnd: { severity: 'info' } } }", "_config.alerts: no alert is named KaishareCAEnd"),
+        ("{ alerts+: { KaishareCAEnding+: { dais: 3 } } }", "_config.alerts.KaishareCAEnding: there is no setting dais"),
+        (
+            "{ alerts+: { KaishareCAEnding+: { days: '3 or vector(1)' } } }",
+            '_config: KaishareCAEnding.days is "3 or vector(1)"; it must be a number',
+        ),
+        ("{ slo+: { fastSeconds: 0.2 } }", "_config.slo.fastSeconds must be one of"),
+        ("{ slo+: { answeredPercent: '99' } }", "_config: slo.answeredPercent is"),
+        ("{ runbooks: 'https://in.house' }", "_config.runbooks must end with a slash"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_an_error_that_names_it(config: str, problem: str) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(problem)):
+        evaluated(config)
+
+
+@pytest.mark.parametrize(
+    ("alert", "job", "listed"),
+    [
+        ("KaishareAgentNotScraped", "(kaishare-agent/)?kaishare-agent", ""),
+        ("KaishareWebhookNotScraped", "(kaishare/)?kaishare-webhook", ""),
+        # Where kube-state-metrics lists the service, the alert names its cluster, and there is one.
+        ("KaishareAgentNotScraped", "(kaishare-agent/)?kaishare-agent", "the DaemonSet kaishare-agent of namespace kaishare-agent has pods"),
+    ],
+)  # fmt: skip
+def test_a_service_that_is_expected_and_never_scraped_raises_its_alert(
+    alert: str, job: str, listed: str, tmp_path: Path
+) -> None:
+    """The agents are scraped from the thirtieth minute on."""
+    checked(tmp_path, "{ expected: { agent: true, webhook: true }, clusterLabel: 'k8s' }")
+    what, part = ("agents", "GPUs and their pods") if "Agent" in alert else ("webhook", "its metrics")
+    because = f" for an hour, and {listed}" if listed else " for an hour"
+    verb = "about" if "Agent" in alert else "on"
+    fired = {
+        "exp_labels": {
+            "severity": "warning",
+            **({"k8s": "a", "namespace": "kaishare-agent"} if listed else {}),
+        },
+        "exp_annotations": {
+            "summary": f"Prometheus does not scrape the {what}",
+            "description": f'Prometheus has had no target with job=~"{job}"{because}: alerts {verb} {part} cannot fire.',
+        },
+    }
+    up = {"series": 'up{job="node-exporter", instance="a"}', "values": "1+0x60"}
+    agents = {"series": 'up{job="kaishare-agent", instance="a"}', "values": "_x30 1+0x30"}
+    pods = {
+        "series": 'kube_daemonset_status_desired_number_scheduled{daemonset="kaishare-agent", namespace="kaishare-agent", k8s="a"}',
+        "values": "3+0x60",
+    }
+    late = [] if "Agent" in alert else [fired]
+    looks = [(14, []), (20, [fired]), *([] if listed else [(31, late)])]
+    test = {
+        "interval": "1m",
+        "input_series": [pods] if listed else [up, agents],
+        "alert_rule_test": [
+            {"eval_time": f"{at}m", "alertname": alert, "exp_alerts": alerts} for at, alerts in looks
+        ],
+    }
+    (tmp_path / "expected.yaml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]})
+    )
+    promtool("test", "rules", tmp_path / "expected.yaml")

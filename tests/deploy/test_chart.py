@@ -1,4 +1,4 @@
-"""The objects that the chart renders from its values, and their agreement with the programs."""
+"""The objects that the chart renders from its values, and their agreement with the programs and with `kaishare render`."""
 
 import json
 import re
@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from gpuagent.cli import _parser as agent_parser
 from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS
 from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES, EXCLUDED_NAMESPACES
+from kai.releases import Version
 from service.http.limits import Address
 from tests.support.chart_variants import CERT_MANAGER, GIVEN, PEM, VARIANTS
 from tests.support.helm_chart import (
@@ -20,17 +22,21 @@ from tests.support.helm_chart import (
     container,
     find_object,
     helm,
+    kinds,
     rendered,
     webhook_pod,
 )
 from webhook.cli import _parser as webhook_parser
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     ServiceTarget,
     mutating_configuration,
     validating_configuration,
 )
-from webhook.settings.decision_options import parse_decision_options
+from webhook.settings.decision_options import DEFAULT_CLASS, parse_decision_options
+from webhook.settings.published_settings import KEY, NAME, decode_settings, encode_settings
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
@@ -44,14 +50,6 @@ def test_helm_lint_finds_nothing() -> None:
 
 
 # What must hold whatever the values are.
-
-
-def test_the_programs_accept_the_charts_options(variant: dict[str, Any]) -> None:
-    for item in rendered(variant):
-        if item["kind"] == "Deployment":
-            webhook_parser().parse_args(container(item["spec"]["template"])["args"])
-        if item["kind"] == "DaemonSet":
-            agent_parser().parse_args(container(item["spec"]["template"])["args"])
 
 
 def capabilities_of(item: dict[str, Any], variant: dict[str, Any]) -> dict[str, list[str]]:
@@ -165,34 +163,23 @@ def test_the_charts_webhook_configurations_equal_those_of_the_code(values: dict[
 
 
 def test_the_containers_ports_are_those_that_the_programs_listen_on_and_document() -> None:
-    webhook, agent = container(webhook_pod()), container(agent_pod())
-    configured = webhook_parser().parse_args(webhook["args"])
-    usual = webhook_parser().parse_args(["serve"])
-    ports = {port["name"]: port["containerPort"] for port in webhook["ports"]}
-    for name, option in (("admission", "listen"), ("ops", "ops_listen")):
-        assert Address.parse(getattr(configured, option)) == Address("", ports[name])
-        assert Address.parse(getattr(usual, option)).port == ports[name]
-    (port,) = agent["ports"]
-    assert Address.parse(agent_parser().parse_args(agent["args"]).listen) == Address(
-        "", port["containerPort"]
-    )
-    assert Address.parse(agent_parser().parse_args(["serve"]).listen).port == port["containerPort"]
-    elsewhere = container(webhook_pod({"webhook": {"port": 10250}}))
-    assert "--listen=:10250" in elsewhere["args"]
-    assert elsewhere["ports"][0]["containerPort"] == 10250
+    for pod, parser, options in (
+        (webhook_pod(), webhook_parser(), {"admission": "listen", "ops": "ops_listen"}),
+        (agent_pod(), agent_parser(), {"http": "listen"}),
+    ):
+        configured, usual = parser.parse_args(container(pod)["args"]), parser.parse_args(["serve"])
+        ports = {port["name"]: port["containerPort"] for port in container(pod)["ports"]}
+        assert ports.keys() == options.keys()
+        for name, option in options.items():
+            assert Address.parse(getattr(configured, option)) == Address("", ports[name])
+            assert Address.parse(getattr(usual, option)).port == ports[name]
 
 
 def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
     objects = rendered()
     usual = webhook_parser().parse_args(["serve"])
     configured = webhook_parser().parse_args(container(webhook_pod())["args"])
-    for option in (
-        "certs_secret",
-        "service",
-        "webhook_configuration",
-        "drain",
-        "max_in_flight",
-    ):
+    for option in ("certs_secret", "service", "webhook_configuration", "drain", "max_in_flight"):
         assert getattr(configured, option) == getattr(usual, option), option
     assert parse_decision_options(configured).rules == parse_decision_options(usual).rules
     assert find_object(objects, "Secret", usual.certs_secret)
@@ -202,31 +189,21 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
     )
 
 
-def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
-    (excluded,) = (argument for argument in container(webhook_pod())["args"] if "exclude" in argument)
-    assert excluded == "--exclude-namespaces=" + ",".join(sorted(EXCLUDED_NAMESPACES))
-    (of_agent,) = (argument for argument in container(agent_pod())["args"] if "exclude" in argument)
-    assert of_agent == "--exclude-namespaces=" + ",".join(sorted(AGENT_EXCLUDED_NAMESPACES))
-    elsewhere = rendered({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]})
-    webhook = find_object(elsewhere, "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
-    assert webhook["namespaceSelector"]["matchExpressions"][-1]["values"] == [
-        "kaishare",
-        "kube-system",
-        "watchers",
-    ]
-    for kind, names in (
-        ("Deployment", "kaishare,kube-system,watchers"),
-        ("DaemonSet", "kaishare,kube-system,nvidia-device-plugin,nvidia-gpu-operator,watchers"),
-    ):
-        (item,) = (item for item in elsewhere if item["kind"] == kind)
-        assert f"--exclude-namespaces={names}" in container(item["spec"]["template"])["args"]
-
-
-@pytest.mark.parametrize("further", [[], None, ["mps"]], ids=str)
-def test_the_agents_further_excluded_namespaces_replace_the_default(further: list[str] | None) -> None:
-    arguments = container(agent_pod({"agent": {"excludedNamespaces": further}}))["args"]
-    expected = sorted({*EXCLUDED_NAMESPACES, *(further or ())})
-    assert "--exclude-namespaces=" + ",".join(expected) in arguments
+@pytest.mark.parametrize(
+    ("values", "of_webhook", "of_agent"),
+    [
+        ({}, EXCLUDED_NAMESPACES, AGENT_EXCLUDED_NAMESPACES),
+        ({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]}, {"kaishare", "kube-system", "watchers"}, {"kaishare", "kube-system", "nvidia-device-plugin", "nvidia-gpu-operator", "watchers"}),
+        *(({"agent": {"excludedNamespaces": further}}, EXCLUDED_NAMESPACES, {*EXCLUDED_NAMESPACES, *(further or ())}) for further in ([], None, ["mps"])),
+    ],
+)  # fmt: skip
+def test_excluded_namespaces_are_the_programs_own_and_the_releases(
+    values: dict[str, Any], of_webhook: set[str], of_agent: set[str]
+) -> None:
+    for pod, names in ((webhook_pod(values), of_webhook), (agent_pod(values), of_agent)):
+        assert "--exclude-namespaces=" + ",".join(sorted(names)) in container(pod)["args"]
+    webhook = find_object(rendered(values), "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
+    assert webhook["namespaceSelector"]["matchExpressions"][-1]["values"] == sorted(of_webhook)
 
 
 def test_the_agent_has_the_rights_that_it_reviews() -> None:
@@ -257,8 +234,85 @@ def test_only_the_charts_own_accounts_are_bound() -> None:
     for item in rendered(EVERYTHING):
         if item["kind"].endswith("RoleBinding"):
             name = item["metadata"]["name"]
-            if name == "kaishare-settings":  # tests/deploy/test_chart_settings.py
+            if name == "kaishare-settings":  # tests/deploy/test_chart_values.py
                 continue
             subject = {"kind": "ServiceAccount", "name": name, "namespace": places[name]}
             assert item["subjects"] == [subject]
             assert item["roleRef"]["name"] == name
+
+
+POLICY: dict[str, Any] = {"agent": {"enabled": False}, "webhook": {"kind": "policy"}}
+
+
+def policies(values: dict[str, Any]) -> list[Object]:
+    items = [item for item in rendered(values) if "AdmissionPolicy" in item["kind"]]
+    for item in items:
+        assert item["metadata"].pop("labels")["app.kubernetes.io/component"] == "policy"
+    return in_order(items)
+
+
+def in_order(items: list[Object]) -> list[Object]:
+    return sorted(items, key=lambda item: (item["kind"], item["metadata"]["name"]))
+
+
+def printed(rules: DecisionSettings) -> list[Object]:
+    return in_order([*objects_of(MUTATING, rules), *objects_of(VALIDATING, rules)])
+
+
+RELEASES = ("0.9.12-rc1", "v0.9.13", "0.10.0-rc1", "0.16.4", "0.16.5-rc2", "0.16.5", "1.0.0-rc1")
+OPTIONS = {"injectShares": False, "defaultMode": "observe", "defaultPriorityClass": "usual"}
+
+
+@pytest.mark.parametrize(
+    ("values", "rules"),
+    [
+        ({}, DecisionSettings()),
+        *(({"kaiVersion": release}, DecisionSettings(kai_version=Version.parse(release))) for release in RELEASES),
+        (
+            {"webhook": {**POLICY["webhook"], **OPTIONS}, "excludedNamespaces": ["kube-system", "a"]},
+            DecisionSettings(
+                inject_shares=False, default_mode=Mode.OBSERVE, default_priority_class="usual",
+                excluded_namespaces=frozenset({"kube-system", "a", "kaishare", "kaishare-agent"}),
+            ),
+        ),
+    ],
+    ids=["usual", *RELEASES, "options"],
+)  # fmt: skip
+def test_the_charts_policies_are_those_of_the_command_render(
+    values: dict[str, Any], rules: DecisionSettings
+) -> None:
+    assert policies({**POLICY, **values}) == printed(rules)
+
+
+def test_no_webhook_runs_beside_the_policies_alone() -> None:
+    alone = {kind for kind, _ in kinds(rendered(POLICY))}
+    policy_kinds = {
+        f"{kind}AdmissionPolicy{end}" for kind in ("Mutating", "Validating") for end in ("", "Binding")
+    }
+    assert alone == {*policy_kinds, "ConfigMap", "Role", "RoleBinding"}
+    both = {kind for kind, _ in kinds(rendered({**POLICY, "webhook": {"kind": "both"}}))}
+    webhook = {kind for kind, _ in kinds(rendered({**POLICY, "webhook": {"kind": "webhook"}}))}
+    assert both == webhook | alone
+    assert {"Deployment", "MutatingWebhookConfiguration"} <= webhook
+    assert "MutatingAdmissionPolicy" not in webhook
+
+
+@pytest.mark.parametrize("release", ["", "v0.17.0"])
+def test_the_settings_of_the_policies_are_published(release: str) -> None:
+    config_map = find_object(rendered({**POLICY, "kaiVersion": release}), "ConfigMap", NAME)
+    published = decode_settings(config_map["data"][KEY])
+    assert DEFAULT_CLASS in published.known
+    expected = DecisionSettings(
+        kai_version=Version.parse(release) if release else None, by_admission_policies=True
+    )
+    assert published.rules == expected
+    again = encode_settings(published)
+    assert decode_settings(again) == published
+
+
+def test_while_both_stand_an_absent_webhook_refuses_no_pod() -> None:
+    for kind, policy in (("both", "Ignore"), ("webhook", "Fail")):
+        items = rendered({**POLICY, "webhook": {"kind": kind}})
+        (configuration,) = [item for item in items if item["kind"] == "ValidatingWebhookConfiguration"]
+        hooks = {hook["name"]: hook["failurePolicy"] for hook in configuration["webhooks"]}
+        assert hooks["pods.validate.kaishare.dev"] == policy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.alerts.rendering import CHART_RULES
+from deploy.render import CHART_RULES
 from tests.support import yaml_text
 from tests.support.helm_chart import (
     CHART,
@@ -44,15 +44,8 @@ def rules(alerts: dict[str, Any], **others: Any) -> dict[str, Object]:
 
 def refusal(alerts: dict[str, Any], *arguments: str) -> str:
     """Return helm's message about values that the chart refuses."""
-    done = helm(
-        "template",
-        "kaishare",
-        str(CHART),
-        "--kube-version",
-        "1.30.0",
-        *arguments,
-        *options({"alerts": alerts}),
-    )
+    values = options({"alerts": alerts})
+    done = helm("template", "kaishare", str(CHART), "--kube-version", "1.30.0", *arguments, *values)
     assert done.returncode != 0
     return done.stderr
 
@@ -72,50 +65,43 @@ def test_the_readmes_command_writes_the_rules_for_plain_prometheus(tmp_path: Pat
     assert yaml_text.load((tmp_path / "rules.yaml").read_text()) == rule_object({})["spec"]
 
 
-@pytest.mark.parametrize("part", ["agent", "webhook"])
+LISTED = {
+    "agent": ("KaishareAgentNotScraped", 'kube_daemonset_status_desired_number_scheduled{daemonset="kaishare-agent", namespace="kaishare-agent"}'),
+    "webhook": ("KaishareWebhookNotScraped", f'kube_deployment_spec_replicas{{deployment="kaishare-webhook", namespace="{NAMESPACE}"}}'),
+}  # fmt: skip
+"""The alert about each service, and the series of its pods in kube-state-metrics."""
+
+
+@pytest.mark.parametrize("part", LISTED)
 def test_an_installed_service_is_expected_to_be_scraped(part: str) -> None:
-    names = {"agent": "KaishareAgentNotScraped", "webhook": "KaishareWebhookNotScraped"}
     by_name = rules({}, **{**NO_SERVICE, part: {"enabled": True}})
-    for other, name in names.items():
+    for other, (name, _) in LISTED.items():
         assert by_name[name]["expr"].rstrip().endswith("== 1" if other == part else "== 0")
 
 
-@pytest.mark.parametrize(
-    ("alert", "metric", "namespace"),
-    [
-        (
-            "KaishareAgentNotScraped",
-            "kube_daemonset_status_desired_number_scheduled{daemonset=",
-            "kaishare-agent",
-        ),
-        ("KaishareWebhookNotScraped", "kube_deployment_spec_replicas{deployment=", NAMESPACE),
-    ],
-)
+@pytest.mark.parametrize("part", LISTED)
 @pytest.mark.parametrize("pods", [None, 0, 3])
 def test_an_expected_service_without_pods_has_no_target_to_miss(
-    pods: int | None, alert: str, metric: str, namespace: str, tmp_path: Path
+    pods: int | None, part: str, tmp_path: Path
 ) -> None:
-    name = "kaishare-agent" if alert == "KaishareAgentNotScraped" else "kaishare-webhook"
-    series = {'up{job="node-exporter"}': "1+0x200"}
-    if pods is not None:
-        series[f'{metric}"{name}", namespace="{namespace}"}}'] = f"{pods}+0x200"
-    missed: dict[int | None, list[dict[str, Any]]] = {
-        None: [{"labels": "{}", "value": 1}],
-        0: [],
-        3: [{"labels": f'{{namespace="{namespace}"}}', "value": 3}],
-    }
-    assert_samples(tmp_path, rules({})[alert]["expr"], series, missed[pods])
+    alert, listed = LISTED[part]
+    series = {'up{job="node-exporter"}': "1+0x200"} | ({} if pods is None else {listed: f"{pods}+0x200"})
+    namespace = NAMESPACE if part == "webhook" else "kaishare-agent"
+    missed = {None: [("{}", 1)], 0: [], 3: [(f'{{namespace="{namespace}"}}', 3)]}[pods]
+    samples = [{"labels": labels, "value": value} for labels, value in missed]
+    assert_samples(tmp_path, rules({})[alert]["expr"], series, samples)
 
 
 def test_the_services_are_looked_up_in_their_own_namespaces() -> None:
     by_name = rules({}, agent={"namespace": "gpu-agents"})
-    assert (
-        '{namespace="gpu-agents", daemonset="kaishare-agent"}' in by_name["KaishareAgentNotScraped"]["expr"]
-    )
-    assert 'kube_pod_info{namespace="gpu-agents"' in by_name["KaishareNodeWithoutAgent"]["expr"]
-    assert f'{{namespace="{NAMESPACE}", deployment=' in by_name["KaishareWebhookNotScraped"]["expr"]
-    assert 'up{job=~"(gpu-agents/)?kaishare-agent"}' in by_name["KaishareAgentDown"]["expr"]
-    assert f'up{{job=~"({NAMESPACE}/)?kaishare-webhook"}}' in by_name["KaishareWebhookDown"]["expr"]
+    for name, text in (
+        ("KaishareAgentNotScraped", '{namespace="gpu-agents", daemonset="kaishare-agent"}'),
+        ("KaishareNodeWithoutAgent", 'kube_pod_info{namespace="gpu-agents"'),
+        ("KaishareWebhookNotScraped", f'{{namespace="{NAMESPACE}", deployment='),
+        ("KaishareAgentDown", 'up{job=~"(gpu-agents/)?kaishare-agent"}'),
+        ("KaishareWebhookDown", f'up{{job=~"({NAMESPACE}/)?kaishare-webhook"}}'),
+    ):
+        assert text in by_name[name]["expr"]
 
 
 def test_settings_of_an_alert_replace_its_own() -> None:
@@ -195,52 +181,46 @@ def test_a_runbook_is_absolute_or_absent() -> None:
         if "alert" in rule:
             assert rule["annotations"]["runbook_url"] == f"{base}docs/runbooks.md#{name.lower()}"
     assert "runbook_url" not in json.dumps(rule_object({}))
-    for relative in ("docs/", "../", "https://in.house/main", "/docs/"):
-        assert "/alerts/runbooks" in refusal({"runbooks": relative})
+
+
+NO_SUCH, CA = "there is no such", "KaishareCAEnding"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "sentence"),
+    ("alerts", "sentence"),
     [
-        ({"KaisharePodOvershare": {"for": "1h"}}, "alerts.overrides.KaisharePodOvershare: there is no such alert"),
-        (
-            {"KaishareCAEnding": {"dais": 3}},
-            "KaishareCAEnding.dais: there is no such setting; this alert has enabled, for, keepFiringFor, severity, days",
-        ),
-        (  # a number of another alert
-            {"KaishareCAEnding": {"gibibytes": 3}},
-            "alerts.overrides.KaishareCAEnding.gibibytes: there is no such setting",
-        ),
-        ({"KaishareCAEnding": {"servity": "info"}}, "alerts.overrides.KaishareCAEnding.servity: there is no such"),
-        ({"KaishareCAEnding": {"days": "14 or vector(1)"}}, "KaishareCAEnding/days': got string, want number"),
-        ({"KaishareCAEnding": {"days": -1}}, "KaishareCAEnding/days': minimum"),
-        ({"KaishareCAEnding": {"for": "2 weeks"}}, "KaishareCAEnding/for': '2 weeks' does not match"),
-        ({"KaishareCAEnding": {"severity": "a b"}}, "KaishareCAEnding/severity': 'a b' does not match"),
-        ({"KaishareCAEnding": {"enabled": "no"}}, "KaishareCAEnding/enabled': got string, want boolean"),
-        ({"KaishareCAEnding": 3}, "KaishareCAEnding': got number, want object"),
+        ({"runbooks": "docs/"}, "/alerts/runbooks"),
+        ({"runbooks": "../"}, "/alerts/runbooks"),
+        ({"runbooks": "/docs/"}, "/alerts/runbooks"),
+        ({"runbooks": "https://in.house/main"}, "/alerts/runbooks"),
+        ({"enabled": False, "overrides": {"Kaishare": {}}}, f"{NO_SUCH} alert"),
+        ({"overrides": {"KaisharePodOvershare": {"for": "1h"}}}, f"alerts.overrides.KaisharePodOvershare: {NO_SUCH} alert"),
+        ({"overrides": {CA: {"dais": 3}}}, f"{CA}.dais: {NO_SUCH} setting; this alert has enabled, for, keepFiringFor, severity, days"),
+        ({"overrides": {CA: {"gibibytes": 3}}}, f"alerts.overrides.{CA}.gibibytes: {NO_SUCH} setting"),  # a number of another alert
+        ({"overrides": {CA: {"servity": "info"}}}, f"alerts.overrides.{CA}.servity: {NO_SUCH}"),
+        ({"overrides": {CA: {"days": "14 or vector(1)"}}}, f"{CA}/days': got string, want number"),
+        ({"overrides": {CA: {"days": -1}}}, f"{CA}/days': minimum"),
+        ({"overrides": {CA: {"for": "2 weeks"}}}, f"{CA}/for': '2 weeks' does not match"),
+        ({"overrides": {CA: {"severity": "a b"}}}, f"{CA}/severity': 'a b' does not match"),
+        ({"overrides": {CA: {"enabled": "no"}}}, f"{CA}/enabled': got string, want boolean"),
+        ({"overrides": {CA: 3}}, f"{CA}': got number, want object"),
+        *(({"alertLabels": {label: "x"}}, f"alerts.alertLabels.{label}: each alert has this label") for label in ("severity", "alertname")),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_is_refused_in_one_sentence(overrides: dict[str, Any], sentence: str) -> None:
-    assert sentence in refusal({"overrides": overrides})
+def test_a_wrong_setting_is_refused_in_one_sentence(alerts: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(alerts)
 
 
-def test_wrong_settings_are_refused_while_alerts_are_off() -> None:
-    assert "there is no such alert" in refusal({"enabled": False, "overrides": {"Kaishare": {}}})
-
-
-@pytest.mark.parametrize("label", ["severity", "alertname"])
-def test_labels_of_all_alerts_are_none_that_an_alert_has(label: str) -> None:
-    assert f"alerts.alertLabels.{label}: each alert has this label" in refusal({"alertLabels": {label: "x"}})
-
-
-def test_a_text_reaches_no_expression_even_unchecked() -> None:
-    overrides = {"KaishareCAEnding": {"days": "14 or vector(1)"}}
-    message = refusal({"enabled": True, "overrides": overrides}, "--skip-schema-validation")
-    assert "alerts: KaishareCAEnding.days is not a number" in message
-    message = refusal(
-        {"enabled": True, "slo": {"fastSeconds": '0.1"}) or vector(1) #'}}, "--skip-schema-validation"
-    )
-    assert "alerts: slo.fastSeconds is not a number" in message
-    agent = json.dumps({"namespace": 'x"} or vector(1) #'})
-    message = refusal({"enabled": True}, "--skip-schema-validation", "--set-json", f"agent={agent}")
-    assert "is not the name of a namespace" in message
+@pytest.mark.parametrize(
+    ("alerts", "agent", "sentence"),
+    [
+        ({"overrides": {CA: {"days": "14 or vector(1)"}}}, {}, f"alerts: {CA}.days is not a number"),
+        ({"slo": {"fastSeconds": '0.1"}) or vector(1) #'}}, {}, "alerts: slo.fastSeconds is not a number"),
+        ({}, {"namespace": 'x"} or vector(1) #'}, "is not the name of a namespace"),
+    ],
+)
+def test_a_text_reaches_no_expression_even_unchecked(
+    alerts: dict[str, Any], agent: dict[str, Any], sentence: str
+) -> None:
+    unchecked = ("--skip-schema-validation", *options({"agent": agent} if agent else {}))
+    assert sentence in refusal({"enabled": True, **alerts}, *unchecked)

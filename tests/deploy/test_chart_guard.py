@@ -1,15 +1,21 @@
-"""The chart's guard without a cluster: its digests, its parameters, and the lists that the code has, too."""
+"""The chart's guard without a cluster: its digests, its parameters, and the lists and keys that the code has, too."""
 
 import ast
 import re
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from kai import gpu_resources
+from kai import gpu_resources, keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
-from tests.support.chart_variants import VARIANTS
+from kai.key_classes import (
+    CREATION_KEYS,
+    FREE_KEYS,
+    KAI_KEYS,
+    RESERVED_APPS,
+    USER_PREFIXES,
+    is_of_kai,
+)
 from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
 from tests.support.helm_chart import CHART, DEPLOY, helm, options
 from webhook.policy.labels import MODE
@@ -27,17 +33,9 @@ OTHERS: Final[dict[str, Any]] = {
 DOCUMENT: Final = DEPLOY.parent / "docs" / "guard.md"
 
 
-def policies(**values: Any) -> dict[str, dict[str, Any]]:
-    """Return the policies by name."""
-    return {
-        item["metadata"]["name"]: item
-        for item in rendered(**values)
-        if item["kind"].endswith("AdmissionPolicy")
-    }
-
-
-def bindings(**values: Any) -> dict[str, dict[str, Any]]:
-    return {item["metadata"]["name"]: item for item in rendered(**values) if item["kind"].endswith("Binding")}
+def policies(kind: str = "Policy", **values: Any) -> dict[str, dict[str, Any]]:
+    """Return the policies, or their bindings, by name."""
+    return {item["metadata"]["name"]: item for item in rendered(**values) if item["kind"].endswith(kind)}
 
 
 def variable(policy: str, name: str, **values: Any) -> Any:
@@ -72,20 +70,18 @@ def test_what_the_digest_leaves_out_is_a_value_of_the_chart() -> None:
 
 def test_without_values_no_optional_policy_is_rendered() -> None:
     names = {f"kaishare-guard-{name}" for name in ("podgroups", "pods", "objects", "gpus")}
-    assert set(policies()) == names
-    assert {item["spec"]["policyName"] for item in bindings().values()} == names
     optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace", "members")}
-    assert set(policies(**ALL)) == names | optional
-    assert {item["spec"]["policyName"] for item in bindings(**ALL).values()} == names | optional
-    for item in policies(**ALL).values():
-        assert item["spec"]["failurePolicy"] == "Fail"
+    for values, expected in (({}, names), (ALL, names | optional)):
+        assert set(policies(**values)) == expected
+        assert {item["spec"]["policyName"] for item in policies("Binding", **values).values()} == expected
+        assert {item["spec"]["failurePolicy"] for item in policies(**values).values()} == {"Fail"}
 
 
 @pytest.mark.parametrize(
     ("action", "actions"), [("audit", ["Audit"]), ("warn", ["Warn", "Audit"]), ("deny", ["Deny"])]
 )
 def test_every_binding_has_the_guards_action(action: str, actions: list[str]) -> None:
-    for item in bindings(action=action).values():
+    for item in policies("Binding", action=action).values():
         assert item["spec"]["validationActions"] == actions
 
 
@@ -97,24 +93,20 @@ def test_the_values_are_the_parameters() -> None:
     assert variable("podgroups", "preemptibleClasses", preemptibleClasses=[]) == []
 
 
-def excluded(binding: dict[str, Any]) -> set[str]:
-    selector = binding["spec"]["matchResources"].get("namespaceSelector", {})
-    return {
-        name
-        for each in selector.get("matchExpressions", [])
-        if each["key"] == "kubernetes.io/metadata.name"
-        for name in each["values"]
-    }
-
-
 def test_the_bindings_leave_namespaces_out() -> None:
     own = EXCLUDED_NAMESPACES - {"nvidia-gpu-operator"}
-    for name, binding in bindings(**OTHERS).items():
+    for name, binding in policies("Binding", **OTHERS).items():
+        selector = binding["spec"]["matchResources"].get("namespaceSelector", {})
+        excluded = {
+            value
+            for each in selector.get("matchExpressions", [])
+            if each["key"] == "kubernetes.io/metadata.name"
+            for value in each["values"]
+        }
         is_enforced = name.endswith("-enforce")
         unguarded = set() if is_enforced else {"vcluster-b"}
-        assert excluded(binding) == unguarded | (set() if name.endswith("-vclusters") else own), name
-        labels = binding["spec"]["matchResources"].get("namespaceSelector", {}).get("matchLabels")
-        assert labels == ({MODE: "enforce"} if is_enforced else None)
+        assert excluded == unguarded | (set() if name.endswith("-vclusters") else own), name
+        assert selector.get("matchLabels") == ({MODE: "enforce"} if is_enforced else None)
 
 
 def refusal(values: dict[str, Any], *arguments: str) -> str:
@@ -133,24 +125,11 @@ def test_values_that_cannot_work_are_refused_with_what_to_do() -> None:
         assert f'needs kaiVersion 0.17.0 or later, and it is "{version}"' in text
     served = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
     for name in ("subgroups", "configMap"):
-        values = {
-            "kaiVersion": "0.17.0",
-            "webhook": {"enabled": False},
-            "guard": {**enabled, "optional": {name: True}},
-        }
+        guard = {**enabled, "optional": {name: True}}
+        values = {"kaiVersion": "0.17.0", "webhook": {"enabled": False}, "guard": guard}
         text = refusal(values, "--api-versions", "v1/Pod", "--api-versions", served)
-        assert (
-            f"does not serve admissionregistration.k8s.io/v1/MutatingAdmissionPolicy, which guard.optional.{name}=true needs"
-            in text
-        )
-
-
-def test_the_guard_of_all_variants_renders() -> None:
-    for title, values in VARIANTS.items():
-        if values.get("guard", {}).get("enabled"):
-            assert policies(**{key: value for key, value in values["guard"].items() if key != "enabled"}), (
-                title
-            )
+        missing = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+        assert f"does not serve {missing}, which guard.optional.{name}=true needs" in text
 
 
 def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
@@ -168,13 +147,82 @@ def test_the_document_names_every_policy_and_no_other() -> None:
 
 
 def test_the_source_of_the_guard_is_short() -> None:
-    folder = Path(CHART / "templates" / "guard")
-    lines = {file.stem: len(file.read_text().splitlines()) for file in folder.iterdir()}
-    assert (
-        sum(
-            count
-            for name, count in lines.items()
-            if name not in ("subgroups", "configmap", "grace", "members")
-        )
-        <= 400
+    optional = ("subgroups", "configmap", "grace", "members")
+    files = [file for file in (CHART / "templates" / "guard").iterdir() if file.stem not in optional]
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 400
+
+
+def alternatives(pattern: str) -> set[str]:
+    """Return the texts that a regular expression of nested alternatives matches at the beginning of a text.
+
+    One that must be the whole text ends in `$`.
+    """
+
+    def read(text: str) -> tuple[set[str], str]:
+        """Return the texts of a group without its closing parenthesis, and what follows it."""
+        done, heads = set[str](), {""}
+        while text and text[0] != ")":
+            if text[0] == "(":
+                inner, text = read(text[1:])
+                tails, text = inner, text[1:]
+            elif text[0] == "|":
+                done, heads, text = done | heads, {""}, text[1:]
+                continue
+            else:
+                item = re.match(r"\[(.)\]|([\w/$-])", text)
+                if item is None:
+                    raise ValueError(f"not an alternative: {text}")
+                tails, text = {item[1] or item[2]}, text[item.end() :]
+            heads = {head + tail for head in heads for tail in tails}
+        return done | heads, text
+
+    return read(pattern.removeprefix("^"))[0]
+
+
+@pytest.fixture(scope="module")
+def policy() -> dict[str, str]:
+    """Return the expressions of the policy's variables by name, and its validations as one text."""
+    (policy_object,) = (
+        item
+        for item in rendered()
+        if item["metadata"]["name"] == "kaishare-guard-pods" and "variables" in item["spec"]
     )
+    expressions = {each["name"]: each["expression"] for each in policy_object["spec"]["variables"]}
+    return {**expressions, "": " ".join(each["expression"] for each in policy_object["spec"]["validations"])}
+
+
+def quoted(text: str) -> set[str]:
+    return set(re.findall(r"'([^']+)'", text))
+
+
+def prefixes(expression: str) -> set[str]:
+    return set(re.findall(r"key\.startsWith\('([^']+)'\)", expression))
+
+
+def test_the_policy_reserves_the_keys_of_the_table(policy: dict[str, str]) -> None:
+    (pattern,) = re.findall(r"key\.matches\('([^']+)'\)", policy["own"])
+    beginnings = alternatives(pattern)
+    assert quoted(policy["names"]) | beginnings == {*KAI_KEYS, keys.VCLUSTER_MANAGED_BY}
+    assert all(text.endswith(("/", "-", ".")) for text in beginnings)
+
+
+def test_the_policy_lets_users_write_the_keys_of_the_table(policy: dict[str, str]) -> None:
+    free, _, at_creation = policy["free"].partition("variables.isNew")
+    assert quoted(free) == set(FREE_KEYS)
+    assert quoted(at_creation) == {*CREATION_KEYS, keys.VCLUSTER_MANAGED_BY}
+    _, _, users = policy["reserved"].partition("variables.isNew")
+    assert prefixes(users) == set(USER_PREFIXES)
+
+
+def test_the_policy_reserves_the_same_values_of_app(policy: dict[str, str]) -> None:
+    (values,) = re.findall(r"value in (\[[^]]+\])", policy[""])
+    assert quoted(values) == set(RESERVED_APPS)
+
+
+@pytest.mark.parametrize("key", KAI_KEYS)
+def test_a_key_and_what_begins_like_it(key: str) -> None:
+    """A name is reserved as it is, a prefix with anything behind it."""
+    is_prefix = key[-1] in "/-."
+    assert is_of_kai(key + "note") is is_prefix
+    assert is_of_kai(key)
+    assert not is_of_kai("x" + key)

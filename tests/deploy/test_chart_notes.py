@@ -9,9 +9,58 @@ import pytest
 from tests.support import yaml_text
 from tests.support.helm_chart import CHART, helm, options
 
+SYSTEM_NAMESPACES: list[str] = yaml_text.load((CHART / "values.yaml").read_text())["excludedNamespaces"]
 REGISTRIES = {
     part: {"image": {"repository": f"registry.example.com/kaishare-{part}"}} for part in ("webhook", "agent")
 }
+PRIVILEGED = "pod-security.kubernetes.io/enforce=privileged"
+ANY_REGISTRY = "docs/install.md#images"
+TOKENS = {"authentication": {"enabled": True}}
+LABEL = "\n  kubectl label namespace NAME {}\n"
+USUAL = LABEL.format("kai.scheduler/queue=QUEUE kaishare.dev/gpu-fraction=0.5")
+NOTES: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({}, [USUAL, "\nNext, check the installation", "\n  helm test kaishare --namespace default --logs\n"], ["WARNING", PRIVILEGED]),
+    ({"excludedNamespaces": [*SYSTEM_NAMESPACES, "other"]}, [USUAL], ["WARNING"]),
+    *(
+        ({"excludedNamespaces": excluded}, [f"list and lacks {', '.join(name for name in SYSTEM_NAMESPACES if name not in excluded)}. If such a namespace"], [])
+        for excluded in ([], ["mine"], ["kube-system", "kai-scheduler"])
+    ),
+    (
+        {"agent": {"simulated": True}},
+        ["WARNING: agent.simulated=true: every figure of the agent is synthetic", "Check a node:\n\n  kaishare doctor\n"],
+        [],
+    ),
+    # Tokens on ports without TLS.
+    (TOKENS, ["set webhook.opsTlsSecret and agent.tlsSecret."], []),
+    ({**TOKENS, "agent": {"tlsSecret": "tls"}}, ["set webhook.opsTlsSecret."], []),
+    ({**TOKENS, "agent": {"tlsSecret": "tls"}, "webhook": {"opsTlsSecret": "tls"}}, [], ["WARNING"]),
+    # The profile that the release's namespace needs; helm's own default is `default`.
+    ({"webhook": {"hostNetwork": True}}, [PRIVILEGED], []),
+    ({"agent": {"namespace": "default"}}, [PRIVILEGED], []),
+    ({"agent": {"namespace": "default", "simulated": True}}, [], [PRIVILEGED]),
+    # The nodes of the agent.
+    ({}, ["runs on nodes with nvidia.com/gpu.present=true. Check"], []),
+    ({"agent": {"nodeSelector": {"nvidia.com/gpu.present": None}}}, ["runs on all nodes. Check"], []),
+    # The mode and the next command.
+    ({"webhook": {"defaultMode": ""}}, ["is default (webhook.defaultMode)", USUAL], []),
+    ({"webhook": {"defaultMode": "default"}}, ["the webhook changes\npods", USUAL], []),
+    (
+        {"webhook": {"defaultMode": "observe"}},
+        ["counts\nand logs what it would change, and changes nothing", LABEL.format("kaishare.dev/mode=default")],
+        [],
+    ),
+    ({"webhook": {"defaultMode": "off"}}, ["leaves\nall pods alone", LABEL.format("kaishare.dev/mode=observe")], []),
+    # Images without a registry.
+    (
+        {},
+        ["The image of the webhook and of the agent names no registry", ANY_REGISTRY, *(f"\n  --set {part}.image.repository=REGISTRY/kaishare-{part}\n" for part in REGISTRIES)],
+        [],
+    ),
+    ({"agent": REGISTRIES["agent"]}, ["The image of the webhook names no registry"], ["agent.image.repository"]),
+    (REGISTRIES, [], ["registry,", "no registry", ANY_REGISTRY]),
+    ({**REGISTRIES, "agent": {"enabled": False}}, [], ["registry,", "no registry", ANY_REGISTRY]),
+]  # fmt: skip
+"""Values, texts of the notes, and texts that the notes do not have."""
 
 
 @pytest.fixture(scope="module")
@@ -26,88 +75,12 @@ def chart_with_notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return chart
 
 
-def notes(chart: Path, values: dict[str, Any]) -> str:
-    done = helm("template", "kaishare", str(chart), "--kube-version", "1.30.0", *options(values))
+@pytest.mark.parametrize(("values", "present", "absent"), NOTES)
+def test_the_notes_fit_the_values(
+    chart_with_notes: Path, values: dict[str, Any], present: list[str], absent: list[str]
+) -> None:
+    done = helm("template", "kaishare", str(chart_with_notes), "--kube-version", "1.30.0", *options(values))
     assert done.returncode == 0, done.stderr
-    text: str = yaml_text.load(done.stdout)["notes"]
-    return text
-
-
-SYSTEM_NAMESPACES: list[str] = yaml_text.load((CHART / "values.yaml").read_text())["excludedNamespaces"]
-
-
-def test_the_notes_warn_of_no_namespace_that_the_chart_excludes(chart_with_notes: Path) -> None:
-    text = notes(chart_with_notes, {})
-    assert "kubectl label namespace" in text
-    assert "WARNING" not in text
-    assert notes(chart_with_notes, {"excludedNamespaces": [*SYSTEM_NAMESPACES, "other"]}) == text
-
-
-def test_the_notes_of_a_simulated_agent_warn_of_its_figures(chart_with_notes: Path) -> None:
-    text = notes(chart_with_notes, {"agent": {"simulated": True}})
-    assert "WARNING: agent.simulated=true: every figure of the agent is synthetic" in text
-    assert "Check a node:\n\n  kaishare doctor\n" in text
-
-
-@pytest.mark.parametrize("excluded", [[], ["mine"], ["kube-system", "kai-scheduler"]], ids=str)
-def test_the_notes_name_every_system_namespace_that_is_not_excluded(
-    excluded: list[str], chart_with_notes: Path
-) -> None:
-    missing = ", ".join(name for name in SYSTEM_NAMESPACES if name not in excluded)
-    assert f"list and lacks {missing}. If such a namespace" in notes(
-        chart_with_notes, {"excludedNamespaces": excluded}
-    )
-
-
-def test_the_notes_warn_of_tokens_on_ports_without_tls(chart_with_notes: Path) -> None:
-    on = {"authentication": {"enabled": True}}
-    assert "set webhook.opsTlsSecret and agent.tlsSecret." in notes(chart_with_notes, on)
-    assert "set webhook.opsTlsSecret." in notes(chart_with_notes, {**on, "agent": {"tlsSecret": "tls"}})
-    tls = {"agent": {"tlsSecret": "tls"}, "webhook": {"opsTlsSecret": "tls"}}
-    assert "WARNING" not in notes(chart_with_notes, {**on, **tls})
-
-
-def test_the_notes_name_the_profile_that_the_release_needs(chart_with_notes: Path) -> None:
-    label = "pod-security.kubernetes.io/enforce=privileged"
-    assert label not in notes(chart_with_notes, {})
-    assert label in notes(chart_with_notes, {"webhook": {"hostNetwork": True}})
-    assert label in notes(chart_with_notes, {"agent": {"namespace": "default"}})  # helm's own default
-    assert label not in notes(chart_with_notes, {"agent": {"namespace": "default", "simulated": True}})
-
-
-def test_the_notes_say_on_which_nodes_the_agent_runs(chart_with_notes: Path) -> None:
-    assert "runs on nodes with nvidia.com/gpu.present=true. Check" in notes(chart_with_notes, {})
-    anywhere = {"agent": {"nodeSelector": {"nvidia.com/gpu.present": None}}}
-    assert "runs on all nodes. Check" in notes(chart_with_notes, anywhere)
-
-
-@pytest.mark.parametrize(
-    ("mode", "effect", "command"),
-    [
-        ("", "is default (webhook.defaultMode)", "label namespace NAME kai.scheduler/queue=QUEUE kaishare.dev/gpu-fraction=0.5"),
-        ("default", "the webhook changes\npods", "label namespace NAME kai.scheduler/queue=QUEUE kaishare.dev/gpu-fraction=0.5"),
-        ("observe", "counts\nand logs what it would change, and changes nothing", "label namespace NAME kaishare.dev/mode=default"),
-        ("off", "leaves\nall pods alone", "label namespace NAME kaishare.dev/mode=observe"),
-    ],
-)  # fmt: skip
-def test_the_notes_name_the_mode_and_the_next_commands(
-    chart_with_notes: Path, mode: str, effect: str, command: str
-) -> None:
-    text = notes(chart_with_notes, {"webhook": {"defaultMode": mode}})
-    assert effect in text
-    assert f"\n  kubectl {command}\n" in text
-    assert "\nNext, check the installation" in text
-    assert "\n  helm test kaishare --namespace default --logs\n" in text
-
-
-def test_the_notes_name_images_without_a_registry(chart_with_notes: Path) -> None:
-    text = notes(chart_with_notes, {})
-    assert "The image of the webhook and of the agent names no registry" in text
-    assert "docs/install.md#images" in text
-    for part in REGISTRIES:
-        assert f"\n  --set {part}.image.repository=REGISTRY/kaishare-{part}\n" in text
-    webhook_only = notes(chart_with_notes, {"agent": REGISTRIES["agent"]})
-    assert "The image of the webhook names no registry" in webhook_only
-    assert "agent.image.repository" not in webhook_only
-    for values in (REGISTRIES, {**REGISTRIES, "agent": {"enabled": False}}):
-        assert "registry" not in notes(chart_with_notes, values).replace("registry.example.com", "")
+    text = yaml_text.load(done.stdout)["notes"]
+    assert [part for part in present if part not in text] == [], text
+    assert [part for part in absent if part in text] == [], text

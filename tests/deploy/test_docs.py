@@ -1,9 +1,7 @@
 """Names in the documents on installation and security exist, and the figures are those of the code."""
 
-import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,11 @@ import pytest
 
 from gpuagent.pods import bounds as pod_bounds
 from gpuagent.pods.assemble import MOST_ENDED
-from gpuagent.pods.bounds import MOST_BYTES as LAUNCH_BYTES
 from gpuagent.pods.node_pods import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
 from gpuagent.server.agent_server import AGENT_CONNECTIONS
 from kube import answers, tokens
 from service import documents, log, log_writer
-from service import log as limited_log
 from service.http import bounded_server
 from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
@@ -41,24 +37,8 @@ DOCUMENTS = [
     *(ROOT / "deploy" / folder / "README.md" for folder in ("kai", "vcluster")),
 ]
 VALUES: dict[str, Any] = yaml_text.load((CHART / "values.yaml").read_text())
-SECTIONS = "|".join(VALUES)
 SECURITY = ROOT / "docs" / "security.md"
 KIB, MIB = 1 << 10, 1 << 20
-
-
-@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def document(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.param
-    return path
-
-
-def test_paths_in_commands_exist(document: Path) -> None:
-    paths = re.findall(
-        r"(?<![\w/.])((?:deploy|examples|docs)/[\w./-]+|Dockerfile\.\w+)", document.read_text()
-    )
-    assert paths
-    for path in paths:
-        assert (ROOT / path.rstrip(".")).exists(), path
 
 
 def known(path: str) -> bool:
@@ -70,42 +50,26 @@ def known(path: str) -> bool:
     return True
 
 
-def test_values_that_are_named_exist(document: Path) -> None:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_and_values_that_a_document_names_exist(document: Path) -> None:
     text = document.read_text()
-    named = re.findall(rf"(?<![\w./-])((?:{SECTIONS})\.[a-zA-Z]+(?:\.[a-zA-Z]+)*)(?=[=`: ])", text)
+    paths = re.findall(r"(?<![\w/.])((?:deploy|examples|docs)/[\w./-]+|Dockerfile\.\w+)", text)
+    assert paths
+    assert [path for path in paths if not (ROOT / path.rstrip(".")).exists()] == []
+    named = re.findall(rf"(?<![\w./-])((?:{'|'.join(VALUES)})\.[a-zA-Z]+(?:\.[a-zA-Z]+)*)(?=[=`: ])", text)
     assert {name for name in named if not known(name)} == set()
 
 
-def test_values_are_named_at_all() -> None:
-    text = "".join(document.read_text() for document in DOCUMENTS)
-    for value in (
-        "guard.action",
-        "agent.gpuAccess",
-        "webhook.certificates.mode",
-        "networkPolicies.monitoringNamespace",
-    ):
-        assert known(value)
-        assert value in text
-
-
-def log_commands() -> list[str]:
-    """Return each `kubectl logs` of the documents, of the chart and of the code's sentences, up to its end or a pipe."""
+def test_commands_on_the_webhooks_log_read_every_replica_and_every_line() -> None:
+    """kubectl reads one pod of a workload, and ten lines of each pod of a selector."""
     paths = [path for folder in ("docs", "deploy") for path in (ROOT / folder).rglob("*.md")]
     paths += [path for folder in ("console", "webhook", "gpuagent") for path in (ROOT / folder).rglob("*.py")]
-    paths.append(CHART / "templates" / "NOTES.txt")
-    return [
-        command
-        for path in paths
-        for command in re.findall(r"kubectl [^\n|`]*\blogs [^\n|`]*", path.read_text(encoding="utf-8"))
-    ]
-
-
-def test_commands_on_the_webhooks_log_read_every_replica_and_every_line() -> None:
-    commands = log_commands()
-    # kubectl reads one pod of a workload, and ten lines of each pod of a selector.
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [*paths, CHART / "templates" / "NOTES.txt"])
+    commands = re.findall(r"kubectl [^\n|`]*\blogs [^\n|`]*", text)
     assert not [command for command in commands if re.search(r"\blogs \w+/", command)]
-    selections = [re.search(r" -l (\S+)=(\S+)(.*)", command) for command in commands]
-    selectors = [selection.groups() for selection in selections if selection]
+    selectors = [
+        match.groups() for command in commands if (match := re.search(r" -l (\S+)=(\S+)(.*)", command))
+    ]
     assert len(selectors) >= 7
     webhook = find_object(rendered(), "Deployment", "kaishare-webhook")["spec"]["selector"]["matchLabels"]
     for key, value, rest in selectors:
@@ -116,22 +80,12 @@ def test_commands_on_the_webhooks_log_read_every_replica_and_every_line() -> Non
 NAMED_TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", SECURITY.read_text())))
 
 
-@cache
-def names_in(path: Path) -> frozenset[str]:
-    """The functions, classes, methods and constants of a module."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-    return frozenset(names)
-
-
-@pytest.mark.parametrize(("path", "name"), NAMED_TESTS)
-def test_the_security_document_names_tests_that_exist(path: str, name: str) -> None:
-    assert (ROOT / path).exists()
-    assert name in names_in(ROOT / path)
+def test_the_security_document_names_tests_that_exist() -> None:
+    assert NAMED_TESTS
+    for path, name in NAMED_TESTS:
+        assert re.search(
+            rf"^ *(async )?(def|class) {name}\b|^ *{name}\b.* = ", (ROOT / path).read_text(), re.MULTILINE
+        ), f"{path}::{name}"
 
 
 def test_every_attempt_of_every_threat_names_a_test() -> None:
@@ -204,6 +158,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
     assert seconds == {0.25: 7.5, 0.5: 5, 0.9: pytest.approx(1, abs=0.1)}
     assert VALUES["webhook"]["maxInFlight"] == MOST_IN_FLIGHT
     assert answers.LONGEST_ANSWER == answers._LONGEST_LINE == LONGEST_OBJECT
+    look_ups = cluster_policies
     assert {row[0]: row[1] for row in rows(section("Bounds"))} == {
         "connections to 8443": f"{tls.max_connections}",
         "connections to 8080": f"{ops.max_connections}",
@@ -213,52 +168,30 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "TLS handshakes at once on 8443": f"{tls.max_handshakes}",
         "a request head, from its first byte to its last": f"{tls.head_seconds:.0f} s",
         "size of a request head": in_units(bounded_server.MAX_HEAD_BYTES),
-        "requests that wait for the answer to the one before": (
-            f"one, or several of together {in_units(bounded_server.MAX_HEAD_BYTES)}"
-        ),
+        "requests that wait for the answer to the one before": f"one, or several of together {in_units(bounded_server.MAX_HEAD_BYTES)}",
         "a request line": f"{bounded_server.MAX_REQUEST_LINE_BYTES} bytes",
         "a header": f"{bounded_server.MAX_FIELD_BYTES} bytes",
         "headers of a request": f"{bounded_server.MAX_FIELDS}",
-        "reading an answer": (
-            f"{tls.answer_seconds:.0f} s without progress, down to {tls.min_answer_seconds:.0f} s beside others"
-            " that do not read (below)"
-        ),
+        "reading an answer": f"{tls.answer_seconds:.0f} s without progress, down to {tls.min_answer_seconds:.0f} s beside others that do not read (below)",
         "checks of tokens that were not allowed before": checks(tokens.UNKNOWN_LIMITS),
         "such checks for one client's address": checks(tokens.CLIENT_LIMITS),
         "checks of tokens that were allowed before": checks(tokens.KNOWN_LIMITS),
-        "requests that wait for a check": (
-            f"{tokens.UNKNOWN_LIMITS.most_waiting}, and {tokens.KNOWN_LIMITS.most_waiting}"
-            " with tokens that were allowed before;"
-            f" {tokens.CLIENT_LIMITS.most_waiting} of one client's address"
-        ),
+        "requests that wait for a check": f"{tokens.UNKNOWN_LIMITS.most_waiting}, and {tokens.KNOWN_LIMITS.most_waiting} with tokens that were allowed before; {tokens.CLIENT_LIMITS.most_waiting} of one client's address",
         "clients whose limits are remembered": f"{tokens.MOST_CLIENTS}",
         "a check of a token": f"{tokens.CHECK_SECONDS:.0f} s",
-        "tokens that are remembered": (
-            f"{tokens.MOST_ALLOWED} allowed for {tokens.ALLOWED_SECONDS:.0f} s,"
-            f" {tokens.MOST_REFUSED} refused for {tokens.REFUSED_SECONDS:.0f} s"
-        ),
-        "pages in memory on 8080 and 9445": (
-            f"{in_units(ops.max_page_bytes)} each; a page that several clients read counts once"
-        ),
+        "tokens that are remembered": f"{tokens.MOST_ALLOWED} allowed for {tokens.ALLOWED_SECONDS:.0f} s, {tokens.MOST_REFUSED} refused for {tokens.REFUSED_SECONDS:.0f} s",
+        "pages in memory on 8080 and 9445": f"{in_units(ops.max_page_bytes)} each; a page that several clients read counts once",
         "a connection without a request": f"{tls.idle_seconds:.0f} s",
         "the body of a review": in_units(intake.LARGEST_BODY),
         "bodies that are arriving": f"{intake.MOST_UNFINISHED}, {bodies}",
         "reviews that wait or are being answered": f"{MOST_IN_FLIGHT} (`webhook.maxInFlight`), {bodies}",
         "time for which a review waits for its turn": "the API server's time-out",
-        "look-ups of namespaces that the watch does not have": (
-            f"{cluster_policies._MOST_IN_WINDOW} in {cluster_policies._WINDOW_SECONDS:.0f} s, in equal parts by address,"
-            f" at least {cluster_policies._LEAST_IN_WINDOW} each; {cluster_policies._MOST_AT_ONCE} at once,"
-            f" {cluster_policies._MOST_AT_ONCE_OF_A_PEER} of one address"
-        ),
-        "addresses with look-ups": f"{cluster_policies._MOST_PEERS} in {cluster_policies._WINDOW_SECONDS:.0f} s",
+        "look-ups of namespaces that the watch does not have": f"{look_ups._MOST_IN_WINDOW} in {look_ups._WINDOW_SECONDS:.0f} s, in equal parts by address, at least {look_ups._LEAST_IN_WINDOW} each; {look_ups._MOST_AT_ONCE} at once, {look_ups._MOST_AT_ONCE_OF_A_PEER} of one address",
+        "addresses with look-ups": f"{look_ups._MOST_PEERS} in {look_ups._WINDOW_SECONDS:.0f} s",
         "warnings to the author of a pod": f"{MOST_WARNINGS} of {LONGEST_WARNING} characters",
         "a line of the log": in_units(log.LINE_BYTES),
-        "lines of the log that wait": (
-            f"{in_units(log_writer.QUEUE_BYTES)} or {log_writer.QUEUE_LINES} lines"
-        ),
-        "log lines about bad requests, and those of one library": (
-            f"{limited_log.BURST}, then {limited_log.LINES_PER_SECOND:.0f} a second"
-        ),
+        "lines of the log that wait": f"{in_units(log_writer.QUEUE_BYTES)} or {log_writer.QUEUE_LINES} lines",
+        "log lines about bad requests, and those of one library": f"{log.BURST}, then {log.LINES_PER_SECOND:.0f} a second",
         "one object of a list or a watch": in_units(LONGEST_OBJECT),
         "nesting of an object of a list or a watch": f"{DEEPEST} levels",
         "labels of a pod that the agent keeps": in_units(pod_bounds.LABELS.total_bytes),
@@ -266,14 +199,12 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "an annotation": f"{pod_bounds.ANNOTATIONS.longest_value} characters",
         "containers of a pod whose IDs the agent knows": f"{MOST_CONTAINER_IDS}",
         "ended pods whose names the agent keeps": f"{MOST_ENDED}",
-        "excerpts of a pod's command lines": f"{LAUNCH_BYTES} bytes",
-        "threads looked at where main threads have exited": (
-            f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample"
-        ),
+        "excerpts of a pod's command lines": f"{pod_bounds.MOST_BYTES} bytes",
+        "threads looked at where main threads have exited": f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample",
         "aliases in a YAML document": f"{in_units(documents._MOST_ADDED)} added",
         "nesting of a YAML document": f"{documents._DEEPEST} levels",
         "an integer in a YAML document": f"{documents._LONGEST_INTEGER} characters",
         "a number in a YAML document": f"{documents._LONGEST_NUMBER} characters",
         "the variable `TF_CONFIG` of a container": f"{distributed._LONGEST_CLUSTER >> 20} MiB",
         "file descriptors kept back from connections": f"{RESERVED_DESCRIPTORS}, or half of a lower limit",
-    }
+    }  # fmt: skip

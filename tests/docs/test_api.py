@@ -9,12 +9,7 @@ import msgspec
 import pytest
 
 from docs import api_schema
-from gpuagent.api_types import (
-    AgentResponse,
-    ApiCandidate,
-    NotAnAnswer,
-    read_answer,
-)
+from gpuagent.api_types import AgentResponse, ApiCandidate, NotAnAnswer, read_answer
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.server.api import shares_json
 from tests.support.agent_process import agent
@@ -70,30 +65,19 @@ def test_the_response_before_the_first_sample_has_the_fields_of_the_types() -> N
     body = shares_json(status, node="n", is_simulated=False)
     assert typed(body) == json.loads(body)
     assert (json.loads(body)["sampleTimestamp"], json.loads(body)["attributionOk"]) == (None, None)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"node": 1}',
-        b'{"node": "n", "gpus": [{"uuid": "GPU-1", "index": "0"}]}',
-        b'{"node": "n", "pods": [{"namespace": "a", "name": "b"}]}',
-        b'{"node": "n", "sampleTimestamp": "now"}',
-    ],
-)
-def test_a_response_against_the_schema_is_refused(body: bytes) -> None:
-    with pytest.raises(NotAnAnswer):
-        read_answer(body)
+    assert read_answer(b'{"node": "n", "news": {"a": null}}') == AgentResponse(node="n"), (
+        "as of a newer agent"
+    )
+    for fields in ('"node": 1', '"node": "n", "gpus": [{"uuid": "GPU-1", "index": "0"}]',
+                   '"node": "n", "pods": [{"namespace": "a", "name": "b"}]', '"node": "n", "sampleTimestamp": "now"'):  # fmt: skip
+        with pytest.raises(NotAnAnswer):
+            read_answer(f"{{{fields}}}".encode())
 
 
 def test_a_candidate_of_an_agent_before_0_2_0_is_read() -> None:
     text = '{"source": "annotation", "says": "fraction 0.5", "bytesPerGpu": {"": null}}'
     candidate = msgspec.json.decode(text, type=ApiCandidate)
     assert (candidate.source, candidate.text, candidate.bytes_per_gpu) == ("annotation", "", {"": None})
-
-
-def test_a_reader_ignores_what_a_newer_agent_adds() -> None:
-    assert read_answer(b'{"node": "n", "news": {"a": null}}') == AgentResponse(node="n")
 
 
 def test_every_field_has_a_meaning_and_says_when_it_is_null() -> None:

@@ -24,13 +24,9 @@ READERS = ("Developer", "Policy owner", "Administrator")
 
 def test_every_code_has_a_section_and_every_section_a_code() -> None:
     assert set(SECTIONS) == {code.value for code in Code}
-
-
-@pytest.mark.parametrize("code", Code)
-def test_the_page_of_a_code_is_its_section(code: Code) -> None:
-    page, _, anchor = code.page.partition("#")
-    assert ROOT / page == PAGE
-    assert anchor in SECTIONS
+    for code in Code:
+        page, _, anchor = code.page.partition("#")
+        assert (ROOT / page, anchor in SECTIONS) == (PAGE, True)
 
 
 @pytest.mark.parametrize("code", [code for code in Code if not code.is_fine])
@@ -39,16 +35,6 @@ def test_a_section_says_who_can_do_something(code: Code) -> None:
     readers = [reader for item in items for reader in item.capitalize().split(", ")]
     assert readers
     assert {reader.capitalize() for reader in readers} <= set(READERS), items
-
-
-def test_the_first_command_of_the_page_is_why() -> None:
-    commands = re.findall(r"^\$ (.+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert commands[0].startswith("kaishare why")
-
-
-def test_the_readers_are_explained() -> None:
-    head = PAGE.read_text(encoding="utf-8").split("\n## ", 1)[0]
-    assert all(reader.lower() in head for reader in READERS)
 
 
 @pytest.mark.skipif(folder() is None, reason="KAISHARE_FIXTURES must name a folder with why/")

@@ -1,10 +1,11 @@
-"""Every link in the documentation, and every page that the code names, leads to a file and to a heading of it."""
+"""Links, paths and drawings of the documentation, and pages that the code names, lead to files and headings."""
 
 import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
@@ -95,9 +96,33 @@ def test_every_page_that_the_code_names_exists_with_its_section() -> None:
     assert lost == []
 
 
-def test_anchors_are_those_of_github(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A `b`, c: d\n\n```console\n# no heading\n```\n\n## What it _does_\n## [A](x.md) b\n## a b\n"
-    )
-    assert anchors(page) == {"a-b-c-d", "what-it-_does_", "a-b", "a-b-1"}
+DRAWINGS = sorted((ROOT / "docs" / "images").glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+_CODE = re.compile(
+    r"(?:webhook|gpuagent|kai|kube|certs|service|deploy|examples|tests|docs|benchmarks)/[\w./-]*"
+)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    named = [name for code in re.findall(r"`([^`\n]+)`", page.read_text()) for name in _CODE.findall(code)]
+    assert [name for name in named if not (ROOT / name.rstrip(".")).exists()] == []
+
+
+def test_every_table_of_tests_that_the_guide_for_contributors_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::([A-Z_]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named
+    for file, table in named:
+        assert re.search(rf"^{table}\b.* = ", (ROOT / file).read_text(), flags=re.MULTILINE), (file, table)
+
+
+@pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda drawing: drawing.name)
+def test_a_drawing_names_source_files_that_exist_and_has_a_title_and_dark_colours(drawing: Path) -> None:
+    root = ElementTree.parse(drawing).getroot()
+    codes = [text.text or "" for text in root.iter(f"{SVG}text") if text.get("class") == "code"]
+    named = [name for code in codes for name in _CODE.findall(code)]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert root.findtext(f"{SVG}title")
+    assert root.findtext(f"{SVG}desc")
+    assert "prefers-color-scheme: dark" in (root.findtext(f"{SVG}style") or "")
+    assert root.find(f"{SVG}rect[@class='sheet']") is not None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.site_links import OTHER_PAGES, repository_path, rewrite, site_path
+from docs.site_links import OTHER_PAGES, llms_text, repository_path, rewrite, site_path
 from tests.support.doc_blocks import ROOT, blocks_of, pages
 
 REPOSITORY = "https://git.example.com/kaishare"
@@ -50,6 +50,20 @@ def test_a_page_of_the_site_knows_its_file() -> None:
     assert [page for page in in_nav if not (ROOT / repository_path(page)).exists()] == []
     assert [page for page in in_nav if site_path(repository_path(page)) != page] == []
     assert set(OTHER_PAGES.values()) <= set(in_nav)
+
+
+@pytest.mark.parametrize(
+    ("in_folders", "laptop"), [(True, "start/laptop/index.html"), (False, "start/laptop.html")]
+)
+def test_llms_txt_has_the_sections_and_pages_of_the_nav(in_folders: bool, laptop: str) -> None:
+    content = settings()
+    lines = llms_text({**content, "use_directory_urls": in_folders}).splitlines()
+    assert lines[0] == "# kaishare"
+    assert [line.removeprefix("## ") for line in lines if line.startswith("## ")] == [
+        name for section in content["nav"] for name in section
+    ]
+    assert sum(line.startswith("- [") for line in lines) == len(nav_pages(content["nav"]))
+    assert {"- [Overview](index.html)", f"- [On a laptop]({laptop})"} <= set(lines)
 
 
 def test_the_site_loads_nothing_from_other_hosts() -> None:

@@ -7,11 +7,10 @@ import pytest
 
 from docs.tables import TABLES, written
 from kai.kaishare_keys import POD_KEYS
-from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("policy.md", "guard.md", "api.md", "choosing.md")
+PAGES = ("policy.md", "guard.md", "api.md", "install.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -32,16 +31,6 @@ def test_every_reason_is_documented() -> None:
         assert f"| `{reason.code}` | " in text
     for key in POD_KEYS:
         assert key in text
-
-
-def test_the_purpose_of_every_label_is_documented() -> None:
-    text = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
-    purposes = text.partition("| namespace label | what it is for |\n")[2].partition("\n\n")[0]
-    first_cells = [line.split(" | ")[0] for line in purposes.splitlines()]
-    assert {key for cell in first_cells for key in re.findall(r"`([^`]+)`", cell)} == {
-        *LABELS,
-        "size.kaishare.dev/NAME",
-    }
 
 
 def test_a_table_without_a_writer_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""The demo: its results, its colours, and the commands that it prints at its end."""
+"""The demo: its manifests, its results, and the commands that it prints at its end."""
 
 import re
 import shlex
@@ -9,12 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from console.explain.manifest_pods import find_pods
 from examples import watching
 from examples.demo import POLICIES
 from examples.reviews import AdmittedPod, start_webhook
-from examples.shared_gpu import scene_lines, scenes
+from examples.shared_gpu import Scene, scene_lines, scenes
 from examples.terminal import Style
 from service.documents import load_path
 from tests.support.scenarios import SCENARIOS
@@ -27,14 +28,8 @@ ROOT = Path(__file__).parents[2]
 @cache
 def demo() -> str:
     """Return the output of the demo."""
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.demo"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "examples.demo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -88,38 +83,22 @@ def test_the_demo_prints_the_size_and_selector_of_every_pod_of_the_scenes() -> N
     assert "  0.7 + 0.2 = 0.9 of a GPU: the pods fit on one GPU\n" in demo()
 
 
-def test_the_only_warnings_in_the_scenes_are_about_the_conversion() -> None:
-    warnings = re.findall(r"^ +Warning: (.*)$", demo(), flags=re.MULTILINE)
-    assert len(warnings) == 4
-    for warning in warnings:
-        assert re.fullmatch(
-            r"kaishare: container \w+: one whole GPU became gpu-fraction .* \(size \w+\)", warning
-        )
-
-
-def test_the_demo_prints_flags_as_they_change() -> None:
+def test_the_demo_prints_flags_as_they_change_and_counts_without_raw_metrics() -> None:
     changes = re.findall(r"^ *[0-9.]+ s  (\S+) +(\w+) over-share: uses (.*)$", demo(), flags=re.MULTILINE)
     assert sorted(changes) == [
         ("notebooks/notebook", "cleared", "1863 MiB, share 2070 MiB"),
         ("notebooks/notebook", "flagged", "3105 MiB, share 2070 MiB"),
         ("training/train-resnet", "flagged", "12995 MiB, share 11500 MiB"),
     ]
-    assert re.search(
-        r"^training/train-resnet +GPU 0 +12995 MiB of +11500 MiB \(\S+\)  over-share$", demo(), re.MULTILINE
-    )
-
-
-def test_the_demo_prints_integers_and_no_raw_metrics() -> None:
+    flagged = r"^training/train-resnet +GPU 0 +12995 MiB of +11500 MiB \(\S+\)  over-share$"
+    assert re.search(flagged, demo(), re.MULTILINE)
     counts = re.findall(r"^ +([0-9.]+)  (\w+) +([a-z-]+)$", demo(), flags=re.MULTILINE)
-    assert sorted(counts) == [
-        ("1", "injected", "distributed"),
-        ("1", "injected", "no-default-share"),
-        ("1", "injected", "no-gpu"),
-        ("1", "injected", "own-share"),
-        ("1", "skipped", "not-managed"),
-        ("9", "injected", "whole-gpu-converted"),
-    ]
+    assert {reason: (count, action) for count, action, reason in counts} == {
+        "distributed": ("1", "injected"), "no-default-share": ("1", "injected"), "no-gpu": ("1", "injected"),
+        "own-share": ("1", "injected"), "not-managed": ("1", "skipped"), "whole-gpu-converted": ("9", "injected"),
+    }  # fmt: skip
     assert "kaishare_" not in demo()
+    assert "\033" not in demo(), "it is not a terminal"
 
 
 def test_the_demo_ends_with_commands_and_pages_that_exist() -> None:
@@ -135,10 +114,6 @@ def test_the_demo_ends_with_commands_and_pages_that_exist() -> None:
     pages = re.findall(r"\S+\.md", text)
     assert len(pages) == 3
     assert [page for page in pages if not (ROOT / page).is_file()] == []
-
-
-def test_output_that_is_not_a_terminal_has_no_colour() -> None:
-    assert "\033" not in demo()
 
 
 @pytest.mark.parametrize(
@@ -206,3 +181,52 @@ def test_an_edited_scene_without_sizes_is_described(
     text = "\n".join(scene_lines(scene, policies, pods, Style(has_colour=False)))
     for part in expected:
         assert part in text
+
+
+SCENES = scenes()
+
+
+def test_only_the_example_about_kai_mentions_it() -> None:
+    for file in sorted((ROOT / "examples" / "workloads").iterdir()):
+        written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        mentions = any(re.search(r"kai|gpu-(fraction|memory:)", line) for line in written)
+        assert mentions is (file.name == "own-share.yaml"), file.name
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.folder.name)
+def test_the_workloads_of_a_scene_mention_neither_kai_nor_kaishare(scene: Scene) -> None:
+    text = scene.workloads_file.read_text()
+    assert (
+        re.search(r"kai|queue|scheduler|gpu-fraction|gpu-memory(?!-utilization)|size", text, re.IGNORECASE)
+        is None
+    )
+    kinds = {document["kind"] for document in yaml.safe_load_all(text)}
+    assert kinds <= {"Job", "Deployment"}
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.folder.name)
+def test_the_policy_of_a_scene_is_valid_and_equals_the_commands_in_its_comment(scene: Scene) -> None:
+    ((name, metadata),) = read_namespaces(scene.namespace_file).items()
+    policy = metadata.policy(name)
+    assert policy is not None
+    assert policy.problems == ()
+    assert policy.share is None
+    assert {pod.namespace for pod in scene.pods()} == {name}
+    comment = re.sub(r"^# *", "", scene.namespace_file.read_text(), flags=re.MULTILINE).replace("\\\n", "")
+    for verb, texts in (("label", metadata.labels), ("annotate", metadata.annotations)):
+        match = re.search(rf"^kubectl {verb} namespace {name} (.*)$", comment, flags=re.MULTILINE)
+        assert match is not None
+        pairs = re.findall(r"([\w./-]+)=('[^']*'|\S+)", match[1])
+        assert {key: value.strip("'") for key, value in pairs} == texts
+
+
+def test_the_gpu_memory_of_a_vllm_server_equals_its_size() -> None:
+    scene = next(scene for scene in SCENES if scene.folder.name == "two-vllm-servers")
+    ((_, metadata),) = read_namespaces(scene.namespace_file).items()
+    by_selector = {
+        metadata.annotations[key]: value for key, value in metadata.labels.items() if "size." in key
+    }
+    for pod in scene.pods():
+        arguments = pod.template["spec"]["containers"][0]["args"]
+        share = by_selector[f"app={pod.template['metadata']['labels']['app']}"]
+        assert arguments[arguments.index("--gpu-memory-utilization") + 1] == share

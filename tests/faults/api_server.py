@@ -1,4 +1,4 @@
-"""Faults of the API server under the real webhook and agent: `python -m tests.faults.api_server`.
+"""Faults of the API server under the real webhook and agent, for tests/cluster/test_api_server_faults.py.
 
 Two API servers on one etcd stand behind a proxy, which gives them the requests in turn, as during an upgrade
 of a control plane. They differ in the watch-list API; if KAISHARE_OLDER_KUBERNETES names a folder with an
@@ -14,21 +14,15 @@ consent is evicted, the time of the last contact does not advance while nothing 
 requests is bounded. After the fault, each of the four changes arrives. Some faults keep the connections open
 instead, so that nothing tells the webhook and the agent of their end, or move their clocks. Last, the consent to an eviction cannot
 be read, and the pod stays until it can.
-
-The command prints the figures, and exits with 1 if something was lost, stormed, or wrongly flagged.
 """
 
-import argparse
 import asyncio
 import base64
 import contextlib
 import itertools
 import json
-import logging
 import os
 import ssl
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -111,11 +105,9 @@ class Case:
 
     begin: Callable[[HostileApiServer], object]
     is_total: bool = True
-    """Whether no object can be read meanwhile."""
     refuses_events: bool = False
     """Whether the answer says that an Event will never be accepted, so that it counts as failed."""
     resets: bool = True
-    """Whether all connections are reset at the begin."""
     silent_at_begin: frozenset[str] = frozenset()
     """The clients whose open watches are silent after the begin, although objects may be read by others."""
     clock: int = 0
@@ -130,17 +122,14 @@ class Case:
 
 
 def everywhere(fault: Fault, **options: Any) -> Case:
-    """Apply a fault to every request."""
     return Case(begin=lambda server: server.inject(fault), **options)
 
 
 def partly(fault: Fault) -> Case:
-    """Apply a fault under which objects may still be read."""
     return Case(begin=lambda server: server.inject(fault), is_total=False)
 
 
 def on_link(control: str) -> Case:
-    """Apply a fault to the connections."""
     return Case(begin=lambda server: getattr(server.link, control)(), is_total=control != "reset")
 
 
@@ -160,7 +149,6 @@ def lost_connections(control: str, **options: Any) -> Case:
 
 
 def every_second() -> Predicate:
-    """Match every second request."""
     turns = itertools.cycle([True, False])
     return lambda _request: next(turns)
 
@@ -217,35 +205,14 @@ SHORT: Final = ("503", "refused connections", "monotonic clocks jump by 1 h")
 
 @dataclass
 class Figures:
-    """The figures of one fault."""
+    """What was seen during one fault, and what was wrong."""
 
     name: str
-    seconds: float
     reviews: int = 0
-    review_ms: float = 0.0
-    """The longest review."""
     scrapes: int = 0
-    requests: dict[str, float] = field(default_factory=dict)
-    """Requests a minute by client, and connections a minute of both."""
-    stale: dict[str, float] = field(default_factory=dict)
-    """Age of the newest contact at the end of the fault, by client, in seconds."""
-    recovery: dict[str, float] = field(default_factory=dict)
-    """Seconds from the end of the fault to the arrival of each change."""
     is_flagged: bool = False
     """Whether the pod above its share got a flag during the fault."""
     wrong: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        def figures(values: dict[str, float], form: str) -> str:
-            return " ".join(f"{name} {value:{form}}" for name, value in values.items())
-
-        line = (
-            f"{self.name:26} {self.seconds:5.1f} s; {self.reviews} reviews, longest {self.review_ms:.0f} ms;"
-            f" {self.scrapes} scrapes; requests/min: {figures(self.requests, '.0f')};"
-            f" last contact, s ago: {figures(self.stale, '.1f')};"
-            f" back after, s: {figures(self.recovery, '.1f')}"
-        )
-        return "\n".join([line, *(f"  WRONG: {text}" for text in dict.fromkeys(self.wrong))])
 
 
 @dataclass
@@ -273,7 +240,7 @@ class Outage:
         self.number += 1
         over = await placed_pod(self.node, f"over-{self.number}", number=100 + self.number)
         await self.until(lambda: over in self.pods(), f"the pod over-{self.number} is known")
-        figures = Figures(name, seconds)
+        figures = Figures(name)
         case.begin(self.hostile)
         self.clock.set(case.clock)
         self.clock.advance(case.monotonic)
@@ -324,7 +291,6 @@ class Outage:
         self, figures: Figures, session: aiohttp.ClientSession, fraction: str | None, over: str
     ) -> None:
         """Ask for a review and the agent's figures; `fraction` is what the review must give, if it is known."""
-        began = time.monotonic()
         try:
             given = await self.review(session)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -333,7 +299,6 @@ class Outage:
             if given != fraction and (fraction or given not in ("0.25", "0.5")):
                 figures.wrong.append(f"a review gives {given} instead of {fraction}")
         figures.reviews += 1
-        figures.review_ms = max(figures.review_ms, (time.monotonic() - began) * 1000)
         pods = self.pods()
         for uid in (*self.innocents, over):
             if uid not in pods:
@@ -359,18 +324,11 @@ class Outage:
             most[name] = _MOST_A_WATCH * watches * attempts(lasted, longest) + _MOST_OTHERS
             most["connections"] += most[name]
         for name, count in counts.items():
-            figures.requests[name] = count * 60 / lasted
             if count > most[name]:
                 figures.wrong.append(f"a storm: {name} {count} in {lasted:.0f} s, more than {most[name]}")
 
     async def check_contact(self, figures: Figures, latest: float, silent: Collection[str]) -> None:
-        """Check that the age of what is known is told.
-
-        Args:
-            figures: the figures of the fault.
-            latest: the last possible contact of the clients without contact, in Unix time.
-            silent: these clients.
-        """
+        """Check that the age of what is known is told."""
         for name, series in (("agent", self.agent.series()), ("webhook", await self.webhook.series())):
             contacts = [
                 value
@@ -379,7 +337,6 @@ class Outage:
                 and ("pods" in key or "namespaces" in key)
             ]
             newest = max(contacts, default=0.0)
-            figures.stale[name] = time.time() + self.clock.seconds - newest
             if not contacts:
                 figures.wrong.append(f"the {name} does not tell its last contact")
             elif name in silent and newest > latest:
@@ -411,7 +368,6 @@ class Outage:
                 for name, holds in list(changes.items()):
                     result = holds()
                     if await result if isinstance(result, Awaitable) else result:
-                        figures.recovery[name] = time.monotonic() - began
                         del changes[name]
                 if case.silent_at_begin and self.is_stale():
                     figures.wrong.append("the pods count as old before their watch is renewed")
@@ -425,14 +381,8 @@ class Outage:
                 figures.wrong.append(f"{path} ({uid}) was evicted")
 
     async def refuse_consent(self, seconds: float, *, is_awaited: bool = True) -> Figures:
-        """Let a pod that consents to its eviction go above its share while its namespace cannot be read.
-
-        Args:
-            seconds: duration of the fault after the flag.
-            is_awaited: whether to wait for the eviction after the fault. The pauses between the agent's attempts
-                double from 30 s on.
-        """
-        figures = Figures("consent cannot be read", seconds)
+        """Let a pod that consents to its eviction go above its share while its namespace cannot be read."""
+        figures = Figures("consent cannot be read")
         made = await placed_pod(self.node, "evictable", namespace=CONSENTS, number=99)
         path = f"/api/v1/namespaces/{CONSENTS}/pods/evictable"
         await self.until(lambda: made in self.pods(), "the pod is known")
@@ -452,8 +402,6 @@ class Outage:
                 figures.wrong.append("the pod is not evicted after the fault")
                 break
             await asyncio.sleep(0.1)
-        else:
-            figures.recovery |= {"eviction": time.monotonic() - began} if is_awaited else {}
         return figures
 
     # What is known, and what is there
@@ -472,12 +420,10 @@ class Outage:
         return str(patched["metadata"].get("annotations", {}).get(keys.GPU_FRACTION, ""))
 
     async def trust(self) -> ssl.SSLContext:
-        """Return trust in the CA of the cluster's Secret."""
         data = (await self.admin.read(_SECRET))["data"]
         return ssl.create_default_context(cadata=base64.b64decode(data["ca.crt"]).decode())
 
     async def is_trusted(self) -> bool:
-        """Whether the configuration has the CA of the Secret."""
         (webhook,) = (await self.admin.read(_MUTATING))["webhooks"]
         data = (await self.admin.read(_SECRET))["data"]
         return bool(webhook["clientConfig"].get("caBundle") == data["ca.crt"])
@@ -499,7 +445,6 @@ class Outage:
         return {entry["uid"] for entry in self.agent.shares()["pods"]}
 
     def flagged(self) -> set[str]:
-        """Return the UIDs of the pods with a flag."""
         return {
             key.partition('uid="')[2].partition('"')[0]
             for key, value in self.agent.series().items()
@@ -568,10 +513,7 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         team = managed_namespace(TEAM, gpu_fraction="0.5")
         consents = {
             "kind": "Namespace",
-            "metadata": {
-                "name": CONSENTS,
-                "labels": {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"},
-            },
+            "metadata": {"name": CONSENTS, "labels": {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"}},
         }
         await ensure_namespaces(client, team, consents)
         await admin.create(reservation())
@@ -637,40 +579,3 @@ async def run_cases(
         for name in names:
             yield await outage.run(name, CASES[name], seconds)
         yield await outage.refuse_consent(seconds / 2, is_awaited=awaits_eviction)
-
-
-async def _run(names: Sequence[str], seconds: float) -> int:
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        (Path(folder) / "plane").mkdir()
-        (Path(folder) / "services").mkdir()
-        planes = stack.enter_context(two_api_servers(Path(folder) / "plane"))
-        async with KubeClient(planes[0].access()) as newer, KubeClient(planes[1].access()) as older:
-            versions = [json.loads(await client.get("/version"))["gitVersion"] for client in (newer, older)]
-        sys.stdout.write(f"API servers: {' and '.join(versions)}\n")
-        wrong = 0
-        async for figures in run_cases(*planes, Path(folder) / "services", names, seconds):
-            sys.stdout.write(f"{figures}\n")
-            sys.stdout.flush()
-            wrong += len(figures.wrong)
-    sys.stdout.write(f"{wrong} wrong\n")
-    return int(bool(wrong))
-
-
-def main() -> int:
-    """Run the faults, and print the figures; return 1 if something is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.api_server", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"faults; all by default: {', '.join(CASES)}")
-    parser.add_argument("--seconds", type=float, default=8, help="duration of each (default %(default)s)")
-    options = parser.parse_args()
-    if assets_folder() is None:
-        sys.stderr.write("KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver\n")
-        return 2
-    if unknown := set(options.names) - CASES.keys():
-        parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
-    # asyncio warns of each write of an endless body to a client that has closed the connection.
-    logging.getLogger("asyncio").setLevel(logging.ERROR)
-    return asyncio.run(_run(options.names or list(CASES), options.seconds))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Faults of the driver in any order, against the real binding: `python -m tests.faults.driver`.
+"""Faults of the driver in any order, against the real binding, for tests/gpuagent/gpus/test_driver_faults.py.
 
 A node has three GPUs, MIG on some of them, and a pod for each process. A library that stands in for NVIDIA's
 answers as the node's true state says, except where a fault applies: a call fails with any code, hangs for 30 s
@@ -8,23 +8,17 @@ ledger and verdicts run on a simulated clock. After each sample:
 - no pod that stays within its share has a flag,
 - each figure equals the true state of that moment, or is absent,
 - a GPU without a fault is in the sample, with its figures,
-- a new process is request_at for only after the driver was replaced, or while every GPU fails,
+- a new process is asked for only after the driver was replaced, or while every GPU fails,
 - the agent has a bounded number of threads.
 
 Then the whole agent runs while each call of one GPU hangs. It serves the other GPU's figures and /healthz, and
 ends only when the driver is replaced, with status 3.
-
-The command prints what it did, and exits with 1 if one of them does not hold.
 """
 
-import argparse
 import itertools
 import shutil
-import sys
 import tempfile
-import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -35,22 +29,17 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.pods.inventory import Inventory
 from gpuagent.serve import START_AGAIN
 from kai import keys
-from tests.faults.process import BRIEF, GREEDY, SENSORS, Node, flags, seconds_until, used_gib
+from tests.faults.process import BRIEF, GREEDY, SENSORS, Node, flags, used_gib
 from tests.support.driver_chain import Chain, Series
 from tests.support.kube_objects import uid
-from tests.support.nvml_stub.build import ANSWERS, built_library, use_library
+from tests.support.nvml_stub.build import ANSWERS, use_library
 from tests.support.proc_files import ProcTree, in_pod
 from tests.support.samples import pod, uid_of
 from tests.support.waiting import wait_until
@@ -154,8 +143,6 @@ NODE_LIES: Final = (
 
 @dataclass
 class Process:
-    """A process of a pod on one GPU."""
-
     pid: int
     pod: str
     used: int
@@ -165,8 +152,6 @@ class Process:
 
 @dataclass
 class TrueGpu:
-    """The true state of a GPU."""
-
     uuid: str
     processes: list[Process]
     is_mig: bool = False
@@ -199,24 +184,8 @@ class TrueGpu:
 
 @dataclass
 class Tally:
-    """What the runs did."""
-
     counts: Counter[str] = field(default_factory=Counter)
     calls: set[str] = field(default_factory=set)
-    """Calls that had a fault."""
-    longest_read: float = 0.0
-    most_threads: int = 0
-
-    def __str__(self) -> str:
-        untouched = {*NODE_CALLS, *GPU_CALLS} - self.calls
-        return "\n".join(
-            [
-                *(f"{number:7} {name}" for name, number in sorted(self.counts.items())),
-                f"{len(self.calls):7} calls of the library with a fault; none: {', '.join(untouched) or '-'}",
-                f"{self.longest_read:7.2f} s, the longest reading; the deadline is {DEADLINE_SECONDS:g} s",
-                f"{self.most_threads:7} threads at most",
-            ]
-        )
 
 
 class DriverFaults(RuleBasedStateMachine):
@@ -290,7 +259,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3))
     def restart_pod_process(self, index: int) -> None:
-        """End a process, and begin another one with another PID."""
         gpu = self.gpu(index)
         old = gpu.processes[0]
         self.tree.end(old.pid)
@@ -328,7 +296,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3), call=st.sampled_from(GPU_CALLS), code=st.sampled_from(CODES))
     def fail(self, index: int, call: str, code: int) -> None:
-        """Let a call of one GPU fail."""
         gpu = self.gpu(index)
         gpu.faults.append(f"fail {call} {{index}} {code}")
         gpu.is_suspect = True
@@ -337,7 +304,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3), call=st.sampled_from(GPU_CALLS))
     def hang(self, index: int, call: str) -> None:
-        """Let a call of one GPU hang until the fault ends."""
         gpu = self.gpu(index)
         gpu.faults.append(f"fail {call} {{index}} {BLOCKS}")
         gpu.is_suspect = True
@@ -364,7 +330,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(call=st.sampled_from(NODE_CALLS), code=st.sampled_from([*sorted({*CODES} - {REPLACED}), BLOCKS]))
     def fail_node(self, call: str, code: int) -> None:
-        """Let a call that concerns the node fail or hang."""
         self.node_faults.append(f"fail {call} - {code}")
         self.suspect_all()
         self.count("failing or hanging call of the node", call)
@@ -482,13 +447,9 @@ class DriverFaults(RuleBasedStateMachine):
         self.now += seconds
 
     def sample(self, *, is_checked: bool = True) -> Series:
-        """Take a sample, and compare it with the true state."""
         self.write()
         self.advance(STEP_SECONDS)
-        began = time.monotonic()
         series = self.chain.sample()
-        self.tally.longest_read = max(self.tally.longest_read, time.monotonic() - began)
-        self.tally.most_threads = max(self.tally.most_threads, threading.active_count())
         self.count("sample")
         wrong = self.flags(series).keys() - {GREEDY}
         assert not wrong, f"wrong flags: {self.flags(series)}"
@@ -539,7 +500,6 @@ class DriverFaults(RuleBasedStateMachine):
                     assert read == value, f"{key}: {read} instead of {value}"
 
     def check_complete(self, gpu: TrueGpu, by_uuid: dict[str, Gpu], series: Series) -> None:
-        """A healthy GPU has all its figures."""
         reading = by_uuid.get(gpu.uuid)
         assert reading is not None, f"{gpu.uuid} is missing: {self.chain.readings[-1].problems}"
         hidden = reading.reserved_bytes is None
@@ -552,7 +512,6 @@ class DriverFaults(RuleBasedStateMachine):
             assert (name, device) in used, f"no figure of {name} on {device}"
 
     def flags(self, series: Series) -> dict[str, list[str]]:
-        """Return the reasons of the flags by pod."""
         raised: dict[str, list[str]] = {}
         for (name, *_, reason), value in series.get("pod_flagged", {}).items():
             if value:
@@ -574,7 +533,6 @@ class DriverFaults(RuleBasedStateMachine):
             self.tally.calls.add(call)
 
     def write(self) -> None:
-        """Write the library's answers."""
         lines = [line for index, gpu in enumerate(self.gpus) for line in gpu.lines(index)]
         making = self.answers.with_suffix(".making")
         making.write_text("".join(f"{line}\n" for line in ("driver 580.65.06", *lines, *self.node_faults)))
@@ -636,62 +594,32 @@ def run(library: Path, *, examples: int, steps: int, tally: Tally) -> None:
     )
 
 
-def serve(node: Node, calls: Iterable[str]) -> None:
-    """Let each of these calls hang under the whole agent, and then replace the driver."""
+def serve(node: Node, calls: Iterable[str]) -> list[str]:
+    """Let each of these calls hang under the whole agent, and then replace the driver.
+
+    Returns the calls that took their GPU out of the samples.
+    """
+    taken_out = []
     with node.agent("log") as running:
         wait_until(lambda: flags(running) == {GREEDY})
         for call in calls:
-            count, slowest, is_out = 0, 0.0, False
             node.drive("hang" if call == EVERY_CALL else f"fail {call} 0 {BLOCKS}")
-            began = time.monotonic()
-            while time.monotonic() - began < HANG_SECONDS:
-                request_at = time.monotonic()
+            ends = time.monotonic() + HANG_SECONDS
+            while time.monotonic() < ends:
                 node.check(running.get("/healthz")[0] == 200, f"{call} hangs: /healthz")
                 node.check(flags(running) <= {GREEDY}, f"{call} hangs: flags of {flags(running)}")
                 if call != EVERY_CALL:
                     used = used_gib(running, uid(node.numbers[BRIEF]))
                     node.check(used == 1, f"{call} hangs: the other GPU shows {used}")
-                slowest = max(slowest, time.monotonic() - request_at)
-                is_out |= used_gib(running, uid(node.numbers[GREEDY])) is None
-                count += 1
+                if used_gib(running, uid(node.numbers[GREEDY])) is None and call not in taken_out:
+                    taken_out.append(call)
                 time.sleep(0.1)
             node.drive()
-            node.check(not (is_out and call in HEALTH_CALLS), f"{call} hangs: its GPU shows no memory")
-            seconds = seconds_until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9)
-            effect = "the GPU is out of the samples" if is_out else "no sample needs the call"
-            node.say(
-                f"{call} hangs for {HANG_SECONDS:g} s: {effect}; {count} answers, the slowest in {slowest:.2f} s;"
-                f" complete again {seconds:.1f} s later"
-            )
+            is_health = call in taken_out and call in HEALTH_CALLS
+            node.check(not is_health, f"{call} hangs: its GPU shows no memory")
+            wait_until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9, "complete", _SOON_SECONDS)
         node.check(running.process.poll() is None, "the agent has ended")
         node.drive(f"fail * - {REPLACED}")
         status = running.process.wait(_SOON_SECONDS)
         node.check(status == START_AGAIN, f"the driver is replaced: exit status {status}")
-        node.say(f"the driver is replaced: exit status {status}")
-
-
-def main() -> int:
-    """Run, print the counts and the smallest failing sequence; return 1 if there is one."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.driver", description=__doc__)
-    parser.add_argument("--examples", type=int, default=60, help="number of sequences (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=30, help="steps of a sequence (default %(default)s)")
-    options = parser.parse_args()
-    tally, is_wrong = Tally(), False
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            sweep(built_library(Path(folder)), tally)
-            run(built_library(Path(folder)), examples=options.examples, steps=options.steps, tally=tally)
-        except Exception:  # noqa: BLE001 - the error is the result
-            is_wrong = True
-            sys.stdout.write(traceback.format_exc())
-        sys.stdout.write(f"{tally}\n")
-        node = Node(Path(folder), built_library(Path(folder)))
-        try:
-            serve(node, (EVERY_CALL, *GPU_CALLS))
-        finally:
-            sys.stdout.write(f"{node}\n")
-    return int(is_wrong or bool(node.wrong))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return taken_out

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from tests.golden import agents, clusters, records, reviews, usage, waiting_pods
+from tests.golden import agents, clusters, records, reviews, usage
 from tests.golden.api_server import api_server
 from tests.support import why_states
 from tests.support.object_server import ObjectServer
@@ -36,15 +36,13 @@ GROUPS: Final[Mapping[str, Group]] = {
     "reviews-examples": _alone(reviews.example_cases),
     "agent": _alone(agents.scenario_cases),
     "evictions": _alone(agents.eviction_cases),
-    "served": _alone(agents.served_cases),
     "explain": _alone(clusters.explain_cases),
     "corpus": _alone(clusters.corpus_cases),
     "commands": _of_cluster(clusters.command_cases),
     "doctor": _of_cluster(clusters.doctor_cases),
     "usage": usage.cases,
-    **{f"why-{each}": _of_cluster(partial(waiting_pods.cases, release=each)) for each in why_states.RELEASES},
+    **{f"why-{each}": _of_cluster(partial(usage.why_cases, release=each)) for each in why_states.RELEASES},
 }
-"""What is recorded, by the name of its files."""
 
 
 def missing(group: str) -> str:
@@ -74,7 +72,6 @@ def surroundings() -> Iterator[tuple[Path, ObjectServer]]:
 
 
 def compared(group: str) -> list[str]:
-    """Return a text for each case of a group that differs from its record."""
     with surroundings() as (folder, server):
         return list(records.differences(records.stored(group), dict(GROUPS[group](folder, server))))
 

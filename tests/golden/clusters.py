@@ -50,7 +50,6 @@ def doctor_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
 
 
 def command_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
-    """Yield the answers of the other commands that read a cluster."""
     states = dict(_states(server))
     for name in ("whole", "label-wrong", "developer", "settings-gone", "agent-silent"):
         hold(server, **states[name])
@@ -145,7 +144,6 @@ def _findings(lines: list[str]) -> list[str]:
 
 
 def _document(lines: list[str]) -> Json:
-    """Return JSON that was printed after the line with the exit status."""
     try:
         return [lines[0], json.loads("\n".join(lines[1:]))]
     except ValueError:

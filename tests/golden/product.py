@@ -8,7 +8,6 @@ import os
 import random
 import re
 import ssl
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,8 +49,6 @@ from webhook.policy.labels import Mode
 
 ROOT: Final = Path(__file__).parents[2]
 VERSION: Final = version()
-WEBHOOK: Final = (sys.executable, "-m", "webhook", "serve")
-AGENT: Final = (sys.executable, "-m", "tests.support.scenarios.agent", "serve")
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,6 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        """Everything as lines, for a record."""
         errors = [f"stderr: {line}" for line in self.err.splitlines()]
         return [f"exit {self.status}", *self.out.splitlines(), *errors]
 
@@ -148,7 +144,6 @@ class Webhooks:
     """The three webhooks without HTTP: bytes in, bytes out."""
 
     def __init__(self, policies: Path, rules: DecisionSettings = SETTINGS["usual"]) -> None:
-        """Read Namespace objects from a file."""
         self._log = io.BytesIO()
         self._metrics = Metrics()
         source = FilePolicies(policies, default_mode=rules.default_mode)
@@ -163,7 +158,6 @@ class Webhooks:
         }
 
     def answers(self, reviews: Sequence[tuple[str, bytes]]) -> list[tuple[bytes | str, dict[str, Any]]]:
-        """Return the answer to each review, or one line if it is refused, and the fields of its log line."""
         return asyncio.run(self._answers(reviews))
 
     async def _answers(
@@ -191,7 +185,6 @@ class SimulatedNode:
     _BEGAN = 1_764_288_000
 
     def __init__(self, scenario: Path) -> None:
-        """Read a scenario."""
         self.seconds = 0.0
         self.events: list[str] = []
         self._log = io.BytesIO()
@@ -220,13 +213,11 @@ class SimulatedNode:
         self._metrics = AgentMetrics(node=self._node, is_simulated=True)
 
     def emit(self, event: Event) -> None:
-        """Receive an Event."""
         kind = "Warning" if event.is_warning else "Normal"
         place = f"{event.about.namespace}/{event.about.name}"
         self.events.append(f"{self.seconds:g} s: {kind} {event.reason} {place}: {event.message}")
 
     def sample(self, seconds: float) -> None:
-        """Take a sample at a time since the start."""
         self.seconds = seconds
         with mock.patch("time.time", return_value=self._BEGAN + seconds):
             reading = self._source.read()
@@ -245,7 +236,6 @@ class SimulatedNode:
 
     @property
     def metrics(self) -> str:
-        """The text of /metrics."""
         status = self._pipeline.status()
         return b"".join([*self._metrics.sample_parts(status), self._metrics.agent_text(status)]).decode()
 
@@ -256,14 +246,12 @@ class SimulatedNode:
 
     @property
     def log(self) -> list[str]:
-        """The lines about flags in the log, without their times."""
         lines = [json.loads(line) for line in self._log.getvalue().splitlines()]
         return [
             json.dumps({key: line[key] for key in line if key != "time"}, sort_keys=True) for line in lines
         ]
 
     def close(self) -> None:
-        """Remove the temporary files."""
         self._source.close()
 
     def _clock(self) -> float:
@@ -277,7 +265,6 @@ def certificates(folder: Path) -> tuple[Authority, ssl.SSLContext]:
 
 
 def guard() -> list[Any]:
-    """Return the guard's objects, as the chart makes them."""
     return rendered()
 
 

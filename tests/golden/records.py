@@ -18,7 +18,6 @@ Cases = Mapping[str, Any]
 
 
 def digest(data: bytes | str) -> str:
-    """Return a short digest."""
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:10]
 
 
@@ -28,13 +27,11 @@ def lines_of(document: Any) -> list[str]:
 
 
 def changed_lines(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the lines that differ, with - or + before each."""
     lines = difflib.unified_diff(before, after, n=0, lineterm="")
     return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
 def stored(group: str) -> dict[str, Any]:
-    """Return the recorded cases of a group."""
     cases: dict[str, Any] = {}
     for path in _files(group):
         cases |= json.loads(path.read_text(encoding="utf-8"))
@@ -42,7 +39,6 @@ def stored(group: str) -> dict[str, Any]:
 
 
 def store(group: str, cases: Cases) -> None:
-    """Write the cases of a group again."""
     for path in _files(group):
         path.unlink()
     RECORDS.mkdir(exist_ok=True)

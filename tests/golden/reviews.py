@@ -13,6 +13,7 @@ import yaml
 from benchmarks.generated import POLICIES, Reviews
 from tests.golden import product
 from tests.golden.records import digest
+from tests.support.kinds import made
 
 Json = Any
 _ODD, _USUAL, _NAMESPACES = 1000, 1800, 500
@@ -89,8 +90,8 @@ class _Generator:
         labels = {key: value for key, value in drawn.items() if value is not None}
         selectors = {f"size.kaishare.dev/{size}": self._one(_SELECTORS) for size in ("small", "large")}
         annotations = {key: value for key, value in selectors.items() if value}
-        metadata = {"name": name, "labels": labels, "annotations": annotations}
-        return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        metadata = {"labels": labels, "annotations": annotations}
+        return made("Namespace", name, metadata=metadata)
 
     def pod(self) -> Json:
         owner = self._one(_OWNERS)
@@ -151,7 +152,6 @@ def usual_cases(folder: Path) -> Iterator[tuple[str, Json]]:
 
 
 def example_cases(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield the answers to the pods of examples/, in each of its namespaces."""
     examples = product.ROOT / "examples"
     policies = folder / "examples.yaml"
     namespaces = [examples / "namespaces.yaml", *sorted(examples.glob("scenes/*/namespace.yaml"))]
@@ -169,7 +169,6 @@ def example_cases(folder: Path) -> Iterator[tuple[str, Json]]:
 
 
 def review(document: Json, namespace: str, kind: str = "Pod", **request: Json) -> bytes:
-    """Return the bytes of a review as the API server sends it."""
     request = {
         "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "kind": {"group": "", "version": "v1", "kind": kind},
         "resource": {"group": "", "version": "v1", "resource": f"{kind.lower()}s"}, "namespace": namespace,
@@ -212,7 +211,6 @@ def _cases(
 
 
 def _pods(path: Path) -> Iterator[Json]:
-    """Yield a pod for each template in a file."""
     for document in yaml.safe_load_all(path.read_text()):
         spec = (document or {}).get("spec", {})
         if "containers" in spec:
@@ -234,22 +232,9 @@ def _templates(value: Json) -> Iterator[Json]:
             yield from _templates(inner)
 
 
-def few() -> Iterator[tuple[str, str, bytes]]:
-    """Yield a few reviews for a server, with their names and paths."""
-    pod = _Generator(1).pod()
-    for namespace in ("team-a", "team-b", "guarded", "watched", "invalid", "nowhere"):
-        yield f"mutate {namespace}", "/mutate", review(pod, namespace)
-        yield f"check {namespace}", "/validate/pods", review(pod, namespace)
-    yield "namespace", "/validate/namespaces", review(_Generator(2).namespace("n"), "n", "Namespace")
-    yield "no JSON", "/mutate", b"{"
-    yield "too much", "/mutate", b" " * (8 << 20)
-
-
 def patch_of(response: Json) -> Json:
-    """Return the JSON Patch of a review's answer."""
     return json.loads(base64.b64decode(response.get("patch", "")) or "[]")
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, and a digest of all where there are more."""
     return [*lines[:12], digest("\n".join(lines))] if len(lines) > 12 else list(lines)

@@ -43,14 +43,14 @@ def has_sensors(running: Agent) -> bool:
     return any(gpu["powerWatts"] is not None for gpu in running.shares()["gpus"])
 
 
-def nvidia_smi(node: RealGpuNode) -> Counter[str]:
+def nvidia_smi(*options: str) -> str:
+    command = ["nvidia-smi", "--format=csv,noheader,nounits", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def memory_of_pods(node: RealGpuNode) -> Counter[str]:
     """Memory of each pod in MiB, as nvidia-smi prints its processes."""
-    output = subprocess.run(
-        ["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    output = nvidia_smi("--query-compute-apps=pid,used_gpu_memory")
     by_pid = {int(pid): int(mib) for pid, mib in (line.split(",") for line in output.splitlines())}
     pods: Counter[str] = Counter()
     for process, pod in node.processes.items():
@@ -76,7 +76,7 @@ def test_pods_have_the_memory_of_their_processes_and_only_the_one_above_its_shar
             pods = running.shares()["pods"]
             return {pod["name"] for pod in pods if any(verdict["flagged"] for verdict in pod["verdicts"])}
 
-        expected = nvidia_smi(node)
+        expected = memory_of_pods(node)
         assert set(expected) == {"within", "over", "idle"}
         running.until(
             lambda: (
@@ -112,12 +112,7 @@ def test_a_process_that_renames_itself_and_moves_to_a_child_cgroup_stays_in_its_
 
 def test_sensors_are_those_of_nvidia_smi(node: RealGpuNode) -> None:
     fields = "temperature.gpu,power.draw,enforced.power.limit,memory.total"
-    output = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    output = nvidia_smi(f"--query-gpu={fields}", "--id=0")
     temperature, power, limit, total = (float(word) for word in output.split(","))
     with node.agent("--interval", "500ms") as running:
         running.until(lambda: has_sensors(running))

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.cli import _parser, main
-from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.flagging import Judge
 from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES
-from tests.support.samples import MIB, gpu, in_pod, pod, pod_share, sample, snapshot_of
 
 ROOT = Path(__file__).parents[2]
 PODS = "apiVersion: v1\nkind: List\nitems: []\n"
@@ -44,7 +41,6 @@ SIMULATED = "--gpus simulated --node n --pods pods.yaml --listen 127.0.0.1:0"
         ("--node n", "--pods cluster: "),
         ("--node n\udcff --pods pods.yaml", 'argument --node: "n\ufffd" is not the name of a Node'),
         ("--node n,spec.x=y --pods pods.yaml", 'argument --node: "n,spec.x=y" is not the name of a Node'),
-        ("--pods pods.yaml", "--node is missing: set --node or NODE_NAME"),
         ("--node n --pods cluster --listen 127.0.0.1:0", "; or set --pods to a file"),
         ("--node n --pods missing.yaml", "missing.yaml: No such file or directory"),
         ("--node n --pods broken.yaml", "broken.yaml, line 2: not YAML"),
@@ -53,6 +49,7 @@ SIMULATED = "--gpus simulated --node n --pods pods.yaml --listen 127.0.0.1:0"
         ("--node n --runbooks javascript:alert(1)/", 'argument --runbooks: "javascript:alert(1)/" is not an address'),
         ("--node n --runbooks https://x/docs", 'argument --runbooks: "https://x/docs" does not end with /'),
         ("--node n --fleet-url ftp://x", 'argument --fleet-url: "ftp://x" is not an address'),
+        ("--gpus simulated --host-name http://agent:9445", '"http://agent:9445" is not a host name; allowed: a name without scheme, port and wildcard'),
         ("--gpus fake", "argument --gpus: invalid choice: 'fake'"),
         (f"{CLUSTER} --proc-root /proc", "--proc-root cannot be combined with --gpus simulated"),
         (f"{CLUSTER} --eviction on", "--eviction=on is refused with --gpus simulated: its figures are synthetic"),
@@ -63,7 +60,6 @@ SIMULATED = "--gpus simulated --node n --pods pods.yaml --listen 127.0.0.1:0"
         (f"{NVML} --grace 0s", '"0s" is too short; allowed: 100ms and more'),
         (f"{NVML} --grace-min 1h --grace-max 59m", "--grace-min is longer than --grace-max"),
         (f"{NVML} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
-        (f"{SIMULATED} --events=true", "--events=true needs --pods cluster: Events are written to the API server"),
         (f"{NVML} --eviction on", "--eviction=on needs --pods cluster: evictions need the API server"),
         (f"{NVML} --eviction dry-run", "--eviction=dry-run needs --pods cluster: evictions need the API server"),
         (f"{NVML} --eviction=yes", "argument --eviction: invalid choice: 'yes' (choose from 'off', 'dry-run', 'on')"),
@@ -80,9 +76,7 @@ SIMULATED = "--gpus simulated --node n --pods pods.yaml --listen 127.0.0.1:0"
         ("--node n --pods pods.yaml --listen nowhere", '--listen: "nowhere" is not HOST:PORT'),
         ("--node n --pods pods.yaml --listen [::1:9445", '--listen: "[::1:9445" is not HOST:PORT'),
         ("--node n --pods pods.yaml --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
-        (f"{SIMULATED} --listen 192.0.2.1:9445", "cannot listen on 192.0.2.1:9445: "),
         (f"{NVML} --authentication=tokens", "--authentication=tokens needs --pods cluster: the API server checks"),
-        (f"{SIMULATED} --authentication=tokens", "--authentication=tokens needs --pods cluster"),
         (f"{NVML} --authentication=basic", "argument --authentication: invalid choice: 'basic'"),
         (f"{SIMULATED} --listen 127.0.0.1:0 --certs missing", "--certs: missing/tls.crt and missing/tls.key: No such file"),
         (f"{NVML} --log-level=trace", "argument --log-level: invalid choice: 'trace'"),
@@ -109,41 +103,18 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
         "--reservation-namespace", "--exclude-namespaces", "--kai-version",
         "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget", "--authentication", "--certs", "--log-level",
-        "--runbooks", "--fleet-url",
+        "--runbooks", "--fleet-url", "--state",
     ):  # fmt: skip
         assert option in help_text
-    for default in (
-        "default 5s",
-        "default 2m",
-        "default 256Mi,5%",
-        "default 30s",
-        "default 24h",
-        "default /proc",
-        "127.0.0.1:9445",
-    ):
-        assert default in help_text
+    defaults = ("5s", "2m", "256Mi,5%", "30s", "24h", "/proc", "127.0.0.1:9445")
+    assert [default for default in defaults if f"default {default}" not in help_text] == []
     assert ",".join(sorted(AGENT_EXCLUDED_NAMESPACES)) in help_text.replace("- ", "-").replace(", ", ",")
 
 
-@pytest.mark.parametrize(
-    ("namespace", "flagged"), [("nvidia-device-plugin", []), ("gpu-operator", []), ("team-a", [True])]
-)
-def test_by_default_an_mps_control_daemon_is_not_flagged_in_the_namespaces_of_nvidias_installers(
-    namespace: str, flagged: list[bool]
-) -> None:
-    daemon = pod_share("mps", pod=pod("mps", namespace=namespace))
-    judge = Judge(
-        grace=10,
-        interval=10,
-        longest_gap=1000,
-        excluded_namespaces=_parser().parse_args(["serve"]).exclude_namespaces,
-    )
-    for at in (0.0, 20.0):
-        taken = sample(gpu((10, 600 * MIB)), origins={10: in_pod("mps", "nvidia-cuda-mps-control")}, at=at)
-        verdicts, _ = judge.judge(snapshot_of(taken, daemon))
-    assert [
-        verdict.is_flagged for key, verdict in verdicts.by_key.items() if key.reason is FlagReason.NO_SHARE
-    ] == flagged
+def test_by_default_pods_of_nvidias_installers_are_excluded() -> None:
+    """They run the MPS control daemon, which holds memory without a share."""
+    excluded = _parser().parse_args(["serve"]).exclude_namespaces
+    assert {"nvidia-device-plugin", "gpu-operator", "nvidia-gpu-operator"} <= excluded
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"]])
@@ -152,23 +123,31 @@ def test_a_command_is_needed(arguments: list[str], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("kaishare-agent: ")
 
 
-@pytest.mark.parametrize("command", ["serve"])
 def test_a_node_of_the_environment_that_no_node_has_is_one_line(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NODE_NAME", "n,spec.x=y")
-    assert main([command, "--pods", "pods.yaml"]) == 2
+    assert main(["serve", "--pods", "pods.yaml"]) == 2
     line = 'NODE_NAME: "n,spec.x=y" is not the name of a Node; allowed: a-z, 0-9, - and .'
     assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
 
 
-@pytest.mark.parametrize("command", ["serve --listen 127.0.0.1:0"])
 def test_a_scenario_without_a_temporary_folder_is_one_line(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "no-such-folder")
-    assert main([*command.split(), *SIMULATED.split()]) == 2
+    assert main(["serve", *SIMULATED.split()]) == 2
     line = "--gpus simulated needs a writable temporary folder ($TMPDIR): No such file or directory"
+    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
+
+
+def test_simulated_gpus_on_a_node_with_a_driver_are_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = "libnvidia-ml.so.1 loads"
+    monkeypatch.setattr("gpuagent.simulation.simulated_gpus.driver_of_this_node", lambda: library)
+    assert main(["serve", "--listen", "127.0.0.1:0", *SIMULATED.split()]) == 2
+    line = f"--gpus simulated is refused on a node with an NVIDIA driver: {library}"
     assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
 
 

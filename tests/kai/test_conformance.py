@@ -134,9 +134,10 @@ def test_which_container_gets_the_share(version: Version) -> None:
     assert share_container(plain, version).name == "a"
 
 
-def test_a_pod_without_containers_is_left_alone() -> None:  # 30 S:194
+def test_a_pod_without_containers_or_with_a_limit_that_is_no_number_is_left_alone() -> None:  # 30 S:194
     empty = view({"metadata": {}, "spec": {"schedulerName": "kai-scheduler", "containers": []}})
-    assert [refusal(empty, version) for version in ALL] == [None] * 4
+    unclear = view(kai_pod(lim("one")))  # the API server refuses it before KAI's validator runs
+    assert [refusal(pod, version) for pod in (empty, unclear) for version in ALL] == [None] * 8
 
 
 RUNTIME = [  # 37 R:32-112

@@ -30,24 +30,19 @@ def test_fraction_is_a_truncated_product(label: int, fraction: float, mib: int) 
     assert Card.from_mib(label).fraction_bytes(fraction) == mib * MIB
 
 
-def test_memory_is_charged_in_hundredths_rounded_up() -> None:
+def test_amounts_of_memory() -> None:
     assert Card.from_mib(15360).portion_of_memory(4096) == 0.27
     assert Card.from_mib(46068).portion_of_memory(2000) == 0.05
     a10 = Card.from_mib(23028)
     assert a10.portion_of_memory(2000) == 0.09
     assert a10.fraction_bytes(0.09) == 2070 * MIB
-
-
-def test_megabyte_bug() -> None:
-    card = Card.from_mib(15360, OLD)
-    assert card.memory_bytes(4000) == 4000 * 10**6
-    assert card.share_bytes(Share(fraction=0.5)) == 8050 * 10**6
-    assert Card.from_mib(15360).share_bytes(Share(memory_mib=4000)) == 4000 * MIB
-
-
-def test_a_card_too_small_to_count() -> None:
+    assert [scheduler_memory(text) for text in ("9223372036854775808", "0", "2000")] == [None, None, 2000]
     with pytest.raises(ValueError, match="less than the 100 MiB"):
         Card.from_mib(99)
+    old = Card.from_mib(15360, OLD)
+    assert old.memory_bytes(4000) == 4000 * 10**6, "old releases count megabytes"
+    assert old.share_bytes(Share(fraction=0.5)) == 8050 * 10**6
+    assert Card.from_mib(15360).share_bytes(Share(memory_mib=4000)) == 4000 * MIB
 
 
 @pytest.mark.parametrize(
@@ -103,18 +98,33 @@ def test_container_memory_annotations() -> None:
     assert not is_container_memory_key("nvidia.com/container.main.gpu-compute.mode")
 
 
-def test_values_that_the_scheduler_ignores() -> None:
-    assert scheduler_memory("9223372036854775808") is None
-    assert scheduler_memory("0") is None
-    assert scheduler_memory("2000") == 2000
-
-
 @pytest.mark.parametrize("label", ["", "24Gi", "23028.0", " 23028", "-1", "0", "99"])
-def test_an_invalid_card_label(label: str) -> None:
+def test_a_card_by_its_label(label: str) -> None:
     with pytest.raises(ValueError, match="MiB"):
         Card.from_label(label)
-
-
-def test_a_card_by_its_label() -> None:
     assert Card.from_label("23028") == Card.from_mib(23028)
     assert Card.from_label("15360", OLD) == Card(16100, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("version", "by_label"),
+    [
+        ("v0.7.11", True),
+        ("v0.9.8", True),
+        ("v0.9.12", True),
+        ("v0.9.13", False),
+        ("v0.10.5", True),
+        ("v0.12.14", True),
+        ("v0.12.15", False),
+        ("v0.13.0", False),
+        ("v0.17.0", False),
+    ],
+)
+def test_queues_are_summed_by_label_before_the_fix_of_each_release_line(version: str, by_label: bool) -> None:
+    """CHANGELOG.md of the branches v0.9, v0.12 and v0.13: PR #1049."""
+    assert Version.parse(version).sums_queues_by_label is by_label
+
+
+@pytest.mark.parametrize(("version", "reads"), [("v0.17.0", False), ("v0.18.0", True)])
+def test_requests_of_single_containers_are_read_since_v0_18(version: str, reads: bool) -> None:
+    assert Version.parse(version).reads_container_memory is reads

@@ -24,12 +24,9 @@ _SPARK: Final = "spark-app-selector"
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """One row."""
-
     title: str
     steps: Callable[..., Awaitable[str]]
     effect: str
-    """Effect without the guard."""
     guarded: str = NONE
     """Effect with the guard; another one than `.` where no policy closes the attack."""
     limit: float = 1
@@ -62,11 +59,10 @@ ATTACKS: list[Attack] = []
 
 
 _Steps = Callable[..., Awaitable[str]]
+_BY_OPTIONAL: Final = {"needs_optional": True, "since": "0.13.0", "closed_since": "0.17.0"}
 
 
 def attack(title: str, effect: str, **row: Any) -> Callable[[_Steps], _Steps]:
-    """Add a function to the table."""
-
     def add(steps: _Steps) -> _Steps:
         ATTACKS.append(Attack(title=title, steps=steps, effect=effect, **row))
         return steps
@@ -80,7 +76,6 @@ def reclaim(title: str, effect: str, **row: Any) -> Any:
 
 
 async def _next(t: Tenant, gpus: float = 1, **template: Any) -> str:
-    """Create one pod more, and return whether the queue is over its limit then."""
     await t.pod("more", gpus, **template)
     return await t.over()
 
@@ -311,14 +306,7 @@ async def ray_other_owner(t: Tenant) -> str:
     return await _next(t)
 
 
-@attack(
-    "L18 group of a RayCluster renamed",
-    "OVER",
-    since="0.13.0",
-    guarded="OVER",
-    needs_optional=True,
-    closed_since="0.17.0",
-)
+@attack("L18 group of a RayCluster renamed", "OVER", guarded="OVER", **_BY_OPTIONAL)
 async def ray_renamed(t: Tenant) -> str:
     await _ray_worker(t)
     await t.patch("RayCluster", "rc", _ray("v"))
@@ -375,28 +363,35 @@ async def _later(t: Tenant, labels: dict[str, str], annotations: dict[str, str])
     return await _next(t)
 
 
-@attack("X2 unknown topology on a running pod and its owner", NONE)
-async def topology(t: Tenant) -> str:
-    return await _later(
-        t, {}, {"kai.scheduler/topology": "none-such", "kai.scheduler/topology-required-placement": "rack"}
-    )
-
-
-@attack("X3 labels of Spark on a running pod", NONE)
-async def spark_later(t: Tenant) -> str:
-    return await _later(t, {_SPARK_NAME: "x", _SPARK: f"spark-{t.name}"}, {})
-
-
-@attack("X4 labels of Ray on a running pod", NONE)
-async def ray_later(t: Tenant) -> str:
-    return await _later(t, {"ray.io/group": "w", "ray.io/cluster": "c", "ray.io/node-type": "worker"}, {})
-
-
-@attack("X5 labels of PyTorch on a running pod", NONE)
-async def pytorch_later(t: Tenant) -> str:
-    return await _later(
-        t, {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "7"}, {}
-    )
+_LATER: Final[dict[str, tuple[dict[str, str], dict[str, str]]]] = {
+    "X2 unknown topology on a running pod and its owner": (
+        {},
+        {"kai.scheduler/topology": "none-such", "kai.scheduler/topology-required-placement": "rack"},
+    ),
+    "X3 labels of Spark on a running pod": ({_SPARK_NAME: "x", _SPARK: "spark-later"}, {}),
+    "X4 labels of Ray on a running pod": (
+        {"ray.io/group": "w", "ray.io/cluster": "c", "ray.io/node-type": "worker"},
+        {},
+    ),
+    "X5 labels of PyTorch on a running pod": (
+        {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "7"},
+        {},
+    ),
+    "X7 labels of LeaderWorkerSet on a running pod": (
+        {"leaderworkerset.sigs.k8s.io/group-index": "3", "leaderworkerset.sigs.k8s.io/worker-index": "9"},
+        {"leaderworkerset.sigs.k8s.io/size": "50"},
+    ),
+    "X8 labels of JobSet, Knative and Grove on a running pod": (
+        {
+            "jobset.sigs.k8s.io/replicatedjob-name": "x",
+            "serving.knative.dev/revision": "x",
+            "grove.io/podgang": "x",
+        },
+        {},
+    ),
+}
+for _title, (_labels, _annotations) in _LATER.items():
+    attack(_title, NONE)(partial(_later, labels=_labels, annotations=_annotations))
 
 
 def _pytorch(*roles: str) -> dict[str, Any]:
@@ -419,30 +414,10 @@ async def _pytorch_role_removed(t: Tenant) -> None:
     await asyncio.sleep(2)
 
 
-@attack(
-    "X6 role of a PyTorchJob removed",
-    "OVER",
-    since="0.13.0",
-    guarded="OVER",
-    needs_optional=True,
-    closed_since="0.17.0",
-)
+@attack("X6 role of a PyTorchJob removed", "OVER", guarded="OVER", **_BY_OPTIONAL)
 async def pytorch_role(t: Tenant) -> str:
     await _pytorch_role_removed(t)
     return await _next(t)
-
-
-@attack("X7 labels of LeaderWorkerSet on a running pod", NONE)
-async def lws_later(t: Tenant) -> str:
-    labels = {"leaderworkerset.sigs.k8s.io/group-index": "3", "leaderworkerset.sigs.k8s.io/worker-index": "9"}
-    return await _later(t, labels, {"leaderworkerset.sigs.k8s.io/size": "50"})
-
-
-@attack("X8 labels of JobSet, Knative and Grove on a running pod", NONE)
-async def others_later(t: Tenant) -> str:
-    return await _later(
-        t, {"jobset.sigs.k8s.io/replicatedjob-name": "x", "serving.knative.dev/revision": "x", "grove.io/podgang": "x"}, {}
-    )  # fmt: skip
 
 
 @attack("X9 minMember of 500 on a running Job", NONE)
@@ -458,14 +433,7 @@ async def min_member(t: Tenant) -> str:
     return await _next(t)
 
 
-@reclaim(
-    "X10 role of a PyTorchJob removed: not reclaimed",
-    "kept",
-    since="0.13.0",
-    guarded="kept",
-    needs_optional=True,
-    closed_since="0.17.0",
-)
+@reclaim("X10 role of a PyTorchJob removed: not reclaimed", "kept", guarded="kept", **_BY_OPTIONAL)
 async def pytorch_role_kept(t: Tenant) -> str:
     await _pytorch_role_removed(t)
     return await t.reclaimed()
@@ -645,7 +613,6 @@ async def empty_at_creation(t: Tenant) -> str:
 
 
 async def _two(t: Tenant, **template: Any) -> None:
-    """Run two pods of one ConfigMap."""
     owner = await t.owner("o")
     for name in ("a", "b"):
         await t.pod(name, owners=[owner], **template)
@@ -750,7 +717,6 @@ async def second_pod(t: Tenant) -> str:
 
 
 async def _is_decided(t: Tenant, pods: int) -> bool:
-    """Return whether KAI has chosen nodes for some pods."""
     requests = await t.asker.send("GET", f"/apis/scheduling.run.ai/v1alpha2/namespaces/{t.name}/bindrequests")
     return len(requests.body["items"]) >= pods
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from tests.support.kai_programs import ENDS, KaiCluster
@@ -11,8 +12,6 @@ from tests.support.kai_tenant import GPU, Object, Tenant
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One row."""
-
     title: str
     steps: Callable[..., Awaitable[Any]]
     limit: float = -1
@@ -30,8 +29,6 @@ SOON: Final = 20.0
 
 
 def work(title: str, **row: Any) -> Callable[[_Steps], _Steps]:
-    """Add a function to the table."""
-
     def add(steps: _Steps) -> _Steps:
         WORK.append(Work(title=title, steps=steps, **row))
         return steps
@@ -80,6 +77,12 @@ async def _allocated(t: Tenant, gpus: str) -> None:
     assert await t.until(is_so, 30), f"{t.name}: the queue does not have {gpus} GPUs"
 
 
+async def _rolled(t: Tenant, count: int, part: str, key: str) -> bool:
+    """Return whether there are so many pods, all with a label or an annotation."""
+    pods = await t.objects("Pod")
+    return len(pods) == count and all(key in pod["metadata"][part] for pod in pods)
+
+
 def _workload(t: Tenant, replicas: int, gpus: float = 1, **template: Any) -> Object:
     labels = {"run": "me", **template.pop("labels", {})}
     return {
@@ -118,12 +121,7 @@ async def deployment(t: Tenant) -> None:
         "d",
         {"spec": {"template": {"metadata": {"labels": {"priorityClassName": "inference"}}}}},
     )
-
-    async def is_rolled() -> bool:
-        pods = await t.objects("Pod")
-        return len(pods) == 3 and all("priorityClassName" in pod["metadata"]["labels"] for pod in pods)
-
-    assert await t.until(is_rolled)
+    assert await t.until(partial(_rolled, t, 3, "labels", "priorityClassName"))
     await _pods(t, 3)
     await t.delete("Deployment", "d", propagationPolicy="Foreground")
     await _is_clean(t)
@@ -174,12 +172,7 @@ async def stateful_set(t: Tenant) -> None:
     await t.patch(
         "StatefulSet", "s", {"spec": {"template": {"metadata": {"annotations": {"rolled": "yes"}}}}}
     )
-
-    async def is_rolled() -> bool:
-        pods = await t.objects("Pod")
-        return len(pods) == 3 and all("rolled" in pod["metadata"]["annotations"] for pod in pods)
-
-    assert await t.until(is_rolled)
+    assert await t.until(partial(_rolled, t, 3, "annotations", "rolled"))
     await t.patch("StatefulSet", "s", {"spec": {"replicas": 0}})
     await _pods(t, 0)
     await t.patch(
@@ -265,12 +258,7 @@ async def similar_keys(t: Tenant) -> None:
     await t.patch(
         "Deployment", "d", {"spec": {"template": {"metadata": {"annotations": {"gpu-memory-note": "10 GB"}}}}}
     )
-
-    async def is_rolled() -> bool:
-        pods = await t.objects("Pod")
-        return len(pods) == 1 and "gpu-memory-note" in pods[0]["metadata"]["annotations"]
-
-    assert await t.until(is_rolled), t.refusals
+    assert await t.until(partial(_rolled, t, 1, "annotations", "gpu-memory-note")), t.refusals
     await _pods(t, 1)
     assert not t.refusals
 

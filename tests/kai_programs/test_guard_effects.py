@@ -19,6 +19,7 @@ from tests.kai_programs.attacks import ATTACKS, Attack
 from tests.kai_programs.ordinary_work import WORK, Work
 from tests.support.kai_programs import KaiCluster, guard_objects, kai_build, kai_cluster
 from tests.support.kai_tenant import Tenant, role_of_developers
+from tests.support.kinds import made
 from tests.support.kube_user import Asker
 from tests.support.kubernetes_release import kubernetes_release
 
@@ -54,8 +55,6 @@ class Row:
 
 @dataclass
 class Outcome:
-    """The result of a row."""
-
     effect: str = ""
     error: str = ""
     refusals: list[str] = field(default_factory=list)
@@ -165,36 +164,16 @@ async def _apply_guard(asker: Asker, cluster: KaiCluster) -> None:
                 selector.setdefault("matchLabels", {})["test/optional"] = "true"
             objects.append(item)
     for item in objects:
-        plural = (
-            item["kind"].lower().removesuffix("y") + "ies"
-            if item["kind"].endswith("y")
-            else f"{item['kind'].lower()}s"
-        )
-        path = f"/apis/{item['apiVersion']}/{plural}/{item['metadata']['name']}"
-        answer = await asker.send(
-            "PATCH",
-            path,
-            item,
-            content_type="application/apply-patch+yaml",
-            fieldManager="test",
-            force="true",
-        )
-        assert answer.status < 300, answer.message
+        await asker.apply(item)
     await _until_guarded(asker)
 
 
 async def _until_guarded(asker: Asker) -> None:
     labels = {"kai.scheduler/queue": "probe", "kaishare.dev/mode": "enforce"}
     await asker.send("POST", "/api/v1/namespaces", {"metadata": {"name": "probe", "labels": labels}})
-    path = "/apis/scheduling.run.ai/v2alpha2/namespaces/probe/podgroups"
-    group = {
-        "apiVersion": "scheduling.run.ai/v2alpha2",
-        "kind": "PodGroup",
-        "metadata": {"name": "probe"},
-        "spec": {"queue": "another", "minMember": 1},
-    }
+    group = made("PodGroup", "probe", "probe", spec={"queue": "another", "minMember": 1})
     for _ in range(200):
-        answer = await asker.send("POST", path, group, dry_run=True)
+        answer = await asker.create(group, dry_run=True)
         if "kaishare-guard" in answer.message:
             return
         await asyncio.sleep(0.1)

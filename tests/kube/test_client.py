@@ -19,7 +19,7 @@ from certs.authority import Authority
 from kube.access import AccessError, InCluster
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient, RequestLimitReached
-from tests.support.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
+from tests.support.api_server import PODS, Answer, ApiServer, lists, pod, refuses, says, status_object
 from tests.support.certificates import serving_context
 from tests.support.markers import scaled
 
@@ -47,36 +47,18 @@ async def test_requests_have_the_service_accounts_token_and_a_user_agent(
     assert (client.server, client.namespace) == (f"https://127.0.0.1:{server.port}", "kaishare")
 
 
-async def test_a_body_is_sent_with_its_content_type(server: ApiServer, client: KubeClient) -> None:
-    received: list[tuple[str, str, bytes]] = []
-
-    async def take(request: web.Request) -> web.StreamResponse:
-        received.append((request.method, request.content_type, await request.read()))
-        return web.Response(text="{}")
-
-    server.answers = [take]
-    await client.request("PATCH", PODS, body=b"[]", content_type="application/json-patch+json")
-    assert received == [("PATCH", "application/json-patch+json", b"[]")]
-
-
 async def test_a_refused_token_is_read_again_and_the_request_repeated(
     server: ApiServer, client: KubeClient, account: Path
 ) -> None:
     server.token = "second-token"
     (account / "token").write_text("second-token\n")
     assert json.loads(await client.get(PODS))["kind"] == "PodList"
-    assert [request.headers["Authorization"] for request in server.requests] == [
-        "Bearer first-token",
-        "Bearer second-token",
-    ]
-
-
-async def test_a_token_that_is_refused_twice_is_reported(server: ApiServer, client: KubeClient) -> None:
-    server.token = "another's"
-    with pytest.raises(ApiError, match=r"GET /api/v1/pods: 401 Unauthorized: Unauthorized") as caught:
+    tokens = [request.headers["Authorization"] for request in server.requests]
+    assert tokens == ["Bearer first-token", "Bearer second-token"]
+    server.token = "third-token"
+    (account / "token").unlink()
+    with pytest.raises(AccessError, match="token: No such file or directory"):
         await client.get(PODS)
-    assert caught.value.status == 401
-    assert len(server.requests) == 2
 
 
 async def test_a_limited_client_counts_each_http_request(server: ApiServer, client: KubeClient) -> None:
@@ -101,61 +83,98 @@ async def test_a_limited_client_counts_each_http_request(server: ApiServer, clie
     assert limited.server_time() is not None
 
 
-async def test_an_error_names_the_object_that_does_not_exist(server: ApiServer, client: KubeClient) -> None:
-    missing = {**status_object(404, "NotFound"), "details": {"name": "a\x1b", "kind": "pods"}}
-    server.answers = [says(json.dumps(missing), status=404), says("404 page not found", status=404)]
-    for name in ("a\ufffd", ""):
-        with pytest.raises(ApiError) as caught:
-            await client.get(f"{PODS}/a")
-        assert (caught.value.is_not_found, caught.value.object_name) == (True, name)
-
-
-async def test_a_401_that_is_no_json_is_a_401(server: ApiServer, client: KubeClient) -> None:
-    server.always = says("<h1>log in first</h1>", status=401, kind="text/html")
-    with pytest.raises(ApiError, match="401 Unauthorized: <h1>log in first</h1>"):
-        await client.get(PODS)
-
-
-async def test_a_refused_token_whose_file_is_gone_is_reported(
-    server: ApiServer, client: KubeClient, account: Path
-) -> None:
-    server.token = "second-token"
-    (account / "token").unlink()
-    with pytest.raises(AccessError, match="token: No such file or directory"):
-        await client.get(PODS)
+MISSING = {
+    **status_object(404, "NotFound", 'pods "a" not found'),
+    "details": {"name": "a\x1b", "kind": "pods"},
+}
 
 
 @pytest.mark.parametrize(
     ("status", "body", "line"),
     [
-        (
-            404,
-            json.dumps(status_object(404, "NotFound", 'pods "a" not found')),
-            '404 NotFound: pods "a" not found',
-        ),
+        (404, json.dumps(MISSING), '404 NotFound: pods "a" not found'),
         (404, "404 page not found\n", "404 Not Found: 404 page not found"),
         (409, json.dumps({"reason": None, "message": None}), "409 Conflict"),
         (500, "", "500 Internal Server Error"),
         (500, "two\nlines\x1b[31m", "500 Internal Server Error: two lines\N{REPLACEMENT CHARACTER}[31m"),
         (500, b"\xff\xfe", "500 Internal Server Error: \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"),
+        (500, "x" * 1_000_000, "500 Internal Server Error: xxx"),
         (301, "moved", "301 Moved Permanently: moved"),
+        (401, "<h1>log in first</h1>", "401 Unauthorized: <h1>log in first</h1>"),
     ],
+    ids=range(9),
 )
 async def test_an_error_is_one_line_for_any_body(
     server: ApiServer, client: KubeClient, status: int, body: bytes | str, line: str
 ) -> None:
-    server.answers = [says(body, status=status)]
+    server.always = says(body, status=status, kind="text/html")
     with pytest.raises(ApiError) as caught:
         await client.get(PODS)
-    assert str(caught.value) == f"GET {PODS}: {line}"
-    assert caught.value.status == status
+    error = caught.value
+    assert str(error).startswith(f"GET {PODS}: {line}")
+    assert len(str(error)) < 400 if len(body) > 1000 else str(error) == f"GET {PODS}: {line}"
+    assert (error.status, error.is_not_found) == (status, status == 404)
+    assert error.object_name == ("a\ufffd" if "details" in str(body) else "")
+    assert len(server.requests) == 1 + (status == 401), "a refused token is read again once"
 
 
-async def test_a_long_error_is_cut(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [says("x" * 1_000_000, status=500)]
-    with pytest.raises(ApiError) as caught:
-        await client.get(PODS)
-    assert len(str(caught.value)) < 400
+async def never(_request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(30)
+    return web.Response()
+
+
+async def trickle(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(600):
+        await response.write(b" ")
+        await asyncio.sleep(0.05)
+    return response
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (never, "no answer in time"),
+        (trickle, "no answer in time"),
+        (says(b" " * 20_000_000), "an answer of more than 16777216 bytes"),
+        *(
+            (
+                says(gzip.compress(b"[" * 50_000_000), Content_Encoding=kind),
+                f"unexpected Content-Encoding {kind}",
+            )
+            for kind in ("gzip", "deflate", "br", "zstd", "x-nonsense")
+        ),
+        (None, "127.0.0.1:PORT: Connection refused"),
+    ],
+    ids=["never", "trickle", "without end", "gzip", "deflate", "br", "zstd", "x-nonsense", "no listener"],
+)
+async def test_an_answer_that_cannot_be_used_is_given_up(
+    server: ApiServer, client: KubeClient, answer: Answer | None, line: str
+) -> None:
+    server.always = answer
+    readings = (read_list(client), read_lines(client)) if "Encoding" in line else ()
+    if answer is None:
+        await server.stop()
+    began = time.monotonic()
+    for reading in (client.get(PODS, seconds=0.3 if answer in (never, trickle) else 30), *readings):
+        with pytest.raises(Unreachable) as caught:
+            await reading
+        assert str(caught.value) == f"GET {PODS}: {line.replace('PORT', str(server.port))}"
+    assert time.monotonic() - began < 10
+    assert {request.headers["Accept-Encoding"] for request in server.requests} <= {"identity"}
+
+
+async def test_answers_of_many_pages_or_for_a_proxy_have_limits_of_their_own(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kube.client._LIST_SECONDS", 0.2)
+    server.always = lists(more="token")
+    with pytest.raises(Unreachable, match=r"GET /api/v1/pods: the pages did not end within 0.2 s"):
+        await read_list(client)
+    server.always = says(b" " * 1_000_000)
+    with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):
+        await client.send_through_proxy(PODS, most_bytes=100_000)
 
 
 @pytest.mark.parametrize(
@@ -169,26 +188,6 @@ async def test_retry_after_is_read_where_it_is_seconds(
     with pytest.raises(ApiError) as caught:
         await client.get(PODS)
     assert caught.value.retry_after == seconds
-
-
-async def test_a_list_whose_token_expired_is_status_410(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [lists(pod("a"), more="token"), refuses(410, "Expired", "too old")]
-    async with client.list_objects(PODS) as pods:
-        objects = aiter(pods)
-        assert json.loads(await anext(objects)) == pod("a")
-        with pytest.raises(ApiError, match="410 Expired"):
-            await anext(objects)
-        assert pods.resource_version == ""
-
-
-async def test_pages_without_end_are_given_up(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kube.client._LIST_SECONDS", 0.2)
-    server.always = lists(more="token")
-    with pytest.raises(Unreachable, match=r"GET /api/v1/pods: the pages did not end within 0.2 s"):
-        async with client.list_objects(PODS) as pods:
-            assert [item async for item in pods] == []
 
 
 async def test_a_list_is_read_on_demand(server: ApiServer, client: KubeClient) -> None:
@@ -213,76 +212,6 @@ async def test_a_list_is_read_on_demand(server: ApiServer, client: KubeClient) -
         await asyncio.sleep(0.2)
         assert written == waiting, "the server waits for the reader"
     assert json.loads(await client.get(PODS))["kind"] == "PodList"
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x-nonsense"])
-async def test_a_compressed_answer_is_refused_because_none_is_requested(
-    server: ApiServer, client: KubeClient, encoding: str
-) -> None:
-    server.always = says(gzip.compress(b"[" * 50_000_000), Content_Encoding=encoding)
-    for reading in (client.get(PODS), read_list(client), read_lines(client)):
-        with pytest.raises(Unreachable, match=f"GET {PODS}: unexpected Content-Encoding {encoding}"):
-            await reading
-    assert {request.headers["Accept-Encoding"] for request in server.requests} == {"identity"}
-
-
-async def test_an_answer_without_end_is_given_up(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [says(b" " * 20_000_000), says(b" " * 1_000_000)]
-    with pytest.raises(Unreachable, match="an answer of more than 16777216 bytes"):
-        await client.get(PODS)
-    with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):
-        await client.send_through_proxy(PODS, most_bytes=100_000)
-
-
-async def test_an_object_without_end_is_given_up(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.list_splitter.LONGEST_OBJECT", 100_000)
-    server.answers = [lists(pod("a", data="x" * 1_000_000))]
-    with pytest.raises(Unreachable, match=f"GET {PODS}: not a list: an object of more than 100000 bytes"):
-        await read_list(client)
-
-
-async def test_a_server_that_does_not_answer_is_unreachable_after_the_limit(
-    server: ApiServer, client: KubeClient
-) -> None:
-    async def never(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(30)
-        return web.Response()
-
-    async def trickle(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for _ in range(600):
-            await response.write(b" ")
-            await asyncio.sleep(0.05)
-        return response
-
-    for answer in (never, trickle):
-        server.answers = [answer]
-        began = time.monotonic()
-        with pytest.raises(Unreachable, match="GET /api/v1/pods: no answer in time"):
-            await client.get(PODS, seconds=0.3)
-        assert time.monotonic() - began < 10
-
-
-async def test_a_port_without_a_listener_is_unreachable(server: ApiServer, client: KubeClient) -> None:
-    await server.stop()
-    with pytest.raises(Unreachable) as caught:
-        await client.get(PODS)
-    assert str(caught.value) == f"GET {PODS}: 127.0.0.1:{server.port}: Connection refused"
-
-
-async def test_a_server_with_another_ca_is_not_trusted(
-    client: KubeClient, server: ApiServer, tmp_path: Path
-) -> None:
-    await server.stop()
-    server.trust = serving_context(Authority.create(now=datetime.now(UTC)), tmp_path)
-    await server.start()
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:\d+: its certificate is not trusted: ") as caught:
-        await client.get(PODS)
-    assert not server.requests
-    assert "0x" not in str(caught.value), "an address would make each try another problem"
 
 
 @pytest.mark.parametrize(

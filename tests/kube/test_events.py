@@ -55,9 +55,12 @@ def kept(server: ApiServer) -> Kept:
     return kept
 
 
-async def test_an_event_has_the_form_that_recorders_give_it(client: KubeClient, kept: Kept) -> None:
+@pytest.mark.parametrize(("is_warning", "kind"), [(True, "Warning"), (False, "Normal")])
+async def test_an_event_has_the_form_that_recorders_give_it(
+    client: KubeClient, kept: Kept, is_warning: bool, kind: str
+) -> None:
     async with writing(client, wall_clock=lambda: 1_795_222_215.9) as run:
-        run.writer.emit(over())
+        run.writer.emit(over(is_warning=is_warning))
         await run.settled(created=1)
     assert kept.events["train-0.1"] == {
         "apiVersion": "v1",
@@ -72,7 +75,7 @@ async def test_an_event_has_the_form_that_recorders_give_it(client: KubeClient, 
         "firstTimestamp": "2026-11-21T00:50:15Z",
         "lastTimestamp": "2026-11-21T00:50:15Z",
         "count": 1,
-        "type": "Warning",
+        "type": kind,
         "reportingComponent": "kaishare-agent",
         "reportingInstance": "node-1",
     }  # fmt: skip
@@ -96,55 +99,24 @@ async def test_a_repeated_event_is_updated_and_its_count_grows(client: KubeClien
     assert kept.requests == [f"POST {EVENTS}", f"PATCH {EVENTS}/train-0.1"], "nothing is ever read"
 
 
-async def test_an_event_that_is_repeated_while_it_waits_is_written_once(
-    client: KubeClient, kept: Kept
-) -> None:
+async def test_the_count_of_an_event(client: KubeClient, kept: Kept) -> None:
+    def written() -> tuple[int, str]:
+        return kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]
+
     async with writing(client) as run:
         for number in range(5):
             run.writer.emit(over(message=f"no. {number}"))
         await run.settled(created=1)
-    assert (kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]) == (5, "no. 4")
-
-
-async def test_an_event_of_an_earlier_process_goes_on_at_2(client: KubeClient, kept: Kept) -> None:
-    kept.events["train-0.1"] = {"kind": "Event", "count": 40, "message": "old"}
-    async with writing(client) as run:
-        run.writer.emit(over())
-        await run.settled(updated=1)
-    assert (kept.events["train-0.1"]["count"], kept.events["train-0.1"]["message"]) == (2, "too much")
-
-
-async def test_an_event_that_the_server_has_deleted_is_created_again(client: KubeClient, kept: Kept) -> None:
-    async with writing(client) as run:
-        run.writer.emit(over())
-        await run.settled(created=1)
+        assert written() == (5, "no. 4"), "a waiting event is written once"
         kept.events.clear()
         run.writer.emit(over())
         await run.settled(created=2)
-    assert kept.events["train-0.1"]["count"] == 1
-
-
-@pytest.mark.parametrize("body", ["", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve'])
-async def test_a_successful_answer_without_an_event_is_retried(
-    server: ApiServer, client: KubeClient, kept: Kept, body: str
-) -> None:
-    server.answers = [says(body)]
+        assert written() == (1, "too much"), "the server had deleted it"
+    kept.events["train-0.1"] |= {"count": 40, "message": "old"}
     async with writing(client) as run:
         run.writer.emit(over())
-        await run.settled(created=1)
-        assert "expected Event" in run.troubles[0]
-        assert run.troubles[1:] == [""]
-    assert kept.events["train-0.1"]["count"] == 1
-
-
-@pytest.mark.parametrize(("warning", "kind"), [(True, "Warning"), (False, "Normal")])
-async def test_an_event_is_a_warning_or_normal(
-    client: KubeClient, kept: Kept, warning: bool, kind: str
-) -> None:
-    async with writing(client) as run:
-        run.writer.emit(over(is_warning=warning))
-        await run.settled(created=1)
-    assert kept.events["train-0.1"]["type"] == kind
+        await run.settled(updated=1)
+    assert written() == (2, "too much"), "an earlier process wrote it"
 
 
 @pytest.mark.parametrize(
@@ -166,36 +138,37 @@ async def test_a_message_is_cut_to_1024_bytes(
     assert kept.events["train-0.1"]["message"] == written
 
 
-@pytest.mark.parametrize("trouble", ["away", "busy", "no JSON"])
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (None, "Connection refused"),
+        (refuses(429, "TooManyRequests"), "429 TooManyRequests"),
+        (refuses(503, "Service Unavailable"), "503 Service Unavailable"),
+        *(
+            (says(body), "expected Event")
+            for body in ("", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve')
+        ),
+    ],
+    ids=["away", "busy", "unavailable", "nothing", "an object", "a page", "another kind", "half an answer"],
+)
 async def test_events_wait_for_a_server_in_trouble(
-    server: ApiServer, client: KubeClient, kept: Kept, trouble: str
+    server: ApiServer, client: KubeClient, kept: Kept, answer: Any, problem: str
 ) -> None:
-    answers = {"busy": refuses(429, "TooManyRequests"), "no JSON": refuses(503, "Service Unavailable")}
-    if trouble == "away":
+    if answer is None:
         await server.stop()
-    else:
-        server.always = answers[trouble]
+    server.always = answer
     async with writing(client, wall_clock=lambda: 1_795_222_215.0) as run:
         for number in range(3):
             run.writer.emit(over(name=f"train-0.{number}"))
         await until(lambda: bool(run.troubles))
+        assert problem in run.troubles[0]
         assert run.results == {}
         server.always = kept
-        if trouble == "away":
+        if answer is None:
             await server.start()
         await run.settled(created=3)
         assert run.troubles[-1] == ""
     assert {event["firstTimestamp"] for event in kept.events.values()} == {"2026-11-21T00:50:15Z"}
-
-
-async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient, kept: Kept) -> None:
-    server.answers = [refuses(429, "TooManyRequests", Retry_After="1")]
-    loop = asyncio.get_running_loop()
-    async with writing(client) as run:
-        began = loop.time()
-        run.writer.emit(over())
-        await run.settled(created=1)
-        assert loop.time() - began >= 1.0
 
 
 async def test_settled_waits_for_pending_and_running_writes(
@@ -312,15 +285,25 @@ async def test_an_event_that_always_makes_the_server_fail_is_given_up_and_delays
             await run.settled(failed=1, created=1)
 
 
-async def test_a_burst_goes_out_at_once_and_the_rest_at_a_pace(client: KubeClient, kept: Kept) -> None:
-    timing = EventTiming(burst=3, per_second=10.0)
+@pytest.mark.parametrize(
+    ("answers", "timing", "seconds"),
+    [
+        ([refuses(429, "TooManyRequests", Retry_After="1")], EventTiming(burst=9), 1.0),
+        ([], EventTiming(burst=3, per_second=10.0), 0.29),
+    ],
+    ids=["Retry-After", "a burst goes out at once"],
+)
+async def test_the_pace(
+    server: ApiServer, client: KubeClient, kept: Kept, answers: list[Any], timing: EventTiming, seconds: float
+) -> None:
+    server.answers = answers
     loop = asyncio.get_running_loop()
     async with writing(client, timing) as run:
         began = loop.time()
         for number in range(6):
             run.writer.emit(over(name=f"train-0.{number}"))
         await run.settled(created=6)
-        assert loop.time() - began >= 0.29
+        assert loop.time() - began >= seconds
 
 
 async def test_the_number_of_remembered_events_is_bounded(client: KubeClient, kept: Kept) -> None:

@@ -1,4 +1,4 @@
-"""Kubeconfigs; tests/cluster/test_kubeconfigs.py compares each form and each error with a real kubectl."""
+"""Kubeconfigs; tests/cluster/test_kube.py compares each form and each error with a real kubectl."""
 
 import asyncio
 import base64
@@ -100,6 +100,9 @@ async def test_of_several_kubeconfigs_the_first_current_context_counts_as_for_ku
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
     assert (await KubeConfig.load()).server == f"https://127.0.0.1:{number}"
     assert (await KubeConfig.load(context="2")).server == "https://127.0.0.1:2"
+    (tmp_path / "2").write_text("users:\n- token: s3cret: s3cret\n")
+    with pytest.raises(AccessError, match=r"2: not a kubeconfig in YAML: line 2, column 16$"):
+        await KubeConfig.load()
 
 
 async def test_each_path_is_relative_to_the_file_that_has_it_and_the_first_entry_with_a_name_counts(
@@ -118,20 +121,6 @@ async def test_each_path_is_relative_to_the_file_that_has_it_and_the_first_entry
     assert await access.headers() == (("Authorization", "Bearer a-token"),), "no second user's `as`"
     async with KubeClient(access) as client:
         await client.get(PODS)
-
-
-async def test_the_line_about_a_second_file_names_it(cluster: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "second").write_text("users:\n- token: s3cret: s3cret\n")
-    where = f"{kubeconfig(tmp_path, cluster, {'token': 't'})}{os.pathsep}{tmp_path / 'second'}"
-    with pytest.raises(AccessError, match=r"second: not a kubeconfig in YAML: line 2, column 16$"):
-        await KubeConfig.load(where)
-
-
-async def test_a_token_of_an_auth_provider_is_used_while_it_is_valid(tmp_path: Path) -> None:
-    for token in (identity_token("x"), identity_token("x", exp=time.time() + 60)):
-        user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
-        access = await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, user))
-        assert await access.headers() == (("Authorization", f"Bearer {token}"),)
 
 
 async def test_a_token_file_is_read_again_when_its_token_is_refused(
@@ -316,18 +305,46 @@ async def test_without_tls_no_credentials_are_sent_and_a_refusal_says_so(
         await server.stop()
 
 
-@pytest.mark.parametrize(("name", "namespace"), [("team-a", "team-a"), (None, "default"), ("", "default")])
-async def test_the_namespace_is_the_context_s(tmp_path: Path, name: str | None, namespace: str) -> None:
-    assert (await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, {}, namespace=name))).namespace == namespace
-
-
-@pytest.mark.parametrize("name", ["a/b", "A", "a" * 64, "a\nb", ".."])
-async def test_a_namespace_that_no_path_can_have_is_an_error_where_it_is_used(
-    tmp_path: Path, name: str
+@pytest.mark.parametrize(
+    ("name", "namespace"),
+    [
+        ("team-a", "team-a"),
+        (None, "default"),
+        ("", "default"),
+        *((bad, None) for bad in ("a/b", "A", "a" * 64, "a\nb", "..")),
+    ],
+)
+async def test_the_namespace_is_the_context_s_and_an_error_where_it_is_used(
+    tmp_path: Path, name: str | None, namespace: str | None
 ) -> None:
-    access = await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, {}, namespace=name))
-    with pytest.raises(AccessError, match=r'context "x": namespace: ".*" is not the name of a namespace$'):
-        _ = access.namespace
+    for token in (identity_token("x"), identity_token("x", exp=time.time() + 60)):
+        user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+        access = await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, user, namespace=name))
+        assert await access.headers() == (("Authorization", f"Bearer {token}"),), (
+            "it is used while it is valid"
+        )
+    if namespace is None:
+        with pytest.raises(
+            AccessError, match=r'context "x": namespace: ".*" is not the name of a namespace$'
+        ):
+            _ = access.namespace
+    else:
+        assert access.namespace == namespace
+
+
+NO_PROXY = [
+    (f"https://{server}:6443", {"HTTPS_PROXY": PROXY, "NO_PROXY": no_proxy}, None if is_direct else PROXY)
+    for server, no_proxy, is_direct in (
+        ("localhost", "", True), ("127.0.0.2", "", True), ("[::1]", "", True), ("10.1.2.3", "", False),
+        ("10.1.2.3", "*", True), ("10.1.2.3", "other.example, 10.0.0.0/8", True),
+        ("10.1.2.3", "10.2.0.0/16,fd00::/8", False), ("10.1.2.3", "10.1.2.3", True),
+        ("10.1.2.3", "10.1.2.3:6443", True), ("10.1.2.3", "10.1.2.3:443", False), ("10.1.2.3", "2.3", False),
+        ("[fd00::1]", "fd00::/8", True), ("api.example", "example", True), ("api.example", "API.example", True),
+        ("api.example", "*.example:6443", True), ("api.example", "*.example:443", False),
+        ("api.example", "pi.example", False), ("api.example", ".api.example", False),
+        ("api.example", "10.0.0.0/8,,:6443,[,example:port,/", False),
+    )
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -339,30 +356,7 @@ async def test_a_namespace_that_no_path_can_have_is_an_error_where_it_is_used(
         ("https://a.example", {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, None),
         ("http://a.example", {"HTTP_PROXY": PROXY}, PROXY),
         ("http://a.example", {"HTTPS_PROXY": PROXY}, None),
-        *(
-            (server, {"HTTPS_PROXY": PROXY, "NO_PROXY": no_proxy}, None if is_direct else PROXY)
-            for server, no_proxy, is_direct in (
-                ("https://localhost:6443", "", True),
-                ("https://127.0.0.2:6443", "", True),
-                ("https://[::1]:6443", "", True),
-                ("https://10.1.2.3:6443", "", False),
-                ("https://10.1.2.3:6443", "*", True),
-                ("https://10.1.2.3:6443", "other.example, 10.0.0.0/8", True),
-                ("https://10.1.2.3:6443", "10.2.0.0/16,fd00::/8", False),
-                ("https://10.1.2.3:6443", "10.1.2.3", True),
-                ("https://10.1.2.3:6443", "10.1.2.3:6443", True),
-                ("https://10.1.2.3:6443", "10.1.2.3:443", False),
-                ("https://10.1.2.3:6443", "2.3", False),
-                ("https://[fd00::1]:6443", "fd00::/8", True),
-                ("https://api.example:6443", "example", True),
-                ("https://api.example:6443", "API.example", True),
-                ("https://api.example:6443", "*.example:6443", True),
-                ("https://api.example:6443", "*.example:443", False),
-                ("https://api.example:6443", "pi.example", False),
-                ("https://api.example:6443", ".api.example", False),
-                ("https://api.example:6443", "10.0.0.0/8,,:6443,[,example:port,/", False),
-            )
-        ),
+        *NO_PROXY,
     ],
 )
 async def test_the_proxy_is_that_of_the_environment_unless_no_proxy_covers_the_server(

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from kube.client import KubeClient
-from kube.metadata import METADATA_ONLY
 from kube.watch import Resource
 from tests.support.api_server import PODS, ApiServer, event, lists, pod, streams
 from tests.support.waiting import until
@@ -44,43 +43,26 @@ async def test_a_watch_lists_and_then_follows(server: ApiServer, client: KubeCli
 async def test_each_normal_end_is_followed_by_the_next_watch_from_the_last_version(
     server: ApiServer, client: KubeClient
 ) -> None:
-    server.pods = {"a": pod("a")}
-    async with running(client) as run:
-        await until(lambda: server.watch_requests)
-        server.change("ADDED", pod("b"))
-        await until(lambda: len(server.watch_requests) == 3)
-        assert [request.query["resourceVersion"] for request in server.watch_requests] == ["1", "2", "2"]
-        assert len(server.list_requests) == 1
-        assert run.watch.restarts == {"closed": 2}
-        assert run.troubles == []
-
-
-@lists_only
-async def test_a_bookmark_moves_the_version_and_nothing_else(server: ApiServer, client: KubeClient) -> None:
     bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "77"}})
-    server.answers = [lists(pod("a")), streams(bookmark)]
-    async with running(client) as run:
-        await until(lambda: len(server.watch_requests) == 2)
-        assert server.watch_requests[0].query["allowWatchBookmarks"] == "true"
-        assert server.watch_requests[1].query["resourceVersion"] == "77"
-        assert run.changes == [{"a"}]
-
-
-@lists_only
-async def test_a_list_is_requested_whole_and_never_older_than_the_last_version(
-    server: ApiServer, client: KubeClient
-) -> None:
     gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
-    server.answers = [lists(pod("a"), version=7), streams(event("ADDED", pod("b", 9)), gone)]
-    selector = {"fieldSelector": "spec.nodeName=node-1"}
-    async with running(client, resource=Resource(name="pods", path=PODS, params=selector)):
-        await until(lambda: len(server.list_requests) == 2)
-        queries = [dict(request.query) for request in server.list_requests]
-    exact = {"resourceVersionMatch": "NotOlderThan"}
-    assert queries == [
-        {**selector, **exact, "resourceVersion": "0"},
-        {**selector, **exact, "resourceVersion": "9"},
+    server.answers = [
+        lists(pod("a")),
+        streams(event("ADDED", pod("b", 2))),
+        streams(),
+        streams(bookmark),
+        streams(gone),
     ]
+    selector = {"fieldSelector": "spec.nodeName=node-1"}
+    async with running(client, resource=Resource(name="pods", path=PODS, params=selector)) as run:
+        await until(lambda: len(server.list_requests) == 2)
+        await until(lambda: len(run.changes) == 3)
+    watches = [dict(request.query) for request in server.watch_requests]
+    assert [query["resourceVersion"] for query in watches[:4]] == ["1", "2", "2", "77"]
+    assert {query["allowWatchBookmarks"] for query in watches} == {"true"}
+    assert run.changes == [{"a"}, {"a", "b"}, set()], "a bookmark moves the version and nothing else"
+    exact = {**selector, "resourceVersionMatch": "NotOlderThan"}
+    queries = [dict(request.query) for request in server.list_requests]
+    assert queries == [{**exact, "resourceVersion": "0"}, {**exact, "resourceVersion": "77"}]
 
 
 @lists_only
@@ -115,15 +97,6 @@ async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, cli
         assert run.names == {"b"}
         server.change("MODIFIED", pod("b", status={"phase": "Failed"}))
         await until(lambda: run.names == set())
-
-
-async def test_only_metadata_is_requested_where_configured(server: ApiServer, client: KubeClient) -> None:
-    resource = Resource(name="pods", path=PODS, accept=METADATA_ONLY)
-    async with running(client, resource=resource):
-        await until(lambda: server.watch_requests)
-    for request in server.list_requests:
-        assert request.headers["Accept"].startswith("application/json;as=PartialObjectMetadataList;")
-    assert server.watch_requests[0].headers["Accept"].startswith("application/json;as=PartialObjectMetadata;")
 
 
 async def test_contact_is_each_list_watch_and_event_and_no_error(

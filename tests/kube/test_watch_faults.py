@@ -1,9 +1,10 @@
-"""Faults of API servers and proxies that a watch survives: one test a fault, with lists and then watches."""
+"""Faults of API servers and proxies that a watch survives, with lists and then watches."""
 
 import asyncio
 import itertools
 import time
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
@@ -31,7 +32,10 @@ class Colour(msgspec.Struct):
     colour: str
 
 
-GONE = status_object(410, "Expired", "too old resource version: 1 (5)")
+GONE = event("ERROR", status_object(410, "Expired", "too old resource version: 1 (5)"))
+TOO_NEW = refuses(504, "Timeout", "Too large resource version: 900, current: 20")
+ADDED = event("ADDED", pod("b", 2, annotations="x" * 3000))
+LARGEST = event("ADDED", pod("b", 2, data="x" * 3_000_000))
 
 
 def least_seconds(tries: int) -> float:
@@ -39,75 +43,101 @@ def least_seconds(tries: int) -> float:
     return (tries - 4) * QUICK.longest_pause / 2
 
 
+async def holds(request: web.Request) -> web.StreamResponse:
+    """Open a stream, and send nothing."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await asyncio.sleep(30)
+    return response
+
+
 @pytest.fixture(autouse=True)
 def _lists(server: ApiServer) -> None:
     server.watch_list = "refused"
 
 
+@dataclass(frozen=True)
+class Script:
+    """Answers of a server one after another, and what the watch knows and requests then."""
+
+    answers: tuple[Answer, ...]
+    states: str
+    """States that were reported, separated by blanks; each letter is the name of an object."""
+    listed: tuple[str | None, ...]
+    """Versions of the lists; later pages have none."""
+    watched: tuple[str, ...]
+    restarts: dict[str, int]
+    """Causes but for the normal end of a stream; they and the problem are not compared if there are none."""
+    problem: str = ""
+
+
+def stream_error(code: int) -> Script:
+    error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
+    problem = f"watch {PODS}: {code} InternalError: etcd has no leader"
+    return Script(
+        (lists(pod("a"), version=4), streams(error)),
+        "a",
+        ("0",),
+        ("4", "4"),
+        {str(code or "error"): 1},
+        problem,
+    )
+
+
+SCRIPTS = {
+    "a forgotten version, as HTTP status": Script(
+        (lists(pod("o")), refuses(410, "Expired", "too old")), "o n", ("0", "1"), ("1", "5"), {"gone": 1}
+    ),
+    "a forgotten version, as event": Script((lists(pod("o")), streams(GONE)), "o n", ("0", "1"), ("1", "5"), {"gone": 1}),
+    "an expired continue token": Script(
+        (lists(pod("o")), streams(GONE), lists(pod("h"), version=3, more="token"), refuses(410, "Expired"), lists(pod("w"), version=4)),
+        "o w", ("0", "1", None, None), ("1", "4"), {"gone": 2}, f"GET {PODS}: 410 Expired: told to",
+    ),
+    "versions that went back after a restore": Script(
+        (lists(pod("a"), version=900), streams(GONE), TOO_NEW, lists(pod("b"), version=20)),
+        "a b", ("0", "900", None), ("900", "20"), {"gone": 1, "504": 1},
+        f"GET {PODS}: 504 Timeout: Too large resource version: 900, current: 20",
+    ),
+    "an error without code": stream_error(0),
+    "an internal error": stream_error(500),
+    "an unavailable service": stream_error(503),
+    "a cut line": Script((lists(), streams(ADDED[:-20]), streams(ADDED)), " b", ("0",), ("1", "1"), {}),
+    "a line of a broken stream": Script((lists(), streams(ADDED[:-20], cut=True), streams(ADDED)), " b", ("0",), ("1", "1"), {}),
+    "a line in many pieces": Script((lists(), streams(*(ADDED[at : at + 97] for at in range(0, len(ADDED), 97)))), " b", ("0",), ("1", "2"), {}),
+    "the largest possible object": Script((lists(), streams(LARGEST)), " b", ("0",), ("1", "2"), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", SCRIPTS)
+async def test_a_watch_goes_on_after(server: ApiServer, client: KubeClient, title: str) -> None:
+    script = SCRIPTS[title]
+    server.answers = [*script.answers]
+    server.pods, server.version = {"n": pod("n")}, 5
+    async with running(client) as run:
+        await until(lambda: len(server.watch_requests) >= len(script.watched))
+        await until(lambda: [set(names) for names in script.states.split(" ")] == run.changes)
+    versions = [request.query["resourceVersion"] for request in server.watch_requests]
+    assert tuple(versions[: len(script.watched)]) == script.watched
+    assert tuple(request.query.get("resourceVersion") for request in server.list_requests) == script.listed
+    if script.restarts:
+        assert run.watch.restarts - Counter(closed=99) == script.restarts
+        assert [trouble for trouble in run.troubles if trouble] == [script.problem] * bool(script.problem)
+
+
 @pytest.mark.parametrize(
-    "answer",
-    [refuses(410, "Expired", "too old resource version"), streams(event("ERROR", GONE))],
-    ids=["as HTTP status", "as event"],
+    ("code", "reason", "message"),
+    [(410, "Expired", "always"), (403, "Forbidden", 'User "x" cannot list resource "pods"')],
 )
-async def test_a_forgotten_version_is_answered_by_a_new_list(
-    server: ApiServer, client: KubeClient, answer: Answer
+async def test_a_repeated_refusal_is_reported_once_and_retried_with_growing_pauses(
+    server: ApiServer, client: KubeClient, code: int, reason: str, message: str
 ) -> None:
-    server.answers = [lists(pod("old")), answer]
-    server.pods = {"new": pod("new")}
-    server.version = 5
-    async with running(client) as run:
-        await until(lambda: run.names == {"new"})
-        await until(lambda: len(server.watch_requests) == 2)
-        assert server.watch_requests[1].query["resourceVersion"] == "5"
-        assert run.watch.restarts == {"gone": 1}
-        assert run.troubles == [], "it is part of the protocol"
-
-
-async def test_an_expired_continue_token_restarts_the_list_and_keeps_the_objects(
-    server: ApiServer, client: KubeClient
-) -> None:
-    server.answers = [
-        lists(pod("a")),
-        streams(event("ERROR", GONE)),
-        lists(pod("half"), version=3, more="token"),
-        refuses(410, "Expired", "The provided continue parameter is too old"),
-        lists(pod("whole"), version=4),
-    ]
-    async with running(client) as run:
-        await until(lambda: run.names == {"whole"})
-        assert run.changes == [{"a"}, {"whole"}]
-        assert [request.query.get("continue") for request in server.list_requests] == [
-            None,
-            None,
-            "token",
-            None,
-        ]
-        assert run.watch.restarts["gone"] == 2
-
-
-async def test_repeated_410_is_reported_and_retried_with_growing_pauses(
-    server: ApiServer, client: KubeClient
-) -> None:
-    server.always = refuses(410, "Expired", "always")
+    server.always = refuses(code, reason, message)
     async with running(client) as run:
         assert await seconds_until(lambda: len(server.requests) >= 25) > least_seconds(25)
-        assert run.troubles == [f"GET {PODS}: 410 Expired: always"]
-
-
-async def test_versions_that_went_back_after_a_restore_are_read_from_etcd(
-    server: ApiServer, client: KubeClient
-) -> None:
-    too_new = refuses(504, "Timeout", "Too large resource version: 900, current: 20")
-    server.answers = [
-        lists(pod("a"), version=900),
-        streams(event("ERROR", GONE)),
-        too_new,
-        lists(pod("b"), version=20),
-    ]
-    async with running(client) as run:
-        await until(lambda: run.names == {"b"})
-    versions = [request.query.get("resourceVersion") for request in server.list_requests]
-    assert versions == ["0", "900", None]
+        assert run.troubles == [f"GET {PODS}: {code} {reason}: {message}"]
+        assert not run.watch.is_synced
+        server.always, server.pods = None, {"a": pod("a")}
+        await until(lambda: run.names == {"a"})
 
 
 async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
@@ -140,7 +170,7 @@ async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
 async def test_an_invalid_list_is_an_error_and_never_an_empty_cluster(
     server: ApiServer, client: KubeClient, status: int, body: str
 ) -> None:
-    server.answers = [lists(pod("a")), streams(event("ERROR", GONE))]
+    server.answers = [lists(pod("a")), streams(GONE)]
     server.always = says(body, status=status, kind="text/html")
     async with running(client) as run:
         await until(lambda: run.troubles)
@@ -181,15 +211,10 @@ async def test_a_line_that_is_no_event_ends_the_stream_and_changes_nothing(
         assert trouble.isprintable()
 
 
-UNREADABLE = [
-    {},
-    {"metadata": {}},
-    {"metadata": {"name": "x"}},
-    {"metadata": {"name": 5, "resourceVersion": "9"}},
-]
-
-
-@pytest.mark.parametrize("item", UNREADABLE)
+@pytest.mark.parametrize(
+    "item",
+    [{}, {"metadata": {}}, {"metadata": {"name": "x"}}, {"metadata": {"name": 5, "resourceVersion": "9"}}],
+)
 async def test_an_object_that_cannot_be_decoded_is_skipped_and_counted_and_the_watch_goes_on(
     server: ApiServer, client: KubeClient, item: dict[str, object]
 ) -> None:
@@ -215,7 +240,7 @@ async def test_the_last_readable_version_of_an_object_stays(server: ApiServer, c
     server.answers = [
         lists(pod("a", colour="red"), pod("b", colour=5), version=3),
         streams(event("MODIFIED", pod("a", 4, colour=5)), event("ADDED", pod("c", 5, colour="blue"))),
-        streams(event("ERROR", GONE)),
+        streams(GONE),
         lists(pod("a", colour=5), pod("b", colour="green"), version=9),
         streams(event("DELETED", pod("a", 10, colour=5))),
     ]
@@ -246,33 +271,6 @@ async def test_a_deep_object_reaches_its_reader_where_the_recursion_limit_cannot
         assert run.troubles == []
 
 
-async def test_a_cut_line_is_requested_again(server: ApiServer, client: KubeClient) -> None:
-    whole = event("ADDED", pod("b", 2))
-    server.answers = [
-        lists(pod("a"), version=1),
-        streams(whole[:-20]),
-        streams(whole[:-20], cut=True),
-        streams(whole),
-    ]
-    async with running(client) as run:
-        await until(lambda: run.names == {"a", "b"})
-        assert [request.query["resourceVersion"] for request in server.watch_requests[:3]] == ["1", "1", "1"]
-
-
-async def test_a_line_in_many_small_pieces_is_one_line(server: ApiServer, client: KubeClient) -> None:
-    line = event("ADDED", pod("b", 2, annotations="x" * 3000)) + event("ADDED", pod("c", 3))
-    pieces = [line[start : start + 97] for start in range(0, len(line), 97)]
-    server.answers = [lists(version=1), streams(*pieces)]
-    async with running(client) as run:
-        await until(lambda: run.names == {"b", "c"})
-
-
-async def test_the_largest_possible_object_is_read(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [lists(version=1), streams(event("ADDED", pod("b", 2, data="x" * 3_000_000)))]
-    async with running(client) as run:
-        await until(lambda: run.names == {"b"})
-
-
 async def test_a_line_without_end_is_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,27 +291,13 @@ async def test_a_line_without_end_is_given_up(
 
 
 async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, client: KubeClient) -> None:
-    async def deaf(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await asyncio.sleep(30)
-        return response
-
-    server.answers = [lists(pod("a")), deaf]
+    server.answers = [lists(pod("a")), holds]
     server.pods = {"a": pod("a")}
     async with running(client) as run:
         took = await seconds_until(lambda: run.troubles)
         assert QUICK.watch + QUICK.grace - 0.1 < took < QUICK.watch + QUICK.grace + 5
         assert run.watch.restarts == {"unreachable": 1}
         await until(lambda: len(server.watch_requests) == 2)
-
-
-async def holds(request: web.Request) -> web.StreamResponse:
-    """Open a stream, and send nothing."""
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await asyncio.sleep(30)
-    return response
 
 
 async def test_a_silent_watch_is_renewed_at_its_version_without_a_problem(
@@ -364,11 +348,17 @@ async def test_a_problem_is_over_once_the_next_watch_has_lasted_for_a_while(
     server: ApiServer, client: KubeClient
 ) -> None:
     """A watch lasts for minutes, so its end is too late."""
-    server.answers = [refuses(500, "InternalError"), lists(pod("a")), holds]
+    refused = [*[refuses(500, "InternalError", "a")] * 3, *[refuses(503, "Unavailable", "b")] * 3]
+    server.answers = [*refused, refuses(429, "TooManyRequests", Retry_After="1"), lists(pod("a")), holds]
+    began = time.monotonic()
     async with running(client, timing=replace(QUICK, watch=300)) as run:
         await until(lambda: run.watch.cause == "500")
-        await until(lambda: len(run.troubles) == 2, seconds=5)
-        assert run.troubles[1] == run.watch.problem == run.watch.cause == ""
+        await until(lambda: run.troubles[-1:] == [""], seconds=5)
+        assert time.monotonic() - began >= 1, "Retry-After is obeyed"
+        assert [line.partition(": ")[2] for line in run.troubles] == [
+            "500 InternalError: a", "503 Unavailable: b", "429 TooManyRequests: told to", "",
+        ]  # fmt: skip
+        assert run.watch.problem == run.watch.cause == ""
         assert len(server.watch_requests) == 1
 
 
@@ -383,22 +373,6 @@ async def test_only_refusals_are_repeated_as_seldom_as_their_pause_says(
         assert len(server.requests) - requests <= 1
         server.always = refuses(500, "InternalError")
         await until(lambda: run.watch.restarts["500"] > 20)
-
-
-async def test_a_request_without_any_answer_is_given_up(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kube.client._SECONDS", 0.2)
-
-    async def never(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(30)
-        return web.Response()
-
-    server.answers = [lists(pod("a")), never]
-    async with running(client, timing=WatchTiming(watch=40, first_pause=0.01)) as run:
-        assert await seconds_until(lambda: run.troubles) < 10
-        assert run.troubles == [f"GET {PODS}: no answer in time"]
-        await until(lambda: len(server.watch_requests) == 2)
 
 
 @pytest.mark.parametrize(
@@ -475,88 +449,3 @@ async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_i
         await until(lambda: len(run.troubles) == 3)
         assert run.troubles[2] == "", "the problem has ended"
         assert run.watch.problem == ""
-
-
-async def test_a_watch_that_rbac_denies_is_retried_slowly_and_reported_once(
-    server: ApiServer, client: KubeClient
-) -> None:
-    server.always = refuses(403, "Forbidden", 'pods is forbidden: User "x" cannot list resource "pods"')
-    async with running(client) as run:
-        assert await seconds_until(lambda: len(server.requests) >= 25) > least_seconds(25)
-        assert run.troubles == [
-            f'GET {PODS}: 403 Forbidden: pods is forbidden: User "x" cannot list resource "pods"'
-        ]
-        assert not run.watch.is_synced
-        assert run.watch.restarts.keys() == {"403"}
-        server.always = None
-        server.pods = {"a": pod("a")}
-        await until(lambda: run.names == {"a"})
-
-
-async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [refuses(429, "TooManyRequests", "slow down", Retry_After="1")]
-    began = time.monotonic()
-    async with running(client) as run:
-        await until(lambda: server.watch_requests)
-        assert time.monotonic() - began >= 1
-        assert run.watch.restarts == {"429": 1}
-        assert len(server.requests) == 3
-
-
-@pytest.mark.parametrize("code", [0, 500, 503])
-async def test_other_errors_in_a_stream_are_reported_and_the_watch_resumes_from_its_version(
-    server: ApiServer, client: KubeClient, code: int
-) -> None:
-    error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
-    server.answers = [lists(pod("a"), version=4), streams(error)]
-    async with running(client) as run:
-        await until(lambda: len(server.watch_requests) == 2)
-        assert server.watch_requests[1].query["resourceVersion"] == "4"
-        assert len(server.list_requests) == 1
-        assert run.watch.restarts == {str(code) if code else "error": 1}
-        problems = [trouble for trouble in run.troubles if trouble]  # an empty one says that it is over
-        assert problems == [f"watch {PODS}: {code} InternalError: etcd has no leader"]
-
-
-async def test_a_problem_is_reported_when_it_changes_and_not_at_every_attempt(
-    server: ApiServer, client: KubeClient
-) -> None:
-    server.answers = [
-        *[refuses(500, "InternalError", "a")] * 3,
-        *[refuses(503, "ServiceUnavailable", "b")] * 3,
-        lists(pod("a")),
-        streams(),
-        streams(),
-        streams(),
-    ]
-    async with running(client) as run:
-        await until(lambda: len(run.troubles) == 4)
-        assert run.troubles == [
-            f"GET {PODS}: 500 InternalError: a",
-            f"GET {PODS}: 503 ServiceUnavailable: b",
-            f"watch {PODS}: the server closes every stream at once",
-            "",
-        ]
-
-
-async def test_the_pause_grows_from_one_failure_to_the_next_and_a_good_stream_ends_that(
-    server: ApiServer, client: KubeClient
-) -> None:
-    moments: list[float] = []
-
-    async def noted(request: web.Request) -> web.StreamResponse:
-        moments.append(asyncio.get_running_loop().time())
-        return await refuses(500, "InternalError")(request)
-
-    server.answers = [noted] * 6
-    timing = WatchTiming(watch=1, grace=0.2, first_pause=0.02, longest_pause=0.2, healthy_after=0.1)
-    async with running(client, timing=timing) as run:
-        await until(lambda: len(moments) == 6)
-        pauses = [after - before for before, after in itertools.pairwise(moments)]
-        for pause, longest in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.2], strict=True):
-            assert longest / 2 <= pause < longest + 0.1
-        await until(lambda: run.watch.restarts["closed"] == 1)
-        server.answers = [noted, noted, noted]
-        await until(lambda: len(moments) == 9)
-        pauses = [after - before for before, after in itertools.pairwise(moments[6:])]
-        assert pauses[0] < 0.1

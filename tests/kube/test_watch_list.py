@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -45,67 +44,67 @@ async def test_one_request_brings_the_whole_state_and_then_each_change(
         await until(lambda: len(server.watch_requests) == 2)
     assert run.changes == [{"a", "b"}, {"a"}]
     assert server.list_requests == []
-    assert [dict(request.query) for request in server.watch_requests] == [
-        {
-            "fieldSelector": "spec.nodeName=node-1",
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": "1",
-            "sendInitialEvents": "true",
-            "resourceVersionMatch": "NotOlderThan",
-        },
-        {
-            "fieldSelector": "spec.nodeName=node-1",
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": "1",
-            "resourceVersion": "2",
-        },
-    ]
+    common = {
+        "fieldSelector": "spec.nodeName=node-1", "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "1",
+    }  # fmt: skip
+    initial = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+    queries = [dict(request.query) for request in server.watch_requests]
+    assert queries == [common | initial, common | {"resourceVersion": "2"}]
     assert run.watch.restarts == {"closed": 1}
     assert run.troubles == []
 
 
-async def test_an_empty_state_is_reported_as_empty(server: ApiServer, client: KubeClient) -> None:
+CHANGED = pod("b", 8, status={"phase": "Running"})
+OTHER_BOOKMARK = event("BOOKMARK", {"metadata": {"resourceVersion": "6", "annotations": {"other": "true"}}})
+INVALID = event("ERROR", status_object(422, "Invalid"))
+MANY = b"".join(event("MODIFIED", pod("a", number)) for number in range(2, 400))
+
+# answers; reported states, versions of the watches, versions of the lists, restarts
+SCRIPTS: dict[str, tuple[list[Answer], str, list[str | None], list[str | None], dict[str, int]]] = {
+    "changes within the initial events": (
+        [
+            streams(initial_events(pod("o"), pod("b"), version=5), GONE),
+            streams(event("ADDED", pod("a", 6)), event("ADDED", pod("b", 5)), OTHER_BOOKMARK, event("MODIFIED", CHANGED),
+                    event("DELETED", pod("a", 9)), initial_events(version=9)),
+        ],
+        "ob b", [None, "5", "9"], [], {"gone": 1},
+    ),
+    "a refusal after the initial events": (
+        [streams(initial_events(pod("a"), version=3) + INVALID)], "a", [None, "3"], [], {"422": 1}
+    ),
+    "versions that went back after a restore": (
+        [streams(initial_events(pod("a"), version=900), GONE), streams(TOO_NEW), lists(pod("b"), version=20)],
+        "a b", [None, "900", "20"], [None], {"gone": 1, "504": 1},
+    ),
+    "a least version that is too old": (
+        [streams(initial_events(pod("a"), version=7), GONE), refuses(410, "Expired"), streams(initial_events(pod("b"), version=5))],
+        "a b", [None, "7", None], [], {"gone": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", SCRIPTS)
+async def test_a_watch_goes_on_after(server: ApiServer, client: KubeClient, title: str) -> None:
+    answers, states, watched, listed, restarts = SCRIPTS[title]
+    server.answers = [*answers]
     async with running(client) as run:
-        await until(lambda: run.watch.is_synced)
-        assert run.changes == [set()]
+        await until(lambda: run.changes == [set(names) for names in states.split()])
+        await until(lambda: len(server.watch_requests) >= len(watched))
+    assert [request.query.get("resourceVersion") for request in server.watch_requests][
+        : len(watched)
+    ] == watched
+    assert [request.query.get("resourceVersion") for request in server.list_requests] == listed
+    assert restarts.items() <= run.watch.restarts.items()
+    if title.startswith("changes"):
+        assert run.watch.objects["team-a", "b"] == CHANGED
 
 
-async def test_changes_within_the_initial_events_count_and_objects_that_went_meanwhile_are_gone(
-    server: ApiServer, client: KubeClient
-) -> None:
-    changed = pod("b", 8, status={"phase": "Running"})
-    server.answers = [
-        streams(initial_events(pod("old"), pod("b"), version=5), GONE),
-        streams(
-            event("ADDED", pod("a", 6)),
-            event("ADDED", pod("b", 5)),
-            event("BOOKMARK", {"metadata": {"resourceVersion": "6", "annotations": {"other": "true"}}}),
-            event("MODIFIED", changed),
-            event("DELETED", pod("a", 9)),
-            initial_events(version=9),
-        ),
-    ]
+async def test_changes_that_arrive_together_are_reported_once(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [streams(initial_events(pod("a")), MANY)]
     async with running(client) as run:
-        await until(lambda: run.watch.objects.get(("team-a", "b")) == changed)
-        assert run.changes == [{"old", "b"}, {"b"}]
-        await until(lambda: len(server.watch_requests) == 3)
-        assert server.watch_requests[2].query["resourceVersion"] == "9"
-        assert run.watch.restarts["gone"] == 1
-
-
-async def test_initial_events_whose_least_version_is_too_old_are_read_from_etcd(
-    server: ApiServer, client: KubeClient
-) -> None:
-    server.pods = {"a": pod("a")}
-    async with running(client) as run:
-        await until(lambda: run.watch.is_synced)
-        server.pods, server.version, server.forgotten = {"b": pod("b")}, 5, 4
-        server.cut()
-        await until(lambda: run.names == {"b"})
-        versions = [request.query.get("resourceVersion") for request in server.watch_requests]
-        assert versions == [None, "1", "1", None]
+        await until(lambda: len(server.watch_requests) == 2)
+        assert server.watch_requests[1].query["resourceVersion"] == "399"
+        assert len(run.changes) < 20
 
 
 HALF: list[tuple[str, Answer]] = [
@@ -199,64 +198,6 @@ async def test_a_server_without_the_api_is_listed_at_once_and_asked_again_later(
         assert len(server.list_requests) == 4
 
 
-async def test_a_refusal_after_the_initial_events_is_an_error_like_others(
-    server: ApiServer, client: KubeClient
-) -> None:
-    invalid = event("ERROR", status_object(422, "Invalid"))
-    server.answers = [streams(initial_events(pod("a"), version=3) + invalid)]
-    async with running(client) as run:
-        await until(lambda: len(server.watch_requests) == 2)
-        assert server.watch_requests[1].query["resourceVersion"] == "3"
-        assert run.watch.restarts == {"422": 1}
-        assert server.list_requests == []
-
-
-async def test_retry_after_of_the_server_is_obeyed(server: ApiServer, client: KubeClient) -> None:
-    server.answers = [refuses(429, "TooManyRequests", "slow down", Retry_After="1")]
-    began = time.monotonic()
-    async with running(client) as run:
-        await until(lambda: run.watch.is_synced)
-        assert time.monotonic() - began >= 1
-        assert run.watch.restarts == {"429": 1}
-
-
-async def test_versions_that_went_back_after_a_restore_are_found_without_the_watch_list_api_too(
-    server: ApiServer, client: KubeClient
-) -> None:
-    server.answers = [
-        streams(initial_events(pod("a"), version=900), GONE),
-        streams(TOO_NEW),
-        lists(pod("b"), version=20),
-    ]
-    async with running(client) as run:
-        await until(lambda: run.names == {"b"})
-        whole = [request for request in server.requests if "sendInitialEvents" in request.query]
-        assert [request.query.get("resourceVersion") for request in whole] == [None, "900"]
-        assert [request.query.get("resourceVersion") for request in server.list_requests] == [None]
-
-
-async def test_after_the_first_time_the_whole_state_is_read_from_the_memory_of_the_api_server(
-    server: ApiServer, client: KubeClient
-) -> None:
-    """Without a version the API server asks etcd for the newest one."""
-    server.pods = {"a": pod("a")}
-    server.answers = [streams(initial_events(pod("a"), version=7), GONE)]
-    async with running(client):
-        await until(lambda: len(server.watch_requests) == 2)
-    queries = [dict(request.query) for request in server.watch_requests]
-    assert [query.get("resourceVersion") for query in queries] == [None, "7"]
-    assert [query["resourceVersionMatch"] for query in queries] == ["NotOlderThan"] * 2
-
-
-async def test_changes_that_arrive_together_are_reported_once(server: ApiServer, client: KubeClient) -> None:
-    events = [event("MODIFIED", pod("a", number)) for number in range(2, 400)]
-    server.answers = [streams(initial_events(pod("a")), b"".join(events))]
-    async with running(client) as run:
-        await until(lambda: len(server.watch_requests) == 2)
-        assert server.watch_requests[1].query["resourceVersion"] == "399"
-        assert len(run.changes) < 20
-
-
 @pytest.mark.parametrize("watch_list", ["served", "refused"])
 async def test_other_tasks_run_between_objects(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, watch_list: Any
@@ -343,12 +284,3 @@ async def test_memory_does_not_grow_with_the_number_of_objects(
     _, few, many = peaks
     assert many < few * 1.5 + 500_000
     assert many < 160 * 300_000 / 5
-
-
-async def test_bookmarks_keep_the_contact_fresh(server: ApiServer, client: KubeClient) -> None:
-    now = 100.0
-    async with running(client, clock=lambda: now, timing=WatchTiming(watch=40)) as run:
-        await until(lambda: run.watch.is_synced)
-        now = 150.0
-        server.tell(event("BOOKMARK", {"metadata": {"resourceVersion": "1"}}))
-        await until(lambda: run.watch.seconds_since_contact() == 0.0)

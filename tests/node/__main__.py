@@ -16,7 +16,6 @@ _MARK = "KAISHARE_NODE_RUN"
 
 
 def _processes(mark: str) -> list[str]:
-    """Return the processes that inherited a variable."""
     processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

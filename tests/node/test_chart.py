@@ -18,6 +18,7 @@ from kube.client import KubeClient
 from tests.support.cluster_webhook import Canary, ensure_namespaces, managed_namespace
 from tests.support.creations import created_throughout
 from tests.support.helm_chart import NAMESPACE
+from tests.support.kinds import made
 from tests.support.real_node.images import BUSYBOX
 from tests.support.real_node.node import RealNode
 from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, print_figure, until
@@ -94,11 +95,11 @@ async def test_pods_are_changed_through_the_service(release: Release) -> None:
     creations.assert_none_is_lost()
 
 
-PLAIN = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "plain", "namespace": "default"},
-    "spec": {
+PLAIN = made(
+    "Deployment",
+    "plain",
+    "default",
+    spec={
         "replicas": 2,
         "selector": {"matchLabels": {"app": "plain"}},
         "template": {
@@ -115,7 +116,7 @@ PLAIN = {
             },
         },
     },
-}
+)
 
 
 def plain_pods(node: RealNode) -> list[dict[str, Any]]:
@@ -206,14 +207,7 @@ async def test_a_certificate_of_ones_own_is_taken_up_and_replaced(release: Relea
             [f"kaishare-webhook.{NAMESPACE}.svc"], now=datetime.now(UTC), lifetime=timedelta(days=1)
         )
         data = {"tls.crt": pair.certificate_pem.decode(), "tls.key": pair.key_pem.decode()}
-        about = {"name": "own-tls", "namespace": NAMESPACE}
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": "kubernetes.io/tls",
-            "metadata": about,
-            "stringData": data,
-        }
+        secret = made("Secret", "own-tls", NAMESPACE, type="kubernetes.io/tls", stringData=data)
         node.kubectl("apply", "-f", "-", stdin=secret)
         return pair.certificate_pem.decode().strip()
 

@@ -12,6 +12,7 @@ import pytest
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import EVICTED
 from tests.support.kai_programs import KaiCluster, kai_beside
+from tests.support.kinds import made
 from tests.support.real_node.images import BUSYBOX, RESERVATION
 from tests.support.real_node.node import GPUS, RealNode
 from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, print_figure, until
@@ -19,11 +20,7 @@ from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, print
 pytestmark = pytest.mark.timeout(300)
 
 TEAM = "team-a"
-LABELS = {
-    "kai.scheduler/queue": TEAM,
-    "kaishare.dev/gpu-fraction": "0.5",
-    "kaishare.dev/over-share": "evict",
-}
+LABELS = {"kai.scheduler/queue": TEAM, "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/over-share": "evict"}
 VALUES = {"agent": {"interval": "1s", "grace": "10s", "eviction": {"mode": "on", "budget": "5/1m"}}}
 
 
@@ -32,7 +29,7 @@ def queue(name: str, parent: str | None) -> dict[str, Any]:
     spec: dict[str, Any] = {"resources": dict.fromkeys(("cpu", "memory", "gpu"), amount)}
     if parent:
         spec["parentQueue"] = parent
-    return {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+    return made("Queue", name, spec=spec)
 
 
 def workload(name: str, replicas: int) -> dict[str, Any]:
@@ -40,16 +37,9 @@ def workload(name: str, replicas: int) -> dict[str, Any]:
     resources = {"limits": {"nvidia.com/gpu": "1"}}
     container = {"name": "server", "image": BUSYBOX, "args": ["1000000"], "resources": resources}
     pod = {"terminationGracePeriodSeconds": 1, "containers": [container]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": TEAM},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": {"app": name}}, "spec": pod},
-        },
-    }
+    template = {"metadata": {"labels": {"app": name}}, "spec": pod}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+    return made("Deployment", name, TEAM, spec=spec)
 
 
 @pytest.fixture(scope="module")

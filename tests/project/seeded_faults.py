@@ -143,8 +143,8 @@ FAULTS: Final = (
     ),
     Fault(
         "explain: an invalid label of a namespace is a refusal",
-        "return any(invalid.is_refused for invalid in self.problems.values()) or any(",
-        "return any(",
+        "any(invalid.is_refused for invalid in self.problems.values())\n            or any(",
+        "any(",
         "console/explain",
     ),
     Fault(

@@ -71,21 +71,17 @@ SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=5)
 
 
 @settings(deadline=None)
-@given(document=documents(), sizes=SIZES)
-def test_a_list_in_any_pieces_is_split_as_a_parser_reads_it(document: bytes, sizes: list[int]) -> None:
+@given(document=documents(), sizes=SIZES, data=st.data())
+def test_a_list_in_any_pieces_is_split_as_a_parser_reads_it_and_half_of_it_is_refused(
+    document: bytes, sizes: list[int], data: st.DataObject
+) -> None:
     want = json.loads(document)
     items, metadata = split(document, sizes)
     assert items == (want["items"] or [])
     assert metadata.resource_version == "5"
     assert metadata.continue_ == want["metadata"].get("continue", "")
-
-
-@settings(deadline=None)
-@given(document=documents(), sizes=SIZES, data=st.data())
-def test_a_list_that_is_cut_short_is_refused(document: bytes, sizes: list[int], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(0, len(document) - 1))
     with pytest.raises(MalformedList):
-        split(document[:cut], sizes)
+        split(document[: data.draw(st.integers(0, len(document) - 1))], sizes)
 
 
 @settings(deadline=None)
@@ -156,13 +152,6 @@ def test_an_invalid_list_is_refused_with_the_reason(document: bytes, why: str) -
 @pytest.mark.parametrize("key", [b'"items"', b'"it\\u0065ms"'])
 def test_the_items_key_is_recognised_in_any_spelling(key: bytes) -> None:
     assert split(b'{"items2":["items",{}],' + HEAD[1:] + key + b' :\n[ {"a":[1]} ] }', [3])[0] == [{"a": [1]}]
-
-
-@pytest.mark.parametrize("levels", [499, 500, 9000])
-def test_an_object_of_many_levels_is_split_and_decodable(levels: int) -> None:
-    deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
-    items, _ = split(HEAD + b'"items":[{"a":' + deep + b',"b":1},{"c":2}]}', [64])
-    assert [item.get("b", item.get("c")) for item in items] == [1, 2]
 
 
 def test_an_object_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,54 +1,22 @@
-"""The writer: lines stay whole and in order, callers never wait, and losses are counted and told."""
+"""Lines stay whole and in order, losses are counted, and reports of libraries and of the interpreter are lines."""
 
 import gc
 import json
+import logging
 import os
+import select
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.log import JsonLog
-from service.log_writer import LogWriter
-from tests.support.standard_streams import PATIENCE_SECONDS, Reader, fill, pipe
-
-
-def lines_of(data: bytes) -> list[dict[str, Any]]:
-    assert data.endswith(b"\n")
-    return [json.loads(line) for line in data.splitlines()]
-
-
-def test_lines_of_several_threads_stay_whole_and_in_order() -> None:
-    with pipe() as (reading, writing):
-        reader, writer = Reader(reading), LogWriter(writing)
-        log = JsonLog(writer)
-
-        def many(name: str) -> None:
-            for number in range(500):
-                log(name, number=number)
-
-        names = [f"thread {number}" for number in range(4)]
-        threads = [threading.Thread(target=many, args=(name,)) for name in names]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert writer.close(PATIENCE_SECONDS)
-        os.close(writing)
-        lines = lines_of(reader.rest())
-    for name in names:
-        assert [line["number"] for line in lines if line["message"] == name] == list(range(500))
-    assert writer.lines_lost == 0
-
-
-def test_a_line_comes_out_without_another_one_behind_it() -> None:
-    with pipe() as (reading, writing):
-        writer = LogWriter(writing)
-        for number in range(3):
-            writer.write(b"%d\n" % number)
-            assert os.read(reading, 100) == b"%d\n" % number
-        assert writer.close(PATIENCE_SECONDS)
+from service.log import BURST, LINES_PER_SECOND, JsonLog
+from service.log_writer import LibraryLog, LogWriter, capture_libraries
+from tests.support.standard_streams import PATIENCE_SECONDS, Lines, Reader, fill, pipe
 
 
 @pytest.mark.parametrize("bounds", [{"queue_lines": 10}, {"queue_bytes": 80}], ids=["lines", "bytes"])
@@ -85,17 +53,33 @@ def test_a_write_that_hangs_delays_neither_a_caller_nor_the_end() -> None:
     assert writer.lines_lost == 1001
 
 
-def test_a_descriptor_in_non_blocking_mode_gets_whole_lines() -> None:
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_lines_of_several_threads_stay_whole_and_in_order(is_blocking: bool) -> None:
     """The mode belongs to the open file, which another process may have changed."""
     with pipe() as (reading, writing):
-        os.set_blocking(writing, False)
+        os.set_blocking(writing, is_blocking)
         writer = LogWriter(writing)
-        for number in range(5000):
-            writer.write(b"%031d\n" % number)
-        reader = Reader(reading)
+        for number in range(3):
+            writer.write(b"%d\n" % number)
+            select.select([reading], [], [], PATIENCE_SECONDS)
+            assert os.read(reading, 100) == b"%d\n" % number, "a line does not wait for another one"
+
+        def many(thread: int) -> None:
+            for number in range(1200):
+                writer.write(b"%02d%029d\n" % (thread, number))
+
+        threads = [threading.Thread(target=many, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        reader = Reader(reading)  # by now the pipe is full
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
-        assert reader.rest().splitlines() == [b"%031d" % number for number in range(5000)]
+        lines = reader.rest().splitlines()
+    for number in range(4):
+        own = [line for line in lines if line.startswith(b"%02d" % number)]
+        assert own == [b"%02d%029d" % (number, line) for line in range(1200)]
     assert writer.lines_lost == 0
 
 
@@ -198,3 +182,128 @@ def test_a_destructor_may_log_while_a_line_is_being_queued() -> None:
         assert writer.close(PATIENCE_SECONDS)
         os.close(writing)
         assert sorted(reader.rest().splitlines()) == [b"destructor", b"line"]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def restored_root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    yield
+    root.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("restored_root_logger")
+def test_warnings_and_errors_of_libraries_are_lines() -> None:
+    stream = Lines()
+    capture_libraries(JsonLog(stream))
+    logging.getLogger("some.library").warning("careful: %s", "x")
+    logging.getLogger("some.library").info("never mind")
+    logging.getLogger("some.library").error("failed", exc_info=ValueError("broken"))
+    first, second = stream.decoded
+    assert (first["message"], first["level"], first["logger"]) == ("careful: x", "warning", "some.library")
+    assert "ValueError: broken" in second["traceback"]
+
+
+class Repeating:
+    """A library's logger in front of the handler, and a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stream = Lines()
+        self.handler = LibraryLog(JsonLog(self.stream), clock=lambda: self.now)
+
+    def log(self, template: Any, *arguments: object, name: str = "asyncio") -> None:
+        self.handler.handle(logging.LogRecord(name, logging.ERROR, "", 0, template, arguments, None))
+
+    def messages(self) -> list[str]:
+        return [line["message"] for line in self.stream.decoded]
+
+
+@pytest.fixture
+def repeating() -> Repeating:
+    return Repeating()
+
+
+def test_a_message_that_repeats_is_suppressed_and_counted_for_its_library(repeating: Repeating) -> None:
+    for number in range(1000):
+        repeating.log("peer %s is slow", number)
+    repeating.log("another message", name="py.warnings")
+    assert len(repeating.messages()) == BURST + 1
+    assert repeating.messages()[-1] == "another message"
+    repeating.now = 1 / LINES_PER_SECOND
+    repeating.log("peer %s is slow", 1000)
+    line = repeating.stream.decoded[-1]
+    assert (line["message"], line["suppressed"]) == ("peer 1000 is slow", 1000 - BURST)
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "written"),
+    [
+        ("%d of %d", (1,), "%d of %d (TypeError in its arguments)"),
+        ("%s", (Unprintable(),), "%s (RuntimeError in its arguments)"),
+        (Unprintable(), (), "Unprintable (RuntimeError in its arguments)"),
+    ],
+)
+def test_a_record_that_cannot_be_formatted_is_a_line(
+    repeating: Repeating, template: Any, arguments: tuple[object, ...], written: str
+) -> None:
+    repeating.log(template, *arguments)
+    assert repeating.messages() == [written]
+
+
+PROGRAM = """
+import asyncio, gc, logging, sys, threading, warnings
+from service.log_writer import standard_error_log
+
+class Broken:
+    def __del__(self):
+        raise ValueError("in a destructor")
+
+def fail():
+    raise ValueError("in a thread")
+
+async def failing_task():
+    raise ValueError("in a task")
+
+async def forget():
+    asyncio.get_running_loop().slow_callback_duration = 60
+    task = asyncio.create_task(failing_task())
+    await asyncio.sleep(0)
+    del task
+    gc.collect()
+
+with standard_error_log() as log:
+    log("first")
+    warnings.warn("careful")
+    Broken()
+    thread = threading.Thread(target=fail, name="some thread")
+    thread.start()
+    thread.join()
+    asyncio.run(forget())
+    log("last")
+"""
+
+
+def test_each_report_of_the_interpreter_is_a_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, timeout=60, check=True,
+        env=os.environ | {"PYTHONWARNINGS": "default"},
+    )  # fmt: skip
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    first, warning, destructor, thread, task, last = lines
+    assert (first["message"], last["message"]) == ("first", "last")
+    assert (warning["logger"], warning["level"]) == ("py.warnings", "warning")
+    assert "careful" in warning["message"]
+    assert "ValueError: in a destructor" in destructor["traceback"]
+    assert destructor["message"] == "exception ignored"
+    assert "Broken.__del__" in destructor["where"]
+    assert (thread["thread"], "ValueError: in a thread" in thread["traceback"]) == ("some thread", True)
+    assert (task["logger"], "ValueError: in a task" in task["traceback"]) == ("asyncio", True)

@@ -121,9 +121,6 @@ def test_a_text_shortened_in_the_middle_fits_and_keeps_both_ends(text: str, colu
     short = shorten_middle(safe, columns)
     assert width(short) <= columns
     assert short == safe if width(safe) <= columns else "…" in short or columns == 0
-
-
-def test_the_ends_of_a_generated_name_stay() -> None:
     assert shorten_middle("train-resnet-5d4f8c7b96-x2x7k", 15) == "train-r…6-x2x7k"
 
 
@@ -140,22 +137,18 @@ def test_folded_lines_fit_and_keep_every_word(text: str, columns: int, indent: s
         ] or "-" in indent
 
 
-def test_a_text_that_fits_stays_as_it_is() -> None:
-    assert fold("a  b   c", 10, head="> ") == ["> a  b   c"]
-    assert fold("", 10, head="> ", indent="  ") == ["> "]
-
-
-def test_blanks_at_the_beginning_and_between_words_of_a_line_stay() -> None:
-    assert fold(" ? a  b cccccccc", 8, indent="   ") == [" ? a  b", "cccccccc"]
-
-
-def test_a_long_word_has_a_line_of_its_own_with_less_indentation() -> None:
-    assert fold("see 0123456789 now", 12, head="    ", indent="    ") == [
-        "    see",
-        "  0123456789",
-        "    now",
-    ]
-    assert fold("see 0123456789abcdef", 12, head="    ", indent="    ") == ["    see", "012345…bcdef"]
+@pytest.mark.parametrize(
+    ("text", "columns", "head", "indent", "lines"),
+    [
+        ("a  b   c", 10, "> ", "", ["> a  b   c"]),
+        ("", 10, "> ", "  ", ["> "]),
+        (" ? a  b cccccccc", 8, "", "   ", [" ? a  b", "cccccccc"]),
+        ("see 0123456789 now", 12, "    ", "    ", ["    see", "  0123456789", "    now"]),
+        ("see 0123456789abcdef", 12, "    ", "    ", ["    see", "012345…bcdef"]),
+    ],
+)
+def test_a_folded_text(text: str, columns: int, head: str, indent: str, lines: list[str]) -> None:
+    assert fold(text, columns, head=head, indent=indent) == lines
 
 
 def test_a_list_is_cut_after_the_first_names_and_counts_the_rest() -> None:

@@ -6,72 +6,24 @@ from typing import Any
 
 from kube.answers import ApiError
 from kube.client import KubeClient
+from tests.support.kinds import definition, list_path, made
 from tests.support.kube_objects import NODE, RESERVATIONS
 
 NAMESPACES = ("research", "team-a", RESERVATIONS)
-_PATHS = {
-    "Namespace": "/api/v1/namespaces",
-    "Node": "/api/v1/nodes",
-    "Pod": "/api/v1/namespaces/{}/pods",
-    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
-    "LimitRange": "/api/v1/namespaces/{}/limitranges",
-    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
-    "BindRequest": "/apis/scheduling.run.ai/v1alpha2/namespaces/{}/bindrequests",
-    "Queue": "/apis/scheduling.run.ai/v2/queues",
-    "PodGroup": "/apis/scheduling.run.ai/v2alpha2/namespaces/{}/podgroups",
-    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
-    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
-    "Service": "/api/v1/namespaces/{}/services",
-    "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
-    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-}
-# The part of KAI's CRDs that storing objects needs.
-BIND_REQUESTS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "bindrequests.scheduling.run.ai"},
-    "spec": {
-        "group": "scheduling.run.ai",
-        "scope": "Namespaced",
-        "names": {"kind": "BindRequest", "plural": "bindrequests", "singular": "bindrequest"},
-        "versions": [
-            {
-                "name": "v1alpha2",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
 # Objects that the recording's cluster had and this one lacks.
 _NOT_HERE = frozenset({"priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"})
 
 
 class Administrator:
-    """A client with all rights."""
-
     def __init__(self, client: KubeClient) -> None:
         self.client = client
         self._made: list[str] = []
 
     async def prepare(self) -> None:
-        """Create the objects that every test needs."""
-        await self.ensure(BIND_REQUESTS)
+        await self.ensure(definition("scheduling.run.ai/v1alpha2", "BindRequest"))
         for name in NAMESPACES:
             await self.ensure({"kind": "Namespace", "metadata": {"name": name}})
-        path = _PATHS["BindRequest"].format("research")
+        path = list_path("BindRequest", "research")
         for _ in range(100):
             try:
                 await self.client.get(path)
@@ -82,7 +34,6 @@ class Administrator:
         raise AssertionError("BindRequests are not served")
 
     async def clean_up(self) -> None:
-        """Delete the objects of this test."""
         for path in reversed(self._made):
             try:
                 await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
@@ -91,9 +42,8 @@ class Administrator:
                     raise
 
     async def ensure(self, item: dict[str, Any]) -> None:
-        """Create an object that stays, unless it exists."""
         try:
-            await self._post(_PATHS[item["kind"]].format(item["metadata"].get("namespace", "")), item)
+            await self._post(list_path(item["kind"], item["metadata"].get("namespace", "")), item)
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -105,12 +55,12 @@ class Administrator:
             for key, value in item["metadata"].items()
             if key in ("name", "namespace", "labels", "annotations", "ownerReferences")
         }
-        made = {**item, "metadata": metadata}
+        sent = {**item, "metadata": metadata}
         namespace = metadata.get("namespace", "")
         if item["kind"] == "Pod":
-            made = admissible(made)
-        path = _PATHS[item["kind"]].format(namespace)
-        kept = await self._post(path, made)
+            sent = admissible(sent)
+        path = list_path(item["kind"], namespace)
+        kept = await self._post(path, sent)
         where = f"{path}/{metadata['name']}"
         self._made.append(where)
         if item["kind"] == "Pod" and item.get("status"):
@@ -118,13 +68,11 @@ class Administrator:
         return kept
 
     async def bind(self, namespace: str, name: str, node: str = NODE) -> None:
-        """Bind a pod to a node, as a scheduler does."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         await self._post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
 
     async def merge(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
-        """Patch an object."""
         body = json.dumps(patch).encode()
         answer = await self.client.request(
             "PATCH", path, body=body, content_type="application/merge-patch+json"
@@ -133,7 +81,6 @@ class Administrator:
         return merged
 
     async def set_status(self, path: str, status: dict[str, Any]) -> dict[str, Any]:
-        """Set the status of a pod, as a kubelet does."""
         kept = {
             key: value for key, value in status.items() if key == "phase" or key.endswith("ontainerStatuses")
         }
@@ -144,12 +91,10 @@ class Administrator:
         return await self._post(path, item, **params)
 
     async def read(self, path: str) -> dict[str, Any]:
-        """Return a stored object or list."""
         item: dict[str, Any] = json.loads(await self.client.get(path))
         return item
 
     async def delete(self, path: str) -> None:
-        """Delete an object immediately."""
         await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
 
     async def token(self, name: str, *rules: dict[str, Any]) -> str:
@@ -166,29 +111,16 @@ class Administrator:
         """Return a token of an existing service account for other audiences than the API server."""
         path = f"/api/v1/namespaces/team-a/serviceaccounts/{name}/token"
         spec = {"audiences": list(audiences)}
-        made = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return str((await self._post(path, made))["status"]["token"])
+        sent = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str((await self._post(path, sent))["status"]["token"])
 
     async def grant(self, name: str, *rules: dict[str, Any]) -> None:
         """Grant a service account rights in the whole cluster."""
         group = "rbac.authorization.k8s.io"
-        await self.create(
-            {
-                "apiVersion": f"{group}/v1",
-                "kind": "ClusterRole",
-                "metadata": {"name": name},
-                "rules": list(rules),
-            }
-        )
-        await self.create(
-            {
-                "apiVersion": f"{group}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": name},
-                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "team-a"}],
-            }
-        )
+        await self.create(made("ClusterRole", name, rules=list(rules)))
+        role = {"apiGroup": group, "kind": "ClusterRole", "name": name}
+        account = {"kind": "ServiceAccount", "name": name, "namespace": "team-a"}
+        await self.create(made("ClusterRoleBinding", name, roleRef=role, subjects=[account]))
 
     async def _post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
         body = json.dumps({"apiVersion": "v1", **item}).encode()
@@ -199,7 +131,6 @@ class Administrator:
 
 
 def right(resource: str, *verbs: str, group: str = "") -> dict[str, Any]:
-    """Return one rule of a role."""
     return {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
 
 

@@ -3,24 +3,15 @@
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kube.client import KubeClient
 from tests.support.cluster_webhook import Canary, ensure_namespaces
+from tests.support.kinds import list_path
 from webhook.policy.decision_settings import DecisionSettings
 
-_PLURALS: Final = {
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
-
-
-def list_path(kind: str) -> str:
-    """Return the path of all objects of a kind."""
-    return f"/apis/admissionregistration.k8s.io/v1/{_PLURALS[kind]}"
+__all__ = ["applied", "list_path", "policies_installed"]
 
 
 @asynccontextmanager

@@ -14,7 +14,8 @@ from service.http.limits import Address
 from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
 from service.version import version
-from tests.support.stream_servers import ending_at_once
+from tests.support.kinds import made
+from tests.support.pod_network import ending_at_once
 
 NAMESPACE = "kaishare-agent"
 LABELS = {
@@ -25,43 +26,33 @@ LABELS = {
 
 
 def node_name(number: int) -> str:
-    """Return the name of a node with GPUs."""
     return f"gpu-node-{number}"
 
 
 def pod_name(number: int) -> str:
-    """Return the name of the agent's pod on a node."""
     return f"kaishare-agent-{number}"
 
 
 def pod_ip(number: int) -> str:
-    """Return the made-up address of an agent's pod."""
     return f"10.77.0.{number + 1}"
 
 
 def gpu_node(number: int, **labels: str) -> dict[str, Any]:
-    """Return a node with GPUs and the labels of GPU feature discovery."""
     own = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.memory": "23028", **labels}
     kept = {key: value for key, value in own.items() if value}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node_name(number), "labels": kept}}
+    return made("Node", node_name(number), labels=kept)
 
 
 def agent_pod(number: int, *, has_tls: bool = False) -> dict[str, Any]:
-    """Return the pod of an agent, bound to its node."""
     container: dict[str, Any] = {"name": "agent", "image": "i"}
     container["ports"] = [{"name": "http", "containerPort": 9445}]
     if has_tls:
         container["readinessProbe"] = {"httpGet": {"path": "/readyz", "port": "http", "scheme": "HTTPS"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": pod_name(number), "namespace": NAMESPACE, "labels": LABELS},
-        "spec": {"nodeName": node_name(number), "containers": [container]},
-    }
+    spec = {"nodeName": node_name(number), "containers": [container]}
+    return made("Pod", pod_name(number), NAMESPACE, labels=LABELS, spec=spec)
 
 
 def pod_status(number: int, *, ready: bool = True) -> dict[str, Any]:
-    """Return the status that a kubelet writes."""
     return {
         "phase": "Running",
         "podIP": pod_ip(number),
@@ -72,27 +63,18 @@ def pod_status(number: int, *, ready: bool = True) -> dict[str, Any]:
 
 @dataclass
 class AgentFleet:
-    """The servers of a fleet."""
-
     addresses: dict[str, Address] = field(default_factory=dict)
     """Server by pod address, as IP:PORT."""
     statuses: dict[int, Evaluation] = field(default_factory=dict)
     """What each agent serves; a test may replace it."""
     servers: list[HttpServer] = field(default_factory=list)
-    """Server by number of the node."""
 
 
 @contextlib.asynccontextmanager
 async def agent_fleet(
     count: int, status: Evaluation, security: Callable[[int], PortSecurity] = lambda _: OPEN_PORT
 ) -> AsyncIterator[AgentFleet]:
-    """Run the agents of nodes 0 to `count` - 1, and one of node `count` that never answers.
-
-    Args:
-        count: number of agents that answer.
-        status: what each of them serves first.
-        security: what the port of each agent asks of its clients.
-    """
+    """Run the agents of nodes 0 to `count` - 1, and one of node `count` that never answers."""
     fleet = AgentFleet(statuses=dict.fromkeys(range(count), status))
     async with contextlib.AsyncExitStack() as stack:
         for number in range(count):
@@ -123,8 +105,6 @@ def _server(fleet: AgentFleet, number: int) -> HttpServer:
 
 @contextlib.asynccontextmanager
 async def hanging_server() -> AsyncIterator[Address]:
-    """Run a server that accepts connections and never answers."""
-
     writers: set[asyncio.StreamWriter] = set()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

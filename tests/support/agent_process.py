@@ -26,8 +26,6 @@ PATIENCE_SECONDS = 30
 
 @dataclass(frozen=True)
 class Agent:
-    """A running agent process."""
-
     process: subprocess.Popen[bytes] | ForkedPython
     log: Path
     url: str
@@ -41,7 +39,6 @@ class Agent:
                 return error.code, error.read().decode()
 
     def series(self) -> dict[str, float]:
-        """Return the values of kaishare's series in /metrics, by the text of the series."""
         status, text = self.get("/metrics")
         assert status == 200
         lines = [line for line in text.splitlines() if line.startswith("kaishare_")]
@@ -54,12 +51,9 @@ class Agent:
         return answer
 
     def log_lines(self, message: str) -> list[dict[str, Any]]:
-        """Return the log lines with a message."""
         return log_lines(self.log, message)
 
     def until(self, holds: Callable[[], Any]) -> None:
-        """Wait until a condition holds."""
-
         def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
             return holds()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.free_ports import free_port
-from tests.support.http_readiness import answers
+from tests.support.prometheus_server import answers
 from tests.support.promtool import needed
 from tests.support.waiting import wait_until
 
@@ -59,31 +59,23 @@ def inbox() -> Iterator[Inbox]:
 
 @dataclass(frozen=True)
 class Alertmanager:
-    """A running Alertmanager."""
-
     url: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def post(self, alerts: list[dict[str, Any]]) -> None:
-        """Send alerts as Prometheus does."""
         request = urllib.request.Request(
-            f"{self.url}/api/v2/alerts",
-            json.dumps(alerts).encode(),
-            {"Content-Type": "application/json"},
+            f"{self.url}/api/v2/alerts", json.dumps(alerts).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=10):
             pass
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Return the alerts with their receivers, and with those that inhibit them."""
         with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=10) as response:
             alerts: list[dict[str, Any]] = json.load(response)
         return alerts
 
     def until(self, holds: Callable[[], Any]) -> None:
-        """Wait until a condition holds."""
-
         def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
             return holds()

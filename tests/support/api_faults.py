@@ -19,8 +19,6 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer that replaces the real one."""
-
     status: int
     body: bytes = b""
     content_type: str = "application/json"
@@ -29,8 +27,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """The real answer after a number of seconds."""
-
     seconds: float
 
 
@@ -110,7 +106,6 @@ class SeenRequest:
     status: int | None = None
     """None | HTTP status of the answer; None before the answer."""
     sent_bytes: int = 0
-    """Bytes of the answer's body."""
 
     @property
     def is_watch(self) -> bool:
@@ -121,13 +116,7 @@ Predicate = Callable[[SeenRequest], bool]
 
 
 def requests(path: str = "", *, method: str | None = None, watch: bool | None = None) -> Predicate:
-    """Match requests whose path begins with a prefix.
-
-    Args:
-        path: prefix such as `/api/v1/pods`; it also matches single pods and their subresources.
-        method: None matches all.
-        watch: True for watches only, False for other requests only, None for both.
-    """
+    """Match requests whose path begins with a prefix."""
 
     def matches(request: SeenRequest) -> bool:
         return (
@@ -160,5 +149,4 @@ class Rule:
         return True
 
     def end(self) -> None:
-        """Stop applying the fault."""
         self.left = 0

@@ -15,23 +15,18 @@ BIND_REQUESTS = "/apis/scheduling.run.ai/v1alpha2/bindrequests"
 
 
 def pod(name: str, version: int = 1, namespace: str = "team-a", **fields: Any) -> dict[str, Any]:
-    """Return a minimal pod."""
     return {"metadata": {"name": name, "namespace": namespace, "resourceVersion": str(version)}, **fields}
 
 
 def event(kind: str, item: Any) -> bytes:
-    """Return a line of a watch."""
     return json.dumps({"type": kind, "object": item}).encode() + b"\n"
 
 
 def status_object(code: int, reason: str, message: str = "told to") -> dict[str, Any]:
-    """Return an error in the form of an API server."""
     return {"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "message": message}
 
 
 def says(body: bytes | str, *, status: int = 200, kind: str = "application/json", **headers: str) -> Answer:
-    """Answer with a complete body."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         text = body.encode() if isinstance(body, str) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -41,12 +36,10 @@ def says(body: bytes | str, *, status: int = 200, kind: str = "application/json"
 
 
 def refuses(code: int, reason: str, message: str = "told to", **headers: str) -> Answer:
-    """Answer with an error in the form of an API server."""
     return says(json.dumps(status_object(code, reason, message)), status=code, **headers)
 
 
 def lists(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
-    """Answer with a page of a list."""
     metadata = {"resourceVersion": str(version), **({"continue": more} if more else {})}
     return says(json.dumps({"kind": "PodList", "metadata": metadata, "items": list(pods)}))
 
@@ -60,8 +53,6 @@ def initial_events(*pods: dict[str, Any], version: int = 1) -> bytes:
 
 
 def streams(*chunks: bytes, cut: bool = False) -> Answer:
-    """Answer with the beginning of a watch, and end it with or without an orderly end."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         response.enable_chunked_encoding()
@@ -86,11 +77,9 @@ class ApiServer:
     token: str = ""
     """The only accepted token; empty accepts any."""
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Objects of lists and watches by name, pods or others."""
     watch_list: Literal["served", "refused", "ignored"] = "served"
     """Answer to a watch with initial events. A refusal precedes `answers`."""
     path: str = PODS
-    """Path of the list."""
     further: "dict[str, ApiServer]" = field(default_factory=dict)
     """Further lists by path; these servers are not started, and only hold objects."""
     named: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -116,7 +105,6 @@ class ApiServer:
         self.may_answer.set()
 
     def requested_paths(self, part: str) -> list[str]:
-        """Return the requested paths that contain a text."""
         return [request.path for request in self.requests if part in request.path]
 
     @property
@@ -163,13 +151,11 @@ class ApiServer:
         self.tell(event(kind, item))
 
     def cut(self) -> None:
-        """Break all streams of this list."""
         for request in self._watchers.values():
             if request.transport is not None:
                 request.transport.abort()
 
     def tell(self, line: bytes) -> None:
-        """Send an event to all watches."""
         for watcher in self._watchers:
             watcher.put_nowait(line)
 

@@ -35,7 +35,6 @@ async def server(served: ssl.SSLContext) -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 def account(tmp_path: Path, authority: Authority) -> Path:
-    """The folder that the kubelet mounts."""
     return write_service_account(
         tmp_path / "serviceaccount", token="first-token\n", ca=authority.pair.certificate_pem
     )

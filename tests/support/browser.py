@@ -22,8 +22,6 @@ _ANSWER_SECONDS = 60.0
 
 
 class Browser:
-    """A running browser with one tab."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
@@ -63,7 +61,6 @@ class Browser:
             await process.wait()
 
     async def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command, and return its result."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
@@ -79,7 +76,6 @@ class Browser:
         await self.send("Emulation.setEmulatedMedia", features=[scheme])
 
     async def open(self, url: str) -> None:
-        """Open an address, and wait until its page is loaded."""
         self._loaded.clear()
         await self.send("Page.navigate", url=url)
         await asyncio.wait_for(self._loaded.wait(), _ANSWER_SECONDS)
@@ -95,7 +91,6 @@ class Browser:
         return result["result"].get("value")
 
     async def until(self, script: str, seconds: float = 20.0) -> None:
-        """Wait until an expression is true in the page."""
         look = (
             f"const timer = setInterval(() => {{ if ({script}) {{ clearInterval(timer); resolve(); }} }}, 50)"
         )
@@ -115,7 +110,6 @@ class Browser:
         return violations
 
     async def picture(self) -> bytes:
-        """Return a picture of the window as PNG."""
         result = await self.send("Page.captureScreenshot", format="png")
         return base64.b64decode(result["data"])
 
@@ -150,7 +144,6 @@ def _axe() -> str:
 
 
 async def _port(file: Path, process: asyncio.subprocess.Process) -> int:
-    """Wait for the file in which Chromium tells its port."""
     async with asyncio.timeout(_START_SECONDS):
         while True:
             assert process.returncode is None, f"Chromium ended with {process.returncode}"

@@ -9,6 +9,10 @@ AGENT: dict[str, Any] = {"webhook": {"enabled": False}}
 CERT_MANAGER: dict[str, Any] = {"webhook": {"certificates": {"mode": "cert-manager"}}}
 PEM = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
 GIVEN: dict[str, Any] = {"webhook": {"certificates": {"mode": "secret", "caBundle": PEM}}}
+ON_THE_NODE: dict[str, Any] = {
+    "webhook": {"hostNetwork": True, "port": 9443, "opsPort": 9080, "createNamespace": True}
+}
+"""The webhook in the network of its node."""
 WITH_POLICIES = ("admission policies", "both forms")
 """The variants whose objects need Kubernetes 1.36."""
 VARIANTS: dict[str, dict[str, Any]] = {

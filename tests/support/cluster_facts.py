@@ -43,14 +43,12 @@ def configuration(document: dict[str, Any]) -> WebhookConfiguration:
 
 
 def mutating(name: str = CONFIGURATION_NAME, /, **changes: Any) -> WebhookConfiguration:
-    """Return kaishare's mutating configuration with one webhook changed."""
     made = mutating_configuration(SERVICE, name=name)
     made["webhooks"][0] |= changes
     return configuration(made)
 
 
 def validating(**changes: Any) -> WebhookConfiguration:
-    """Return kaishare's validating configuration with the webhook for pods changed."""
     made = validating_configuration(SERVICE)
     made["webhooks"][0] |= changes
     return configuration(made)
@@ -59,7 +57,6 @@ def validating(**changes: Any) -> WebhookConfiguration:
 def of_kai(
     name: str = "mutating-kai-admission", condition: str = KAI_CONDITION, **changes: Any
 ) -> WebhookConfiguration:
-    """Return KAI's configuration as its operator writes it."""
     hook = {
         "name": "admission.kai-scheduler.svc",
         "clientConfig": {
@@ -81,7 +78,6 @@ def of_kai(
 
 
 def other(name: str, **changes: Any) -> WebhookConfiguration:
-    """Return a configuration of another component."""
     return of_kai(name, "", clientConfig={"url": "https://10.0.0.1/"}, **changes)
 
 
@@ -123,7 +119,6 @@ def whole(*items: Any) -> Listing[Any]:
 
 
 def part(*items: Any) -> Listing[Any]:
-    """Return a list of which more was not read."""
     return Fact(items, Why.PARTIAL, "not read whole")
 
 
@@ -161,15 +156,7 @@ def by_policies(
     variables: Mapping[str, str] | None = None,
     **selectors: dict[str, Any],
 ) -> AdmissionObjects:
-    """Return kaishare's admission policies.
-
-    Args:
-        rules: the settings; None for the defaults.
-        unread: kinds that could not be listed.
-        variables: other expressions of variables, by name.
-        selectors: what is added to the namespaceSelector of the policy `mutate` or `validate_pods`; lines of
-            matchExpressions are appended.
-    """
+    """Return kaishare's admission policies."""
     documents = [
         *objects_of(MUTATING, rules or DecisionSettings()),
         *objects_of(VALIDATING, rules or DecisionSettings()),
@@ -213,13 +200,11 @@ WELL = ClusterFacts(
 
 
 def but(**changes: Any) -> ClusterFacts:
-    """Return a well cluster with other facts, or other options."""
     options = {name: changes.pop(name) for name in ("name", "scope", "namespace") if name in changes}
     return replace(WELL, options=replace(WELL.options, **options), **changes)
 
 
 def result_lines(findings: Iterable[CheckResult], *states: State) -> list[str]:
-    """Return the results that are problems, or in the given states."""
     wanted = states or (State.PROBLEM, State.WARNING)
     return [
         f"{finding.state}: {finding.check}: {finding.what}" for finding in findings if finding.state in wanted

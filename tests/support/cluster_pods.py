@@ -30,13 +30,7 @@ SOON = FetchTiming(gap=0.0, first_refused=0.1, longest_refused=0.2, first_pause=
 
 FORBIDDEN = refuses(403, "Forbidden", "no")
 NAMESPACE = namespace_object(labels={"team": "a"})
-EVERYTHING = (
-    fraction(schedulerName="kai-scheduler"),
-    reservation(),
-    bind_request(),
-    node(),
-    NAMESPACE,
-)
+EVERYTHING = (fraction(schedulerName="kai-scheduler"), reservation(), bind_request(), node(), NAMESPACE)
 
 
 @dataclass
@@ -89,13 +83,11 @@ async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
 
 
 def versioned(item: dict[str, Any], version: int = 1) -> dict[str, Any]:
-    """Add a resource version, as the API server does."""
     metadata = {**item["metadata"], "resourceVersion": str(version)}
     return {**item, "metadata": metadata}
 
 
 def offer(server: ApiServer, *items: dict[str, Any]) -> None:
-    """Add objects to the server."""
     for item in items:
         name = item["metadata"]["name"]
         match item["kind"]:
@@ -116,5 +108,4 @@ def portion_of(run: Running, name: str = "half") -> str | None:
 
 
 def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod with the name of a scheduler."""
     return {**made, "spec": {**made["spec"], "schedulerName": scheduler}}

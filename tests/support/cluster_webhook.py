@@ -24,6 +24,7 @@ from service.http.limits import Address
 from tests.support.administrator import right
 from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import ForkedPython
+from tests.support.kinds import list_path, made
 from tests.support.service_log import log_lines
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_recorder import Recorder
@@ -37,10 +38,6 @@ from webhook.registration.configurations import (
 )
 
 _GROUP = "admissionregistration.k8s.io"
-_PATHS = {
-    "MutatingWebhookConfiguration": f"/apis/{_GROUP}/v1/mutatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration": f"/apis/{_GROUP}/v1/validatingwebhookconfigurations",
-}
 WEBHOOK_RIGHTS = (
     right("namespaces", "get", "list", "watch"),
     right("events", "create", "patch"),
@@ -49,14 +46,13 @@ WEBHOOK_RIGHTS = (
     {**right("configmaps", "patch"), "resourceNames": ["kaishare-settings"]},
     right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),
     right("validatingwebhookconfigurations", "list", "watch", group=_GROUP),
-    {
-        **right("mutatingwebhookconfigurations", "patch", group=_GROUP),
-        "resourceNames": [CONFIGURATION_NAME],
-    },
-    {
-        **right("validatingwebhookconfigurations", "patch", group=_GROUP),
-        "resourceNames": [CONFIGURATION_NAME],
-    },
+    *(
+        {
+            **right(f"{kind}webhookconfigurations", "patch", group=_GROUP),
+            "resourceNames": [CONFIGURATION_NAME],
+        }
+        for kind in ("mutating", "validating")
+    ),
 )
 """Rights of a webhook that reads policies, stores certificates and publishes its settings in the cluster."""
 
@@ -68,18 +64,13 @@ def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
 
     API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
     """
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
-    }
+    spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+    return made("Service", name, namespace, spec=spec)
 
 
 def our_configurations(
     target: Target, ca_bundle: bytes, *, name: str = CONFIGURATION_NAME
 ) -> list[dict[str, Any]]:
-    """Return both webhook configurations of kaishare as installed."""
     builders = (mutating_configuration, validating_configuration)
     return [build(target, ca_bundle=ca_bundle, name=name) for build in builders]
 
@@ -90,15 +81,15 @@ async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> 
 
     A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`.
     """
-    made = []
+    paths = []
     try:
         for configuration in configurations:
-            path = _PATHS[configuration["kind"]]
+            path = list_path(configuration["kind"])
             await client.request("POST", path, body=json.dumps(configuration).encode())
-            made.append(f"{path}/{configuration['metadata']['name']}")
+            paths.append(f"{path}/{configuration['metadata']['name']}")
         yield
     finally:
-        for path in made:
+        for path in paths:
             try:
                 await client.request("DELETE", path)
             except ApiError as error:
@@ -114,7 +105,6 @@ class Canary:
         self._path = f"/api/v1/namespaces/{namespace}/pods"
 
     async def pod(self, *, name: str = "canary", scheduler: str = "") -> dict[str, Any]:
-        """Return a pod as the API server would store it."""
         written = bare_pod(name)
         if scheduler:
             written["spec"]["schedulerName"] = scheduler
@@ -125,7 +115,6 @@ class Canary:
         return kept
 
     async def is_mutated(self) -> bool:
-        """Whether the webhook changes pods."""
         return bool((await self.pod())["spec"]["schedulerName"] == keys.SCHEDULER_NAME)
 
     async def _answers(self, *, is_mutated: bool) -> bool:
@@ -146,8 +135,6 @@ class Canary:
         await until(lambda: self._answers(is_mutated=False), "the end of the configuration is taken up")
 
     async def until_called(self, other: Recorder) -> None:
-        """Wait until another component's webhook is called."""
-
         async def is_called() -> bool:
             before = len(other.calls)
             await self.pod(scheduler=keys.SCHEDULER_NAME)
@@ -161,12 +148,7 @@ def bare_pod(name: str, *, gpus: int = 1, **metadata: Any) -> dict[str, Any]:
     container: dict[str, Any] = {"name": "main", "image": "example.invalid/image"}
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, **metadata},
-        "spec": {"containers": [container]},
-    }
+    return made("Pod", name, metadata=metadata, spec={"containers": [container]})
 
 
 def has_share(pod: dict[str, Any]) -> bool:
@@ -182,7 +164,6 @@ def has_share(pod: dict[str, Any]) -> bool:
 
 
 def is_unchanged(pod: dict[str, Any]) -> bool:
-    """Whether a pod is stored as its author wrote it."""
     assert pod["spec"]["schedulerName"] == "default-scheduler"
     assert pod["metadata"].keys().isdisjoint({"labels", "annotations"})
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
@@ -192,11 +173,7 @@ def is_unchanged(pod: dict[str, Any]) -> bool:
 def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[str, Any]:
     """Return a namespace with a policy; `gpu_fraction="0.5"` is the label kaishare.dev/gpu-fraction."""
     ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": name, "labels": {keys.QUEUE_LABEL: queue, **ours}},
-    }
+    return made("Namespace", name, labels={keys.QUEUE_LABEL: queue, **ours})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +189,7 @@ async def kubectl(plane: ControlPlane, *arguments: str, manifest: Mapping[str, A
     """Run kubectl as an administrator; skip the test without kubectl."""
     program = shutil.which("kubectl")
     if program is None:
-        pytest.skip("NOT VERIFIED: there is no kubectl")
+        pytest.skip("needs kubectl (see CONTRIBUTING.md)")
     command = [program, f"--kubeconfig={plane.kubeconfig()}", f"--cache-dir={plane.folder / 'kubectl'}"]
     given = json.dumps(manifest).encode() if manifest else b""
     done = await asyncio.to_thread(
@@ -222,7 +199,6 @@ async def kubectl(plane: ControlPlane, *arguments: str, manifest: Mapping[str, A
 
 
 async def api_figures(client: KubeClient, metric: str) -> dict[str, float]:
-    """Return the API server's values of one metric, by labels."""
     text = (await client.get("/metrics", accept="text/plain", seconds=30)).decode()
     return {
         name.removeprefix(metric): value
@@ -253,21 +229,17 @@ class Serving:
 
     @property
     def target(self) -> UrlTarget:
-        """Return the address for API servers."""
         return UrlTarget(f"https://{self.admission}")
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Return a page of the port without TLS."""
         url = f"http://{self.ops}{path}"
         async with aiohttp.ClientSession(trust_env=False) as session, session.get(url) as response:
             return response.status, await response.text()
 
     async def series(self) -> dict[str, float]:
-        """Return all values of /metrics by name with labels."""
         return _series((await self.get("/metrics"))[1])
 
     async def answered(self, webhook: str = "mutate", **labels: str) -> float:
-        """Return the number of answered reviews of one kind."""
         wanted = [f'{key}="{value}"' for key, value in {"webhook": webhook, **labels}.items()]
         return sum(
             value
@@ -276,11 +248,9 @@ class Serving:
         )
 
     def logged(self, message: str) -> list[dict[str, Any]]:
-        """Return the log lines with a message."""
         return log_lines(self.log, message)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
 
     async def stop(self) -> int:
@@ -289,12 +259,10 @@ class Serving:
         return await self.ended()
 
     async def kill(self) -> None:
-        """Send SIGKILL."""
         self.process.kill()
         await self.ended()
 
     async def ended(self) -> int:
-        """Return the exit status once the process has ended."""
         return await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
 
 
@@ -306,19 +274,7 @@ async def start_serving(
     program: Sequence[str] = ("-m", "webhook"),
     is_forked: bool = True,
 ) -> Serving:
-    """Start `kaishare-webhook serve` on loopback, and wait for its log line `serving`.
-
-    Args:
-        log: file for the log.
-        options: all options except the addresses.
-        listen: the admission port; 0 selects a free port.
-        environment: the complete environment; None for this process' environment.
-        program: the Python module to run.
-        is_forked: whether the process is a fork, which is cheap; a new Python otherwise.
-
-    Raises:
-        AssertionError: the process ended; the message is its log.
-    """
+    """Start `kaishare-webhook serve` on loopback, and wait for its log line `serving`."""
     ports = f"--listen 127.0.0.1:{listen} --ops-listen 127.0.0.1:0"
     command = [*program, "serve", *ports.split(), *options]
     process = (

@@ -59,8 +59,6 @@ class NotReady(RuntimeError):
 
 @dataclass(kw_only=True)
 class Program:
-    """A process."""
-
     name: str
     command: Sequence[str]
     log: Path
@@ -82,11 +80,7 @@ class Program:
         self.process = None
 
     def wait_for(self, url: str, word: str, trust: ssl.SSLContext | None = None) -> None:
-        """Wait until an address answers with a word.
-
-        Raises:
-            NotReady: the program ended, or did not answer with the word in time.
-        """
+        """Wait until an address answers with a word."""
         ends = time.monotonic() + _READY_SECONDS
         direct = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
@@ -113,8 +107,6 @@ class Snapshot:
 
 @dataclass(kw_only=True)
 class ControlPlane:
-    """The address of a control plane, and faults for it."""
-
     folder: Path
     port: int
     etcd_url: str
@@ -142,11 +134,9 @@ class ControlPlane:
         return self.accounts[token]
 
     def access(self, token: str = ADMIN_TOKEN) -> InCluster:
-        """Return the access of a pod with this token."""
         return InCluster(folder=self.account(token), environment=self.environment)
 
     def kubeconfig(self, *, token: str = ADMIN_TOKEN, server: str = "") -> Path:
-        """Return a kubeconfig file with this token."""
         return write_kubeconfig(
             self.folder / f"kubeconfig-{len(list(self.folder.glob('kubeconfig-*')))}",
             server=server or f"https://127.0.0.1:{self.port}",
@@ -200,7 +190,6 @@ class ControlPlane:
         return Snapshot(folder)
 
     def kill(self) -> None:
-        """Kill the API server with SIGKILL."""
         self.apiserver.stop(signal.SIGKILL)
 
     def start(self) -> None:
@@ -219,17 +208,7 @@ def control_plane(
     users: Sequence[str] = (),
     has_kubelet: bool = False,
 ) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver.
-
-    Args:
-        assets: the folder of both programs.
-        folder: folder for data, keys and logs.
-        options: further options of kube-apiserver.
-        since: initial state and keys, as after a restore; None for an empty etcd.
-        names: names and addresses of the API server's certificate.
-        users: further lines of the file of tokens.
-        has_kubelet: whether a kubelet and all controllers run, so that pods get tokens of their accounts.
-    """
+    """Run etcd and kube-apiserver."""
     port, etcd_port, peer_port = free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = Program(
@@ -271,13 +250,7 @@ def control_plane(
 
 @contextlib.contextmanager
 def another_api_server(assets: Path, plane: ControlPlane, *options: str) -> Iterator[ControlPlane]:
-    """Run a second kube-apiserver on the etcd and with the keys of a control plane, as in a cluster with several.
-
-    Args:
-        assets: the folder of the program, which may have another version.
-        plane: the control plane.
-        options: further options of kube-apiserver.
-    """
+    """Run a second kube-apiserver on the etcd and with the keys of a control plane, as in a cluster with several."""
     (port,) = free_ports(1)
     options = ("--disable-admission-plugins=ServiceAccount", *options)
     apiserver = _api_server(
@@ -325,18 +298,25 @@ def controller_manager(
     assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS, *options: str
 ) -> Iterator[Program]:
     """Run kube-controller-manager with these controllers, each with its own service account."""
+    names = f"--controllers={','.join(controllers)}"
+    own = (names, "--use-service-account-credentials=true", *options)
+    with component(assets, plane, "kube-controller-manager", *own) as manager:
+        yield manager
+
+
+@contextlib.contextmanager
+def component(assets: Path, plane: ControlPlane, name: str, *options: str) -> Iterator[Program]:
+    """Run a component that is a client of the API server, such as kube-scheduler, as an administrator."""
     (port,) = free_ports(1)
     kubeconfig = plane.kubeconfig()
-    manager = Program(
-        name="kube-controller-manager",
-        log=plane.folder / "kube-controller-manager.log",
+    program = Program(
+        name=name,
+        log=plane.folder / f"{name}.log",
         command=[
-            str(assets / "kube-controller-manager"),
+            str(assets / name),
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
-            f"--controllers={','.join(controllers)}",
-            "--use-service-account-credentials=true",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
@@ -346,11 +326,11 @@ def controller_manager(
         ],
     )
     try:
-        manager.start()
-        manager.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)
-        yield manager
+        program.start()
+        program.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)
+        yield program
     finally:
-        manager.stop(signal.SIGKILL)
+        program.stop(signal.SIGKILL)
 
 
 def _write_keys(folder: Path, names: Sequence[str], users: Sequence[str]) -> None:

@@ -12,10 +12,7 @@ from tests.support.hostile_api_server import HostileApiServer, hostile_api_serve
 from tests.support.pod_network import egress_option
 
 EGRESS_SOCKET = "egress.sock"
-HOW = (
-    "NOT VERIFIED: KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver,"
-    " such as the one that `setup-envtest use -p path` prints"
-)
+HOW = "needs KUBEBUILDER_ASSETS (see CONTRIBUTING.md)"
 
 
 def needed_assets() -> Path:
@@ -35,14 +32,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
-@pytest.fixture(scope="session")
-def proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane that reaches pods through the socket `egress.sock` in its folder; see pod_network.py."""
-    folder = tmp_path_factory.mktemp("proxied")
-    with control_plane(needed_assets(), folder, egress_option(folder, folder / EGRESS_SOCKET)) as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of the module, for objects that hold for every namespace, such as admission policies."""
@@ -52,7 +41,10 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
 
 @pytest.fixture(scope="module")
 def own_proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A `proxied_plane` for the tests of one module; a controller fills in the rules of `view` and `edit`."""
+    """A control plane of the module that reaches pods through the socket `egress.sock` in its folder; see pod_network.py.
+
+    A controller fills in the rules of `view` and `edit`.
+    """
     assets = needed_assets()
     folder = tmp_path_factory.mktemp("own-proxied")
     with (
@@ -64,10 +56,9 @@ def own_proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cont
 
 @pytest.fixture(scope="session")
 def controllers(plane: ControlPlane) -> Iterator[None]:
-    """Run the controllers of Deployments and Jobs."""
     assets = needed_assets()
     if not (assets / "kube-controller-manager").is_file():
-        pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={assets} holds no kube-controller-manager")
+        pytest.skip("needs kube-controller-manager in KUBEBUILDER_ASSETS (see CONTRIBUTING.md)")
     with controller_manager(assets, plane):
         yield
 

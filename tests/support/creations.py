@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.rollout import is_mutated
 from kube.answers import ApiError, Unreachable
@@ -23,16 +24,18 @@ class Creations:
 
     client: KubeClient
     namespaces: Sequence[str]
+    rate: float = RATE
     made: int = 0
     changed: int = 0
     """Pods with queue and share."""
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    """The admitted pods, as the API server would store them."""
     failed: list[str] = field(default_factory=list)
     bad_times: dict[str, list[float]] = field(default_factory=dict)
     """By namespace: when pods were refused or left unchanged, in seconds of `time.monotonic`."""
     is_over: bool = False
 
     async def run(self) -> None:
-        """Create pods until it is over."""
         for number in itertools.count():
             if self.is_over:
                 return
@@ -44,7 +47,8 @@ class Creations:
             )
             try:
                 answer = await self.client.request("POST", path, params={"dryRun": "All"}, body=body)
-                is_changed = is_mutated(json.loads(answer))
+                self.pods.append(json.loads(answer))
+                is_changed = is_mutated(self.pods[-1])
             except (ApiError, Unreachable) as error:
                 self.failed.append(f"{namespace}: {error}")
                 is_changed = False
@@ -52,7 +56,7 @@ class Creations:
             self.changed += is_changed
             if not is_changed:
                 self.bad_times.setdefault(namespace, []).append(began)
-            await asyncio.sleep(max(0.0, 1 / RATE - (time.monotonic() - began)))
+            await asyncio.sleep(max(0.0, 1 / self.rate - (time.monotonic() - began)))
 
     def gap(self, namespace: str) -> float:
         """Return the time in seconds between the first and the last pod that was refused or left unchanged."""
@@ -66,9 +70,11 @@ class Creations:
 
 
 @contextlib.asynccontextmanager
-async def created_throughout(client: KubeClient, *namespaces: str) -> AsyncIterator[Creations]:
+async def created_throughout(
+    client: KubeClient, *namespaces: str, rate: float = RATE
+) -> AsyncIterator[Creations]:
     """Create pods from a second before the block until a second after it."""
-    creations = Creations(client=client, namespaces=namespaces)
+    creations = Creations(client=client, namespaces=namespaces, rate=rate)
     creating = asyncio.create_task(creations.run())
     try:
         await asyncio.sleep(1)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 
 def write_service_account(folder: Path, *, token: str, ca: bytes, namespace: str = "kaishare") -> Path:
-    """Create the folder that the kubelet mounts into a pod."""
     folder.mkdir()
     (folder / "token").write_text(token)
     (folder / "namespace").write_text(namespace)

@@ -58,7 +58,6 @@ def checked(name: str, *arguments: object) -> None:
 
 
 def loaded(code: bytes, name: bytes) -> ctypes.c_void_p:
-    """Load a kernel."""
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     checked("cuModuleLoadData", ctypes.byref(module), code)
     checked("cuModuleGetFunction", ctypes.byref(kernel), module, name)
@@ -72,7 +71,6 @@ def write_to_address_0() -> None:
 
 
 def work(seconds: float) -> None:
-    """Run one kernel after the other."""
     kernel = loaded(SPIN, b"spin")
     cycles = ctypes.c_uint64(CYCLES)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(cycles))

@@ -23,7 +23,6 @@ class CudaProcess:
         self.pid = self.process.pid
 
     def wait_for_context(self) -> None:
-        """Wait until the process has its context."""
         self._expect("ready")
 
     def hold(self, mib: int) -> None:
@@ -32,7 +31,6 @@ class CudaProcess:
         self._expect("held")
 
     def work(self, seconds: float) -> None:
-        """Start to run kernels for that time."""
         self._send(f"busy {seconds}")
         self._expect("busy")
 
@@ -43,7 +41,6 @@ class CudaProcess:
         return self.process.stdout.readline().strip()
 
     def end(self) -> None:
-        """End the process, which frees its memory."""
         with self.process:
             assert self.process.stdin is not None
             self.process.stdin.close()

@@ -44,8 +44,6 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block."""
-
     page: Path
     line: int
     language: str
@@ -58,18 +56,15 @@ class Block:
 
     @property
     def holds_commands(self) -> bool:
-        """Whether the block holds commands."""
         return self.language in COMMANDS
 
     @property
     def runs(self) -> bool:
-        """Whether a test runs the block."""
         match = _MARK.fullmatch(self.mark or "")
         return match is not None and match[1] is not None
 
     @property
     def folder(self) -> str:
-        """The folder of the repository in which the block runs."""
         match = _MARK.fullmatch(self.mark or "")
         return (match[2] if match else None) or "."
 
@@ -115,11 +110,7 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """Yield the fenced blocks of a page.
-
-    Raises:
-        ValueError: a fence is not closed.
-    """
+    """Yield the fenced blocks of a page."""
     lines = page.read_text(encoding="utf-8").splitlines()
     index = 0
     while index < len(lines):
@@ -167,7 +158,6 @@ def search_path() -> str:
 
 
 def copy_repository(folder: Path) -> Path:
-    """Copy what blocks read into a folder, so that they may write there."""
     for name in _COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -205,11 +195,7 @@ def without_network() -> tuple[str, ...]:
 
 
 def run(block: Block, repository: Path, home: Path) -> Sequence[str]:
-    """Run the commands of a block in one shell; return the output of each.
-
-    Raises:
-        AssertionError: a command fails, or the shell runs for more than 60 s.
-    """
+    """Run the commands of a block in one shell; return the output of each."""
     commands = block.commands()
     script = ["set -euo pipefail"]
     for number, command in enumerate(commands):

@@ -9,7 +9,6 @@ _BREAK = re.compile(r"(?<!\\)\|")
 
 
 def table_under(page: Path, heading: str) -> list[list[str]]:
-    """Return the rows of the first table under a heading, without its head, as the page shows the cells."""
     section = page.read_text(encoding="utf-8").split(f"\n{heading}\n", 1)[1]
     lines = section.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("| "))
@@ -23,7 +22,6 @@ def table_under(page: Path, heading: str) -> list[list[str]]:
 
 
 def commands_in(cell: str) -> list[str]:
-    """Return the commands in the code spans of a cell."""
     return re.findall(r"`((?:kubectl|helm) [^`]+)`", cell)
 
 

@@ -8,12 +8,10 @@ from tests.support.guard import rendered
 
 
 def guard(action: str = "deny", **changes: str) -> Guard:
-    """Return the chart's guard with an expression for each named parameter."""
     return Guard.of(admission(with_parameters(rendered(action), **changes)))
 
 
 def with_parameters(items: list[dict[str, Any]], **changes: str) -> list[dict[str, Any]]:
-    """Change the expressions of variables in policies."""
     for item in items:
         for variable in item["spec"].get("variables", ()):
             variable["expression"] = changes.get(variable["name"], variable["expression"])

@@ -25,8 +25,6 @@ Series = dict[str, dict[tuple[str, ...], float]]
 
 @dataclass
 class ListedPods:
-    """A source of pods that has a complete list."""
-
     inventory: Inventory | None
 
     def seconds_since_contact(self) -> float:

@@ -1,14 +1,19 @@
-"""Short forms for evaluations with evictions."""
+"""Short forms for evaluations of samples: their status, their JSON, and evictions."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.slack import DEFAULT_SLACK
+from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import Origin
+from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicy
@@ -27,7 +32,6 @@ class Node:
     """One GPU over time, and pods that use given amounts of its memory."""
 
     def __init__(self, *pod_shares: PodShare, grace: float = 10, interval: float = 10) -> None:
-        """Set the grace, and the seconds that a sample counts."""
         self.pod_shares = pod_shares or (pod_share("train", SHARE),)
         self.judge = Judge(grace=grace, interval=interval, longest_gap=1000)
 
@@ -60,11 +64,37 @@ class Node:
         )
 
     def flagged(self, used_bytes: Mapping[str, int], **options: object) -> Evaluation:
-        """Over for a whole grace."""
         self.judged(0, used_bytes, **options)  # type: ignore[arg-type]
         return self.judged(10, used_bytes, **options)  # type: ignore[arg-type]
 
 
 def of_pod(made: PodShare, **fields: object) -> PodShare:
-    """Return the pod's share for another pod."""
     return replace(made, pod=replace(made.pod, **fields))  # type: ignore[arg-type]
+
+
+def status_of(*snapshots: Snapshot, now: float | None = None) -> Evaluation:
+    """Return the status after these samples, with a grace of 10 s and an interval of 5 s."""
+    judge, history = Judge(grace=10, interval=5, longest_gap=15), History(interval=5)
+    evaluation = Evaluation(history=history)
+    for snapshot in snapshots:
+        history.record(snapshot)
+        good = snapshot.taken_at if snapshot.is_good else evaluation.good_at
+        evaluation = Evaluation(
+            snapshot=snapshot,
+            verdicts=judge.judge(snapshot)[0],
+            history=history,
+            good_at=good,
+            good_wall_time=None if good is None else 1.8e9 + good,
+        )
+    at = snapshots[-1].taken_at if snapshots else 0
+    return evaluation.at(at if now is None else now, started_at=0, interval=5, pods_silent_for=0)
+
+
+def api_of(status: Evaluation, *, node: str = "node-1", is_simulated: bool = False) -> Any:
+    """Return the decoded answer of `/api/v1/shares`."""
+    return json.loads(shares_json(status, node=node, is_simulated=is_simulated))
+
+
+def api_pods(status: Evaluation) -> dict[str, Any]:
+    """Return the pods of `/api/v1/shares` by name."""
+    return {each["name"]: each for each in api_of(status)["pods"]}

@@ -62,7 +62,6 @@ def pod_object(generation: int) -> dict[str, Any]:
 
 @cache
 def flagged(generation: int) -> Evaluation:
-    """Return an evaluation with the flagged pod of a generation."""
     pod = read_pod(json.dumps(pod_object(generation)).encode())
     origins = {NAME: Origin(result=LookupResult.CONTAINER, pod_uids=(pod.uid,), container_id="c" * 64)}
     node = Node(of_pod(pod_share(NAME, SHARE, pod=pod)))
@@ -88,7 +87,6 @@ class State:
 
     @property
     def has_consent(self) -> bool:
-        """Whether the namespace requests evictions."""
         labels = self.labels or {}
         return (
             labels.get(OVER_SHARE) == "evict"
@@ -98,7 +96,6 @@ class State:
         )
 
     def has_fitting_pod(self, pod_uid: str) -> bool:
-        """Whether the pod of this UID runs."""
         is_same = self.is_pod_there and uid(self.generation) == pod_uid
         return is_same and self.phase == "Running" and not self.is_terminating
 
@@ -280,8 +277,6 @@ _FAULTS: Final = ("silent", "refused", "busy", "broken", "proxy", "malformed")
 
 @dataclass
 class History:
-    """One generated history, and what the evictor did in it."""
-
     seed: int
     budget: Budget = BUDGET
     results: Counter[str] = field(default_factory=Counter)
@@ -324,7 +319,6 @@ class History:
         changes.cancel()
 
     async def _agent(self, until: float) -> None:
-        """Run an evictor until it is killed."""
         loop, chance = asyncio.get_running_loop(), self._chance
         if "events" not in self.client.state.rights or self.client.trouble or self.client.slowness:
             self.has_lost_records = True

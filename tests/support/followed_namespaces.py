@@ -26,7 +26,6 @@ def namespace(name: str, *, queue: str | None = "queue-a", **labels: str) -> dic
 
 
 def serve_namespaces(server: ApiServer, *namespaces: dict[str, Any]) -> None:
-    """Let a server list these namespaces and answer requests by name."""
     server.path = PATH
     server.pods = {item["metadata"]["name"]: item for item in namespaces}
     for item in namespaces:
@@ -34,7 +33,6 @@ def serve_namespaces(server: ApiServer, *namespaces: dict[str, Any]) -> None:
 
 
 def serve_by_name(server: ApiServer, item: dict[str, Any]) -> None:
-    """Let a server answer a request by name for a namespace that is missing in lists and watches."""
     server.named[f"{PATH}/{item['metadata']['name']}"] = item
 
 
@@ -61,7 +59,6 @@ class Following:
 
 
 def source(client: KubeClient, **options: Any) -> Following:
-    """Return a source of policies that is not running."""
     stream = BytesIO()
     changes: list[Managed] = []
     errors: list[str] = []

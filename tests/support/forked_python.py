@@ -52,15 +52,7 @@ class ForkedPython:
         environment: Mapping[str, str] | None = None,
         folder: Path = ROOT,
     ) -> None:
-        """Start a program.
-
-        Args:
-            arguments: the arguments of Python, which begin with `-m MODULE` or `-c CODE`.
-            err: file for its standard error.
-            out: file for its standard output; None for this process' standard output.
-            environment: the complete environment; None for this process' environment.
-            folder: the working directory.
-        """
+        """Start a program."""
         self.args = list(arguments)
         self._lock = threading.Lock()
         context = multiprocessing.get_context("forkserver")
@@ -82,11 +74,7 @@ class ForkedPython:
             return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status once the program has ended.
-
-        Raises:
-            TimeoutExpired: the program is still running after this number of seconds.
-        """
+        """Return the exit status once the program has ended."""
         multiprocessing.connection.wait([self._process.sentinel], timeout)
         status = self.poll()
         if status is None:
@@ -94,7 +82,6 @@ class ForkedPython:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the program has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -115,11 +102,7 @@ class EndedProgram:
 def run_forked(
     *arguments: str, environment: Mapping[str, str] | None = None, folder: Path = ROOT
 ) -> EndedProgram:
-    """Run a program without a terminal and wait for its end; the arguments are those of `ForkedPython`.
-
-    Raises:
-        TimeoutExpired: the program is still running after 60 s.
-    """
+    """Run a program without a terminal and wait for its end; the arguments are those of `ForkedPython`."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place) / "out", Path(place) / "err"
         program = ForkedPython(arguments, out=out, err=err, environment=environment, folder=folder)

@@ -34,5 +34,4 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a free port of loopback."""
     return free_ports(1)[0]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kai.kaishare_keys import MODE, OVER_SHARE
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
 from tests.support.credentials import in_cluster_environment
 from tests.support.hostile_api_server import HostileApiServer
-from tests.support.kube_objects import GPU_0, GROUP_0, NODE, fraction
+from tests.support.kube_objects import GPU_0, GROUP_0, NODE, fraction, reservation
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
 from tests.support.waiting import seconds_until
@@ -46,8 +47,6 @@ AGENT_NAMESPACE = "team-a"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """One GPU and its processes."""
-
     folder: Path
     plane: ControlPlane | HostileApiServer
     admin: Administrator
@@ -88,16 +87,7 @@ class GpuNode:
         is_forked: bool = True,
         **more: str,
     ) -> Iterator[Agent]:
-        """Run an agent in a process of its own, by default with a grace of 1 s and five samples a second.
-
-        Args:
-            token: the token of its service account.
-            options: further options of `serve`.
-            port: port of the API server; None for that of the control plane.
-            prelude: Python code that runs first.
-            is_forked: whether the process is a fork, which is cheap; a new Python otherwise.
-            more: variables of its environment.
-        """
+        """Run an agent in a process of its own, by default with a grace of 1 s and five samples a second."""
         self.plane.access(token)
         (self.plane.account(token) / "namespace").write_text(AGENT_NAMESPACE)
         environment = {
@@ -109,12 +99,7 @@ class GpuNode:
         program = ("-c", prelude + _PROGRAM, str(self.plane.account(token)), str(library))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(
-            self.folder / "log",
-            *fixed.split(),
-            *options,
-            program=program,
-            is_forked=is_forked,
-            **environment,
+            self.folder / "log", *fixed.split(), *options, program=program, is_forked=is_forked, **environment
         ) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running
@@ -138,13 +123,25 @@ class GpuNode:
         return sorted(event["reason"] for event in await self.events(uid))
 
 
+async def node_with_consent(
+    plane: ControlPlane, admin: Administrator, folder: Path, namespace: str
+) -> GpuNode:
+    """Return a node, in a cluster with a namespace that asks for evictions and without records of any."""
+    labels = {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a", MODE: None}
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
+    await admin.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
+    await admin.create(reservation())
+    node = GpuNode(folder=folder, plane=plane, admin=admin)
+    await node.forget_evictions()
+    return node
+
+
 async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0) -> float:
     """Wait until a condition holds; return the seconds it took."""
     return await seconds_until(holds, running.log.read_text, seconds)
 
 
 def counted(running: Agent, family: str) -> dict[str, float]:
-    """Return the series of a counter of the agent by labels."""
     name = f"kaishare_agent_{family}_total"
     return {
         series.removeprefix(name).strip("{}"): value

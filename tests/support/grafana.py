@@ -23,8 +23,6 @@ _LABEL_VALUES = re.compile(r"label_values\((?P<series>.+), (?P<label>\w+)\)")
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A dashboard of the chart."""
-
     name: str
     model: dict[str, Any]
 
@@ -33,7 +31,6 @@ class Dashboard:
         return {variable["name"]: variable for variable in self.model["templating"]["list"]}
 
     def panels(self) -> Iterator[dict[str, Any]]:
-        """Yield all panels without rows, also those in collapsed rows."""
         for panel in self.model["panels"]:
             if panel["type"] == "row":
                 yield from panel["panels"]
@@ -45,7 +42,6 @@ class Dashboard:
         return panel
 
     def expression(self, title: str, column: str = "") -> str:
-        """Return the query of a panel, or of a table's column."""
         panel = self.panel(title)
         if not column:
             (target,) = panel["targets"]
@@ -81,7 +77,7 @@ class Dashboard:
 
 
 def _text(variable: Mapping[str, Any], chosen: str | Sequence[str]) -> str:
-    if not (variable["multi"] or variable["includeAll"]):
+    if not (variable.get("multi") or variable.get("includeAll")):
         assert isinstance(chosen, str)
         return chosen.replace("\\", "\\\\").replace("'", "\\\\'")
     values = [chosen] if isinstance(chosen, str) else list(chosen)
@@ -93,5 +89,4 @@ def _text(variable: Mapping[str, Any], chosen: str | Sequence[str]) -> str:
 
 
 def load(name: str) -> Dashboard:
-    """Read a dashboard's file."""
     return Dashboard(name, json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tests.support import helm_chart
 from tests.support.control_plane import ControlPlane
 from tests.support.guard_pod_groups import DEFINITION, pod_group
+from tests.support.kinds import made
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
 
 PARAMETERS: Final = frozenset({"kaiNamespaces", "schedulerName", "preemptibleClasses", "longest"})
@@ -90,36 +91,26 @@ def synced_pod(
         "vcluster.loft.sh/namespace": "ml",
         **(labels or {}),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {key: value for key, value in all_labels.items() if value is not None},
-            "annotations": {
-                "vcluster.loft.sh/object-name": "train-0",
-                **(annotations or {"gpu-fraction": "0.5"}),
-            },
-        },
-        "spec": {
+    return made(
+        "Pod",
+        name,
+        namespace,
+        labels={key: value for key, value in all_labels.items() if value is not None},
+        annotations={"vcluster.loft.sh/object-name": "train-0", **(annotations or {"gpu-fraction": "0.5"})},
+        spec={
             "schedulerName": "kai-scheduler",
             "containers": [{"name": "main", "image": "example.invalid/image", **(container or {})}],
             **spec,
         },
-    }
+    )
 
 
 def host(name: str, queues: str | None, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a host namespace with its list of queues."""
-    metadata: dict[str, Any] = {"name": name, "labels": labels or {}}
-    if queues is not None:
-        metadata["annotations"] = {QUEUES: queues}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    annotations = {} if queues is None else {"annotations": {QUEUES: queues}}
+    return made("Namespace", name, labels=labels or {}, **annotations)
 
 
 async def create_namespaces(asker: Asker) -> None:
-    """Create the namespaces of the guard's tests."""
     for name, labels in NAMESPACES.items():
         await asker.apply(host(name, _QUEUES.get(name), labels))
 
@@ -138,15 +129,14 @@ async def put_on(asker: Asker, action: str = "deny", **values: Any) -> list[dict
     """Apply the guard, KAI's PodGroups and the namespaces of the tests; return the objects of the guard."""
     await create_namespaces(asker)
     await define_pod_groups(asker)
-    made = rendered(action, **values)
-    for item in made:
+    items = rendered(action, **values)
+    for item in items:
         await asker.apply(item)
-    return made
+    return items
 
 
-async def take_off(asker: Asker, made: Iterable[Mapping[str, Any]]) -> None:
-    """Remove the guard, and wait until it is gone."""
-    for item in sorted(made, key=lambda item: not item["kind"].endswith("Binding")):
+async def take_off(asker: Asker, items: Iterable[Mapping[str, Any]]) -> None:
+    for item in sorted(items, key=lambda item: not item["kind"].endswith("Binding")):
         await asker.remove(where(item))
     await until_all(asker, lambda probe, answer: answer.status == 201 and not answer.warnings)
 
@@ -178,11 +168,7 @@ PROBES = (
     Probe(
         policy="kaishare-guard-objects",
         user=ADMINISTRATOR,
-        item={
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "probe-abcdefg-shared-gpu-0", "namespace": ENFORCED},
-        },
+        item=made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED),
         word="use another name",
     ),
     Probe(
@@ -208,12 +194,10 @@ async def until_all(asker: Asker, is_it: Callable[[Probe, Answer], bool]) -> Non
 
 
 def is_refused(probe: Probe, answer: Answer) -> bool:
-    """Whether the probe's policy refused it."""
     return probe.policy in answer.message and probe.word in answer.message
 
 
 def is_warned_of(probe: Probe, answer: Answer) -> bool:
-    """Whether the probe was admitted with a warning of its policy only."""
     return answer.status == 201 and [
         probe.policy in text and probe.word in text for text in answer.warnings
     ] == [True]

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.support.kai_definitions import definition
+from tests.support.kinds import definition, made
 from tests.support.kube_user import Asker, account
 
 Item = dict[str, Any]
@@ -14,17 +14,12 @@ JSON_PATCH: Final = "application/json-patch+json"
 STARTED: Final = "kai.scheduler/last-start-timestamp"
 
 
-def _with_status(made: Item) -> Item:
-    made["spec"]["versions"][0]["subresources"] = {"status": {}}
-    return made
-
-
-DEFINITION: Final = _with_status(definition("scheduling.run.ai/v2alpha2", "PodGroup"))
+DEFINITION: Final = definition("scheduling.run.ai/v2alpha2", "PodGroup")
+DEFINITION["spec"]["versions"][0]["subresources"] = {"status": {}}
 """PodGroups with the subresource status, as in KAI's definition of every release."""
 
 
 def uid_of(name: str) -> str:
-    """Return the UID of the owner with this name."""
     return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
 
 
@@ -51,25 +46,14 @@ def pod_group(
     uid = uid_of(owner)
     middle = f"{owner}-6h2p9" if release == "0.13.4" else owner
     top = f"name: {owner}\nuid: {uid}\ngroup: {api.rpartition('/')[0] or chr(34) * 2}\nversion: v1\nkind: {kind}\n"
-    fields = {
-        "minMember": 1,
-        "priorityClassName": "train",
-        "queue": queue,
-        "topologyConstraint": {},
-        **spec,
+    fields = {"minMember": 1, "priorityClassName": "train", "queue": queue, "topologyConstraint": {}, **spec}
+    about = {
+        "labels": dict(labels or {}),
+        "annotations": {"kai.scheduler/top-owner-metadata": top, **(annotations or {})},
+        "ownerReferences": [{"apiVersion": api, "kind": kind, "name": owner, "uid": uid}],
     }
-    return {
-        "apiVersion": "scheduling.run.ai/v2alpha2",
-        "kind": "PodGroup",
-        "metadata": {
-            "name": name or f"pg-{middle}-{uid}",
-            "namespace": namespace,
-            "labels": dict(labels or {}),
-            "annotations": {"kai.scheduler/top-owner-metadata": top, **(annotations or {})},
-            "ownerReferences": [{"apiVersion": api, "kind": kind, "name": owner, "uid": uid}],
-        },
-        "spec": {key: value for key, value in fields.items() if value is not None},
-    }
+    kept = {key: value for key, value in fields.items() if value is not None}
+    return made("PodGroup", name or f"pg-{middle}-{uid}", namespace, metadata=about, spec=kept)
 
 
 WAITING: Final[Item] = {"requested": {"nvidia.com/gpu": "500m"}}

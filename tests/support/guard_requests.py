@@ -28,7 +28,6 @@ async def admitted(request: Any) -> Answer:
 
 
 async def refused(request: Any, *words: str) -> None:
-    """Await a request, which a policy of the guard must refuse with these words."""
     answer: Answer = await request
     assert answer.status == 403, answer
     assert "ValidatingAdmissionPolicy 'kaishare-guard-" in answer.message

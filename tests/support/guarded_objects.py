@@ -5,8 +5,11 @@ import copy
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
+import pytest
+
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, HOST, SYNCER, synced_pod
+from tests.support.kinds import made
 from tests.support.kube_user import APPLY, Answer, Asker, where
 
 ALICE = "alice"
@@ -89,16 +92,19 @@ FREE: Final[tuple[Key, ...]] = (
 ALL: Final = (*KAI_ONLY, *FIXED, *FREE)
 RESTORE: Final = "restore the old value, or delete and recreate the pod"
 """The remedy in a refusal to change a pod."""
-VALUES: Final = {
-    "gpu-fraction": "0.5",
-    "gpu-memory": "8000",
-    "gpu-fraction-num-devices": "2",
-}
+VALUES: Final = {"gpu-fraction": "0.5", "gpu-memory": "8000", "gpu-fraction-num-devices": "2"}
 """Values of the keys that have numbers."""
 
 
+PLACES: Final = pytest.mark.parametrize("place", [ENFORCED, HOST], ids=["enforce", "vcluster"])
+
+
+def managed(place: str) -> dict[str, str]:
+    """Return the label that vCluster's syncer gives to objects of a place."""
+    return {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
+
+
 def user_of(place: str) -> str:
-    """Return the user that writes what a tenant wants."""
     return SYNCER if place == HOST else ALICE
 
 
@@ -109,11 +115,10 @@ def bare(place: str, name: str = "bare") -> Item:
 
 
 def with_keys(item: Item, *written: Key, value: str = "") -> Item:
-    """Return a copy of an object with more labels and annotations."""
-    made = copy.deepcopy(item)
+    copied = copy.deepcopy(item)
     for kind, key in written:
-        made["metadata"].setdefault(kind, {})[key] = value or VALUES.get(key, "x")
-    return made
+        copied["metadata"].setdefault(kind, {})[key] = value or VALUES.get(key, "x")
+    return copied
 
 
 def full(place: str) -> Item:
@@ -122,7 +127,6 @@ def full(place: str) -> Item:
 
 
 async def _update(asker: Asker, path: str, key: Key, value: str | None, user: str) -> tuple[Item, Answer]:
-    """Write one key with an update, again if a controller writes the object at the same time."""
     kind, name = key
     while True:
         whole = (await asker.send("GET", path)).body
@@ -191,23 +195,19 @@ def assert_admitted(answers: Mapping[str, Answer]) -> None:
 
 def workload(kind: str, name: str) -> Item:
     """Return a Deployment, StatefulSet, Job or ConfigMap."""
-    metadata = {"name": name, "namespace": ENFORCED, "labels": {"mine": "a"}, "annotations": {"mine": "a"}}
+    mine = {"labels": {"mine": "a"}, "annotations": {"mine": "a"}}
     if kind == "ConfigMap":
-        return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+        return made(kind, name, ENFORCED, **mine)
     template = {
         "metadata": {"labels": {"app": name}},
         "spec": {"containers": [{"name": "main", "image": "example.invalid/image"}]},
     }
+    spec: Item = {"template": template}
     if kind == "Job":
         template["spec"]["restartPolicy"] = "Never"
-        return {
-            "apiVersion": "batch/v1",
-            "kind": kind,
-            "metadata": metadata,
-            "spec": {"template": template},
-        }
-    spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+    else:
+        spec |= {"replicas": 1, "selector": {"matchLabels": {"app": name}}}
+    return made(kind, name, ENFORCED, **mine, spec=spec)
 
 
 def every_pod() -> list[Item]:

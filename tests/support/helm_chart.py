@@ -16,10 +16,7 @@ DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "kaishare"
 NAMESPACE = "kaishare"
 OLDEST_KUBERNETES = "1.30.0"
-EVERY_RIGHT: dict[str, Any] = {
-    "agent": {"eviction": {"mode": "on"}},
-    "authentication": {"enabled": True},
-}
+EVERY_RIGHT: dict[str, Any] = {"agent": {"eviction": {"mode": "on"}}, "authentication": {"enabled": True}}
 """Values with which the chart grants all optional rights."""
 EVERYTHING: dict[str, Any] = {
     **EVERY_RIGHT,
@@ -35,15 +32,13 @@ Object = dict[str, Any]
 
 def helm_program() -> Path:
     """Return the path of helm; skip the test without it."""
-    folder = os.environ.get("KUBEBUILDER_ASSETS")
-    program = Path(folder or "/nonexistent") / "helm"
+    program = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent") / "helm"
     if not program.is_file():
-        pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={folder} holds no helm, so the chart is not rendered")
+        pytest.skip("needs helm in KUBEBUILDER_ASSETS (see CONTRIBUTING.md)")
     return program
 
 
 def helm(*arguments: str, kubeconfig: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run helm, isolated from the user's settings."""
     home = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"), "/nonexistent/helm")
     environment = {**os.environ, **home, "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig")}
     return subprocess.run(
@@ -76,12 +71,10 @@ def _rendered(values: str) -> str:
 
 @cache
 def _objects(text: str) -> str:
-    """Return the list of objects as JSON, of which each test gets a copy of its own."""
     return json.dumps([item for item in yaml_text.load_all(text) if item is not None])
 
 
 def rendered_text(values: dict[str, Any] | None = None) -> str:
-    """Return the chart's output of helm."""
     return _rendered(json.dumps(values or {}, sort_keys=True))
 
 
@@ -94,34 +87,28 @@ def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> li
 
 
 def find_object(objects: list[Object], kind: str, name: str) -> Object:
-    """Return the object with this kind and name."""
     (item,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
     return item
 
 
 def kinds(objects: list[Object]) -> set[tuple[str, str]]:
-    """Return kinds and names."""
     return {(item["kind"], item["metadata"]["name"]) for item in objects}
 
 
 def pod_of(objects: list[Object], kind: str, name: str) -> Object:
-    """Return the template of a workload's pods."""
     template: Object = find_object(objects, kind, name)["spec"]["template"]
     return template
 
 
 def webhook_pod(values: dict[str, Any] | None = None) -> Object:
-    """Return the template of the webhook's pods."""
     return pod_of(rendered(values), "Deployment", "kaishare-webhook")
 
 
 def agent_pod(values: dict[str, Any] | None = None) -> Object:
-    """Return the template of the agent's pods."""
     return pod_of(rendered(values), "DaemonSet", "kaishare-agent")
 
 
 def container(pod: Object) -> Object:
-    """Return the only container of a pod."""
     (only,) = pod["spec"]["containers"]
     assert isinstance(only, dict)
     return only

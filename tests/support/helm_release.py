@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -17,21 +18,13 @@ from kube.client import MERGE_PATCH, KubeClient
 from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import CHART, NAMESPACE, Object, helm, options
+from tests.support.kinds import definition, list_path, object_path, plural, resource_path
 from tests.support.waiting import until
 
 _KINDS = {
-    "monitoring.coreos.com/v1": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
-    "cert-manager.io/v1": {"Issuer": "issuers", "Certificate": "certificates"},
+    "monitoring.coreos.com/v1": ("PodMonitor", "PrometheusRule"),
+    "cert-manager.io/v1": ("Issuer", "Certificate"),
 }
-_PLURALS = {
-    "ConfigMap": "configmaps",
-    "NetworkPolicy": "networkpolicies",
-    "PriorityClass": "priorityclasses",
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    **{kind: plural for kinds in _KINDS.values() for kind, plural in kinds.items()},
-}
-
 
 WITHOUT_SCHEMA: Final = "--disable-openapi-validation"
 """Keeps helm from parsing the API server's schema, which takes 0.4 s of CPU time.
@@ -43,8 +36,6 @@ docs/troubleshooting.md (test_cluster_in_use.py).
 
 @dataclass(kw_only=True)
 class Release:
-    """A release of the chart with changeable values."""
-
     plane: ControlPlane
     values: dict[str, Any]
     namespace: str = NAMESPACE
@@ -59,7 +50,6 @@ class Release:
         return self._helm("upgrade", "--install", *self._what(), "--create-namespace")
 
     def upgrade(self, folder: Path, *, version: str) -> str:
-        """Upgrade to the current chart with another version."""
         chart = folder / f"chart-{version}"
         shutil.copytree(CHART, chart)
         about = yaml_text.load((chart / "Chart.yaml").read_text())
@@ -101,6 +91,20 @@ class Release:
         return done.stdout + done.stderr
 
 
+async def deployed_options(client: KubeClient) -> list[str]:
+    """Return the options of the webhook's Deployment, without those that a test machine needs otherwise."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
+    (container,) = json.loads(await client.get(path))["spec"]["template"]["spec"]["containers"]
+    return [word for word in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", word)]
+
+
+async def lead_to_this_machine(client: KubeClient) -> None:
+    """Let the webhook's Service lead to this machine: the way to the process, as a Service's address in a cluster."""
+    way = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
+    path, body = f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook", json.dumps({"spec": way})
+    await client.request("PATCH", path, body=body.encode(), content_type=MERGE_PATCH)
+
+
 def packaged(folder: Path) -> Path:
     """Package the chart with `helm package`; return the package."""
     done = helm("package", str(CHART), "--destination", str(folder))
@@ -112,30 +116,10 @@ def packaged(folder: Path) -> Path:
 async def define_others_kinds(client: KubeClient) -> None:
     """Define as much of the Prometheus operator's and cert-manager's kinds as their objects need."""
     for version, kinds in _KINDS.items():
-        group, _, served = version.partition("/")
-        for kind, plural in kinds.items():
-            names = {"kind": kind, "plural": plural, "singular": kind.lower()}
-            schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-            definition = {
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": {"name": f"{plural}.{group}"},
-                "spec": {
-                    "group": group,
-                    "scope": "Namespaced",
-                    "names": names,
-                    "versions": [
-                        {
-                            "name": served,
-                            "served": True,
-                            "storage": True,
-                            "schema": {"openAPIV3Schema": schema},
-                        }
-                    ],
-                },
-            }
-            await _unless_there(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-            await _until_served(client, f"/apis/{version}/{plural}")
+        for kind in kinds:
+            path = list_path("CustomResourceDefinition")
+            await _unless_there(client, path, definition(version, kind))
+            await _until_served(client, resource_path(version, plural(kind)))
 
 
 async def _unless_there(client: KubeClient, path: str, item: Mapping[str, Any]) -> None:
@@ -157,22 +141,12 @@ async def _until_served(client: KubeClient, path: str) -> None:
     raise AssertionError(f"{path} is not served")
 
 
-def path_of(item: Object) -> str:
-    """Return the API path of an object."""
-    version, kind = item["apiVersion"], item["kind"]
-    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    namespace = item["metadata"].get("namespace")
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"{root}{where}/{_PLURALS.get(kind, kind.lower() + 's')}/{item['metadata']['name']}"
+path_of = object_path
 
 
 @contextlib.asynccontextmanager
 async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[None]:
-    """Create objects with strict field validation, and delete them at the end, except namespaces.
-
-    Raises:
-        ApiError: the API server refuses an object.
-    """
+    """Create objects with strict field validation, and delete them at the end, except namespaces."""
     strict = {"fieldValidation": "Strict"}
     made: list[str] = []
     try:
@@ -236,7 +210,6 @@ async def until_kind_is_deleted(client: KubeClient, path: str) -> None:
 
 
 async def token_of(client: KubeClient, name: str, namespace: str) -> str:
-    """Return a token of an existing service account."""
     token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     answer = json.loads(await client.request("POST", path, body=json.dumps(token_request).encode()))

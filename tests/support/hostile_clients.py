@@ -11,7 +11,6 @@ _HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 
 @contextmanager
 def half_open(address: Address, count: int, sent: bytes = _HEAD) -> Iterator[list[socket.socket]]:
-    """Open connections that send a part of a request."""
     with ExitStack() as stack:
         clients = [_connect(stack, address) for _ in range(count)]
         for client in clients:
@@ -23,7 +22,6 @@ def half_open(address: Address, count: int, sent: bytes = _HEAD) -> Iterator[lis
 def not_reading(
     address: Address, count: int, path: str = "/metrics", requests: int = 100
 ) -> Iterator[list[socket.socket]]:
-    """Open connections that send requests one after another and read no answer."""
     with ExitStack() as stack:
         clients = [_connect(stack, address) for _ in range(count)]
         for client in clients:

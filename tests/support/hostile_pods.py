@@ -19,8 +19,6 @@ _OTHER_GPU: Final = "example.invalid/gpu"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of hostile pod."""
-
     reads: tuple[str, ...]
     """Fields of the structs in `kai.pod` that the pod enlarges, as `Struct.field`."""
     make: Callable[[int], bytes]
@@ -28,7 +26,6 @@ class Kind:
 
 
 def pod(*, metadata: Fields | None = None, containers: list[Json] | None = None, **spec: Json) -> bytes:
-    """Build a pod with one GPU container, or with the given containers."""
     document = {
         "metadata": {"name": "case", "namespace": "team-a", **(metadata or {})},
         "spec": {"containers": containers if containers is not None else [container()], **spec},
@@ -37,7 +34,6 @@ def pod(*, metadata: Fields | None = None, containers: list[Json] | None = None,
 
 
 def container(name: str = "main", **fields: Json) -> dict[str, Json]:
-    """Build a container with one whole GPU, or with the given resources."""
     return {"name": name, "image": "x", "resources": {"limits": {GPU: "1"}}, **fields}
 
 
@@ -84,13 +80,10 @@ def with_keys(field: str, key: Callable[[int], str], value: str = "x") -> Callab
 def with_one_container(
     fields: Callable[[int], Fields], annotations: Fields = SHARE
 ) -> Callable[[int], bytes]:
-    """Enlarge one container of a pod that has its own share."""
     return lambda size: pod(metadata={"annotations": annotations}, containers=[container(**fields(size))])
 
 
 def with_containers(make_one: Callable[[int], Json], *, init: bool = False) -> Callable[[int], bytes]:
-    """Fill a pod with containers and the same number of init containers."""
-
     def make(size: int) -> bytes:
         count = max(1, size // ((len(json.dumps(make_one(10_000))) + 2) * (2 if init else 1)))
         made = [make_one(number) for number in range(count)]
@@ -120,8 +113,6 @@ def raw(before: bytes, piece: bytes, after: bytes = b"") -> Callable[[int], byte
 
 
 def deep(before: bytes, opening: bytes, closing: bytes, after: bytes) -> Callable[[int], bytes]:
-    """Nest values as deeply as the size allows."""
-
     def make(size: int) -> bytes:
         depth = size // (len(opening) + len(closing))
         return before + opening * depth + b"1" + closing * depth + after
@@ -148,7 +139,6 @@ def run(*command: str, words: str) -> Callable[[int], bytes]:
 
 
 def run_words(*command: str, word: str) -> Callable[[int], bytes]:
-    """Give a container's command as many words as fit."""
     return with_one_container(
         lambda size: {"command": list(command), "args": [word] * (size // (len(json.dumps(word)) + 2))}
     )

@@ -16,8 +16,6 @@ Make = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to the webhook."""
-
     path: str
     body: bytes
 
@@ -75,7 +73,6 @@ NAMESPACES: Final[Mapping[str, Make]] = {
     "a size of digits": lambda size: _namespace({"size.kaishare.dev/a": "1" * size + "Mi"}),
     "a long share-for": lambda size: _namespace({"kaishare.dev/share-for": long_text(size)}),
 }  # fmt: skip
-"""Hostile namespaces by name."""
 
 _WHOLE: Final = (
     b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u","operation":"CREATE"'
@@ -104,12 +101,10 @@ BROKEN: Final[Mapping[str, Make]] = {
 
 
 def pod_review(kind: Kind, size: int, namespace: str = "team-a") -> bytes:
-    """Build a review of a hostile pod."""
     return review(kind.make(size), namespace=namespace)
 
 
 def namespace_review(make: Make, size: int) -> bytes:
-    """Build a review of an update that gives a namespace all hostile values."""
     return review(make(size), kind="Namespace", old=b'{"metadata":{"name":"team-a"}}')
 
 

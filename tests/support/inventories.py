@@ -26,7 +26,6 @@ def built(*documents: dict[str, Any], node: str = NODE) -> AssembledInventory:
 
 
 def inventory(*documents: dict[str, Any]) -> Inventory:
-    """Return the inventory of valid documents."""
     made = built(*documents)
     assert not made.lines
     return made.inventory

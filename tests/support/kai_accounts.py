@@ -16,7 +16,8 @@ from console.doctor.cluster_state import ClusterNode
 from kai.numbers import parse_quantity
 from kai.releases import Version
 from kube.kinds import NODES, POD_GROUPS, QUEUES
-from tests.support.cluster_facts import UNREAD, but, installed, part, whole
+from tests.support.cluster_facts import UNREAD, but, installed, whole
+from tests.support.kinds import made
 
 GPU = "nvidia.com/gpu"
 GROUP = "63ba70c6-6b9e-4365-8165-0956d8d5f9f1"
@@ -26,34 +27,21 @@ MEMORY = "23028"
 
 
 def queue(name: str, parent: str = "department", *, limit: float | None = None) -> dict[str, Any]:
-    """Return a queue without figures of KAI."""
     spec: dict[str, Any] = {"parentQueue": parent} if parent else {}
     if limit is not None:
         spec["resources"] = {"gpu": {"limit": limit, "overQuotaWeight": 1, "quota": 0}}
-    return {
-        "apiVersion": "scheduling.run.ai/v2",
-        "kind": "Queue",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return made("Queue", name, spec=spec)
 
 
 def node(name: str, gpus: int = 2, *, memory: str | None = MEMORY, **status: Any) -> dict[str, Any]:
     """Return a node; `allocatable=` or `capacity=` replaces a part of its status."""
     labels = {} if memory is None else {"nvidia.com/gpu.memory": memory}
     amounts = {GPU: str(gpus)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "status": {"allocatable": amounts, "capacity": amounts, **status},
-    }
+    return made("Node", name, labels=labels, status={"allocatable": amounts, "capacity": amounts, **status})
 
 
 @dataclass
 class KaiAccounts:
-    """A cluster as the check reads it."""
-
     queues: list[dict[str, Any]] = field(default_factory=list)
     pod_groups: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)
@@ -79,20 +67,7 @@ class KaiAccounts:
         labels: dict[str, str] | None = None,
         annotations: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Add a running pod and its PodGroup.
-
-        Args:
-            name: the pod's name.
-            gpus: whole GPUs of its container.
-            fraction: `gpu-fraction`; the pod then has the label of the GPU group.
-            counted: KAI's figure in the PodGroup; None for the plain sum of the request.
-            queue: the queue of pod and PodGroup.
-            namespace: the namespace.
-            node: the node.
-            group: GPU group of a share.
-            labels: further labels.
-            annotations: further annotations.
-        """
+        """Add a running pod and its PodGroup."""
         amounts = {GPU: str(gpus)} if gpus else {}
         pod_labels = {"kai.scheduler/queue": queue, **({"runai-gpu-group": group} if fraction else {})}
         pod_annotations = {
@@ -100,40 +75,30 @@ class KaiAccounts:
             "received-resource-type": "Fraction" if fraction else "Regular",
             **({"gpu-fraction": fraction} if fraction else {}),
         }
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "labels": pod_labels | (labels or {}),
-                "annotations": pod_annotations | (annotations or {}),
-            },
-            "spec": {
+        pod = made(
+            "Pod",
+            name,
+            namespace,
+            labels=pod_labels | (labels or {}),
+            annotations=pod_annotations | (annotations or {}),
+            spec={
                 "nodeName": node,
                 "schedulerName": "kai-scheduler",
                 "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}}],
             },
-            "status": {"phase": "Running"},
-        }
-        self.pods.append(pod)
-        self.pod_groups.append(
-            {
-                "apiVersion": "scheduling.run.ai/v2alpha2",
-                "kind": "PodGroup",
-                "metadata": {
-                    "name": f"pg-{name}",
-                    "namespace": namespace,
-                    "labels": {"kai.scheduler/queue": queue},
-                },
-                "spec": {"queue": queue, "minMember": 1},
-                "status": {
-                    "resourcesStatus": {
-                        "allocated": {GPU: (fraction or str(gpus)) if counted is None else counted}
-                    }
-                },
-            }
+            status={"phase": "Running"},
         )
+        allocated = {GPU: (fraction or str(gpus)) if counted is None else counted}
+        group_of_pod = made(
+            "PodGroup",
+            f"pg-{name}",
+            namespace,
+            labels={"kai.scheduler/queue": queue},
+            spec={"queue": queue, "minMember": 1},
+            status={"resourcesStatus": {"allocated": allocated}},
+        )
+        self.pods.append(pod)
+        self.pod_groups.append(group_of_pod)
         return pod
 
     def add_up(self, *, by_label: bool = False) -> "KaiAccounts":
@@ -157,7 +122,6 @@ class KaiAccounts:
         return self
 
     def copy(self) -> "KaiAccounts":
-        """Return an independent copy."""
         return copy.deepcopy(self)
 
     def reading(
@@ -165,15 +129,8 @@ class KaiAccounts:
         version: str | None = "v0.17.0",
         *,
         unread: Iterable[str] = (),
-        partial_lists: Iterable[str] = (),
     ) -> Reading:
-        """Decode the objects as the check does.
-
-        Args:
-            version: the release of KAI; None if unknown.
-            unread: names of lists that could not be read.
-            partial_lists: names of lists that are incomplete.
-        """
+        """Decode the objects as the check does."""
         release = None if version is None else Version.parse(version)
         read: dict[str, Any] = {
             "queues": QUEUES.decode,
@@ -189,8 +146,7 @@ class KaiAccounts:
         lists: dict[str, Listing[Any]] = {}
         for name, decode in read.items():
             items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]
-            make = part if name in partial_lists else whole
-            lists[name] = make(*(item for item in items if item is not None))
+            lists[name] = whole(*(item for item in items if item is not None))
             if name in unread:
                 lists[name] = UNREAD
         pods = lists.pop("pods")

@@ -5,26 +5,7 @@ from typing import Any
 
 from kube.answers import ApiError
 from tests.support.administrator import Administrator
-
-
-def definition(api_version: str, kind: str, *, is_namespaced: bool = True) -> dict[str, Any]:
-    """Return a CustomResourceDefinition without a schema; the resource is the kind in small letters and an s."""
-    group, _, version = api_version.partition("/")
-    plural = f"{kind.lower()}s"
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced" if is_namespaced else "Cluster",
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [served],
-        },
-    }
-
+from tests.support.kinds import definition
 
 DEFINITIONS = (
     definition("scheduling.run.ai/v2alpha2", "PodGroup"),

@@ -17,23 +17,12 @@ def refusal(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal 
     """Return why this release of KAI refuses the pod; None if it admits the pod.
 
     KAI admits every pod of another scheduler.
-
-    Args:
-        pod: the pod as the API server sends it to webhooks.
-        version: the release of KAI.
-        sharing: KAI's `global.gpuSharing` (off by default in KAI).
     """
     return judge(pod, version, sharing=sharing) if pod.scheduler_name == keys.SCHEDULER_NAME else None
 
 
 def runtime_class(pod: PodView, version: Version, configured: str = "nvidia") -> str | None:
-    """Return the pod's RuntimeClass after KAI's mutating webhook; None if the pod has none.
-
-    Args:
-        pod: the pod before the webhook.
-        version: the release of KAI.
-        configured: the class that KAI sets on pods without one; "" sets none.
-    """
+    """Return the pod's RuntimeClass after KAI's mutating webhook; None if the pod has none."""
     own = pod.spec.runtimeClassName or None
     if own or not configured or pod.scheduler_name != keys.SCHEDULER_NAME:
         return own

@@ -28,7 +28,7 @@ from tests.support.control_plane_fixtures import needed_assets
 from tests.support.credentials import write_kubeconfig
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
-from tests.support.kai_definitions import definition
+from tests.support.kinds import definition, made
 from tests.support.kube_user import Asker
 
 SYSTEM: Final = "kai-scheduler"
@@ -71,7 +71,7 @@ _INSTALLED: Final = (
     "RoleBinding",
 )
 """Kinds of the chart that the programs need; the others are workloads and settings of KAI's operator."""
-_HOW: Final = "NOT VERIFIED: KAI_BIN must name a folder with KAI's programs, such as kai-v0.17.0; CONTRIBUTING.md says how to build them"
+_HOW: Final = "needs KAI_BIN (see CONTRIBUTING.md)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,24 +115,19 @@ def kai_build() -> KaiBuild:
 
 @dataclass(kw_only=True)
 class KaiCluster:
-    """A control plane with KAI."""
-
     plane: ControlPlane
     build: KaiBuild
     programs: dict[str, Program] = field(default_factory=dict)
 
     def stop(self, *names: str) -> None:
-        """Stop some of KAI's programs, all by default."""
         for name in names or ACCOUNTS:
             self.programs[name].stop()
 
     def kill(self) -> None:
-        """End all of KAI's programs with SIGKILL."""
         for program in self.programs.values():
             program.stop(signal.SIGKILL)
 
     def start(self, *names: str) -> None:
-        """Start programs again."""
         for name in names or ACCOUNTS:
             self.programs[name].start()
 
@@ -142,7 +137,7 @@ def kai_cluster(folder: Path) -> Iterator[KaiCluster]:
     """Run a control plane, KAI's programs and simulated kubelets."""
     build, assets = kai_build(), needed_assets()
     if shutil.which("kubectl") is None or not (assets / "kwok").is_file():
-        pytest.skip(f"NOT VERIFIED: KAI's programs need kubectl, and kwok in KUBEBUILDER_ASSETS={assets}")
+        pytest.skip("needs kubectl, and kwok in KUBEBUILDER_ASSETS (see CONTRIBUTING.md)")
     with control_plane(assets, folder) as plane, contextlib.ExitStack() as stack:
         cluster = KaiCluster(plane=plane, build=build)
         _install(cluster)
@@ -170,15 +165,10 @@ def _install(cluster: KaiCluster) -> None:
         *(item for item in cluster.build.manifests if item["kind"] == "CustomResourceDefinition"),
         definition("ray.io/v1", "RayCluster"),
         definition("kubeflow.org/v1", "PyTorchJob"),
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}},
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}},
+        made("Namespace", SYSTEM),
+        made("Namespace", RESERVATIONS),
     ]
-    runtime = {
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": {"name": "nvidia"},
-        "handler": "nvidia",
-    }
+    runtime = made("RuntimeClass", "nvidia", handler="nvidia")
     others = [item for item in cluster.build.manifests if item["kind"] != "CustomResourceDefinition"]
     for items in (definitions, [*others, runtime]):
         _kubectl(kubeconfig, items, "apply", "--server-side", "--force-conflicts", "-f", "-")
@@ -239,7 +229,7 @@ async def _start(cluster: KaiCluster, stack: contextlib.ExitStack, *binder: str)
             ("Mutating", "/mutate--v1-pod", ["CREATE"]),
             ("Validating", "/validate--v1-pod", ["CREATE", "UPDATE"]),
         ):
-            await _apply(asker, _webhook(plane, kind, f"https://127.0.0.1:{hook}{path}", operations))
+            await asker.apply(_webhook(plane, kind, f"https://127.0.0.1:{hook}{path}", operations))
 
 
 async def _simulate_kubelets(cluster: KaiCluster, assets: Path, stack: contextlib.ExitStack) -> None:
@@ -247,7 +237,10 @@ async def _simulate_kubelets(cluster: KaiCluster, assets: Path, stack: contextli
     async with Asker(plane) as asker:
         await _kubeconfig(asker, plane, RESERVATIONS, RESERVATIONS)  # impersonated by kwok
     stages = plane.folder / "kwok.yaml"
-    stages.write_text("\n---\n".join(json.dumps(stage) for stage in _stages()))
+    text = Path(__file__).with_name("kwok_stages.yaml").read_text()
+    for word, value in {"HANGS": HANGS, "ENDS": ENDS, "RESERVATIONS": RESERVATIONS}.items():
+        text = text.replace(word, value)
+    stages.write_text(text)
     kwok = Program(
         name="kwok",
         command=[str(assets / "kwok"), f"--kubeconfig={plane.kubeconfig()}", f"--config={stages}", "--manage-all-nodes=true"],
@@ -271,20 +264,9 @@ async def _wait_for_port(port: int, program: Program) -> None:
     raise AssertionError(f"{program.name} does not listen: {program.log.read_text()[-2000:]}")
 
 
-async def _apply(asker: Asker, item: dict[str, Any]) -> None:
-    group = item["apiVersion"]
-    plural = f"{item['kind'].lower()}s"
-    path = f"/apis/{group}/{plural}/{item['metadata']['name']}"
-    answer = await asker.send(
-        "PATCH", path, item, content_type="application/apply-patch+yaml", fieldManager="test", force="true"
-    )
-    assert answer.status < 300, answer.message
-
-
 async def _kubeconfig(asker: Asker, plane: ControlPlane, namespace: str, account: str) -> Path:
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}
-    answer = await asker.send("POST", path, body)
+    answer = await asker.send("POST", path, made("ServiceAccount", account))
     assert answer.status in (201, 409), answer.message
     token = await asker.send(
         "POST", f"{path}/{account}/token",
@@ -300,12 +282,10 @@ async def _kubeconfig(asker: Asker, plane: ControlPlane, namespace: str, account
 
 
 def _webhook(plane: ControlPlane, kind: str, url: str, operations: list[str]) -> dict[str, Any]:
-    """Return a webhook configuration as KAI's operator writes it, but with a URL."""
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": f"{kind}WebhookConfiguration",
-        "metadata": {"name": f"{kind.lower()}-kai-admission"},
-        "webhooks": [
+    return made(
+        f"{kind}WebhookConfiguration",
+        f"{kind.lower()}-kai-admission",
+        webhooks=[
             {
                 "name": "admission.kai-scheduler.svc",
                 "admissionReviewVersions": ["v1"],
@@ -320,92 +300,7 @@ def _webhook(plane: ControlPlane, kind: str, url: str, operations: list[str]) ->
                 "matchConditions": [{"name": "is-kai", "expression": "object.spec.schedulerName == 'kai-scheduler'"}],
             }
         ],
-    }  # fmt: skip
-
-
-def _stages() -> list[dict[str, Any]]:
-    """Return what the simulated kubelets and GPU reservation pods do."""
-    alive = {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
-    running = {"key": ".status.phase", "operator": "In", "values": ["Running"]}
-
-    def stage(
-        name: str,
-        expressions: list[dict[str, Any]],
-        following: dict[str, Any],
-        delay: int = 0,
-        kind: str = "Pod",
-    ) -> dict[str, Any]:
-        spec: dict[str, Any] = {
-            "resourceRef": {"apiGroup": "v1", "kind": kind},
-            "selector": {"matchExpressions": expressions},
-            "next": following,
-        }
-        if delay:
-            spec["delay"] = {"durationMilliseconds": delay}
-        return {
-            "apiVersion": "kwok.x-k8s.io/v1alpha1",
-            "kind": "Stage",
-            "metadata": {"name": name},
-            "spec": spec,
-        }
-
-    started = (
-        "{{ $now := Now }}\nphase: Running\nstartTime: {{ $now | Quote }}\nconditions:\n"
-        + "".join(
-            f"- {{type: {name}, status: 'True', lastTransitionTime: {{{{ $now | Quote }}}}}}\n"
-            for name in ("Initialized", "ContainersReady", "Ready")
-        )
-        + "containerStatuses:\n{{ range .spec.containers }}\n- {name: {{ .name | Quote }}, image: {{ .image | Quote }}, imageID: '',"
-        " ready: true, started: true, restartCount: 0, state: {running: {startedAt: {{ $now | Quote }}}}}\n{{ end }}\n"
-    )
-    return [
-        stage(
-            "node-ready",
-            [{"key": ".status.phase", "operator": "NotIn", "values": ["Running"]}],
-            {"statusTemplate": "phase: Running\n"},
-            kind="Node",
-        ),
-        stage(
-            "pod-running",
-            [alive, {"key": ".status.phase", "operator": "In", "values": ["Pending"]}],
-            {"statusTemplate": started},
-        ),
-        stage(
-            "pod-complete",
-            [alive, running, {"key": f'.metadata.annotations["{ENDS}"]', "operator": "Exists"}],
-            {
-                "statusTemplate": "phase: Succeeded\nconditions:\n- {type: Ready, status: 'False', reason: PodCompleted}\n"
-            },
-            delay=1000,
-        ),
-        stage(
-            "pod-gone",
-            [
-                {"key": ".metadata.deletionTimestamp", "operator": "Exists"},
-                {"key": f'.metadata.annotations["{HANGS}"]', "operator": "DoesNotExist"},
-            ],
-            {"delete": True},
-        ),
-        stage(
-            "gpu-reserved",
-            [
-                alive,
-                running,
-                {"key": ".metadata.namespace", "operator": "In", "values": [RESERVATIONS]},
-                {"key": '.metadata.annotations["run.ai/reserve_for_gpu_index"]', "operator": "DoesNotExist"},
-            ],
-            {
-                "patches": [
-                    {
-                        "root": "metadata",
-                        "type": "merge",
-                        "template": "annotations:\n  run.ai/reserve_for_gpu_index: GPU-{{ .metadata.uid }}\n",
-                        "impersonation": {"username": f"system:serviceaccount:{RESERVATIONS}:{RESERVATIONS}"},
-                    }
-                ]
-            },
-        ),
-    ]
+    )  # fmt: skip
 
 
 def guard_objects(optional: dict[str, Any] | None = None, *, kai: str = "") -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ SUFFIX = "-klbxvfd-shared-gpu"
 
 
 def mutated_by_kai(pod: dict[str, Any], *, container: int = 0, init: bool = False) -> dict[str, Any]:
-    """Return the pod as KAI's webhook changes it."""
     pod = copy.deepcopy(pod)
     metadata, spec = pod["metadata"], pod["spec"]
     owners = metadata.get("ownerReferences")
@@ -73,5 +72,4 @@ class Binder:
         return stored
 
     async def start(self, name: str, namespace: str = "research") -> None:
-        """Let a pod run, as its kubelet does."""
         await self._admin.set_status(f"/api/v1/namespaces/{namespace}/pods/{name}", {"phase": "Running"})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.support.kai_programs import RESERVATIONS
+from tests.support.kinds import list_path, made, version_of
 from tests.support.kube_user import MERGE, Answer, Asker
 
 ALICE: Final = "alice"
@@ -18,23 +19,6 @@ UNGUARDED_SECONDS: Final = 25.0
 """The same without the guard, where pods are expected to run."""
 PATIENCE_SECONDS: Final = 60.0
 _JSON_PATCH: Final = "application/json-patch+json"
-_PATHS: Final = {
-    "Binding": "",
-    "ConfigMap": "api/v1",
-    "Event": "api/v1",
-    "Pod": "api/v1",
-    "ServiceAccount": "api/v1",
-    "DaemonSet": "apis/apps/v1",
-    "Deployment": "apis/apps/v1",
-    "ReplicaSet": "apis/apps/v1",
-    "StatefulSet": "apis/apps/v1",
-    "CronJob": "apis/batch/v1",
-    "Job": "apis/batch/v1",
-    "PyTorchJob": "apis/kubeflow.org/v1",
-    "RayCluster": "apis/ray.io/v1",
-    "ResourceClaim": "apis/resource.k8s.io/v1",
-    "PodGroup": "apis/scheduling.run.ai/v2alpha2",
-}
 _QUEUES: Final = "/apis/scheduling.run.ai/v2/queues"
 _DEVELOPER: Final = "developer-of-operators"
 
@@ -47,12 +31,7 @@ def _amount(quota: float, limit: float) -> Object:
 
 def _queue(name: str, parent: str, quota: float, limit: float) -> Object:
     resources = {"cpu": _amount(-1, -1), "memory": _amount(-1, -1), "gpu": _amount(quota, limit)}
-    return {
-        "apiVersion": "scheduling.run.ai/v2",
-        "kind": "Queue",
-        "metadata": {"name": name},
-        "spec": {**({"parentQueue": parent} if parent else {}), "resources": resources},
-    }
+    return made("Queue", name, spec={**({"parentQueue": parent} if parent else {}), "resources": resources})
 
 
 def _node(name: str, place: str, gpus: int) -> Object:
@@ -72,26 +51,16 @@ def _node(name: str, place: str, gpus: int) -> Object:
         "lastHeartbeatTime": at,
         "lastTransitionTime": at,
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
-    }  # fmt: skip
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    return made("Node", name, labels=labels, status=status)
 
 
 def role_of_developers() -> Object:
     """Return the rights that an operator's users have beside the ClusterRole `edit`."""
     verbs = ["create", "get", "list", "patch", "update", "delete"]
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": _DEVELOPER},
-        "rules": [
-            {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": verbs},
-            {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "verbs": verbs},
-        ],
-    }
+    resources = {"ray.io": "rayclusters", "kubeflow.org": "pytorchjobs"}
+    rules = [{"apiGroups": [group], "resources": [name], "verbs": verbs} for group, name in resources.items()]
+    return made("ClusterRole", _DEVELOPER, rules=rules)
 
 
 @dataclass(kw_only=True)
@@ -115,7 +84,6 @@ class Tenant:
 
     @property
     def other(self) -> str:
-        """The rival's namespace and queue."""
         return f"{self.name}-rival"
 
     async def prepare(self) -> None:
@@ -132,13 +100,14 @@ class Tenant:
             await self.set_namespace(name, is_enforced=self.is_enforced)
         for role in ("edit", _DEVELOPER):  # nothing is written before alice has both
             await self._admin(
-                "POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/rolebindings",
+                "POST",
+                list_path("RoleBinding", self.name),
                 {
                     "metadata": {"name": role},
                     "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
                     "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": ALICE}],
                 },
-            )  # fmt: skip
+            )
 
         async def may_write() -> bool:
             lists = [self.path(kind) for kind in ("ConfigMap", "RayCluster")]
@@ -185,45 +154,38 @@ class Tenant:
         return answer
 
     def path(self, kind: str, name: str = "", namespace: str = "") -> str:
-        """Return the path of an object, or of the list of its kind."""
-        plural = f"{kind.lower()}s"
-        return f"/{_PATHS[kind]}/namespaces/{namespace or self.name}/{plural}" + (f"/{name}" if name else "")
+        return list_path(kind, namespace or self.name) + (f"/{name}" if name else "")
 
     async def create(
         self, kind: str, name: str, *, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None,
         owners: Sequence[Object] = (), user: str = ALICE, **content: Any,
     ) -> Answer:  # fmt: skip
-        """Create an object."""
         metadata: Object = {
             "labels": labels or {},
             "annotations": annotations or {},
             "ownerReferences": list(owners),
         }
         metadata["generateName" if name.endswith("-") else "name"] = name
-        api = _PATHS[kind].split("/", 1)[1]
         return await self.send(
             "POST",
             self.path(kind),
-            {"apiVersion": api, "kind": kind, "metadata": metadata, **content},
+            {"apiVersion": version_of(kind), "kind": kind, "metadata": metadata, **content},
             user=user,
         )
 
     async def reference(self, kind: str, name: str) -> Object:
-        """Return the owner reference to an object."""
         item = (await self.asker.send("GET", self.path(kind, name))).body
         uid = item["metadata"].get(
             "uid", "11111111-1111-1111-1111-111111111111"
         )  # refused: the owner does not exist
-        return {"apiVersion": _PATHS[kind].split("/", 1)[1], "kind": kind, "name": name, "uid": uid}
+        return {"apiVersion": version_of(kind), "kind": kind, "name": name, "uid": uid}
 
     async def owner(self, name: str, **metadata: Any) -> Object:
-        """Create a ConfigMap, and return the reference to it."""
         await self.create("ConfigMap", name, **metadata)
         return await self.reference("ConfigMap", name)
 
     def pod_template(self, gpus: float = 1, *, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None,
                      container: Object | None = None, queue: bool = True, **spec: Any) -> Object:  # fmt: skip
-        """Return metadata and spec of a pod with whole GPUs, or a part of one."""
         is_share = 0 < gpus < 1
         amounts = {GPU: str(gpus)} if gpus and not is_share else {}
         return {
@@ -242,7 +204,6 @@ class Tenant:
     async def pod(
         self, name: str, gpus: float = 1, *, owners: Sequence[Object] = (), user: str = ALICE, **template: Any
     ) -> Answer:
-        """Create a pod."""
         item = self.pod_template(gpus, **template)
         metadata = {"name": name, "ownerReferences": list(owners), **item["metadata"]}
         answer = await self.send(
@@ -253,14 +214,8 @@ class Tenant:
         return answer
 
     async def patch(self, kind: str, name: str, body: Any, *, user: str = ALICE) -> Answer:
-        """Send a merge patch, or a JSON patch if the body is a list."""
         kind_of_patch = _JSON_PATCH if isinstance(body, list) else MERGE
         return await self.send("PATCH", self.path(kind, name), body, user=user, content_type=kind_of_patch)
-
-    async def label(self, kind: str, name: str, **labels: str | None) -> Answer:
-        return await self.patch(
-            kind, name, {"metadata": {"labels": {_key(key): value for key, value in labels.items()}}}
-        )
 
     async def annotate(self, kind: str, name: str, annotations: Mapping[str, str | None]) -> Answer:
         return await self.patch(kind, name, {"metadata": {"annotations": dict(annotations)}})
@@ -269,7 +224,6 @@ class Tenant:
         return await self.patch(kind, name, {"metadata": {"labels": dict(labels)}})
 
     async def own(self, pod: str, *owners: Object) -> Answer:
-        """Replace the owner references of a pod."""
         return await self.patch("Pod", pod, {"metadata": {"ownerReferences": list(owners) or None}})
 
     async def touch(self, *pods: str) -> None:
@@ -438,7 +392,6 @@ class Tenant:
         return "." if await self.until(run, wait) else "kept"
 
     async def reservation_of(self, pod: str) -> str:
-        """Return the name of the GPU reservation pod of a running share."""
         item = await self.get("Pod", pod)
         group = item["metadata"]["labels"].get("runai-gpu-group")
         names = [
@@ -450,7 +403,3 @@ class Tenant:
 
     def __repr__(self) -> str:
         return json.dumps({"name": self.name, "refusals": self.refusals})
-
-
-def _key(name: str) -> str:
-    return name.replace("__", "/").replace("_", "-")

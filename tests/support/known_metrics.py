@@ -22,7 +22,6 @@ def documented() -> set[str]:
 
 
 def rules() -> Iterator[dict[str, Any]]:
-    """Return every rule of the mixin."""
     for group in default_rules()["groups"]:
         yield from group["rules"]
 

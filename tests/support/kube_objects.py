@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.support.kinds import made
+
 NODE = "gpu-node-0"
 RESERVATIONS = "kai-resource-reservation"
 GPU_0 = "GPU-45bc850b-5558-5f00-99bb-69dba0369fb9"
@@ -11,7 +13,6 @@ GROUP_1 = "c35396db-dbcb-42f4-9257-0d74bc7831af"
 
 
 def uid(number: int) -> str:
-    """Return a UID for a pod."""
     return f"{number:08d}-656d-4306-8148-bc4dc509f5ac"
 
 
@@ -38,19 +39,8 @@ def pod(
         spec["nodeName"] = node
     if init:
         spec["initContainers"] = init
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": uid(number),
-            "labels": labels,
-            "annotations": annotations,
-        },
-        "spec": spec,
-        "status": {"phase": phase, **status},
-    }
+    about = {"uid": uid(number), "labels": labels, "annotations": annotations}
+    return made("Pod", name, namespace, metadata=about, spec=spec, status={"phase": phase, **status})
 
 
 def fraction(
@@ -62,18 +52,13 @@ def fraction(
         **({"runai-gpu-group": group} if group else {}),
         **more.pop("labels", {}),
     }
-    annotations = {
-        "gpu-fraction": share,
-        "received-resource-type": "Fraction",
-        **more.pop("annotations", {}),
-    }
+    annotations = {"gpu-fraction": share, "received-resource-type": "Fraction", **more.pop("annotations", {})}
     return pod(name, number, labels=labels, annotations=annotations, **more)
 
 
 def reservation(
     group: str = GROUP_0, gpu: str | None = GPU_0, number: int = 900, **more: Any
 ) -> dict[str, Any]:
-    """Return a reservation pod, which holds a GPU for a group."""
     return pod(
         f"gpu-reservation-{number}",
         number,
@@ -97,24 +82,15 @@ def bind_request(
     namespace: str = "research",
 ) -> dict[str, Any]:
     """Return KAI's BindRequest of a pod, owned by the pod."""
-    return {
-        "apiVersion": "scheduling.run.ai/v1alpha2",
-        "kind": "BindRequest",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {"selected-node": NODE},
-            "ownerReferences": [_owner(name, number)],
-        },
-        "spec": {
-            "podName": name,
-            "receivedGPU": {"count": len(groups) or 1, "portion": portion},
-            "receivedResourceType": kind,
-            "selectedGPUGroups": list(groups) or None,
-            "selectedNode": NODE,
-        },
-        "status": {"phase": "Succeeded"},
+    about = {"labels": {"selected-node": NODE}, "ownerReferences": [_owner(name, number)]}
+    spec = {
+        "podName": name,
+        "receivedGPU": {"count": len(groups) or 1, "portion": portion},
+        "receivedResourceType": kind,
+        "selectedGPUGroups": list(groups) or None,
+        "selectedNode": NODE,
     }
+    return made("BindRequest", name, namespace, metadata=about, spec=spec, status={"phase": "Succeeded"})
 
 
 def of_tenant(
@@ -140,22 +116,18 @@ def of_tenant(
 
 
 def config_map(name: str, *, namespace: str = "team-a", data: str = "x") -> dict[str, Any]:
-    """Return a ConfigMap."""
-    metadata = {"name": name, "namespace": namespace}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"data": data}}
+    return made("ConfigMap", name, namespace, data={"data": data})
 
 
 def node(memory: str | None = "23028", **labels: str) -> dict[str, Any]:
-    """Return a node with the labels of GPU feature discovery."""
-    made = {"nvidia.com/gpu.present": "true", **labels}
+    own = {"nvidia.com/gpu.present": "true", **labels}
     if memory is not None:
-        made["nvidia.com/gpu.memory"] = memory
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": made}}
+        own["nvidia.com/gpu.memory"] = memory
+    return made("Node", NODE, labels=own)
 
 
 def namespace_object(name: str = "research", labels: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return a namespace with labels."""
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+    return made("Namespace", name, labels=labels or {})
 
 
 def listed(*items: dict[str, Any], kind: str = "List") -> dict[str, Any]:

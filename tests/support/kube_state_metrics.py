@@ -12,7 +12,6 @@ class ListedPod:
     namespace: str = "inference"
 
     def series(self, metric: str, value: float = 1, **labels: str) -> str:
-        """Return one line of the exposition format."""
         named = {"namespace": self.namespace, "pod": self.name, "uid": self.uid, **labels}
         text = ",".join(f'{key}="{label}"' for key, label in named.items())
         return f"{metric}{{{text}}} {value}\n"

@@ -10,42 +10,15 @@ from typing import Any
 import aiohttp
 
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.kinds import object_path
 
 ADMINISTRATOR = "the-host's-administrator"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
-_PATHS = {
-    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
-    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
-    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
-    "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
-    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
-    "CronJob": "/apis/batch/v1/namespaces/{}/cronjobs",
-    "Event": "/api/v1/namespaces/{}/events",
-    "Lease": "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
-    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
-    "Service": "/api/v1/namespaces/{}/services",
-    "LimitRange": "/api/v1/namespaces/{}/limitranges",
-    "Node": "/api/v1/nodes",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-    "Job": "/apis/batch/v1/namespaces/{}/jobs",
-    "Namespace": "/api/v1/namespaces",
-    "Pod": "/api/v1/namespaces/{}/pods",
-    "PodGroup": "/apis/scheduling.run.ai/v2alpha2/namespaces/{}/podgroups",
-    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    "MutatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": (
-        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The API server's answer."""
-
     status: int
     body: dict[str, Any]
     warnings: Sequence[str] = field(default=())
@@ -57,14 +30,10 @@ class Answer:
 
 
 def account(namespace: str, name: str) -> str:
-    """Return the user name of a service account."""
     return f"system:serviceaccount:{namespace}:{name}"
 
 
-def where(item: Mapping[str, Any]) -> str:
-    """Return the path of an object."""
-    metadata = item["metadata"]
-    return f"{_PATHS[item['kind']].format(metadata.get('namespace', ''))}/{metadata['name']}"
+where = object_path
 
 
 class Asker:

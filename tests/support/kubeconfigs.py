@@ -24,7 +24,6 @@ class Base:
     ca_file: Path
     token: str
     folder: Path
-    """Folder of the kubeconfig, for files that it names."""
 
     @property
     def ca_data(self) -> str:
@@ -250,9 +249,7 @@ CASES: Final[Mapping[str, Case]] = {
         line='user "u": as-groups: Expected `array`, got `str`',
     ),
     "plugin": Case(user=printing({"token": "TOKEN"})),
-    "plugin by a relative path": Case(
-        user=lambda base: plugin(command=_script(base), args=None)(base),
-    ),
+    "plugin by a relative path": Case(user=lambda base: plugin(command=_script(base), args=None)(base)),
     "plugin with the cluster's address": Case(
         user=lambda base: plugin(
             "import json, os\n"

@@ -13,6 +13,7 @@ import aiohttp
 
 from kube.answers import ApiError
 from kube.client import KubeClient
+from tests.support.kinds import made
 
 POD_BYTES = 1_400_000
 """Size of one pod as JSON; etcd refuses requests of more than 1.5 MiB (Kubernetes 1.36.3)."""
@@ -46,7 +47,6 @@ def _with_many_containers(pod: dict[str, Any]) -> None:
 
 
 def _with_one_long_argument(pod: dict[str, Any]) -> None:
-    """Build a container with one option value of digits only."""
     digits = "--gpu-memory-utilization=" + "1" * (POD_BYTES - 2000)
     pod["spec"]["containers"] = [{"name": "main", "image": "x", "args": ["vllm", "serve", "m", digits]}]
 
@@ -61,11 +61,7 @@ def _with_annotations(pod: dict[str, Any]) -> None:
 def namespace_with_labels(name: str, labels: int) -> dict[str, Any]:
     """Return a managed namespace with many unknown kaishare labels, each similar to a known one."""
     unknown = {f"kaishare.dev/gpu-fractoin-{number}": "x" for number in range(labels)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": name, "labels": {**MANAGED_NAMESPACE, **unknown}},
-    }
+    return made("Namespace", name, labels={**MANAGED_NAMESPACE, **unknown})
 
 
 def deep_fields(levels: int) -> str:
@@ -100,7 +96,6 @@ async def create_all(client: KubeClient, path: str, items: Iterable[dict[str, An
 
 
 async def annotate(client: KubeClient, paths: Iterable[str]) -> None:
-    """Change one annotation of each object."""
     for number, path in enumerate(paths):
         body = json.dumps({"metadata": {"annotations": {"changed": str(number)}}}).encode()
         await client.request(
@@ -110,8 +105,6 @@ async def annotate(client: KubeClient, paths: Iterable[str]) -> None:
 
 @dataclass
 class HealthProbe:
-    """Results of /healthz so far."""
-
     answers: int = 0
     slowest_seconds: float = 0.0
     failure: str = ""

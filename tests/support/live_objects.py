@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.kinds import made
 from tests.support.operator_jobs import OperatorJob
 from tests.support.pods import gpu_container
 
@@ -36,12 +37,10 @@ def reference(kind: str, name: str, *, controller: bool = True, api_version: str
 
 
 def template(**metadata: Any) -> Json:
-    """Return a pod template with one GPU."""
     return {"metadata": metadata, "spec": {"containers": [gpu_container()]}}
 
 
 def workload(kind: str, name: str, *owners: Json, namespace: str = "team-a", **spec: Any) -> Json:
-    """Return a workload with the kind and apiVersion that an item of a list lacks."""
     group = RESOURCES[kind][0]
     body = {"template": template(), **spec}
     if kind == "CronJob":
@@ -71,31 +70,24 @@ def live_pod(
     created: str = "2026-01-01T00:00:00Z",
     **spec: Any,
 ) -> Json:
-    """Return a running pod with one GPU."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": f"Pod/{name}",
-            "creationTimestamp": created,
-            "ownerReferences": list(owners),
-            "labels": labels or {},
-            "annotations": annotations or {},
-        },
-        "spec": {
+    return made(
+        "Pod",
+        name,
+        namespace,
+        metadata={"uid": f"Pod/{name}", "creationTimestamp": created, "ownerReferences": list(owners)},
+        labels=labels or {},
+        annotations=annotations or {},
+        spec={
             "containers": [gpu_container()],
             "nodeName": "node-1",
             "schedulerName": "default-scheduler",
             **spec,
         },
-        "status": {"phase": phase},
-    }
+        status={"phase": phase},
+    )
 
 
 def of_operator(job: OperatorJob) -> list[Json]:
-    """Return the workload of an operator and its pods, which run."""
     manifest = job.manifest
     uid = f"{manifest['kind']}/{manifest['metadata']['name']}"
     workload = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}

@@ -13,8 +13,6 @@ OTHER_NAMESPACE = "pid:[4026532999]"
 
 
 class Machine:
-    """A machine, and the agent's container."""
-
     def __init__(self, folder: Path) -> None:
         self.root, self.own = folder / "root", folder / "own"
         self.proc = ProcTree(folder / "proc")
@@ -29,32 +27,27 @@ class Machine:
 
     @property
     def container(self) -> OwnContainer:
-        """The container as an agent finds it that starts now."""
         return OwnContainer(
             root=self.root, proc_root=self.proc.root, own=self.own, environment=self.environment
         )
 
     def write(self, path: str, text: str = "") -> Path:
-        """Write a file in the container."""
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         return file
 
     def write_own(self, name: str, text: str) -> None:
-        """Write a file of /proc/self."""
         file = self.own / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
     def namespace(self, name: str) -> None:
-        """Place the agent in a PID namespace."""
         link = self.own / "ns/pid"
         link.unlink(missing_ok=True)
         link.symlink_to(name)
 
     def devices(self, *names: str) -> None:
-        """Create device files."""
         for name in names or ("nvidiactl", "nvidia0", "nvidia-uvm"):
             self.write(f"/dev/{name}")
 

@@ -1,5 +1,6 @@
 """Markers of tests by their place in the repository, and what `nightly` means."""
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -46,7 +47,6 @@ ON_THE_OLDEST: Final = frozenset(
         "guard_keys",
         "guard_optional",
         "guard_ordinary_work",
-        "guard_races",
         "guard_rollout",
         "policies",
         "self_policy",
@@ -57,7 +57,6 @@ ON_THE_OLDEST: Final = frozenset(
 
 
 def runs_on_the_oldest(path: Path) -> bool:
-    """Return whether the tests of a file run on the oldest supported Kubernetes, too."""
     return path.relative_to(_TESTS).as_posix() in ON_THE_OLDEST
 
 
@@ -83,6 +82,22 @@ def is_deselected(item: pytest.Item, expression: str) -> bool:
 def scaled(examples: int) -> int:
     """Return a number of generated cases: ten times as many in a nightly run."""
     return examples * 10 if settings.get_current_profile_name() == NIGHTLY else examples
+
+
+_MOST_REASONS: Final = 10
+
+
+def skips_by_reason(reasons: Iterable[str]) -> list[str]:
+    """Return at most ten lines: how many tests were skipped for each reason, the most frequent one first."""
+    counts = Counter(" ".join(reason.split()) for reason in reasons).most_common()
+    rows = counts if len(counts) <= _MOST_REASONS else counts[: _MOST_REASONS - 1]
+    lines = [f"{count} skipped: {reason}" for reason, count in rows]
+    others = counts[len(rows) :]
+    if others:
+        lines.append(
+            f"{sum(count for _, count in others)} skipped for {len(others)} other reasons (pytest -rs)"
+        )
+    return lines
 
 
 RowT = TypeVar("RowT")

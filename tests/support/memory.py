@@ -10,12 +10,7 @@ _CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "va
 
 
 def peak_resident_mib(pid: int) -> float:
-    """Return the peak resident memory of a process in MiB (`VmHWM` of /proc/PID/status).
-
-    Raises:
-        OSError: the process has ended.
-        ValueError: the kernel does not report VmHWM.
-    """
+    """Return the peak resident memory of a process in MiB (`VmHWM` of /proc/PID/status)."""
     line = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
     if line is None:
         raise ValueError(f"/proc/{pid}/status has no VmHWM")

@@ -11,7 +11,6 @@ from tests.support.scenarios.loading import parse_scenario
 
 @pytest.fixture
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The simulated driver library, by build flags."""
     return lambda *flags: built_library(tmp_path_factory.getbasetemp(), *flags)
 
 

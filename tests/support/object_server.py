@@ -22,91 +22,20 @@ from certs.authority import Authority
 from kube.access import InCluster
 from tests.support.api_server import Answer, says, status_object
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
+from tests.support.kinds import CLUSTER_SCOPED, SIMULATED, list_path, object_path, resource_path
+
+__all__ = ["ObjectServer", "list_path", "object_path", "object_server"]
 
 _NO_PAGE = "404 page not found\n"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-
-_CLUSTER_SCOPED = frozenset(
-    [
-        "Node",
-        "Namespace",
-        "PersistentVolume",
-        "PriorityClass",
-        "RuntimeClass",
-        "StorageClass",
-        "Queue",
-        "SchedulingShard",
-        "Topology",
-        "MutatingWebhookConfiguration",
-        "ValidatingWebhookConfiguration",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-        "MutatingAdmissionPolicy",
-        "MutatingAdmissionPolicyBinding",
-    ]
-)
-_KINDS = {
-    "v1": "Pod Event Node Namespace ConfigMap Service PersistentVolumeClaim PersistentVolume ResourceQuota"
-    " LimitRange ServiceAccount ReplicationController PodTemplate Secret Endpoints",
-    "apps/v1": "Deployment ReplicaSet StatefulSet DaemonSet",
-    "batch/v1": "Job CronJob",
-    "discovery.k8s.io/v1": "EndpointSlice",
-    "scheduling.k8s.io/v1": "PriorityClass",
-    "node.k8s.io/v1": "RuntimeClass",
-    "policy/v1": "PodDisruptionBudget",
-    "admissionregistration.k8s.io/v1": "MutatingWebhookConfiguration ValidatingWebhookConfiguration"
-    " ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding MutatingAdmissionPolicy"
-    " MutatingAdmissionPolicyBinding",
-    "kubeflow.org/v1": "PyTorchJob Notebook",
-    "ray.io/v1": "RayCluster RayJob RayService",
-    "scheduling.run.ai/v2alpha2": "PodGroup",
-    "scheduling.run.ai/v1alpha2": "BindRequest",
-    "scheduling.run.ai/v2": "Queue",
-    "kai.scheduler/v1": "SchedulingShard Config",
-    "kai.scheduler/v1alpha1": "Topology",
-}
-
-
-def _plural(kind: str) -> str:
-    name = kind.lower()
-    if name.endswith("y"):
-        return f"{name[:-1]}ies"
-    return name if name == "endpoints" else f"{name}es" if name.endswith("s") else f"{name}s"
-
-
-_RESOURCES = {kind: (version, _plural(kind)) for version, kinds in _KINDS.items() for kind in kinds.split()}
-_SERVED = {resource: kind for kind, resource in _RESOURCES.items()}
 _PATH = re.compile(r"/(?:api|apis/([^/]+))/([^/]+)(?:/namespaces/([^/]+)(?=/))?/([^/]+)(?:/([^/]+))?")
-
-
-def list_path(kind: str, namespace: str = "") -> str:
-    """Return the path of the list of a kind."""
-    version, resource = _RESOURCES[kind]
-    return _list_path(version, resource, namespace)
-
-
-def _list_path(version: str, resource: str, namespace: str) -> str:
-    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    return f"{root}/namespaces/{namespace}/{resource}" if namespace else f"{root}/{resource}"
-
-
-def object_path(item: Mapping[str, Any]) -> str:
-    """Return the path of an object."""
-    metadata = item["metadata"]
-    version, resource = _RESOURCES[item["kind"]]
-    above = _list_path(item.get("apiVersion", version), resource, metadata.get("namespace", ""))
-    return f"{above}/{metadata['name']}"
 
 
 @dataclass
 class ObjectServer:
-    """Holds objects by their paths."""
-
     folder: Path
-    """Folder of the credentials."""
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     forbidden: Callable[[str], bool] = lambda _path: False
-    """Which paths the caller has no right to."""
     unserved: tuple[str, ...] = ()
     """Beginnings of paths that are not served."""
     faults: dict[str, Answer] = field(default_factory=dict)
@@ -120,22 +49,18 @@ class ObjectServer:
     server: str = ""
 
     def add(self, *items: dict[str, Any]) -> None:
-        """Add objects, or replace those of the same name."""
         self.objects.update({object_path(item): item for item in items})
 
     def items(self, kind: str) -> Iterable[dict[str, Any]]:
-        """Return the objects of one kind."""
         return [item for item in self.objects.values() if item["kind"] == kind]
 
     @property
     def access(self) -> InCluster:
-        """The access of a pod."""
         environment = in_cluster_environment(int(self.server.rpartition(":")[2]))
         return InCluster(folder=self.folder / "account", environment=environment)
 
     @property
     def kubeconfig(self) -> Path:
-        """A kubeconfig file."""
         return write_kubeconfig(
             self.folder / "kubeconfig", server=self.server, ca_file=self.folder / "ca.crt", token="a-token"
         )
@@ -154,7 +79,6 @@ class ObjectServer:
         return await says(json.dumps(document), status=status)(request)
 
     async def set_date(self, _request: web.Request, response: web.StreamResponse) -> None:
-        """Set the date of an answer."""
         if self.date is not None:
             response.headers["Date"] = format_datetime(self.date, usegmt=True)
 
@@ -167,7 +91,7 @@ class ObjectServer:
         if path == REVIEWS:
             wanted = json.loads(body)["spec"].get("resourceAttributes", {})
             version = "/".join(filter(None, (wanted.get("group"), wanted.get("version") or "v1")))
-            place = _list_path(version, wanted.get("resource", ""), wanted.get("namespace", ""))
+            place = resource_path(version, wanted.get("resource", ""), wanted.get("namespace", ""))
             return 201, {"kind": "SelfSubjectAccessReview", "status": {"allowed": not self.forbidden(place)}}
         if path.endswith("/selfsubjectreviews"):
             user = {"username": "developer", "groups": ["system:authenticated"]}
@@ -180,7 +104,7 @@ class ObjectServer:
             return 200, self.objects[path]
         matched = _PATH.fullmatch(path)
         group, version, namespace, resource, name = matched.groups() if matched else ("", "", "", "", "")
-        kind = _SERVED.get((f"{group}/{version}" if group else version, resource))
+        kind = SIMULATED.get((f"{group}/{version}" if group else version, resource))
         if kind is None:
             return 404, _NO_PAGE
         if request.method == "POST":
@@ -199,14 +123,14 @@ class ObjectServer:
 
     def _discovery(self, *, is_core: bool) -> dict[str, Any]:
         groups: dict[str, Any] = {}
-        for (api_version, plural), kind in _SERVED.items():
+        for (api_version, plural), kind in SIMULATED.items():
             group, _, version = api_version.rpartition("/")
             if (not group) is not is_core or (self.unserved and f"/apis/{group}/".startswith(self.unserved)):
                 continue
             made = groups.setdefault(group, {"metadata": {"name": group}, "versions": {}})
             resource = {
                 "resource": plural, "singularResource": kind.lower(), "verbs": ["get", "list", "create"],
-                "scope": "Cluster" if kind in _CLUSTER_SCOPED else "Namespaced",
+                "scope": "Cluster" if kind in CLUSTER_SCOPED else "Namespaced",
                 "responseKind": {"group": group, "version": version, "kind": kind},
             }  # fmt: skip
             of_version = made["versions"].setdefault(version, {"version": version, "resources": []})
@@ -245,14 +169,7 @@ def _matches_labels(item: Mapping[str, Any], selector: str) -> bool:
 async def object_server(
     folder: Path, authority: Authority, trust: ssl.SSLContext, *items: dict[str, Any]
 ) -> AsyncIterator[ObjectServer]:
-    """Run a server with objects in the running event loop.
-
-    Args:
-        folder: an empty folder for the credentials.
-        authority: the CA of the server's certificate.
-        trust: the server's certificate.
-        items: the objects.
-    """
+    """Run a server with objects in the running event loop."""
     ca = authority.pair.certificate_pem
     (folder / "ca.crt").write_bytes(ca)
     write_service_account(folder / "account", token="a-token", ca=ca)

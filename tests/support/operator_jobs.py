@@ -244,7 +244,6 @@ def _job_labels(name: str) -> dict[str, str]:
 
 
 def job_set(template: Template, replicas: Sequence[int]) -> OperatorJob:
-    """Return a JobSet with one replicated job for each number of replicas."""
     manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -329,7 +328,6 @@ def train_job_pods(template: Template, nodes: int) -> list[Json]:
 
 
 def kueue_group_pods(template: Template, count: int, *, serves: bool = False) -> list[Json]:
-    """Return plain pods of one group of Kueue."""
     annotations = {"kueue.x-k8s.io/pod-group-total-count": str(count)}
     if serves:
         annotations["kueue.x-k8s.io/pod-group-serving"] = "true"

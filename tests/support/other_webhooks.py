@@ -8,6 +8,7 @@ import jsonpatch
 
 from kai import keys
 from tests.support.kai_standin import mutated_by_kai
+from tests.support.kinds import made
 from tests.support.webhook_recorder import Recorder, Reply
 
 KAI_NAME = "mutating-kai-admission"
@@ -28,12 +29,7 @@ def others_configuration(name: str, other: Recorder, *, condition: str = "") -> 
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
     }
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": name},
-        "webhooks": [webhook],
-    }
+    return made("MutatingWebhookConfiguration", name, webhooks=[webhook])
 
 
 def kai_configuration(kai: Recorder) -> dict[str, Any]:
@@ -64,7 +60,6 @@ def as_kai(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_sidecar_in_front(pod: dict[str, Any]) -> dict[str, Any]:
-    """Add a sidecar as the first container, once."""
     containers = pod["spec"]["containers"]
     if any(container["name"] == "sidecar" for container in containers):
         return pod

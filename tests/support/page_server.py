@@ -24,7 +24,6 @@ LIMITS = plain_port_limits(16)
 
 
 def limits(**changes: Any) -> ConnectionLimits:
-    """Return limits with a short interval between sweeps."""
     return replace(LIMITS, **{"sweep_seconds": 0.02, **changes})
 
 
@@ -59,7 +58,6 @@ class Client:
         return await self.answer()
 
     async def closed(self) -> None:
-        """Wait until the server has closed the connection."""
         async with asyncio.timeout(WAIT_SECONDS):
             try:
                 while await self.reader.read(1 << 16):
@@ -142,7 +140,6 @@ class RunningServer:
         return client
 
     async def until(self, count: int) -> None:
-        """Wait until the server has a number of connections."""
         await until(lambda: self.connections == count)
 
 

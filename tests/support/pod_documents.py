@@ -17,7 +17,6 @@ def entries(document: Any, part: str) -> dict[str, Any]:
 
 
 def groups(document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every container with the list it stands in."""
     for group in ("containers", "initContainers"):
         for container in document["spec"].get(group) or ():
             yield group, container
@@ -51,5 +50,4 @@ def counted(container: dict[str, Any]) -> float:
 
 
 def as_kais(document: Any) -> PodView:
-    """The pod as KAI sees it once it is KAI's."""
     return view(document | {"spec": document["spec"] | {"schedulerName": keys.SCHEDULER_NAME}})

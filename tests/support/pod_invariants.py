@@ -26,11 +26,7 @@ from tests.support.pod_documents import (
     groups,
     named_gpus,
 )
-from tests.support.pod_strategies import (
-    VERSIONS,
-    Case,
-    is_rank,
-)
+from tests.support.pod_strategies import VERSIONS, Case, is_rank
 from tests.support.pods import GPU
 from tests.support.size_oracle import size_of
 from webhook.policy.decide import MOST_WARNINGS
@@ -72,13 +68,11 @@ class Outcome:
 
     @property
     def policy(self) -> NamespacePolicy:
-        """The policy, where there is one."""
         assert self.case.policy is not None
         return self.case.policy
 
     @property
     def share(self) -> dict[str, Any]:
-        """The share that was injected, if any."""
         return {key: value for key, value in self.added("annotations").items() if key in SHARES}
 
 
@@ -101,7 +95,6 @@ def only_ours_changed(outcome: Outcome) -> None:
 
 
 def assert_only_ours_changed(received: Any, result: Any) -> None:
-    """Assert that without the permitted changes the document equals the received one."""
     if exact(result) == exact(received):
         return
     back, original = copy.deepcopy(result), copy.deepcopy(received)

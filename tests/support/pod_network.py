@@ -6,11 +6,28 @@ proxy on a UNIX socket, which connects to a server on loopback. No network names
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 
 from service.http.limits import Address
-from tests.support.stream_servers import ending_at_once
+
+
+@contextlib.asynccontextmanager
+async def ending_at_once(
+    server: asyncio.Server, writers: Collection[asyncio.StreamWriter]
+) -> AsyncIterator[asyncio.Server]:
+    """Close a server and its connections at the end.
+
+    From Python 3.12.1 on, `async with server` waits for clients to close theirs.
+    """
+    try:
+        yield server
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await server.wait_closed()
+
 
 _EGRESS = """
 apiVersion: apiserver.k8s.io/v1beta1
@@ -34,13 +51,7 @@ def egress_option(folder: Path, socket: Path) -> str:
 async def pod_network(
     socket: Path, servers: Mapping[str, Address], received: dict[str, bytearray] | None = None
 ) -> AsyncIterator[None]:
-    """Run the CONNECT proxy.
-
-    Args:
-        socket: path of its UNIX socket.
-        servers: the server behind each pod address, as IP:PORT; other addresses are refused.
-        received: filled with the bytes that the API server sends to each pod address; None records nothing.
-    """
+    """Run the CONNECT proxy."""
 
     writers: set[asyncio.StreamWriter] = set()
 

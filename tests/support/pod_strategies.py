@@ -28,10 +28,9 @@ Jsons = st.SearchStrategy[Json]
 
 MANY = settings(
     deadline=None,
-    max_examples=scaled(400),
+    max_examples=scaled(100),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-FEWER = settings(MANY, max_examples=scaled(100))
 
 VERSIONS = tuple(Version.parse(text) for text in ("0.7.11", "0.9.8", "0.9.12", "0.13.0", "0.17.0"))
 MIG = "nvidia.com/mig-1g.5gb"
@@ -61,7 +60,6 @@ def one_in(count: int) -> st.SearchStrategy[bool]:
 
 
 def nested(depth: int, leaf: Json = None) -> Json:
-    """Return a value deep inside lists and maps."""
     for level in range(depth):
         leaf = [leaf] if level % 2 else {"deeper": leaf}
     return leaf
@@ -344,7 +342,6 @@ _namespace_labels: Mapping[str, Jsons] = {
 
 @st.composite
 def namespace_labels(draw: Draw) -> dict[str, str]:
-    """Build labels of a managed namespace, valid and invalid."""
     labels = {keys.QUEUE_LABEL: draw(_queues), **draw(_shares)}
     for label, values in _namespace_labels.items():
         if label == labels_of.SHARE_FOR or draw(one_in(4)):
@@ -395,7 +392,6 @@ class Case:
     labels: dict[str, str]
     document: Json
     annotations: dict[str, str] = field(default_factory=dict)
-    """The namespace's annotations."""
     namespace: str = "team-a"
     rules: DecisionSettings = field(default_factory=DecisionSettings)
     pretty: bool = False
@@ -411,8 +407,6 @@ class Case:
 
 
 def cases(documents: st.SearchStrategy[Json] | None = None) -> st.SearchStrategy[Case]:
-    """Build any pod in any managed namespace, or one of the given documents."""
-
     def case(metadata: tuple[dict[str, str], dict[str, str]], **options: Any) -> Case:
         return Case(labels=metadata[0], annotations=metadata[1], **options)
 
@@ -447,7 +441,6 @@ misshapen_pods = st.builds(put, pods(), st.sampled_from(_PLACES), st.sampled_fro
 
 @st.composite
 def corrupted(draw: Draw, bodies: st.SearchStrategy[bytes]) -> bytes:
-    """Damage some bytes of a body."""
     body = bytearray(draw(bodies))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(body)))

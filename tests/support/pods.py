@@ -46,7 +46,6 @@ def pod(
 
 
 def view(document: Any) -> PodView:
-    """Return the decoded view of a pod."""
     return decode_pod(json.dumps(document).encode())
 
 

@@ -7,8 +7,6 @@ STAT = "{pid} ({name}) {state} 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 {star
 
 
 class ProcTree:
-    """Processes in a folder, in the form of the kernel."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
@@ -23,7 +21,6 @@ class ProcTree:
         state: str = "R",
         flags: int = 0,
     ) -> Path:
-        """Add or change a process."""
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
         (folder / "cgroup").write_text(cgroup + "\n")
@@ -33,7 +30,6 @@ class ProcTree:
         return folder
 
     def add_thread(self, pid: int, thread: int, cgroup: str, *, state: str = "S", flags: int = 0) -> Path:
-        """Add or change a thread of a process."""
         folder = self.root / str(pid) / "task" / str(thread)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cgroup").write_text(cgroup + "\n")
@@ -43,12 +39,10 @@ class ProcTree:
         return folder
 
     def end(self, pid: int) -> None:
-        """Remove a process."""
         shutil.rmtree(self.root / str(pid))
 
 
 def in_pod(uid: str, container: str = "0f" * 32) -> str:
-    """Return the cgroup line of a process in a pod's container, as containerd and systemd write it."""
     slice_ = f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
     return f"0::/kubepods.slice/kubepods-besteffort.slice/{slice_}/cri-containerd-{container}.scope"
 

@@ -9,11 +9,8 @@ from aiohttp import web
 
 @dataclass
 class Standin:
-    """A running stand-in."""
-
     url: str
     forms: list[dict[str, str]] = field(default_factory=list)
-    """The forms of the requests."""
     paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.alerts.rendering import evaluated
+from deploy.render import evaluated
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "alerts"
@@ -19,7 +19,7 @@ ALERTS = ROOT / "deploy" / "alerts"
 
 @functools.cache
 def _default_rules() -> str:
-    return json.dumps(evaluated("rules.jsonnet"))
+    return json.dumps(evaluated("import 'alerts/rules.jsonnet'"))
 
 
 def default_rules() -> dict[str, Any]:
@@ -46,13 +46,19 @@ def promtool(*arguments: str | Path) -> str:
 
 
 def assert_samples(
-    folder: Path, query: str, series: Mapping[str, str], samples: Sequence[Mapping[str, Any]]
+    folder: Path,
+    query: str,
+    series: Mapping[str, str],
+    samples: Sequence[Mapping[str, Any]],
+    *,
+    interval: str = "1m",
+    at: str = "100m",
 ) -> None:
-    """Assert the samples of a query in minute 100 of series with a value a minute."""
+    """Assert the samples of a query at a time, of series with a value in each interval."""
     case = {
-        "interval": "1m",
+        "interval": interval,
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [{"expr": query, "eval_time": "100m", "exp_samples": [*samples]}],
+        "promql_expr_test": [{"expr": query, "eval_time": at, "exp_samples": [*samples]}],
     }
     (folder / "rules.yaml").write_text("groups: []\n")
     proof = folder / "proof.yaml"

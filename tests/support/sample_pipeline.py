@@ -27,9 +27,16 @@ class Pipeline:
     """Pipeline, judge and log for a node with GPUs of 24 GiB, by default two, and a sample every 5 s."""
 
     def __init__(
-        self, *, gpu_sharing_mode: SharingMode | None = None, gpu_uuids: tuple[str, ...] = (GPU_0, GPU_1)
+        self,
+        *,
+        gpu_sharing_mode: SharingMode | None = None,
+        gpu_uuids: tuple[str, ...] = (GPU_0, GPU_1),
+        counted: float = 5,
     ) -> None:
+        """Prepare a node; each sample counts `counted` seconds."""
         self._gpu_uuids = gpu_uuids
+        self.silent = 0.0
+        """Seconds since the last contact with the source of pods."""
         self.now = 0.0
         self.inventory: Inventory | None = None
         self.judged: list[Evaluation] = []
@@ -37,7 +44,7 @@ class Pipeline:
         self.books = SamplePipeline(
             pods=self,
             share_resolver=ShareResolver(gpu_sharing_mode=gpu_sharing_mode),
-            judge=Judge(grace=GRACE, interval=5, longest_gap=15),
+            judge=Judge(grace=GRACE, interval=counted, longest_gap=15),
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
@@ -47,7 +54,7 @@ class Pipeline:
         )
 
     def seconds_since_contact(self) -> float:
-        return 0.0
+        return self.silent
 
     async def run(self) -> None:
         raise NotImplementedError
@@ -57,24 +64,27 @@ class Pipeline:
         self.process(built(*items).inventory, used_bytes, times)
 
     def process(self, inventory: Inventory, used_bytes: dict[str, dict[str, int]], times: int = 1) -> None:
-        """Take samples with a given inventory."""
-        pids = {
-            (gpu_uuid, uid): number for number, (gpu_uuid, uid) in enumerate(
-                ((each, uid) for uid, on in used_bytes.items() for each in on), start=100
-            )
-        }  # fmt: skip
-        origins = {
-            pid: Origin(result=LookupResult.CONTAINER, pod_uids=(uid,), container_id="")
-            for (_, uid), pid in pids.items()
+        """Take samples with a given inventory: one process of each pod on each GPU that it uses."""
+        places = [(uid, uuid) for uid, on in used_bytes.items() for uuid in on]
+        processes = {
+            pid: (uuid, used_bytes[uid][uuid], Origin(result=LookupResult.CONTAINER, pod_uids=(uid,)))
+            for pid, (uid, uuid) in enumerate(places, start=100)
         }
+        self.process_pids(inventory, processes, times)
+
+    def process_pids(
+        self, inventory: Inventory, processes: dict[int, tuple[str, int, Origin]], times: int = 1
+    ) -> None:
+        """Take samples with a given inventory and processes: GPU, bytes and origin by PID."""
         gpus = [
             gpu(
-                *((pid, used_bytes[uid][uuid]) for (where, uid), pid in pids.items() if where == uuid),
+                *((pid, used) for pid, (on, used, _) in processes.items() if on == uuid),
                 uuid=uuid,
                 index=index,
             )
             for index, uuid in enumerate(self._gpu_uuids)
         ]
+        origins = {pid: origin for pid, (_, _, origin) in processes.items()}
         for _ in range(times):
             self.inventory = inventory
             self.books.process(sample(*gpus, origins=origins, at=self.now), {})

@@ -42,7 +42,6 @@ def gpu(
 
 
 def uid_of(name: str) -> str:
-    """Return a pod's UID by its name."""
     return f"{name.encode().hex():0<8.8}-1111-4222-8333-{name.encode().hex():0<12.12}"
 
 
@@ -112,7 +111,6 @@ def pod_share(
 
 
 def with_limit(made: PodShare, limit: int, uuid: str = A) -> PodShare:
-    """Return the pod's share with an enforcer's limit on a GPU."""
     amount = Amount(limit, LimitSource.ANNOTATION)
     return replace(
         made, entitlements={**made.entitlements, uuid: structs.replace(made.on(uuid), limit=amount)}
@@ -120,7 +118,6 @@ def with_limit(made: PodShare, limit: int, uuid: str = A) -> PodShare:
 
 
 def in_pod(name: str, comm: str = "python") -> Origin:
-    """The origin of a process in that pod."""
     return Origin(result=LookupResult.CONTAINER, pod_uids=(uid_of(name),), container_id="c" * 64, name=comm)
 
 
@@ -145,7 +142,6 @@ def sample(
 def snapshot_of(
     taken: Sample, *pod_shares: PodShare, reservations: Iterable[str] = (), problems: Iterable[Problem] = ()
 ) -> Snapshot:
-    """Return the snapshot with the pods of the shares as the list of pods."""
     inventory = Inventory(
         pods={each.pod.uid: each.pod for each in pod_shares}, reservation_uids=frozenset(reservations)
     )
@@ -158,12 +154,10 @@ def snapshot_of(
 
 
 def balance_of(taken: Sample, pod_shares: Iterable[PodShare], pods: PodIndex) -> Snapshot:
-    """The accounts, with this list of pods."""
     return build_snapshot(taken, attribution=attribute(taken, pods), pod_shares=pod_shares)
 
 
 def holding(snapshot: Snapshot, name: str, uuid: str = A) -> Holding | None:
-    """Return the pod's usage of the GPU."""
     matches = [h for h in snapshot.holdings if h.pod_share.pod.name == name and h.gpu_uuid == uuid]
     assert len(matches) <= 1
     return matches[0] if matches else None

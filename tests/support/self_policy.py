@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import copy
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import rendered
+from tests.support.kinds import made
 from tests.support.kube_user import Answer, Asker, account, where
 
 WEBHOOK = account("kaishare", "kaishare-webhook")
@@ -59,10 +59,6 @@ async def _until(asker: Asker, user: str, *, refused: bool) -> None:
 
 async def create_configuration(asker: Asker, user: str, kind: str = "Mutating") -> Answer:
     """Create another, empty configuration as a dry run."""
-    item = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": f"{kind}WebhookConfiguration",
-        "metadata": {"name": "another"},
-    }
+    item = made(f"{kind}WebhookConfiguration", "another")
     path = CONFIGURATIONS.format(kind.lower())
-    return await asker.send("POST", path, copy.deepcopy(item), user=user, dry_run=True)
+    return await asker.send("POST", path, item, user=user, dry_run=True)

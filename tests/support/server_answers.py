@@ -9,10 +9,8 @@ from console.explain.server_dry_runs import ask_server
 from kube.client import KubeClient
 from kube.kinds import LimitRange
 from tests.support.administrator import Administrator
-from tests.support.cluster_webhook import (
-    bare_pod,
-    managed_namespace,
-)
+from tests.support.cluster_webhook import bare_pod, managed_namespace
+from tests.support.kinds import made
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 
@@ -33,7 +31,6 @@ def explained(
     namespace: str = "asked",
     defaults: Sequence[LimitRange] = (),
 ) -> ExplainedPod:
-    """Return the decision about the only pod of a document, with the policies of namespaces."""
     policies = {}
     for item in namespaces or (NAMESPACE, ENFORCED):
         name, labels = item["metadata"]["name"], item["metadata"].get("labels") or {}
@@ -47,13 +44,11 @@ def explained(
 
 
 async def ask(client: KubeClient, document: Mapping[str, Any], **options: Any) -> ServerAnswer:
-    """Return the answer about the only pod of a document."""
     (answer,) = await answers(client, [explained(document, **options)])
     return answer
 
 
 async def answers(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[ServerAnswer]:
-    """Return the answers about pods, in their order."""
     return [
         pod.server for pod in await ask_server(client, pods) if isinstance(pod, ExplainedPod) and pod.server
     ]
@@ -64,27 +59,13 @@ def workload(kind: str, name: str, *, pod: Json | None = None, **spec: Any) -> J
     template = pod or bare_pod("")
     template = {key: template[key] for key in ("metadata", "spec")}
     template["metadata"] = {key: value for key, value in template["metadata"].items() if value}
-    version = "batch/v1" if kind == "Job" else "apps/v1"
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": {"template": template, **spec},
-    }
+    return made(kind, name, spec={"template": template, **spec})
 
 
 def limit_range(name: str, **item: Any) -> Json:
-    """Return a LimitRange for containers of the plain namespace."""
-    limits = {"limits": [{"type": "Container", **item}]}
-    return {
-        "kind": "LimitRange",
-        "metadata": {"name": name, "namespace": PLAIN},
-        "spec": limits,
-        "apiVersion": "v1",
-    }
+    return made("LimitRange", name, PLAIN, spec={"limits": [{"type": "Container", **item}]})
 
 
 async def created(admin: Administrator, path: str, item: Json) -> str:
-    """Create an object, and return its path."""
     await admin.post(path, item)
     return f"{path}/{item['metadata']['name']}"

@@ -49,8 +49,6 @@ class Lines:
 
 
 class Reader:
-    """Reads a descriptor in a thread until its end."""
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._data = b""
@@ -62,7 +60,6 @@ class Reader:
             self._data += data
 
     def rest(self) -> bytes:
-        """Return all data up to the close of the other end."""
         self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         return self._data

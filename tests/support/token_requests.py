@@ -19,7 +19,6 @@ class TokenIssuer:
         self.requests: list[dict[str, Any]] = []
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        """Answer one TokenRequest."""
         self.requests.append(await request.json())
         expires = SERVER_NOW + timedelta(seconds=self.seconds)
         status = {

@@ -76,12 +76,10 @@ def document(node: str, *pods: Mapping[str, Any], gpus: Sequence[Any] = (), **fi
 
 
 def agent_pod(node: str) -> AgentPod:
-    """Return the pod of the agent of a node."""
     return AgentPod(name=f"agent-of-{node}", node=node)
 
 
 def received(body: bytes, at: float = 0.0) -> Received:
-    """Return a response that arrived at a time."""
     return Received(answer=read_answer(body), body=body, at=at, age=1.0)
 
 
@@ -130,8 +128,6 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 def gives(body: bytes, status: int = 200, **headers: str) -> Answer:
-    """Answer every request with that response."""
-
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response_only(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():

@@ -33,8 +33,6 @@ JOB = "kaishare-agent"
 
 @dataclass(frozen=True, kw_only=True)
 class PodHistory:
-    """A pod on one GPU."""
-
     namespace: str
     pod: str
     uid: str = ""
@@ -119,7 +117,6 @@ def recorded(folder: Path, *names: str) -> None:
 
 
 def _records(running: Prometheus, rule: Mapping[str, Any], interval: int) -> Iterator[str]:
-    """Yield what a rule records, as OpenMetrics."""
     times = {"start": str(START), "end": str(END + interval), "step": str(interval)}
     for series in running.get("query_range", query=rule["expr"], **times)["result"]:
         metric = {name: value for name, value in series["metric"].items() if name != "__name__"}
@@ -138,7 +135,6 @@ def create_blocks(folder: Path, lines: Iterable[str]) -> None:
 
 
 def rendered(labels: Mapping[str, str]) -> str:
-    """Return labels in the text format."""
     escaped = (
         (key, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
         for key, value in labels.items()
@@ -148,8 +144,6 @@ def rendered(labels: Mapping[str, str]) -> str:
 
 @dataclass
 class History:
-    """All samples of some pods."""
-
     pods: tuple[PodHistory, ...]
     lines: dict[str, list[str]] = field(default_factory=dict)
 
@@ -158,7 +152,6 @@ class History:
         create_blocks(folder, self.openmetrics())
 
     def openmetrics(self) -> Iterator[str]:
-        """Yield the lines of the file."""
         families = (
             ("kaishare_pod_gpu_memory_used_bytes", "gauge", self._used),
             ("kaishare_pod_gpu_memory_share_bytes", "gauge", self._share),
@@ -232,5 +225,4 @@ def noisy(base: float, spread: float, *, seed: int) -> Callable[[float], float]:
 
 
 def always(amount: float) -> Callable[[float], float]:
-    """Return the same amount for every time."""
     return lambda _: amount

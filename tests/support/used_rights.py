@@ -61,13 +61,7 @@ def _right(request: SeenRequest) -> Iterator[UsedRight]:
 
 
 def roles(account: str, namespace: str, rights: Collection[UsedRight]) -> Iterator[dict[str, Any]]:
-    """Yield roles with exactly these rights, and their bindings to an account.
-
-    Args:
-        account: name of the service account.
-        namespace: its namespace.
-        rights: the rights.
-    """
+    """Yield roles with exactly these rights, and their bindings to an account."""
     rules = defaultdict(list)
     for right in sorted(rights):
         rule = {"apiGroups": [right.group], "resources": [right.resource], "verbs": [right.verb]}
@@ -80,15 +74,7 @@ def roles(account: str, namespace: str, rights: Collection[UsedRight]) -> Iterat
 
 
 def binding(account: str, namespace: str, *, role: str, kind: str, place: str) -> dict[str, Any]:
-    """Return the binding of a role to a service account.
-
-    Args:
-        account: name of the service account.
-        namespace: its namespace.
-        role: name of the role.
-        kind: `Role` or `ClusterRole`.
-        place: the namespace in which the role applies; empty for the whole cluster.
-    """
+    """Return the binding of a role to a service account."""
     return {
         "apiVersion": f"{_GROUP}/v1",
         "kind": "RoleBinding" if place else "ClusterRoleBinding",

@@ -30,7 +30,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._clock)
 
     def time(self) -> float:
-        """Return the virtual time in seconds."""
         return float(self._clock.now)
 
 

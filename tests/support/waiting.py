@@ -16,22 +16,18 @@ _PAUSE_SECONDS: Final = 0.02
 
 
 class _Wait:
-    """A wait, with the reason why it is not over."""
-
     def __init__(self, what: Callable[[], object] | object, seconds: float) -> None:
         self._what = what
         self._seconds = seconds
         self._began = time.monotonic()
 
     def go_on(self, error: LookupError | None) -> None:
-        """Raise AssertionError if the time is over."""
         if time.monotonic() > self._began + self._seconds:
             what = self._what() if callable(self._what) else self._what
             raise AssertionError(f"still not after {self._seconds:g} s: {what}") from error
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look."""
         return _FIRST_PAUSE_SECONDS if time.monotonic() < self._began + 1 else _PAUSE_SECONDS
 
 
@@ -40,13 +36,7 @@ async def until(
     what: Callable[[], object] | object = "",
     seconds: float = PATIENCE_SECONDS,
 ) -> Any:
-    """Wait for a condition; return its value.
-
-    Args:
-        condition: a function, or one with a coroutine.
-        what: what is awaited, for the message; a function is called when the time is over.
-        seconds: longest wait.
-    """
+    """Wait for a condition; return its value."""
     wait = _Wait(what, seconds)
     while True:
         error = None

@@ -17,8 +17,6 @@ QUICK = WatchTiming(watch=1, grace=0.2, first_pause=0.01, longest_pause=0.04, he
 
 @dataclass
 class Running:
-    """A running watch, and its log."""
-
     watch: Watch[Any]
     troubles: list[str] = field(default_factory=list)
     changes: list[set[str]] = field(default_factory=list)

@@ -19,6 +19,7 @@ from unittest import mock
 from service.http.limits import Address, ConnectionLimits
 from service.log import JsonLog
 from tests.support.certificates import directory_context
+from tests.support.page_server import ANY_PORT, Client
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_server import POLICIES, review_of
@@ -31,8 +32,6 @@ from webhook.serve import Settings, serve
 from webhook.server.admission_server import ADMISSION_CONNECTIONS, AdmissionServer
 from webhook.server.ops_server import OpsServer
 
-ANY_PORT = Address("127.0.0.1", 0)
-
 OTHER = "127.0.0.2"
 """The address of a second peer."""
 
@@ -42,8 +41,6 @@ REVIEW = json.dumps(review_of(pod(gpu_container()))).encode()
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An HTTP answer."""
-
     status: int
     headers: Mapping[str, str]
     """Headers by lower-case name."""
@@ -51,31 +48,15 @@ class Reply:
 
     @property
     def response(self) -> dict[str, Any]:
-        """Return the answer to a review."""
         response: dict[str, Any] = json.loads(self.body)["response"]
         return response
 
 
-class Connection:
-    """A connection with access to its bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+class Connection(Client):
+    """A connection to the webhook."""
 
     async def reply(self) -> Reply:
-        """Return the next answer."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
-            status = int(head.split(" ", 2)[1])
-            headers = {
-                k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head.splitlines()[1:])
-            }
-            body = await self._reader.readexactly(int(headers.get("content-length", 0)))
+        status, headers, body = await self.answer()
         return Reply(status=status, headers=headers, body=body)
 
     async def post(self, body: bytes = REVIEW, path: str = "/mutate") -> Reply:
@@ -88,35 +69,26 @@ class Connection:
         content = b""
         async with asyncio.timeout(PATIENCE_SECONDS):
             try:
-                while data := await self._reader.read(65536):
+                while data := await self.reader.read(65536):
                     content += data
             except OSError:  # a reset also ends the data
                 pass
         return content
 
     async def ended(self) -> None:
-        """Wait until the server closes the connection."""
         await self.rest()
 
     def be_deaf(self) -> None:
-        """Stop reading."""
-        cast(asyncio.Transport, self._writer.transport).pause_reading()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection shows no sign of its end."""
-        return not self._reader.at_eof() and self._reader.exception() is None
+        cast(asyncio.Transport, self.writer.transport).pause_reading()
 
     @property
     def leaf(self) -> bytes:
-        """Return the server's certificate."""
-        certificate = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        certificate = self.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         assert isinstance(certificate, bytes)
         return certificate
 
     def close(self) -> None:
-        """Close the connection."""
-        self._writer.transport.abort()
+        self.writer.transport.abort()
 
 
 def request(
@@ -159,8 +131,6 @@ async def ask_until_stalled(live: "Live", connection: Connection) -> None:
 
 @dataclass(kw_only=True)
 class Live:
-    """A running server."""
-
     admission: Address
     ops: Address
     trust: ssl.SSLContext
@@ -200,7 +170,6 @@ class Live:
         return connection
 
     async def get(self, path: str) -> Reply:
-        """Return a page of the port without TLS."""
         connection = await self._connect(self.ops)
         await connection.send(f"GET {path} HTTP/1.1\r\nHost: ops\r\nConnection: close\r\n\r\n".encode())
         return await connection.reply()
@@ -223,7 +192,6 @@ class Live:
 
 
 async def answered(live: Live) -> None:
-    """Whether another connection is served."""
     connection = await live.connect()
     assert (await connection.post()).status == 200
     connection.close()
@@ -260,7 +228,6 @@ class HeldPolicies:
 
 
 def admission(**limits: Any) -> ConnectionLimits:
-    """Return limits of the admission port, with changes."""
     return replace(ADMISSION_CONNECTIONS, **limits)
 
 
@@ -269,15 +236,21 @@ HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
 
 @asynccontextmanager
 async def serving(
-    folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: Any
+    folder: Path,
+    policies: PolicySource,
+    *,
+    rules: DecisionSettings | None = None,
+    log_to: io.BytesIO | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Live]:
-    """Run a server in this process with any policy source and limits."""
     metrics, stream = Metrics(), log_to or io.BytesIO()
     log = JsonLog(stream)
     metrics.show_policies(policies.all)
     context = directory_context(folder / "tls")
     ops_server = OpsServer(policies=policies, metrics=metrics, log=log)
-    server = AdmissionServer(policies=policies, rules=DecisionSettings, metrics=metrics, log=log, **limits)
+    server = AdmissionServer(
+        policies=policies, rules=lambda: rules or DecisionSettings(), metrics=metrics, log=log, **limits
+    )
     ops = await ops_server.start(ANY_PORT)
     admission = await server.start(ANY_PORT, context)
     live = Live(
@@ -330,7 +303,6 @@ class Process:
         self.process.send_signal(signal.SIGTERM)
 
     async def status(self) -> int:
-        """Return the exit status once the process has ended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.process.wait()
 
@@ -368,5 +340,4 @@ def _started(read_log: Callable[[], bytes], tls: Path) -> Live:
 
 
 def trust_of(tls: Path) -> ssl.SSLContext:
-    """Return a client's TLS context that trusts a directory's CA."""
     return ssl.create_default_context(cafile=str(tls / "ca.crt"))

@@ -15,7 +15,6 @@ import aiohttp
 from aiohttp import web
 
 from certs.authority import Authority
-from kube.access import Access, Headers, Route
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Returns the patch for a request."""
@@ -23,8 +22,6 @@ Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 @dataclass(kw_only=True)
 class Recorder:
-    """The recorded requests, in order."""
-
     url: str
     ca_bundle: bytes
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -39,7 +36,6 @@ class Recorder:
 
 @contextlib.asynccontextmanager
 async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIterator[Recorder]:
-    """Serve a recorder on loopback."""
     recorder = Recorder(url="", ca_bundle=b"")
 
     async def answer(request: web.Request) -> web.Response:
@@ -75,13 +71,7 @@ class RecordingProxy:
 
 @contextlib.asynccontextmanager
 async def proxied(folder: Path, url: str, ca_bundle: bytes) -> AsyncIterator[RecordingProxy]:
-    """Serve a proxy in front of a webhook on loopback; bodies pass unchanged.
-
-    Args:
-        folder: folder for the certificate.
-        url: the webhook's URL.
-        ca_bundle: the webhook's CA in PEM.
-    """
+    """Serve a proxy in front of a webhook on loopback; bodies pass unchanged."""
     proxy = RecordingProxy(url="", ca_bundle=b"")
     trust = ssl.create_default_context(cadata=ca_bundle.decode())
     connector = aiohttp.TCPConnector(ssl=trust)
@@ -137,31 +127,3 @@ _LARGEST = 8 << 20
 
 def _base64(patch: list[dict[str, Any]]) -> str:
     return base64.b64encode(json.dumps(patch).encode()).decode()
-
-
-class Impersonating:
-    """The same access to the API server as another user with all rights."""
-
-    def __init__(self, access: Access, user: str) -> None:
-        self._access = access
-        self._user = user
-
-    @property
-    def server(self) -> str:
-        return self._access.server
-
-    @property
-    def namespace(self) -> str:
-        return self._access.namespace
-
-    @property
-    def route(self) -> Route:
-        return self._access.route
-
-    def trust(self) -> ssl.SSLContext:
-        return self._access.trust()
-
-    async def headers(self, *, refused: Headers | None = None) -> Headers:
-        added = (("Impersonate-User", self._user), ("Impersonate-Group", "system:masters"))
-        own = await self._access.headers(refused=None if refused is None else refused[: -len(added)])
-        return (*own, *added)

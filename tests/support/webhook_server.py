@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from service.http.limits import Address
-from service.log import JsonLog
-from tests.support.certificates import directory_context
-from webhook.metrics import Metrics
 from webhook.namespaces.file_policies import FilePolicies
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.server.admission_server import AdmissionServer
-from webhook.server.ops_server import OpsServer
 
 if TYPE_CHECKING:
     from tests.support.webhook_process import HeldPolicies, Live
@@ -54,8 +48,6 @@ metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningWebhook:
-    """A running server, and clients for it."""
-
     url: str
     ops: str
     session: aiohttp.ClientSession
@@ -107,29 +99,23 @@ async def running_webhook(
     tmp_path: Path, rules: DecisionSettings = DEFAULT_RULES
 ) -> AsyncIterator[RunningWebhook]:
     """Serve the policies of this module with an administrator's settings."""
+    from tests.support.webhook_process import serving
+
     (tmp_path / "policies.yaml").write_text(POLICIES)
     policies = FilePolicies(tmp_path / "policies.yaml", default_mode=rules.default_mode)
-    metrics = Metrics()
-    metrics.show_policies(policies.all)
     stream = io.BytesIO()
-    log = JsonLog(stream)
-    context = directory_context(tmp_path / "tls")
-    ops_server = OpsServer(policies=policies, metrics=metrics, log=log)
-    admission_server = AdmissionServer(policies=policies, rules=lambda: rules, metrics=metrics, log=log)
-    any_port = Address("127.0.0.1", 0)
-    ops = await ops_server.start(any_port)
-    admission = await admission_server.start(any_port, context)
-    async with aiohttp.ClientSession() as session:
+    async with (
+        serving(tmp_path, policies, rules=rules, log_to=stream) as live,
+        aiohttp.ClientSession() as session,
+    ):
         yield RunningWebhook(
-            url=f"https://{admission}",
-            ops=f"http://{ops}",
+            url=f"https://{live.admission}",
+            ops=f"http://{live.ops}",
             session=session,
-            trust=ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.crt")),
+            trust=live.trust,
             stream=stream,
             policies=policies,
         )
-    await admission_server.stop()
-    await ops_server.stop()
 
 
 @pytest.fixture
@@ -150,7 +136,6 @@ async def live(tmp_path: Path, held_policies: "HeldPolicies") -> AsyncIterator["
 
 
 def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[str, Any]:
-    """Return a review of a pod's creation as the API server sends it."""
     return {
         "kind": "AdmissionReview",
         "apiVersion": "admission.k8s.io/v1",
@@ -167,3 +152,26 @@ def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[st
             **request,
         },
     }
+
+
+def namespace_review(
+    labels: object,
+    before: object = None,
+    *,
+    annotations: object = None,
+    old_annotations: object = None,
+    **request: Any,
+) -> dict[str, Any]:
+    """Return a review of namespace team-x: of its creation, or of an edit if its labels before are given."""
+
+    def team(own: object, texts: object) -> dict[str, Any]:
+        metadata = {"name": "team-x", "labels": own, "annotations": texts}
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+    fields = {
+        "kind": {"group": "", "version": "v1", "kind": "Namespace"},
+        "name": "team-x",
+        "operation": "CREATE" if before is None else "UPDATE",
+        "oldObject": None if before is None else team(before, old_annotations),
+    }
+    return review_of(team(labels, annotations), "team-x", **(fields | request))

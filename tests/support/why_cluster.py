@@ -71,7 +71,6 @@ def make_queue(name: str, parent: str = "") -> Item:
 
 
 def cluster(**pod: Any) -> list[Item]:
-    """Return a Deployment's pod and everything around it."""
     group = make(
         "PodGroup",
         GROUP,

@@ -25,6 +25,7 @@ from kube.kinds import (
     PodOwner,
     decode_pod_with_document,
 )
+from tests.support.kinds import made
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 NAMESPACE, NAME = "team", "train-0"
@@ -66,28 +67,29 @@ def make_pod(
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}
     ]
     resources = {"limits": {keys.GPU_RESOURCE: str(whole)}} if whole else {}
-    document = {
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
+    document = made(
+        "Pod",
+        name,
+        namespace,
+        metadata={
             "creationTimestamp": at(age),
             "labels": {keys.QUEUE_LABEL: "vision", **(labels or {})},
             "annotations": given,
             **(metadata or {}),
         },
-        "spec": {
+        spec={
             "schedulerName": scheduler,
             "nodeName": node,
             "containers": [{"name": "main", "resources": resources}],
             **(spec or {}),
         },
-        "status": {
+        status={
             "phase": phase,
             "conditions": [*(unscheduled if unschedulable else []), *conditions],
             "containerStatuses": list(containers),
             **(status or {}),
         },
-    }
+    )
     return decode_pod_with_document(json.dumps(document).encode())
 
 
@@ -128,14 +130,17 @@ def make_pod_group(
     """Return the pod's PodGroup; without a message KAI has said nothing about it."""
     reasons = [{"reason": reason, "message": message.removeprefix(f"{reason}: "), "details": details}]
     conditions = [{"message": message, "reasons": reasons if reason else []}] if message else []
-    document = {
-        "metadata": {"name": GROUP, "namespace": NAMESPACE, "creationTimestamp": at(age)},
-        "spec": {"queue": queue, "minMember": 1, "priorityClassName": "train", **spec},
-        "status": {
+    document = made(
+        "PodGroup",
+        GROUP,
+        NAMESPACE,
+        metadata={"creationTimestamp": at(age)},
+        spec={"queue": queue, "minMember": 1, "priorityClassName": "train", **spec},
+        status={
             "schedulingConditions": conditions,
             "resourcesStatus": {"allocated": {keys.GPU_RESOURCE: "500m"}},
         },
-    }
+    )
     return POD_GROUPS.decode(json.dumps(document).encode())
 
 
@@ -143,10 +148,8 @@ def make_bind_request(
     *, groups: Sequence[str] = ("group-1",), age: float = 60, reason: str = ""
 ) -> BindRequest:
     """Return the pod's BindRequest; without a reason the binder has not answered."""
-    document: dict[str, Any] = {
-        "metadata": {"name": NAME, "namespace": NAMESPACE, "creationTimestamp": at(age)},
-        "spec": {"selectedNode": "node-1", "selectedGPUGroups": list(groups)},
-    }
+    spec = {"selectedNode": "node-1", "selectedGPUGroups": list(groups)}
+    document = made("BindRequest", NAME, NAMESPACE, metadata={"creationTimestamp": at(age)}, spec=spec)
     if reason:
         document["status"] = {"phase": "Failed", "reason": reason}
     return BIND_REQUESTS.decode(json.dumps(document).encode())
@@ -162,24 +165,20 @@ def make_queue(
     display_name: str = "",
 ) -> Queue:
     """Return a queue; what it uses is unknown by default."""
-    spec = {"parentQueue": parent, "displayName": display_name}
-    document = {
-        "metadata": {"name": name},
-        "spec": spec | {"resources": {"gpu": {"quota": quota, "limit": -1}}},
-        "status": {
-            "childQueues": list(children),
-            "allocated": {} if used is None else {keys.GPU_RESOURCE: str(used)},
-        },
+    spec = {
+        "parentQueue": parent,
+        "displayName": display_name,
+        "resources": {"gpu": {"quota": quota, "limit": -1}},
     }
+    allocated = {} if used is None else {keys.GPU_RESOURCE: str(used)}
+    document = made("Queue", name, spec=spec, status={"childQueues": list(children), "allocated": allocated})
     return QUEUES.decode(json.dumps(document).encode())
 
 
 def make_node(name: str = "node-1", *, gpus: int = 2) -> Node:
     """Return a node with GPUs of an A10."""
-    document = {
-        "metadata": {"name": name, "labels": {keys.NODE_GPU_MEMORY: "23028"}},
-        "status": {"allocatable": {keys.GPU_RESOURCE: str(gpus)}},
-    }
+    labels, size = {keys.NODE_GPU_MEMORY: "23028"}, {keys.GPU_RESOURCE: str(gpus)}
+    document = made("Node", name, labels=labels, status={"allocatable": size})
     return NODES.decode(json.dumps(document).encode())
 
 
@@ -205,12 +204,7 @@ GONE: Fact[Any] = MISSING
 
 
 def make_evidence(pod: Pod | Fact[Pod] | None = None, **fields: Any) -> PodEvidence:
-    """Return the evidence of an administrator about a pod that KAI has grouped, and no more.
-
-    Args:
-        pod: the pod; by default one that waits.
-        fields: other fields: facts, or values that are known.
-    """
+    """Return the evidence of an administrator about a pod that KAI has grouped, and no more."""
     defaults: dict[str, Any] = {
         "now": NOW,
         "namespace": NAMESPACE,

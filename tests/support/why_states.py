@@ -32,8 +32,6 @@ def folder() -> Path | None:
 
 @dataclass(frozen=True)
 class State:
-    """One recorded state."""
-
     path: Path
 
     @property
@@ -42,7 +40,6 @@ class State:
         return self.path.name.partition("-")[0]
 
     def items(self, kind: str) -> list[dict[str, Any]]:
-        """Return the objects of one file."""
         path = self.path / f"{kind}.json"
         if not path.exists() and kind == "nodes":
             path = self.path.parent / "nodes.json"
@@ -61,7 +58,6 @@ class State:
         return datetime.fromisoformat(max(times)) + timedelta(seconds=38)
 
     def pods(self) -> list[Pod]:
-        """Return the pods of the state."""
         return [decode_pod_with_document(json.dumps(item).encode()) for item in self.items("pod")]
 
     @property
@@ -71,14 +67,12 @@ class State:
 
 
 def states(release: str) -> Iterator[State]:
-    """Yield the recorded states of a release."""
     root = folder()
     if root is not None:
         yield from (State(path) for path in sorted((root / release).iterdir()) if path.is_dir())
 
 
 def put(server: ObjectServer, state: State, *, is_edit: bool = False) -> None:
-    """Put the objects of a state into a server, for an administrator or the role edit in the namespace."""
     name = state.namespace
     server.objects.clear()
     server.add({"kind": "Namespace", "metadata": {"name": name}})

@@ -27,10 +27,6 @@ def begin_elsewhere(entries: Sequence[EntryT], worker: Mapping[str, Any]) -> lis
 
     Each worker collects all tests. A module without stored bytecode is compiled by the first worker that reaches it;
     the others load the result.
-
-    Args:
-        entries: files and folders.
-        worker: what xdist tells a worker about itself: its name (`gw0`), and the number of workers.
     """
     first = int(worker["workerid"].removeprefix("gw")) * len(entries) // worker["workercount"]
     return [*entries[first:], *entries[:first]]

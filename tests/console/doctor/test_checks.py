@@ -573,7 +573,7 @@ def test_what_excludes_a_namespace() -> None:
         ([matching("object.spec.schedulerName != 'kai-scheduler'")], []),
     ],
 )
-def test_kais_configuration_is_recognised_by_its_service_or_the_name_of_its_scheduler(
+def test_kais_configuration_is_known_by_service_or_scheduler(
     configurations: list[WebhookConfiguration], expected: list[str]
 ) -> None:
     cluster = but(mutating=whole(*configurations))
@@ -595,26 +595,21 @@ def test_the_operators_configuration_is_read(suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_pods", "of_reservations", "expected"),
+    ("of_pods", "of_reservations", "tag", "expected"),
     [
-        ("nvidia", "nvidia", {"nvidia": "pods with a share"}),
-        ("nvidia", "gpu", {"nvidia": "pods with a share", "gpu": "the reservation pods of shares"}),
-        ("", "nvidia", {"nvidia": "the reservation pods of shares"}),
-        ("", "", {}),
+        ("nvidia", "nvidia", "v0.17.0", {"nvidia": "pods with a share"}),
+        ("nvidia", "gpu", "v0.17.0", {"nvidia": "pods with a share", "gpu": "the reservation pods of shares"}),
+        ("", "nvidia", "v0.17.0", {"nvidia": "the reservation pods of shares"}),
+        ("", "", "v0.17.0", {}),
+        ("nvidia", "nvidia", "v0.15.3", {"nvidia": "pods with a share or a whole GPU"}),
     ],
-)
+)  # fmt: skip
 def test_every_runtime_class_that_kai_names_is_looked_up(
-    of_pods: str, of_reservations: str, expected: dict[str, str]
+    of_pods: str, of_reservations: str, tag: str, expected: dict[str, str]
 ) -> None:
-    admission = installed(f"--gpu-fraction-runtime-class-name={of_pods}", tag="v0.17.0")
-    binder = installed(f"--runtime-class-name={of_reservations}", program="binder", tag="v0.17.0")
+    admission = installed(f"--gpu-fraction-runtime-class-name={of_pods}", tag=tag)
+    binder = installed(f"--runtime-class-name={of_reservations}", program="binder", tag=tag)
     assert kai_checks.runtime_classes(Installation({**admission.programs, **binder.programs})) == expected
-
-
-def test_releases_that_set_the_runtime_class_on_whole_gpus_too() -> None:
-    assert kai_checks.runtime_classes(installed(tag="v0.15.3")) == {
-        "nvidia": "pods with a share or a whole GPU"
-    }
 
 
 @pytest.mark.parametrize(
@@ -629,9 +624,7 @@ def test_releases_that_set_the_runtime_class_on_whole_gpus_too() -> None:
         ("amd.com/gpu", "4", False),
     ],
 )
-def test_a_node_has_gpus_by_any_resource_of_nvidias_device_plugin(
-    resource: str, amount: str, has_gpus: bool
-) -> None:
+def test_a_node_has_gpus_by_any_resource_of_nvidia(resource: str, amount: str, has_gpus: bool) -> None:
     """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
     node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
     assert ClusterNode.of(NODES.decode(json.dumps(node))).has_gpus is has_gpus
@@ -641,36 +634,34 @@ _FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough
 _NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
 
 
-def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> list[str]:
+def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> ClusterFacts:
     kept = [msgspec.structs.replace(PODS.decode(each.document), document=each.document) for each in pods]
-    return lines_of(queues.pods_get_nodes, but(waiting=make(*kept), now=now))
+    return but(waiting=make(*kept), now=now)
 
 
-def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_warnings() -> None:
-    full = [make_pod(name=f"full-{number}", unschedulable=_FULL) for number in range(7)]
-    first, second = waiting(*full, make_pod(name="lost", unschedulable=_NO_QUEUE))
-    assert first.startswith("ok: pending pods: 7 pods wait for KAI (no-gpu-fits): team/full-")
-    assert first.endswith("and 2 more -> ")
-    assert (
-        second
-        == "warning: pending pods: 1 pod waits for KAI (queue-missing): team/lost -> kaishare why -n team lost"
-    )
+LOST = make_pod(name="lost", unschedulable=_NO_QUEUE)
+WAITS = "warning: pending pods: 1 pod waits for KAI (queue-missing): team/lost -> kaishare why -n team lost"
+NONE = "ok: pending pods: no pod has waited for KAI for a minute -> "
 
 
-def test_pods_that_do_not_wait_for_kai_are_left_out() -> None:
-    none = ["ok: pending pods: no pod has waited for KAI for a minute -> "]
-    assert waiting(make_pod(unschedulable=_FULL, age=30)) == none
-    assert waiting(make_pod(scheduler="default-scheduler", grouped=False, unschedulable=_FULL)) == none
-
-
-def test_without_the_servers_time_or_the_whole_list_no_pod_is_ok() -> None:
-    lost = make_pod(unschedulable=_NO_QUEUE)
-    assert waiting(lost, now=None) == [
-        "unknown: pending pods: not checked: the API server's time is not known -> "
-    ]
-    assert waiting(make=part) == []
-    (seen,) = waiting(lost, make=part)
-    assert seen.startswith("warning: pending pods: 1 pod waits for KAI (queue-missing): team/train-0")
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        # Pods are counted by cause, and only those that need a person are warnings.
+        (waiting(*(make_pod(name=f"full-{n}", unschedulable=_FULL) for n in range(7)), LOST), ["ok: pending pods: 7 pods wait for KAI (no-gpu-fits): team/full-0", WAITS]),
+        (waiting(make_pod(unschedulable=_FULL, age=30)), [NONE]),
+        (waiting(make_pod(scheduler="default-scheduler", grouped=False, unschedulable=_FULL)), [NONE]),
+        # Without the server's time or the whole list no pod is ok.
+        (waiting(LOST, now=None), ["unknown: pending pods: not checked: the API server's time is not known -> "]),
+        (waiting(make=part), []),
+        (waiting(LOST, make=part), [WAITS]),
+    ],
+)  # fmt: skip
+def test_pods_that_wait_for_kai(cluster: ClusterFacts, expected: list[str]) -> None:
+    lines = lines_of(queues.pods_get_nodes, cluster)
+    assert len(lines) == len(expected), lines
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
+    assert len(expected) < 2 or lines[0].endswith("and 2 more -> ")
 
 
 def source_of(package: ModuleType) -> str:

@@ -52,48 +52,50 @@ async def served(
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mutate"
 
 
-async def results_of(url: str, bundle: bytes) -> dict[str, CheckResult]:
-    hook = Webhook(name=MUTATE, client_config=ClientConfig(url=url, ca_bundle=bundle))
+async def results_of(url: str, bundle: bytes, reader: Any = HERE, **config: Any) -> dict[str, CheckResult]:
+    address = ClientConfig(**{"url": url, "ca_bundle": bundle, **config})
+    hook = Webhook(name=MUTATE, client_config=address)
     own = WebhookConfiguration(metadata=ObjectMeta(name="kai-00-kaishare"), webhooks=[hook])
     cluster = but(mutating=whole(own), validating=whole())
-    return {result.check or "certificate": result async for result in webhook_is_trusted(cluster, HERE)}
+    return {result.check or "certificate": result async for result in webhook_is_trusted(cluster, reader)}
 
 
 @pytest.mark.parametrize(
-    ("age", "lifetime", "state", "words"),
+    ("of_ca", "of_server", "check", "state", "words"),
     [
-        (1 * DAYS, 30 * DAYS, State.OK, "trusted by the caBundle"),
-        (26 * DAYS, 30 * DAYS, State.WARNING, "near its end"),
-        (31 * DAYS, 30 * DAYS, State.PROBLEM, "not valid now"),
+        ((40, 400), (1, 30), "certificate", State.OK, "trusted by the caBundle"),
+        ((40, 400), (26, 30), "certificate", State.WARNING, "near its end"),
+        ((40, 400), (31, 30), "certificate", State.PROBLEM, "not valid now"),
+        ((1, 30), (0, 1), "caBundle", State.OK, ""),
+        ((26, 30), (0, 1), "caBundle", State.WARNING, ""),
     ],
 )
-async def test_a_certificate_that_was_not_renewed(
-    tmp_path: Path, age: timedelta, lifetime: timedelta, state: State, words: str
+async def test_a_certificate_that_was_not_renewed_or_a_ca_without_a_successor(
+    tmp_path: Path, of_ca: tuple[int, int], of_server: tuple[int, int], check: str, state: State, words: str
 ) -> None:
-    authority = Authority.create(now=NOW - 40 * DAYS)
-    async with served(authority, tmp_path, NOW - age, lifetime) as url:
-        seen = await results_of(url, authority.pair.certificate_pem)
-    assert seen["certificate"].state is state
-    assert words in seen["certificate"].what
-
-
-@pytest.mark.parametrize(("age", "state"), [(1 * DAYS, State.OK), (26 * DAYS, State.WARNING)])
-async def test_a_ca_without_a_successor(tmp_path: Path, age: timedelta, state: State) -> None:
-    authority = Authority.create(now=NOW - age, lifetime=30 * DAYS)
-    async with served(authority, tmp_path, NOW, DAYS) as url:
-        seen = await results_of(url, authority.pair.certificate_pem)
-    assert seen["caBundle"].state is state
+    """Ages and lifetimes are in days."""
+    authority = Authority.create(now=NOW - of_ca[0] * DAYS, lifetime=of_ca[1] * DAYS)
+    async with served(authority, tmp_path, NOW - of_server[0] * DAYS, of_server[1] * DAYS) as url:
+        result = (await results_of(url, authority.pair.certificate_pem))[check]
+    assert (result.state, words in result.what) == (state, True)
 
 
 async def test_any_ca_of_the_bundle_is_enough_and_comments_are_ignored(tmp_path: Path) -> None:
     ended, now = Authority.create(now=NOW - 9 * DAYS, lifetime=DAYS), Authority.create(now=NOW)
-    bundle = ended.pair.certificate_pem + "# gültig ab heute\n".encode() + now.pair.certificate_pem
+    foreign, pem = Authority.create(now=NOW), ended.pair.certificate_pem
     async with served(now, tmp_path, NOW, DAYS) as url:
-        seen = await results_of(url, bundle)
-    assert seen["caBundle"].state is seen["certificate"].state is State.OK
+        for bundle, check, state, words in (
+            (pem + "# gültig ab heute\n".encode() + now.pair.certificate_pem, "caBundle", State.OK, ""),
+            (pem + "# gültig ab heute\n".encode() + now.pair.certificate_pem, "certificate", State.OK, ""),
+            (foreign.pair.certificate_pem, "certificate", State.PROBLEM, "not trusted for 127.0.0.1"),
+            (pem, "caBundle", State.PROBLEM, "contains no CA that is valid now"),
+            (b"-----BEGIN NOTHING-----", "caBundle", State.PROBLEM, "no readable PEM"),
+        ):
+            result = (await results_of(url, bundle))[check]
+            assert (result.state, words in result.what) == (state, True)
 
 
-async def test_without_a_ca_bundle_only_the_systems_cas_count(
+async def test_without_a_ca_bundle_the_system_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority.create(now=NOW)
@@ -103,18 +105,6 @@ async def test_without_a_ca_bundle_only_the_systems_cas_count(
         (tmp_path / "system.crt").write_bytes(authority.pair.certificate_pem)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "system.crt"))
         assert (await results_of(url, b""))["certificate"].what.endswith("trusted by the CAs of this system")
-
-
-async def test_a_ca_bundle_that_is_foreign_expired_or_unreadable(tmp_path: Path) -> None:
-    foreign, expired = Authority.create(now=NOW), Authority.create(now=NOW - 9 * DAYS, lifetime=DAYS)
-    async with served(Authority.create(now=NOW), tmp_path, NOW, DAYS) as url:
-        for bundle, check, words in (
-            (foreign.pair.certificate_pem, "certificate", "not trusted for 127.0.0.1"),
-            (expired.pair.certificate_pem, "caBundle", "contains no CA that is valid now"),
-            (b"-----BEGIN NOTHING-----", "caBundle", "no readable PEM"),
-        ):
-            result = (await results_of(url, bundle))[check]
-            assert (result.state, words in result.what) == (State.PROBLEM, True)
 
 
 def test_behind_a_service_an_empty_ca_bundle_is_a_problem() -> None:
@@ -165,8 +155,5 @@ async def test_the_endpoints_of_the_service_are_dialled(
     server.refusals = {"/services/w": says(json.dumps(service)), "/endpointslices": lists(*slices)}
     bundle = Authority.create(now=NOW).pair.certificate_pem
     reference = ServiceReference(namespace="kaishare", name="w")
-    hook = Webhook(name=MUTATE, client_config=ClientConfig(service=reference, ca_bundle=bundle))
-    own = WebhookConfiguration(metadata=ObjectMeta(name="kai-00-kaishare"), webhooks=[hook])
-    cluster = but(mutating=whole(own), validating=whole())
-    _, result = [each async for each in webhook_is_trusted(cluster, FactReader(client))]
+    _, result = (await results_of("", bundle, FactReader(client), service=reference)).values()
     assert f"{result.state}: {result.what}".startswith(expected)

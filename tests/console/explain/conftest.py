@@ -1,13 +1,16 @@
-"""Fixture: `explain` as a command with a text on standard input."""
+"""Fixture: `explain` as a command with a text on standard input; pods as users write them."""
 
 import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+import yaml
 
 from console.cli import main
+from tests.support.pods import pod
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,16 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Result(status, captured.out, captured.err)
 
     return run_explain
+
+
+def bare(*containers: dict[str, Any], name: str = "case", **fields: Any) -> dict[str, Any]:
+    """Return a pod as users write it: without namespace and scheduler."""
+    document = pod(*containers, metadata={"name": name}, **fields)
+    del document["metadata"]["namespace"]
+    if "schedulerName" not in fields:
+        del document["spec"]["schedulerName"]
+    return document
+
+
+def manifest(*documents: object) -> str:
+    return yaml.safe_dump_all(documents)

@@ -128,9 +128,7 @@ def test_an_unusable_manifest_gives_status_2_and_one_line(run: Run, name: str, o
         ("{ownerReferences: 5}", "metadata.ownerReferences: expected array | null, got int"),
     ],
 )
-def test_a_template_with_a_field_of_another_type_is_malformed(
-    run: Run, metadata: str, problem: str, output: str
-) -> None:
+def test_a_template_of_another_type_is_malformed(run: Run, metadata: str, problem: str, output: str) -> None:
     """The API server refuses such a template, although a controller would replace the field in its pods."""
     spec = f"  template:\n    metadata: {metadata}\n    spec:\n{CONTAINERS}"
     result = run(workload("StatefulSet", spec), QUEUE, HALF, "-o", output)

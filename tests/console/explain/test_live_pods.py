@@ -11,26 +11,14 @@ from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
 from console.explain.live_workloads import explain_object, template_position
 from console.explain.manifest_pods import find_pods
 from console.explain.pod_documents import as_new, asked_now
+from tests.console.explain.test_operators import JOBS, TEMPLATE, Build
 from tests.support.live_objects import live_pod
-from tests.support.operator_jobs import (
-    OperatorJob,
-    jax_job,
-    job_set,
-    leader_worker_set,
-    mpi_job,
-    paddle_job,
-    py_torch_job,
-    tf_job,
-    xg_boost_job,
-)
-from tests.support.pods import folder_from, gpu_container
+from tests.support.pods import folder_from
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
 
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
-
-TEMPLATE = {"spec": {"containers": [gpu_container("tensorflow")]}}
 
 
 def node_of(manager: dict[str, Any]) -> dict[str, Any]:
@@ -103,26 +91,9 @@ def test_what_a_pod_asks_for() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        py_torch_job(TEMPLATE, {"Master": 1, "Worker": 3}),
-        py_torch_job(TEMPLATE, {"Worker": 2}, elastic={"minReplicas": 1, "maxReplicas": 2}),
-        tf_job(TEMPLATE, {"Chief": 1, "PS": 2, "Worker": 2, "Evaluator": 1}),
-        xg_boost_job(TEMPLATE, {"Master": 1, "Worker": 2}),
-        jax_job(TEMPLATE, {"Worker": 2}),
-        paddle_job(TEMPLATE, {"Master": 1, "Worker": 2}),
-        mpi_job(TEMPLATE, 2),
-        mpi_job(TEMPLATE, 2, also_worker=True),
-        mpi_job(TEMPLATE, 2, version="v1"),
-        job_set(TEMPLATE, [2, 1, 3]),
-        leader_worker_set(TEMPLATE, 3, own_leader=True, webhook_first=True),
-        leader_worker_set(TEMPLATE, 3, own_leader=True),
-        leader_worker_set(TEMPLATE, 3),
-    ],
-    ids=lambda job: job.manifest["kind"],
-)
-def test_the_template_of_every_pod_of_an_operator(job: OperatorJob) -> None:
+@pytest.mark.parametrize("case", JOBS, ids=lambda case: case[0])
+def test_the_template_of_every_pod_of_an_operator(case: tuple[str, Build, str]) -> None:
+    job = case[1](TEMPLATE)
     templates = find_pods(job.manifest)
     position_of = template_position(templates)
     for path, pod in job.pods:

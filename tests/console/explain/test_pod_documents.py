@@ -56,13 +56,11 @@ def test_a_scheduler_is_filled_in_where_there_is_none() -> None:
     [
         (container(), (), None),
         (container(limits={GPU: 1}), (), {"limits": {GPU: 1}, "requests": {GPU: 1}}),
-        (container(limits={GPU: 1, "cpu": 2}, requests={"cpu": 1}), (),
-         {"limits": {GPU: 1, "cpu": 2}, "requests": {GPU: 1, "cpu": 1}}),
+        (container(limits={GPU: 1, "cpu": 2}, requests={"cpu": 1}), (), {"limits": {GPU: 1, "cpu": 2}, "requests": {GPU: 1, "cpu": 1}}),
         (container(requests={"cpu": 1}), (), {"requests": {"cpu": 1}}),
         (container(), (GPU_DEFAULT,), {"limits": {GPU: "1"}, "requests": {GPU: "1"}}),
         (gpu_container(count="2"), (GPU_DEFAULT,), {"limits": {GPU: "2"}, "requests": {GPU: "2"}}),
-        (container(limits={"cpu": 1}), (GPU_DEFAULT,),
-         {"limits": {"cpu": 1, GPU: "1"}, "requests": {"cpu": 1, GPU: "1"}}),
+        (container(limits={"cpu": 1}), (GPU_DEFAULT,), {"limits": {"cpu": 1, GPU: "1"}, "requests": {"cpu": 1, GPU: "1"}}),
         (container(), (limit_range({"type": "Pod", "max": {GPU: "1"}, "default": {GPU: "1"}}),), None),
         (container(), (limit_range({"type": "Container", "default": {"cpu": "1"}}),
                        limit_range({"type": "Container", "default": {"cpu": "2", GPU: "1"}})),
@@ -171,9 +169,7 @@ def test_a_message_names_the_resource_that_the_api_server_writes_first() -> None
 
 
 @pytest.mark.parametrize(("size", "is_leader"), [(None, True), (1, True), (2, False)])
-def test_the_template_of_workers_is_that_of_the_leader_of_a_group_without_workers(
-    size: int | None, is_leader: bool
-) -> None:
+def test_a_group_without_workers_has_the_leaders_template(size: int | None, is_leader: bool) -> None:
     job = leader_worker_set({"spec": {"containers": [gpu_container()]}}, size)
     (template,) = find_pods(job.manifest)
     labels = template.as_created("team-a")["metadata"]["labels"]

@@ -13,19 +13,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.explain.explainer import (
-    AnswerDifference,
-    ExplainedPod,
-    Explainer,
-    ServerAnswer,
-)
+from console.explain.explainer import AnswerDifference, ExplainedPod, Explainer, ServerAnswer
 from console.explain.policy_edits import NamespaceEdits, Policies
 from console.explain.server_dry_runs import pod_to_create, read_refusal
 from console.explain.text import as_table, as_text, sums
 from kube.client import KubeClient
-from tests.console.explain.test_table import named
+from tests.console.explain.conftest import bare
+from tests.support import server_answers
 from tests.support.api_server import ApiServer, refuses, says
-from tests.support.cluster_webhook import bare_pod
+from tests.support.cluster_webhook import bare_pod, managed_namespace
 from tests.support.pods import gpu_container
 from tests.support.server_answers import answers
 from webhook.policy.decision_settings import DecisionSettings
@@ -119,24 +115,19 @@ async def test_a_proxy_that_removes_dry_run_is_reported(server: ApiServer, clien
 
 
 async def test_warnings_and_refusals_are_whole(server: ApiServer, client: KubeClient) -> None:
-    long = "😀" * 4096
-    words = "word " * 2000
-    server.always = refuses(403, "Forbidden", f"{words}\nend \x1b[31m", Warning=f'299 - "{long}"')
-    answer = await ask(client)
-    assert answer.warnings == (long,)
-    assert answer.refusal == f"{words}end \N{REPLACEMENT CHARACTER}[31m"
-    assert (answer.is_admitted, answer.refused_by) == (False, "")
+    texts, words = ("😀" * 4096, *map(str, range(800))), "word " * 2000
 
-
-async def test_many_warnings_arrive(server: ApiServer, client: KubeClient) -> None:
-    async def answer(_request: web.Request) -> web.StreamResponse:
-        response = web.json_response(bare_pod("p"), status=201)
-        for number in range(800):
-            response.headers.add("Warning", f'299 - "{number}"')
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = await refuses(403, "Forbidden", f"{words}\nend \x1b[31m")(request)
+        for text in texts:
+            response.headers.add("Warning", f'299 - "{text}"')
         return response
 
     server.always = answer
-    assert (await ask(client)).warnings == tuple(map(str, range(800)))
+    answered = await ask(client)
+    assert answered.warnings == texts
+    assert answered.refusal == f"{words}end \N{REPLACEMENT CHARACTER}[31m"
+    assert (answered.is_admitted, answered.refused_by) == (False, "")
 
 
 async def test_admitted_fields_are_printable(server: ApiServer, client: KubeClient) -> None:
@@ -149,19 +140,15 @@ async def test_admitted_fields_are_printable(server: ApiServer, client: KubeClie
     assert (len(fields), fields["annotation gpu-fraction"]) == (503, "\N{REPLACEMENT CHARACTER}" * 2 + "[31m")
 
 
-@pytest.mark.parametrize(
-    ("message", "sent"),
-    [('pods "p" already exists', 2), ('admission webhook "a.b" denied the request: no', 1)],
-)
-async def test_only_a_name_that_is_taken_is_sent_again(
-    server: ApiServer, client: KubeClient, message: str, sent: int
-) -> None:
-    server.always = refuses(409, "AlreadyExists", message)
-    await ask(client)
-    assert len(server.requests) == sent
-
-
-# --- the pods that are sent --------------------------------------------------------------------------------
+async def test_only_a_name_that_is_taken_is_sent_again(server: ApiServer, client: KubeClient) -> None:
+    for message, sent in (
+        ('pods "p" already exists', 2),
+        ('admission webhook "a.b" denied the request: no', 1),
+    ):
+        server.requests.clear()
+        server.always = refuses(409, "AlreadyExists", message)
+        await ask(client)
+        assert len(server.requests) == sent, message
 
 
 def workload(kind: str, **metadata: Any) -> Json:
@@ -170,6 +157,73 @@ def workload(kind: str, **metadata: Any) -> Json:
     version = "batch/v1" if kind == "CronJob" else "apps/v1"
     spec = {"jobTemplate": {"spec": template}} if kind == "CronJob" else template
     return {"apiVersion": version, "kind": kind, "metadata": {"name": "web"}, "spec": spec}
+
+
+HALF = managed_namespace("asked", gpu_fraction="0.5")
+OPTED_OUT = bare_pod("p", labels={"kaishare.dev/inject": "false"})
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "words"),
+    [
+        (HALF, None, "kaishare did not change the pod: it is not installed, did not answer"),
+        (managed_namespace("asked", mode="observe"), HALF, "because the namespace's mode is observe"),
+        ({"metadata": {"name": "none"}}, HALF, "and the decision here is that the pod is left alone"),
+    ],
+    ids=["not installed", "observe", "unmanaged"],
+)
+async def test_the_cause_of_a_difference_is_told(
+    server: ApiServer, client: KubeClient, here: Json, there: Json | None, words: str
+) -> None:
+    """`here` is the namespace of the explanation, and `there` the one that the cluster's webhook knows."""
+    stored = server_answers.explained(bare_pod("p"), there).final if there else bare_pod("p")
+    server.always = says(json.dumps(stored), status=201)
+    (answer,) = await answers(client, [server_answers.explained(bare_pod("p"), here)])
+    (cause,) = answer.causes
+    assert words in cause
+
+
+@pytest.mark.parametrize(
+    ("document", "mode", "words"),
+    [
+        (OPTED_OUT, "default", "the policy or the settings of the cluster's webhook differ"),
+        (workload("DaemonSet"), "enforce", "from the DaemonSet controller only"),
+    ],
+    ids=["pod", "DaemonSet"],
+)
+async def test_the_cause_of_a_denial_that_was_not_predicted_is_told(
+    server: ApiServer, client: KubeClient, document: Json, mode: str, words: str
+) -> None:
+    namespace = managed_namespace("asked", mode=mode)
+    document = copy.deepcopy(document)
+    if document["kind"] == "DaemonSet":
+        document["spec"]["template"]["spec"]["containers"][0].pop("resources")
+    server.always = refuses(
+        403, "Forbidden", 'admission webhook "pods.validate.kaishare.dev" denied the request: no'
+    )
+    (answer,) = await answers(client, [server_answers.explained(document, namespace)])
+    assert answer.differences == [AnswerDifference("verdict", "admitted", "denied")]
+    assert words in answer.causes[0]
+
+
+async def test_a_pod_that_should_have_been_denied_is_a_difference(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.always = says(json.dumps(OPTED_OUT), status=201)
+    item = server_answers.explained(OPTED_OUT, managed_namespace("asked", mode="enforce"))
+    (answer,) = await answers(client, [item])
+    assert answer.differences[0].field == "verdict"
+    assert answer.causes[0].startswith("kaishare's validating webhook did not deny the pod")
+
+
+async def test_a_namespace_that_is_no_name_or_does_not_exist(server: ApiServer, client: KubeClient) -> None:
+    server.always = refuses(404, "NotFound", 'namespaces "team" not found')
+    assert (await ask(client)).problem == "namespace team does not exist in this cluster"
+    (answer,) = await answers(client, [explained(bare_pod("p"), "../../nodes")])
+    assert answer.problem == '"../../nodes" is not a name of a namespace'
+
+
+# --- the pods that are sent --------------------------------------------------------------------------------
 
 
 UID = "00000000-0000-0000-0000-000000000000"
@@ -200,21 +254,13 @@ def test_a_bare_pod_keeps_what_its_author_can_write() -> None:
     owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}
     written = bare_pod("p", labels={"a": "b"}, ownerReferences=[owner], finalizers=["f.example/f"])
     written["spec"]["nodeName"] = "n"
-    read = copy.deepcopy(written)
-    read["status"] = {"phase": "Running"}
+    read = {**copy.deepcopy(written), "status": {"phase": "Running"}}
     read["metadata"] |= {
-        "uid": "u",
-        "resourceVersion": "5",
-        "generation": 3,
-        "creationTimestamp": "2026-11-23T14:51:39Z",
-        "deletionTimestamp": "2026-11-23T14:51:39Z",
-        "deletionGracePeriodSeconds": 30,
-        "managedFields": [{}],
-        "selfLink": "/",
-    }
-    expected = copy.deepcopy(written)
-    expected["metadata"]["namespace"] = "team"
-    assert pod_to_create(explained(read)) == expected
+        "uid": "u", "resourceVersion": "5", "generation": 3, "creationTimestamp": "2026-11-23T14:51:39Z",
+        "deletionTimestamp": "2026-11-23T14:51:39Z", "deletionGracePeriodSeconds": 30, "managedFields": [{}], "selfLink": "/",
+    }  # fmt: skip
+    written["metadata"]["namespace"] = "team"
+    assert pod_to_create(explained(read)) == written
 
 
 @pytest.mark.parametrize("templates", [None, {}, "x", [None], [{"metadata": 5}], [{}]])
@@ -323,7 +369,7 @@ NO_ANSWER = ServerAnswer(is_admitted=None, problem="you may not create pods in n
 
 def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedPod]:
     explainer = Explainer("default", POLICIES.by_namespace, DecisionSettings(), unread=unread)
-    (item,) = explainer.explain(named("a", gpu_container()))
+    (item,) = explainer.explain(bare(gpu_container(), name="a"))
     assert isinstance(item, ExplainedPod)
     return [replace(item, server=answer)]
 

@@ -6,34 +6,23 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from console.cli import main
 from service.text import width
-from tests.console.explain.conftest import Run
-from tests.support.pods import container, gpu_container, pod
+from tests.console.explain.conftest import Run, bare, manifest
+from tests.support.pods import container, gpu_container
 
 POLICY = ("--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.25")
 FILE = "standard input:{}"
 LONG = "a-very-long-name-" * 14
 
 
-def manifest(*documents: object) -> str:
-    return yaml.safe_dump_all(documents)
-
-
-def named(name: str, *containers: dict[str, object], **fields: object) -> dict[str, object]:
-    made = pod(*containers, metadata={"name": name, "namespace": "default"}, **fields)  # type: ignore[arg-type]
-    del made["spec"]["schedulerName"]
-    return made
-
-
 FIVE = (
-    named("converted", gpu_container()),
-    named("cpu", container()),
-    named("own", container(), annotations={"gpu-fraction": "0.5"}),
-    named("out", gpu_container(), labels={"kaishare.dev/inject": "false"}),
-    named("memory", container(), annotations={"gpu-memory": "2000"}),
+    bare(gpu_container(), name="converted"),
+    bare(container(), name="cpu"),
+    bare(container(), name="own", annotations={"gpu-fraction": "0.5"}),
+    bare(gpu_container(), name="out", labels={"kaishare.dev/inject": "false"}),
+    bare(container(), name="memory", annotations={"gpu-memory": "2000"}),
     {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {}},
     {"apiVersion": "example.dev/v1", "kind": "Farm", "metadata": {"name": "f"}, "spec": {}},
 )
@@ -60,29 +49,18 @@ def test_more_than_four_pods_are_a_table(run: Run) -> None:
 
 def test_no_two_rows_are_equal(run: Run) -> None:
     """A list on one line of standard input, and several templates of one object."""
-    items = [named(f"{LONG}{number}", gpu_container()) for number in range(2)]
-    job = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": "j"},
-        "spec": {
-            "pytorchReplicaSpecs": {
-                kind: {"template": {"spec": {"containers": [container()]}}} for kind in ("Master", "Worker")
-            }
-        },
-    }
+    items = [bare(gpu_container(), name=f"{LONG}{number}") for number in range(2)]
+    template = {"template": {"spec": {"containers": [container()]}}}
+    spec = {"pytorchReplicaSpecs": {"Master": template, "Worker": template}}
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "j"}, "spec": spec}
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, job]})
     objects = [line.split()[0] for line in run(text, *POLICY, "-o", "table").out.splitlines()[1:-1]]
-    assert objects == [
-        f"Pod/{LONG}0",
-        f"Pod/{LONG}1",
-        "PyTorchJob/j:spec.pytorchReplicaSpecs.Master.template",
-        "PyTorchJob/j:spec.pytorchReplicaSpecs.Worker.template",
-    ]
+    roles = [f"PyTorchJob/j:spec.pytorchReplicaSpecs.{role}.template" for role in ("Master", "Worker")]
+    assert objects == [f"Pod/{LONG}0", f"Pod/{LONG}1", *roles]
 
 
-VLLM = named("vllm", gpu_container(command=["vllm", "serve", "M"]))
-RANK = named("rank", gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]))
+VLLM = bare(gpu_container(command=["vllm", "serve", "M"]), name="vllm")
+RANK = bare(gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]), name="rank")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +94,8 @@ def test_no_line_is_wider_than_the_output(
         f"--annotation=size.kaishare.dev/{'s' * 38}{index}=app in (a,{'b' * 60})" for index in (2, 3)
     ]
     documents = [
-        named(LONG[:63], gpu_container(LONG[:63]), labels={"app": "a"}),
-        named("b", gpu_container(), labels={"kaishare.dev/size": "s" * 60}),
+        bare(gpu_container(LONG[:63]), name=LONG[:63], labels={"app": "a"}),
+        bare(gpu_container(), name="b", labels={"kaishare.dev/size": "s" * 60}),
         {"apiVersion": "example.dev/v1", "kind": "F" * 60, "metadata": {"name": LONG}, "spec": {}},
     ]
     (folder / f"{LONG[:80]}.yaml").write_text(manifest(*documents))

@@ -91,18 +91,12 @@ def test_the_text_is_the_objects_with_comments(file: str) -> None:
 
 def test_the_settings_are_variables() -> None:
     rules = DecisionSettings(
-        kai_version=Version.parse("0.13.0"),
-        inject_shares=False,
-        default_mode=Mode.OFF,
-        default_priority_class="usual",
-    )
+        kai_version=Version.parse("0.13.0"), inject_shares=False, default_mode=Mode.OFF, default_priority_class="usual"
+    )  # fmt: skip
     expected = {
-        "defaultMode": "'off'",
-        "defaultPriorityClass": "'usual'",
-        "injectShares": "false",
-        "readsContainerName": "true",
+        "defaultMode": "'off'", "defaultPriorityClass": "'usual'", "injectShares": "false", "readsContainerName": "true",
         "acceptsDottedNames": "false",
-    }
+    }  # fmt: skip
     assert settings(rules) == expected
     assert variables(rules) | expected == variables(rules)
     assert variables(rules).keys() == variables(DecisionSettings()).keys()

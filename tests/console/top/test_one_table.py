@@ -1,7 +1,6 @@
 """`kaishare top` shows what the API of an agent has: pods, order, figures, states, GPUs and problems."""
 
 import json
-import re
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -70,35 +69,24 @@ def rows_of(answer: dict[str, Any], **choices: Any) -> list[PodRow]:
     return [line for line in arrange(fleet, Arrangement(**choices)) if isinstance(line, PodRow)]
 
 
-def test_every_pod_of_the_api_has_its_figures_and_its_state(answer: dict[str, Any]) -> None:
+def test_every_pod_of_the_api_has_its_state_and_its_place(answer: dict[str, Any]) -> None:
     rows = {(row.namespace, row.pod, row.key[2]): row for row in rows_of(answer)}
     at_risk = {gpu["uuid"] for gpu in answer["gpus"] if gpu["atRiskBytes"]}
-    expected = set()
-    for pod in answer["pods"]:
-        for holding in pod["gpus"]:
-            uuid, used = holding["gpuUuid"], holding["usedBytes"]
-            key = (pod["namespace"], pod["name"], uuid)
-            row, share = rows[key], pod["shares"].get(uuid, {}).get("bytes")
-            ratio, processes = holding["utilizationRatio"], holding["processes"]
-            cells = {
-                name: row.cells[name] for name in ("used", "share", "percent", "utilization", "processes")
-            }
-            assert cells == {
-                "used": size(used),
-                "share": "-" if share is None else size(share),
-                "percent": "-" if not share else "unknown" if used is None else f"{used / share * 100:.0f}%",
-                "utilization": "unknown" if ratio is None else f"{ratio * 100:.0f}%",
-                "processes": "unknown" if processes is None else str(processes),
-            }
-            verdicts = [each for each in pod["verdicts"] if each["flagged"] and each["gpuUuid"] == uuid]
-            flags = ", ".join(verdict["reason"] for verdict in verdicts)
-            assert row.state_text.startswith(
-                f"flagged: {flags}" if flags else ("in ", "within ", "not ", "at risk: ")
-            )
-            assert row.is_at_risk == (uuid in at_risk and (share or 0) > (used or 0))
-            expected.add(key)
-        expected |= {(pod["namespace"], pod["name"], uuid) for uuid in pod["gpuUuids"] if uuid == LOST}
-    assert expected == rows.keys()
+    holdings = {
+        (pod["namespace"], pod["name"], holding["gpuUuid"]): (pod, holding)
+        for pod in answer["pods"]
+        for holding in pod["gpus"]
+    }
+    lost = {(pod["namespace"], pod["name"], LOST) for pod in answer["pods"] if LOST in pod["gpuUuids"]}
+    assert holdings.keys() | lost == rows.keys()
+    for (_, _, uuid), (pod, holding) in holdings.items():
+        row, share = rows[pod["namespace"], pod["name"], uuid], pod["shares"].get(uuid, {}).get("bytes")
+        verdicts = [each for each in pod["verdicts"] if each["flagged"] and each["gpuUuid"] == uuid]
+        flags = ", ".join(verdict["reason"] for verdict in verdicts)
+        assert row.state_text.startswith(
+            f"flagged: {flags}" if flags else ("in ", "within ", "not ", "at risk: ")
+        )
+        assert row.is_at_risk == (uuid in at_risk and (share or 0) > (holding["usedBytes"] or 0))
     by_pod = dict.fromkeys((row.pod, row.namespace) for row in rows_of(answer, sort="pod"))
     assert list(by_pod) == [(pod["name"], pod["namespace"]) for pod in answer["pods"]], "sorted as the API"
     has_mig = len(answer["gpus"]) > 3
@@ -118,25 +106,12 @@ def test_every_pod_of_the_api_has_its_figures_and_its_state(answer: dict[str, An
     assert chosen == ["segment", "train", "notebook", "whisper", "classify", "qwen", "qwen"]
 
 
-def test_every_gpu_and_problem_of_the_api_is_shown(answer: dict[str, Any]) -> None:
+def test_every_problem_of_the_api_is_shown_with_the_first_acts(answer: dict[str, Any]) -> None:
     text = as_text(fleet_of({"node-1": json.dumps(answer).encode()}), Arrangement(), 0.0, columns=250)
     gpu, overpromised = [gpu for gpu in answer["gpus"] if gpu["atRiskBytes"]]
-    by_hand = int((9.0 - 4.4) * (1 << 30)) - (gpu["totalBytes"] - gpu["usedBytes"])
-    assert gpu["atRiskBytes"] == pytest.approx(by_hand, rel=0.02)
     assert overpromised["index"] == 1, "a lower bound, since the memory of one of its pods is unknown"
-    amount = size(gpu["atRiskBytes"])
-    assert f" GPUs: 2 AT RISK; 1 LOST; 1 OVERPROMISED (at risk: node-1 GPU 0: {amount} promised and" in text
-    assert re.search(r"\nGPU 1 .* OVERPROMISED\b", text)
-    assert re.search(r"\nGPU 3  NVIDIA L40S .* LOST\n", text)
-    for gpu in answer["gpus"]:
-        line = " ".join(
-            next(line for line in text.splitlines() if line.startswith(f"GPU {gpu['index']}  ")).split()
-        )
-        free = gpu["totalBytes"] and gpu["totalBytes"] - gpu["usedBytes"] - (gpu["reservedBytes"] or 0)
-        names = ("promisedBytes", "hostBytes", "unattributedBytes")
-        figures = (gpu["usedBytes"], gpu["totalBytes"], free, *(gpu[name] for name in names))
-        assert f"GPU {gpu['index']} {gpu['model']} {' '.join(map(size, figures))}" in line
-        assert (f" AT RISK: {size(gpu['atRiskBytes'])} promised" in line) == bool(gpu["atRiskBytes"])
+    at_risk = f"{size(gpu['atRiskBytes'])} promised and"
+    assert f" GPUs: 2 AT RISK; 1 LOST; 1 OVERPROMISED (at risk: node-1 GPU 0: {at_risk}" in text
     acts = [item["firstAct"] for item in (*answer["gpus"], *answer["lostGpus"]) if item["firstAct"]]
     assert len(acts) == 3
     assert all(act in text for act in acts)

@@ -63,9 +63,7 @@ async def test_failing_agents_get_few_of_the_slots() -> None:
     assert fleet.agents["agent-of-good"].failure == ""
 
 
-async def test_agents_that_were_asked_before_are_asked_at_a_bounded_rate(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_agents_are_asked_again_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds_module, "MOST_A_SECOND", 100)
     agents = FakeAgents({f"n{number}": document(f"n{number}") for number in range(60)} | {"bad": "refused"})
     rounds = Rounds(agents, Fleet())

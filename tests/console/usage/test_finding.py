@@ -84,7 +84,7 @@ async def ask(cluster: ObjectServer, *words: str) -> int:
     return await asyncio.to_thread(main, [*options, "--kubeconfig", str(cluster.kubeconfig), *words])
 
 
-async def test_the_service_of_an_operator_is_found_and_named(
+async def test_an_operators_service_is_found(
     cluster: ObjectServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tenant = namespace("tenant") | {"metadata": {"name": "tenant", "labels": QUEUE}}

@@ -45,17 +45,13 @@ QUEUE = {"kai.scheduler/queue": "team"}
         (QUEUE, SCOPE, ""),
         ({}, SCOPE, "is not managed"),
         (QUEUE | {"kaishare.dev/mode": "observe"}, SCOPE, "the mode of the namespace is observe: its labels"),
-        (
-            QUEUE,
-            WebhookScope(default_mode=Mode.OFF),
-            "is off, the webhook's default: its labels change no pod",
-        ),
+        (QUEUE, WebhookScope(default_mode=Mode.OFF), "is off, the webhook's default: its labels change no pod"),
         (QUEUE | {"kaishare.dev/mode": "default"}, WebhookScope(default_mode=Mode.OBSERVE), ""),
         (QUEUE, WebhookScope(excluded=["vision"]), "excludes the namespace"),
         (QUEUE, WebhookScope(reads_labels=False), "from files"),
         ({"kai.scheduler/queue": "Team!"}, SCOPE, "kai.scheduler/queue of the namespace is invalid"),
     ],
-)
+)  # fmt: skip
 def test_labels_may_change_no_pod(labels: dict[str, str], scope: WebhookScope, words: str) -> None:
     reason = known_namespace("vision", PolicyMetadata(labels), scope).without_effect
     assert words in reason

@@ -16,20 +16,19 @@ def _parse(*words: str) -> PrometheusOptions:
 
 
 @pytest.mark.parametrize(
-    ("written", "url"),
+    ("words", "options"),
     [
-        ("http://prometheus:9090/", "http://prometheus:9090"),
-        ("https://mimir.example/prometheus/", "https://mimir.example/prometheus"),
-        ("http://[::1]:9090/api/v1", "http://[::1]:9090"),
+        (
+            "--prometheus http://p",
+            PrometheusOptions(url="http://p", selector='job="kaishare-agent"', seconds=60),
+        ),
+        ("--prometheus http://p:9090/ --timeout 90s", PrometheusOptions(url="http://p:9090", seconds=90)),
+        ("--prometheus https://m.example/prometheus/", PrometheusOptions(url="https://m.example/prometheus")),
+        ("--prometheus http://[::1]:9090/api/v1", PrometheusOptions(url="http://[::1]:9090")),
     ],
 )
-def test_address(written: str, url: str) -> None:
-    assert _parse("--prometheus", written).url == url
-
-
-def test_defaults() -> None:
-    options = _parse("--prometheus", "http://p")
-    assert options == PrometheusOptions(url="http://p", selector='job="kaishare-agent"', seconds=60)
+def test_address_and_defaults(words: str, options: PrometheusOptions) -> None:
+    assert _parse(*words.split()) == options
 
 
 def test_service() -> None:
@@ -60,10 +59,7 @@ ADDRESS = ("--prometheus", "http://p")
         *((("--prometheus", text), "not an address") for text in NO_ADDRESSES),
         *((("--service", text), "not a service") for text in ("a/b", "a/../b:1", "a/b:1/../../secrets")),
         *(((*ADDRESS, "--selector", text), "not a list of label matchers") for text in NO_SELECTORS),
-        *(
-            ((*ADDRESS, "--header", text), "has the form NAME=VALUE")
-            for text in ("A: hunter2", "A=hunter2\nB")
-        ),
+        *(((*ADDRESS, "--header", text), "has the form NAME=VALUE") for text in ("A: hunter2", "A=hunter2\nB")),
         ((*ADDRESS, "--service", "a/b:1"), "give either --prometheus URL or --service"),
         (("--prometheus", "http://me:hunter2@p"), "a user or password in the address is not allowed"),
         (("--service", "a/b:1", "--token-file", "x"), "are for --prometheus only"),
@@ -72,13 +68,10 @@ ADDRESS = ("--prometheus", "http://p")
         (("--token-file", "x"), "are for --prometheus only"),
         ((*ADDRESS, "--header", "Host=x"), "kaishare sets it"),
         ((*ADDRESS, "--header", "A=1", "--header", "a=1"), "--header a is given more than"),
-        (
-            (*ADDRESS, "--token-file", "x", "--header", "authorization=hunter2"),
-            "either --token-file or --header",
-        ),
+        ((*ADDRESS, "--token-file", "x", "--header", "authorization=hunter2"), "either --token-file or --header"),
         ((*ADDRESS, "--timeout", "10ms"), "too short"),
     ],
-)
+)  # fmt: skip
 def test_invalid_options_are_one_line(words: tuple[str, ...], message_part: str) -> None:
     with pytest.raises(UsageError) as error:
         _parse(*words)
@@ -91,13 +84,10 @@ def test_invalid_options_are_one_line(words: tuple[str, ...], message_part: str)
     ("text", "selector"),
     [
         ('job="a"', 'job="a"'),
-        (
-            " { job =~ \"(.+/)?kaishare-agent\" , cluster != 'x' } ",
-            "job=~\"(.+/)?kaishare-agent\",cluster!='x'",
-        ),
+        (" { job =~ \"(.+/)?kaishare-agent\" , cluster != 'x' } ", "job=~\"(.+/)?kaishare-agent\",cluster!='x'"),
         ('job="a\\"}b",b!~"c"', 'job="a\\"}b",b!~"c"'),
     ],
-)
+)  # fmt: skip
 def test_selector(text: str, selector: str) -> None:
     assert parse_selector(text) == selector
 

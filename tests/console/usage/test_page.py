@@ -12,7 +12,7 @@ from console.usage.advise import as_html
 from console.usage.pod_use import Peaks, PodNames, PodUse, Window
 from console.usage.report_table import FIGURES, Report, build_report, row_labels
 from console.usage.report_table import as_html as as_report_page
-from console.usage.suggestions import Advice, Strategy
+from console.usage.suggestions import Strategy
 from tests.console.usage.test_report import H100, T4, report
 from tests.support.browser import CHROMIUM, Browser
 from webhook.policy.labels import PolicyMetadata
@@ -60,32 +60,21 @@ class _Elements(HTMLParser):
         self.elements.append((tag, dict(attrs)))
 
 
-def test_each_row_has_a_picture() -> None:
+def test_each_row_has_a_picture_that_a_gap_interrupts() -> None:
     elements = _Elements(advice_page()).elements
-    pictures = [named for tag, named in elements if tag == "svg"]
-    assert len(pictures) == 3
+    assert [tag for tag, _ in elements].count("svg") == 3
     areas = [named["d"] or "" for tag, named in elements if tag == "path"]
     assert len(areas) == 3  # the other pod of the size has values in the gap
     assert all(path.startswith("M") and path.endswith("Z") for path in areas)
+    alone = as_html(Strategy().advise([use("b", gap=True)], None), Strategy(), WINDOW)
+    assert alone.count("<path ") == 2
 
 
-def test_gap_interrupts_the_area() -> None:
-    advice = Strategy().advise([use("b", gap=True)], None)
-    page = as_html(advice, Strategy(), WINDOW)
-    assert page.count("<path ") == 2
-
-
-def test_every_text_is_escaped() -> None:
-    remark = '<script>alert(1)</script> & "quotes"'
-    advice = Strategy().advise([use("a")], None, remarks=[remark])
+def test_every_text_is_escaped_also_in_a_page_without_rows() -> None:
+    advice = Strategy().advise([], {}, dropped=2, remarks=['<script>alert(1)</script> & "quotes"'])
     page = as_html(advice, Strategy(), WINDOW)
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;quotes&quot;" in page
-
-
-def test_empty_advice_is_a_document() -> None:
-    empty: Advice = Strategy().advise([], {}, dropped=2)
-    page = as_html(empty, Strategy(), WINDOW)
     assert "Dropped: 2 pods" in page
     assert page.endswith("</html>\n")
 

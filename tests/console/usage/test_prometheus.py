@@ -5,12 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.cluster.prometheus import (
-    MOST_BYTES,
-    Prometheus,
-    PrometheusError,
-    PrometheusOptions,
-)
+from console.cluster.prometheus import MOST_BYTES, Prometheus, PrometheusError, PrometheusOptions
 from tests.support.prometheus_standin import Respond, prometheus_standin
 
 _TOKEN = "secret-token-of-a-user"
@@ -65,46 +60,55 @@ async def test_range_query() -> None:
     assert standin.forms[0].items() >= {"start": "1.000", "end": "3.000", "step": "1.000"}.items()
 
 
+async def _drops(request: web.Request) -> web.StreamResponse:
+    """Close the connection in the middle of an answer."""
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"status":')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+def _status(status: int, text: str, **headers: str) -> web.Response:
+    return web.Response(status=status, text=text, headers=headers)
+
+
 @pytest.mark.parametrize(
-    ("respond", "message_part"),
-    {
-        "wrong query": (
-            web.Response(
-                status=400, text='{"status":"error","errorType":"bad_data","error":"parse \\u001b[31merror"}'
-            ),
-            "400 Bad Request: bad_data: parse \ufffd[31merror",
-        ),
-        "redirect": (
-            web.Response(status=302, headers={"Location": "http://other"}),
-            "302 Found; it redirects to another address: give that one",
-        ),
-        "an error with status 200": (
-            '{"status":"error","errorType":"internal","error":"store is gone"}',
-            "internal: store is gone",
-        ),
-        "partial in VictoriaMetrics": (_vector(isPartial=True), "the result is incomplete: isPartial is true"),
-        "another type": (
-            '{"status":"success","data":{"resultType":"scalar","result":[]}}',
-            "a scalar instead of a vector",
-        ),
-        "no number": (_vector({"metric": {}, "value": [1, "one"]}), "a value is no number"),
-        "deep": ("[" * 100_000, "the answer is not of a Prometheus"),
-        "its token": (
-            web.Response(status=500, text=f"no access for Bearer {_TOKEN}"),
-            "500 Internal Server Error: the answer repeats a header of the request",
-        ),
-    }.values(),
-    ids=lambda value: "",
+    ("respond", "message"),
+    [
+        (_status(400, '{"status":"error","errorType":"bad_data","error":"parse \\u001b[31merror"}'), "400 Bad Request: bad_data: parse \ufffd[31merror"),
+        (_status(401, "no"), "401 Unauthorized: no; check --token-file and --header"),
+        (_status(404, ""), "404 Not Found; check the path of the address"),
+        (_status(422, "too long"), "422 Unprocessable Entity: too long; give a shorter --since"),
+        (_status(503, ""), "503 Service Unavailable"),
+        (_status(302, "", Location="http://other"), "302 Found; it redirects to another address: give that one"),
+        (_status(500, f"no access for Bearer {_TOKEN}"), "500 Internal Server Error: the answer repeats a header of the request"),
+        ("<html><title>Log in</title>", "the answer is not of a Prometheus: <html><title>Log in</title>; check"),
+        ("", "the answer is not of a Prometheus; check the path"),
+        ("[" * 100_000, "the answer is not of a Prometheus"),
+        ('{"status":"error","errorType":"internal","error":"store is gone"}', "internal: store is gone"),
+        (_vector(warnings=["store eu is gone"]), "the result is incomplete: store eu is gone"),
+        (_vector(isPartial=True), "the result is incomplete: isPartial is true"),  # of VictoriaMetrics
+        ('{"status":"success","data":{"resultType":"scalar","result":[]}}', "a scalar instead of a vector"),
+        (_vector({"metric": {}, "value": [1, "one"]}), "a value is no number"),
+        (_drops, ""),
+    ],
 )  # fmt: skip
-async def test_unusable_answer_is_one_line_with_the_address(respond: Any, message_part: str) -> None:
+async def test_unusable_answer_is_one_line_with_the_address(respond: Any, message: str) -> None:
     with pytest.raises(PrometheusError) as error:
         await _ask(respond)
-    message = str(error.value)
-    assert message.startswith("http://127.0.0.1:")
-    assert message_part in message
-    assert message.isprintable()
-    assert len(message) < 500
-    assert _TOKEN[:8] not in message
+    line = str(error.value)
+    assert line.startswith("http://127.0.0.1:")
+    assert message in line
+    assert line.isprintable()
+    assert len(line) < 500
+    assert _TOKEN[:8] not in line
+
+
+async def test_annotations_about_promql_do_not_make_a_result_partial() -> None:
+    samples, _ = await _ask(_vector(warnings=["PromQL warning: quantile value should be between 0 and 1"]))
+    assert samples == []
 
 
 _TOO_MANY = "too many series or samples; give a shorter --since, or fewer series with --selector"
@@ -132,11 +136,6 @@ async def test_the_name_of_a_tenant_is_no_secret() -> None:
     refused = web.Response(status=422, text="key research-team: too many series")
     with pytest.raises(PrometheusError, match="the answer repeats a header"):
         await _ask(refused, headers=(("X-Key", "research-team"),))
-
-
-async def test_annotations_about_promql_do_not_make_a_result_partial() -> None:
-    samples, _ = await _ask(_vector(warnings=["PromQL warning: quantile value should be between 0 and 1"]))
-    assert samples == []
 
 
 async def test_a_silent_prometheus_costs_the_time_limit_once() -> None:

@@ -1,13 +1,12 @@
 """`report` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
 
-import csv
-import io
-import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,14 +18,11 @@ from console.usage.report_table import (
     FIGURES,
     Hours,
     Report,
-    as_csv,
-    as_html,
-    as_json,
-    as_text,
     build_report,
     row_labels,
 )
 from kai.share_bytes import Card
+from tests.console.usage.test_advise_against_prometheus import A100, H100, T4, share_of
 from tests.support import grafana, prometheus_server
 from tests.support.known_metrics import recorded as names_of_records
 from tests.support.promtool import needed
@@ -38,7 +34,6 @@ from tests.support.usage_history import (
     MIB,
     MODELS,
     START,
-    STEP,
     History,
     PodHistory,
     always,
@@ -49,13 +44,6 @@ from tests.support.usage_history import (
 
 UNTIL = END + 900
 """The last record of the hours is written up to 15 minutes after the last sample."""
-
-H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
-
-
-def share_of(fraction: float, model: str = H100) -> float:
-    """Return the bytes of a fraction: KAI counts whole hundreds of MiB."""
-    return int(fraction * (MODELS[model] // 100 * 100)) * MIB
 
 
 def pod(namespace: str, name: str, fraction: float = 0.25, model: str = H100, **more: object) -> PodHistory:
@@ -151,30 +139,36 @@ def of_pods(*uids: str) -> Hours:
     return build_report(sums, (), prices={}).total
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def history(folder: Path, *pods: PodHistory) -> Iterator[str]:
     """Run a Prometheus with the histories and their records; yield its address."""
     needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("recorded")
-    History(PODS).write(folder)
+    History(pods).write(folder)
     recorded(folder, *names_of_records())
     with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
         yield running.url
 
 
-async def report_of(
-    url: str,
-    *by: str,
-    selector: str = f'job="{JOB}"',
-    start: float = START,
-    end: float = UNTIL,
-    **more: object,
-) -> Report:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with history(tmp_path_factory.mktemp("recorded"), *PODS) as url:
+        yield url
+
+
+def on_dashboard(
+    url: str, query: str, variables: Mapping[str, str] | None = None, *, board: str = "fleet"
+) -> list[Any]:
+    """Return what a panel shows of the whole time."""
+    running = prometheus_server.Prometheus(url, None, Path())  # type: ignore[arg-type]
+    query = query.replace("$__range", f"{UNTIL - START}s")
+    return running.instant(grafana.load(board).interpolated(query, variables or {}), UNTIL)
+
+
+async def report_of(url: str, *by: str, start: float = START, end: float = UNTIL, **more: object) -> Report:
     labels = row_labels(by)
-    async with Prometheus.open(PrometheusOptions(url=url, selector=selector)) as client:
+    async with Prometheus.open(PrometheusOptions(url=url)) as client:
         sums, remarks = await read_sums(client, labels, Window(start=start, end=end))
-    settings = {"prices": {}, **more}
-    return build_report(sums, labels, remarks=remarks, **settings)  # type: ignore[arg-type]
+    return build_report(sums, labels, remarks=remarks, **{"prices": {}, **more})  # type: ignore[arg-type]
 
 
 def hours_of(report: Report, model: str = H100, **names: str) -> Hours:
@@ -193,41 +187,30 @@ def assert_equal(actual: Hours, expected: Hours) -> None:
         assert actual[figure] == approximate, figure
 
 
-BY_NAMESPACE = {
-    "gap, restart and two agents": ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
-    "renamed pod": ("names", H100, ("first", "second")),
-    "share that changed": ("rebound", H100, ("again", "other")),
-    "a small card": ("mixed", T4, ("on-t4",)),
-    "a large card": ("mixed", A100, ("on-a100",)),
-    "share in MiB": ("mixed", H100, ("in-mib",)),
-    "unknown use": ("blind", H100, ("partly", "never")),
-    "counter with resets": ("over", H100, ("greedy",)),
-    "changed description": ("moved", H100, ("pod",)),
-    "vCluster": ("tenant-a", H100, ("x-default",)),
-    "two whole GPUs": ("whole", H100, ("train",)),
-}
+BY_NAMESPACE = [
+    ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
+    ("names", H100, ("first", "second")),
+    ("rebound", H100, ("again", "other")),
+    ("mixed", T4, ("on-t4",)),
+    ("mixed", A100, ("on-a100",)),
+    ("mixed", H100, ("in-mib",)),
+    ("blind", H100, ("partly", "never")),
+    ("over", H100, ("greedy",)),
+    ("moved", H100, ("pod",)),
+    ("tenant-a", H100, ("x-default",)),
+    ("whole", H100, ("train",)),
+]
 
 
 @pytest.mark.slow
 async def test_rows_equal_the_reference(server: str) -> None:
     report = await report_of(server, "namespace")
     assert len(report.rows) == len(BY_NAMESPACE)
-    for namespace, model, uids in BY_NAMESPACE.values():
+    for namespace, model, uids in BY_NAMESPACE:
         assert_equal(hours_of(report, model, namespace=namespace), of_pods(*uids))
     assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
     assert report.dropped == 0
     assert report.remarks == ()
-
-
-async def test_unknown_time_is_marked_and_never_scaled_up(server: str) -> None:
-    report = await report_of(server, "namespace")
-    blind = hours_of(report, namespace="blind")
-    assert blind["coverage"] == pytest.approx(24 / 72, rel=0.01)
-    assert blind["active"] is blind["idle"] is None
-    assert any(line.startswith("blind ") and line.endswith("33%!") for line in as_text(report))
-    assert hours_of(report, namespace="names")["coverage"] == pytest.approx(1, rel=0.01)
-    vision = next(row for row in json.loads(as_json(report))["rows"] if row["namespace"] == "vision")
-    assert vision["coverage"] == pytest.approx(1 - 4 / (4 * HOURS), rel=0.01)
 
 
 async def test_a_time_without_pods_is_an_error(server: str) -> None:
@@ -247,14 +230,10 @@ SIZES = {("", H100), ("small", H100), ("", T4), ("", A100)}
 
 @pytest.mark.parametrize(
     ("by", "rows"),
-    [
-        (["queue"], QUEUES),
-        (["size"], SIZES),
-        (["node", "size"], {("n1", *row) for row in SIZES}),
-    ],
+    [(["queue"], QUEUES), (["size"], SIZES), (["node", "size"], {("n1", *row) for row in SIZES})],
     ids=["queue", "size", "node and size"],
 )
-async def test_every_grouping_has_the_same_totals(
+async def test_groupings_have_the_same_totals(
     server: str, by: Sequence[str], rows: set[tuple[str, ...]]
 ) -> None:
     report = await report_of(server, *by)
@@ -263,51 +242,20 @@ async def test_every_grouping_has_the_same_totals(
     assert report.dropped == (1 if "size" in by else 0)
 
 
-async def test_names_that_would_act_elsewhere_are_dropped_and_counted(server: str) -> None:
-    report = await report_of(server, "workload", "size", prices={H100: 2.0}, currency="EUR")
-    assert report.dropped == 2
-    outputs = [as_json(report), as_csv(report), as_html(report, "May"), *as_text(report)]
-    assert not any(word in text for text in outputs for word in ("cmd()", "a b"))
-    (sentence,) = [
-        text for text in as_text(report, columns=500) if text.startswith("Dropped: 2 rows with names")
-    ]
-    rows = sum(row.hours["promised"] or 0 for row in report.rows)
-    promised = (report.total["promised"] or 0) - rows
-    assert promised == pytest.approx(of_pods("lies", "spaces")["promised"], rel=0.01)
-    assert f" and {promised:.1f} GPU-hours promised. The totals contain them." in sentence
-    for cells in csv.reader(io.StringIO(as_csv(report))):
-        assert not any(re.match(r"[=@]|[+-](?![0-9.])", cell) for cell in cells)
-
-
-async def test_costs_are_of_promised_hours_by_model(server: str) -> None:
-    report = await report_of(server, "namespace", prices={H100: 2.0, A100: 1.5}, currency="EUR")
-    a100 = hours_of(report, A100, namespace="mixed")
-    assert a100["cost"] == pytest.approx(1.5 * 0.5 * HOURS, rel=0.01)
-    assert hours_of(report, T4, namespace="mixed")["cost"] is None
-    expected = 2.0 * (report.models[H100]["promised"] or 0) + (a100["cost"] or 0)
-    assert report.total["cost"] == pytest.approx(expected)
-    assert "No price for Tesla T4: the cost leaves these out." in list(as_text(report, columns=200))
-
-
 async def test_totals_are_those_of_the_dashboard(server: str) -> None:
     board = grafana.load("fleet")
     report = await report_of(server, "namespace")
-    running = prometheus_server.Prometheus(server, None, Path())  # type: ignore[arg-type]
-    for title, value in (
-        ("GPU-hours promised", report.total["promised"]),
-        ("GPU-hours used", report.total["used"]),
-        ("GPU-hours idle", report.total["idle"]),
-        ("GPU-hours saved", report.total["saved"]),
-        ("Time with known use", report.total["coverage"]),
+    for title, figure in (
+        ("GPU-hours promised", "promised"),
+        ("GPU-hours used", "used"),
+        ("GPU-hours idle", "idle"),
+        ("GPU-hours saved", "saved"),
+        ("Time with known use", "coverage"),
     ):
-        query = board.interpolated(board.expression(title).replace("$__range", f"{UNTIL - START}s"))
-        (sample,) = running.instant(query, UNTIL)
-        assert float(sample["value"][1]) == pytest.approx(value), title
-    query = board.expression("GPU-hours by team", "activity known").replace("$__range", f"{UNTIL - START}s")
-    teams = {
-        sample["metric"]["namespace"]: float(sample["value"][1])
-        for sample in running.instant(board.interpolated(query), UNTIL)
-    }
+        (sample,) = on_dashboard(server, board.expression(title))
+        assert float(sample["value"][1]) == pytest.approx(report.total[figure]), title
+    samples = on_dashboard(server, board.expression("GPU-hours by team", "activity known"))
+    teams = {sample["metric"]["namespace"]: float(sample["value"][1]) for sample in samples}
     vision = hours_of(report, namespace="vision")["activeCoverage"]
     assert vision is not None
     assert vision < 0.9
@@ -315,87 +263,29 @@ async def test_totals_are_those_of_the_dashboard(server: str) -> None:
 
 
 def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_once(server: str) -> None:
-    board = grafana.load("namespace")
-    running = prometheus_server.Prometheus(server, None, Path())  # type: ignore[arg-type]
-
     def of_column(column: str, namespace: str) -> dict[str, float]:
-        query = board.expression("Use against share, by workload", column)
-        query = query.replace("$__range", f"{UNTIL - START}s")
-        samples = running.instant(board.interpolated(query, {"namespace": namespace}), UNTIL)
+        query = grafana.load("namespace").expression("Use against share, by workload", column)
+        samples = on_dashboard(server, query, {"namespace": namespace}, board="namespace")
         return {sample["metric"]["share"]: float(sample["value"][1]) for sample in samples}
 
-    used = 4 * GIB / (MODELS[H100] // 100 * 100 * MIB)
-    rebound = of_column("pod-hours", "rebound")
-    assert rebound == {"0.1": pytest.approx(HOURS, rel=0.01), "0.2": pytest.approx(HOURS, rel=0.01)}
+    used, hours = 4 * GIB / (MODELS[H100] // 100 * 100 * MIB), pytest.approx(HOURS, rel=0.01)
+    assert of_column("pod-hours", "rebound") == {"0.1": hours, "0.2": hours}
     for column in ("used in 99 % of the time", "peak"):
         assert of_column(column, "rebound") == {"0.1": pytest.approx(used), "0.2": pytest.approx(used)}
-    assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
-    assert of_column("hours over the share", "moved") == {"0.1": pytest.approx(7, rel=0.01)}
-    assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}
+    assert of_column("pod-hours", "whole") == {"1": hours}
+    for namespace, over in (("moved", 7), ("over", 6)):
+        assert of_column("hours over the share", namespace) == {"0.1": pytest.approx(over, rel=0.01)}
 
 
-@pytest.fixture(scope="module")
-def partly_recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a Prometheus with records of two pods, one away for 30 hours, and with pods that no rule saw.
-
-    These are a pod of cluster b, and one of cluster a for a day before the records.
-    """
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("partly")
-    History((pod("names", "db-0", uid="in-a"), pod("gone", "away", gaps=((4, 34),)))).write(folder)
-    recorded(folder, *names_of_records())
-    unseen = {
-        "": range(START - 36 * 3600, START + 1, STEP),
-        "b": range(START + 3 * 3600, START + 8 * 3600, STEP),
-    }
-    lines = []
-    for cluster, times in unseen.items():
-        labels = {
-            "job": JOB, "cluster": cluster, "namespace": "early", "uid": f"u{cluster}", "gpu_uuid": "GPU-x",
-        }  # fmt: skip
-        labels = rendered({name: value for name, value in labels.items() if value})
-        lines += [f"kaishare_pod_gpu_memory_share_bytes{labels} {share_of(0.25)} {at}" for at in times]
-    create_blocks(folder, lines)
-    with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
-        yield running.url
-
-
-async def test_an_agent_away_for_more_than_a_day_is_unknown_time(partly_recorded: str) -> None:
-    report = await report_of(partly_recorded, "namespace")
+async def test_an_agent_away_for_more_than_a_day_is_unknown_time(tmp_path: Path) -> None:
+    with history(tmp_path, pod("names", "db-0"), pod("gone", "away", gaps=((4, 34),))) as url:
+        report = await report_of(url, "namespace")
+        (sample,) = on_dashboard(url, grafana.load("fleet").expression("Time with known use"))
     away = hours_of(report, namespace="gone")
     assert away["coverage"] == pytest.approx(6 / 36, rel=0.02)
     assert away["promised"] == pytest.approx(0.25 * 6, rel=0.01)
     assert hours_of(report, namespace="names")["coverage"] == pytest.approx(1, rel=0.01)
-    query = grafana.load("fleet").expression("Time with known use").replace("$__range", f"{UNTIL - START}s")
-    running = prometheus_server.Prometheus(partly_recorded, None, Path())  # type: ignore[arg-type]
-    (sample,) = running.instant(grafana.load("fleet").interpolated(query), UNTIL)
     assert float(sample["value"][1]) == pytest.approx(report.total["coverage"], rel=0.01)
-
-
-async def test_time_before_the_records_is_unknown_and_never_scaled(partly_recorded: str) -> None:
-    report = await report_of(partly_recorded, "namespace", start=START - 36 * 3600)
-    names = hours_of(report, namespace="names")
-    assert names["promised"] == pytest.approx(0.25 * HOURS, rel=0.01)
-    assert names["coverage"] == pytest.approx(0.5, abs=0.03)
-    (remark,) = [text for text in report.remarks if text.startswith("Recorded figures cover ")]
-    assert "install the recording rules: alerts.enabled in the chart, or deploy/alerts/README.md" in remark
-    assert (await report_of(partly_recorded, "namespace", start=START - 300)).remarks[1:] == ()
-
-
-@pytest.mark.parametrize("days", [0, 35], ids=["looks in the time of the pod", "rare looks"])
-async def test_a_cluster_without_records_is_named(partly_recorded: str, days: int) -> None:
-    report = await report_of(partly_recorded, "namespace", start=START - days * 86_400)
-    assert {row.names["namespace"] for row in report.rows} == {"names", "gone"}
-    assert report.remarks[0].startswith(
-        "Left out: cluster b, which has no recorded figures; install the recording"
-    )
-
-
-async def test_without_records_one_line_says_how_to_install_them(partly_recorded: str) -> None:
-    with pytest.raises(
-        PrometheusError, match=r"^http://[^ ]*: no recorded figures in this time; install the rec"
-    ):
-        await report_of(partly_recorded, "namespace", selector=f'job="{JOB}",cluster="b"')
 
 
 async def test_records_between_the_looks_are_records(server: str) -> None:

@@ -20,7 +20,7 @@ from console.usage.advice import (
 )
 from console.usage.advise import as_html, as_json, as_text, known_namespace
 from console.usage.pod_use import Peaks, PodNames, PodUse, Window, quantile_of
-from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
+from console.usage.suggestions import AdviceRow, Balance, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
 
@@ -60,106 +60,120 @@ def only(*uses: PodUse, options: Strategy = OPTIONS, **labels: str) -> AdviceRow
     return row
 
 
+RED = {"vcluster": "red", "virtual_namespace": "default"}
+HALF = int(0.5 * 81500) * MIB
+FULL = {"quantile_bytes": HALF * 0.98, "peak_bytes": HALF * 0.99, "low_bytes": HALF * 0.97}
+
+
+def needs(quantile: float, peak: float, uid: str = "a", **changes: Any) -> PodUse:
+    """Return a use in GiB."""
+    return pod(uid, quantile_bytes=quantile * GIB, peak_bytes=peak * GIB, **changes)
+
+
+def flat(part: float, *, late: float | None = None, low: float | None = None) -> PodUse:
+    """Return the use of a pod that holds a part of its share from its second hour on."""
+    amounts = [0.1 * HALF, part * HALF, (late or part) * HALF]
+    return pod(
+        quantile_bytes=part * HALF, peak_bytes=max(amounts), low_bytes=(low or part) * HALF,
+        peaks=Peaks(array("d", [3600, 7200, 10800]), array("d", amounts)),
+    )  # fmt: skip
+
+
+def full(hours: int) -> PodUse:
+    """Return the use of a pod that fills its share in each part of a long window."""
+    return pod(bucket=hours * 3600.0, peaks=Peaks(array("d", [hours * 3600, hours * 7200]), array("d", [HALF] * 2)), **FULL)  # fmt: skip
+
+
+SMALL = {"size_small": "0.5"}
+ON_T4 = needs(5, 5, "b", gpu_bytes=15360 * MIB, share_bytes=int(0.5 * 15300) * MIB)
+ON_T4 = replace(ON_T4, names=ON_T4.names._replace(model="T4"))
+LABEL = "kubectl label namespace team "
+IN_ADVANCE = "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
+SETTING = "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
+COVERS_NONE = ["the need with headroom is more than a GPU has", "no command: no label covers the need"]
+PRODUCTION = Strategy(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
+CONTEXT = "'--context=prod;reboot'"
+
+
 @pytest.mark.parametrize(
-    ("options", "suggested"),
+    ("uses", "labels", "options", "suggested", "command", "notes"),
     [
-        (Strategy(), "0.15"),
-        (Strategy(headroom=0), "0.13"),
-        (Strategy(cover_peak=True), "0.26"),
-        (Strategy(min_hours=49), "None"),
+        # options
+        (pod(), SMALL, OPTIONS, "0.15", f"{LABEL}size.kaishare.dev/small=0.15 --overwrite", []),
+        (pod(), SMALL, Strategy(headroom=0), "0.13", LABEL, []),
+        (pod(), SMALL, Strategy(cover_peak=True), "0.26", LABEL, []),
+        (pod(), SMALL, Strategy(min_hours=49), "None", "", ["too few hours: "]),
+        # the unit of the label, and the cluster that was given
+        (pod(), {"size_small": "40750Mi"}, OPTIONS, "11776Mi", f"{LABEL}size.kaishare.dev/small=11776Mi ", []),
+        (pod(), {"size_small": "40750Mi", "max_gpu_memory": "50000"}, OPTIONS, "11776Mi", f"{LABEL}size.kaishare.dev/small=11776Mi ", []),
+        (pod(), SMALL | {"max_gpu_fraction": "0.5"}, OPTIONS, "0.15", f"{LABEL}size.kaishare.dev/small=0.15 ", []),
+        (pod(size=""), {"gpu_fraction": "0.5", "max_gpu_memory": "50000"}, OPTIONS, "11776Mi", f"{LABEL}kaishare.dev/gpu-fraction- kaishare.dev/gpu-memory=11776 --overwrite", []),
+        (pod(), SMALL, PRODUCTION, "0.15", f"kubectl {CONTEXT} '--kubeconfig=/home/a b/config' label namespace team ", []),
+        (pod(**RED), {}, PRODUCTION, "0.15", f"KUBECONFIG='/home/a b/config' vcluster connect red --namespace team {CONTEXT} -- kubectl label", [...]),
+        # pods with another share than their size
+        (pod(), {"size_small": "0.25"}, OPTIONS, "0.15", "", ["pods have 0.50; the size is 0.25 now"]),
+        (pod(is_current=False), {"size_small": "0.25"}, OPTIONS, "0.15", "", ["had 0.50 until 1970-01-03; the size is 0.25 now"]),
+        (pod(is_current=False), {}, OPTIONS, "0.15", "", ["had 0.50 until 1970-01-03; the size does not exist now"]),
+        # a whole GPU is a size and no default share; no label covers more than a GPU has
+        (needs(68.9, 70), SMALL, OPTIONS, "1", f"{LABEL}size.kaishare.dev/small=1 --overwrite", []),
+        (needs(68.9, 76, size=""), {"gpu_fraction": "0.5"}, OPTIONS, "1", "", ["needs a whole GPU: no default share covers it"]),
+        *((needs(75, 76, size=size, **inside), SMALL | {"gpu_fraction": "0.5"}, OPTIONS, "1", "", COVERS_NONE) for size in ("small", "") for inside in ({}, RED)),
+        # A pod that takes all needs its share, also in long windows.
+        *((full(hours), SMALL, OPTIONS, "0.50", "", [...]) for hours in (1, 2, 3, 7)),
+        # Constant use shows a setting, and perhaps not the need: vLLM takes 0.9 of what it may use, and JAX 0.75.
+        *((flat(part), SMALL, OPTIONS, "0.50", "", [SETTING]) for part in (0.92, 0.9, 0.75, 0.7)),
+        (flat(0.69), SMALL, OPTIONS, "0.40", LABEL, [IN_ADVANCE]),
+        (flat(0.2), SMALL, OPTIONS, "0.12", LABEL, [IN_ADVANCE]),
+        (flat(0.75, late=0.8), SMALL, OPTIONS, "0.44", LABEL, []),
+        (flat(0.75, low=0.7), SMALL, OPTIONS, "0.44", LABEL, []),
+        (flat(0.98), SMALL, OPTIONS, "0.50", "", ["1 pod of 1 filled the share from the start", ...]),
+        # A pod that needs more decides beside one that allocates in advance.
+        ([flat(0.9), needs(45, 46, "b")], SMALL, OPTIONS, str(smallest_fraction([(45 * 1.15 * GIB, H100)])), LABEL, [...]),
+        ([flat(0.9), pod("b")], SMALL, OPTIONS, "0.50", "", [...]),
+        # The largest fraction of several models counts.
+        ([pod(), ON_T4], SMALL, OPTIONS, "0.39", LABEL, ["several models of card, the largest counts: H100 0.15, T4 0.39"]),
+        # A pod whose use is unknown is not covered.
+        ([*(pod(str(n)) for n in range(20)), pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)], SMALL, OPTIONS, "0.15", LABEL, ["1 pod of 21 never had a known use: the advice does not cover their need"]),
     ],
-)
-def test_options(options: Strategy, suggested: str) -> None:
-    assert str(only(pod(), options=options, size_small="0.5").suggested) == suggested
-
-
-@pytest.mark.parametrize(
-    ("labels", "word"),
-    {
-        "fraction": ({"size_small": "0.5"}, "size.kaishare.dev/small=0.15"),
-        "memory": ({"size_small": "40750Mi"}, "size.kaishare.dev/small=11776Mi"),
-        "cap in memory": ({"size_small": "40750Mi", "max_gpu_memory": "50000"}, "size.kaishare.dev/small=11776Mi"),
-        "below a cap": ({"size_small": "0.5", "max_gpu_fraction": "0.5"}, "size.kaishare.dev/small=0.15"),
-    }.values(),
-    ids=lambda value: "",
 )  # fmt: skip
-def test_command_of_a_size(labels: dict[str, str], word: str) -> None:
-    row = only(pod(), **labels)
-    assert row.command == f"kubectl label namespace team {word} --overwrite"
+def test_a_row(
+    uses: PodUse | list[PodUse],
+    labels: dict[str, str],
+    options: Strategy,
+    suggested: str,
+    command: str,
+    notes: list[Any],
+) -> None:
+    """A note is given by its begin, and … stands for any others; an empty command is no command."""
+    row = only(*([uses] if isinstance(uses, PodUse) else uses), options=options, **labels)
+    assert str(row.suggested) == suggested
+    assert row.command.startswith(command)
+    assert bool(row.command) is bool(command)
+    begins = [note for note in notes if note is not ...]
+    assert len(row.notes) == len(begins) or ... in notes
+    assert all(each.startswith(begin) for each, begin in zip(row.notes, begins, strict=False))
 
 
-def test_commands_name_the_cluster_that_was_given() -> None:
-    options = Strategy(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
-    command = only(pod(), options=options, size_small="0.5").command
-    assert command.startswith(
-        "kubectl '--context=prod;reboot' '--kubeconfig=/home/a b/config' label namespace team "
-    )
-    inside = pod(vcluster="red", virtual_namespace="default")
-    command = only(inside, options=options).command
-    assert command.startswith(
-        "KUBECONFIG='/home/a b/config' vcluster connect red --namespace team '--context=prod;reboot' -- kubectl label"
-    )
-
-
-def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
-    row = only(pod(size=""), gpu_fraction="0.5", max_gpu_memory="50000")
-    assert row.command == (
-        "kubectl label namespace team kaishare.dev/gpu-fraction- kaishare.dev/gpu-memory=11776 --overwrite"
-    )
-
-
-@pytest.mark.parametrize(
-    ("is_current", "labels", "note"),
-    [
-        (True, {"size_small": "0.25"}, "pods have 0.50; the size is 0.25 now"),
-        (False, {"size_small": "0.25"}, "had 0.50 until 1970-01-03; the size is 0.25 now"),
-        (False, {}, "had 0.50 until 1970-01-03; the size does not exist now"),
-    ],
-)
-def test_pods_with_another_share_than_their_size(is_current: bool, labels: dict[str, str], note: str) -> None:
-    row = only(pod(is_current=is_current), **labels)
-    assert (row.notes, row.command) == ([note], "")
-
-
-def test_whole_gpu_is_a_size_and_no_default_share() -> None:
-    row = only(pod(quantile_bytes=68.9 * GIB, peak_bytes=70.0 * GIB), size_small="0.5")
-    assert row.command == "kubectl label namespace team size.kaishare.dev/small=1 --overwrite"
-    row = only(pod(size="", quantile_bytes=68.9 * GIB, peak_bytes=76.0 * GIB), gpu_fraction="0.5")
-    assert (str(row.suggested), row.command) == ("1", "")
-    assert row.notes[-1].startswith("needs a whole GPU: no default share covers it")
-
-
-@pytest.mark.parametrize("inside", [{}, {"vcluster": "red", "virtual_namespace": "default"}])
-@pytest.mark.parametrize("size", ["small", ""])
-def test_no_command_for_a_label_that_does_not_cover_the_need(size: str, inside: dict[str, str]) -> None:
-    use = pod(size=size, quantile_bytes=75.0 * GIB, peak_bytes=76.0 * GIB, **inside)
-    row = only(use, size_small="0.5", gpu_fraction="0.5")
-    assert (str(row.suggested), row.command) == ("1", "")
-    assert row.notes == [
-        "the need with headroom is more than a GPU has",
-        "no command: no label covers the need",
-    ]
+def test_a_share_that_is_reached_late_is_not_taken_from_the_start() -> None:
+    late = Peaks(array("d", [3600, 7200, 10800]), array("d", [GIB, GIB, HALF]))
+    assert not pod(peaks=late, **FULL).takes_all
+    assert full(1).takes_all
+    assert OPTIONS.need_of(full(1)) == HALF
+    assert only(full(1), **SMALL).is_at_limit
 
 
 @pytest.mark.parametrize(
     "other",
-    {
-        "needs its share": pod("b", quantile_bytes=34.0 * GIB, peak_bytes=35.0 * GIB),
-        "too few hours": pod("b", seconds=3600.0),
-        "ranks": pod("b", workload_kind="PyTorchJob"),
-        "ended": pod("b", is_current=False),
-    }.values(),
-    ids=lambda value: "",
+    [
+        needs(34, 35, "b", **RED),
+        pod("b", seconds=3600.0, **RED),
+        pod("b", workload_kind="PyTorchJob", **RED),
+        pod("b", is_current=False, **RED),
+    ],
+    ids=["needs its share", "too few hours", "ranks", "ended"],
 )
 def test_vcluster_gets_no_command_where_another_share_of_the_size_has_none(other: PodUse) -> None:
-    inside = {"vcluster": "red", "virtual_namespace": "default"}
-    advice = OPTIONS.advise(
-        [
-            pod("a", share="0.25", quantile_bytes=5.0 * GIB, peak_bytes=5.0 * GIB, **inside),
-            replace(other, names=other.names._replace(**inside)),
-        ],
-        {},
-    )
+    advice = OPTIONS.advise([needs(5, 5, share="0.25", **RED), other], {})
     assert [row.command for row in advice.rows] == ["", ""]
     assert advice.rows[0].notes[-1].startswith("pods of this size have several shares")
     assert advice.balance is not None
@@ -167,29 +181,22 @@ def test_vcluster_gets_no_command_where_another_share_of_the_size_has_none(other
 
 
 def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
-    inside = {"vcluster": "red", "virtual_namespace": "default"}
-    rows = OPTIONS.advise([pod("a", **inside), pod("b", workload_kind="PyTorchJob", **inside)], {}).rows
+    rows = OPTIONS.advise([pod("a", **RED), pod("b", workload_kind="PyTorchJob", **RED)], {}).rows
     assert [bool(row.command) for row in rows] == [True, False]
 
 
-def in_vclusters(*hosts: str) -> Advice:
-    """Return the advice for a pod with a note in a vCluster of each namespace of the host, and one in none."""
-    inside = {"vcluster": "red", "virtual_namespace": "default", "size": ""}
-    uses = [pod(host, **inside) for host in hosts]
-    uses = [replace(use, names=use.names._replace(namespace=use.names.uid)) for use in uses]
-    return OPTIONS.advise([*uses, pod("other")], {})
-
-
 def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
-    window = Window(start=0.0, end=2 * DAY)
-    both, single = in_vclusters("host-a", "host-b"), in_vclusters("host-a")
-    for host in ("host-a", "host-b"):
-        lines = [
-            line.split()[0] for line in as_text(both, OPTIONS, columns=200) if f"{host}/red/default" in line
-        ]
-        assert len(lines) == 2, "the table and the notes"
+    """A pod with a note in a vCluster of each namespace of the host, and one in none."""
+    hosts, window = ("host-a", "host-b"), Window(start=0.0, end=2 * DAY)
+    uses = [pod(host, size="", **RED) for host in hosts]
+    uses = [replace(use, names=use.names._replace(namespace=use.names.uid)) for use in uses]
+    both = OPTIONS.advise([*uses, pod("other")], {})
+    for host in hosts:
+        named = [line for line in as_text(both, OPTIONS, columns=200) if f"{host}/red/default" in line]
+        assert len(named) == 2, "the table and the notes"
         assert f"<h2>{host}/red/default · no size</h2>" in as_html(both, OPTIONS, window)
     assert "<h2>team · small</h2>" in as_html(both, OPTIONS, window)
+    single = OPTIONS.advise([uses[0], pod("other")], {})
     assert not any("host-a" in line for line in as_text(single, OPTIONS, columns=200))
 
 
@@ -198,10 +205,10 @@ def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
     {
         "a share of the pod's own": (pod(size=""), {}),
         "a size with another share": (pod(), {"size_small": "0.25"}),
-        "a cap below the need": (pod(quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
+        "a cap below the need": (needs(45, 46), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
         "mode off": (pod(), {"size_small": "0.5", "mode": "off"}),
         "mode observe": (pod(), {"size_small": "0.5", "mode": "observe"}),
-        "an unknown default share of a vCluster": (pod(size="", vcluster="red", virtual_namespace="default"), {}),
+        "an unknown default share of a vCluster": (pod(size="", **RED), {}),
     }.values(),
     ids=lambda value: "",
 )  # fmt: skip
@@ -218,19 +225,12 @@ def test_pod_that_fills_a_share_in_memory_keeps_its_label(gpu: int) -> None:
     card = card_of(gpu)
     given = card.fraction_bytes(card.portion_of_memory(4096))
     assert given > 4096 * MIB
-    use = pod(
-        gpu_bytes=gpu, share_bytes=given, quantile_bytes=given * 0.98, peak_bytes=given * 0.99, low_bytes=given * 0.97,
-        peaks=Peaks(array("d", [3600]), array("d", [given])),
-    )  # fmt: skip
+    own = {"gpu_bytes": gpu, "share_bytes": given, "low_bytes": given * 0.97}
+    peaks = Peaks(array("d", [3600]), array("d", [given]))
+    use = pod(quantile_bytes=given * 0.98, peak_bytes=given * 0.99, peaks=peaks, **own)
     row = only(use, size_small="4096Mi")
     assert (str(row.suggested), row.command) == ("4096Mi", "")
-    other = replace(
-        use,
-        peaks=Peaks(),
-        names=use.names._replace(uid="b"),
-        quantile_bytes=given * 1.5,
-        peak_bytes=given * 1.5,
-    )
+    other = pod("b", quantile_bytes=given * 1.5, peak_bytes=given * 1.5, **own)
     assert only(use, other, size_small="4096Mi").command != ""
 
 
@@ -267,7 +267,7 @@ CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771
 @given(
     pods=st.lists(st.tuples(CARDS, st.floats(0.001, 0.98)), min_size=1, max_size=4), is_memory=st.booleans()
 )
-def test_suggested_share_covers_each_need_is_the_smallest_and_is_accepted(
+def test_the_suggested_share_is_the_smallest_that_covers(
     pods: list[tuple[int, float]], is_memory: bool
 ) -> None:
     needs = [(part * card_of(gpu).units * MIB, gpu) for gpu, part in pods]
@@ -291,84 +291,17 @@ def test_share_of_a_fraction_is_recognised(gpu: int, hundredths: int) -> None:
     assert not any(other.is_share(share.bytes_on(gpu), gpu) for other in others)
 
 
-def test_pod_that_takes_all_needs_its_share() -> None:
-    share = int(0.5 * 81500) * MIB
-    use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97)
-    late = Peaks(array("d", [3600, 7200, 10800]), array("d", [GIB, GIB, share]))
-    early = Peaks(array("d", [3600]), array("d", [share]))
-    assert not replace(use, peaks=late).takes_all
-    full = replace(use, peaks=early)
-    assert full.takes_all
-    assert OPTIONS.need_of(full) == share
-    row = only(full, size_small="0.5")
-    assert (str(row.suggested), row.is_at_limit, row.command) == ("0.50", True, "")
-
-
-@pytest.mark.parametrize("hours", [1, 2, 3, 7])
-def test_pod_that_takes_all_is_recognised_in_long_windows(hours: int) -> None:
-    share = int(0.5 * 81500) * MIB
-    bucket = hours * 3600.0
-    use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97, bucket=bucket)
-    peaks = Peaks(array("d", [bucket, 2 * bucket]), array("d", [share, share]))
-    row = only(replace(use, peaks=peaks), size_small="0.5")
-    assert (str(row.suggested), row.command) == ("0.50", "")
-
-
-def flat(part: float, *, late: float | None = None, low: float | None = None) -> PodUse:
-    """Return the use of a pod that holds a part of its share from its second hour on."""
-    share = int(0.5 * 81500) * MIB
-    amounts = [0.1 * share, part * share, (late or part) * share]
-    return pod(
-        quantile_bytes=part * share, peak_bytes=max(amounts), low_bytes=(low or part) * share,
-        peaks=Peaks(array("d", [3600, 7200, 10800]), array("d", amounts)),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("use", "share", "note"),
-    {
-        # vLLM takes 0.9 of what it may use, and JAX 0.75.
-        **{
-            f"most, {part}": (flat(part), "0.50", "held a constant amount of 70% of the share or more, as vLLM and JAX")
-            for part in (0.92, 0.9, 0.75, 0.7)
-        },
-        "less": (flat(0.69), "0.40", "held a constant amount, as frameworks do that allocate in advance"),
-        "little": (flat(0.2), "0.12", "held a constant amount, as frameworks do that allocate in advance"),
-        "grows": (flat(0.75, late=0.8), "0.44", ""),
-        "dips": (flat(0.75, low=0.7), "0.44", ""),
-        "fills the share": (flat(0.98), "0.50", "filled the share from the start"),
-    }.values(),
-    ids=lambda value: "",
-)  # fmt: skip
-def test_constant_use_shows_a_setting_and_perhaps_not_the_need(use: PodUse, share: str, note: str) -> None:
-    row = only(use, size_small="0.5")
-    assert str(row.suggested) == share
-    assert bool(row.command) == row.is_change == (share != "0.50")
-    assert row.notes[:1] == [] if not note else row.notes[0].startswith(f"1 pod of 1 {note}")
-
-
-def test_pod_that_needs_more_decides_beside_one_that_allocates_in_advance() -> None:
-    other = pod("b", quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB)
-    row = only(flat(0.9), other, size_small="0.5")
-    assert row.suggested == smallest_fraction([(45 * 1.15 * GIB, H100)])
-    assert row.command != ""
-    assert str(only(flat(0.9), pod("b"), size_small="0.5").suggested) == "0.50"
-
-
 @pytest.mark.parametrize(
     ("pods", "note"),
     {
         "pods of a Job": ([("train", 0.0), ("train", DAY / 2)], "2 pods of 2 ran beside another pod"),
         "Jobs of a JobSet": ([("train-workers-0", 0.0), ("train-workers-1", 0.0)], "2 pods of 2 ran beside"),
-        "of a JobSet and of another Job": (
-            [("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)],
-            "2 pods of 3 ran beside",
-        ),
+        "of a JobSet and of another Job": ([("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)], "2 pods of 3 ran beside"),
         "one after the other": ([("train", 0.0), ("train", 2 * DAY)], ""),
         "two Jobs": ([("one", 0.0), ("other", 0.0)], ""),
     }.values(),
     ids=lambda value: "",
-)
+)  # fmt: skip
 def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, float]], note: str) -> None:
     """A Job owns the pods of a JobSet and of a TrainJob, so that its kind does not show ranks."""
     uses = [
@@ -397,10 +330,7 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
         "Indexed Job": (INDEXED_JOB, 2),
         "Jobs of a JobSet": (JOB_SET, 2),
         "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
-        "Indexed Job in a vCluster": (
-            [replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB],
-            2,
-        ),
+        "Indexed Job in a vCluster": ([replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB], 2),
         "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
         "plain Job": (PLAIN_JOB, 0),
         "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
@@ -427,7 +357,7 @@ def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) ->
     }.values(),
     ids=lambda value: "",
 )
-def test_no_command_changes_the_whole_gpus_of_ranks(
+def test_no_command_for_whole_gpus_of_ranks(
     ranks: list[PodUse], labels: dict[str, str], has_command: bool
 ) -> None:
     other = whole("web", "Deployment", "web", size="small" if labels else "")
@@ -436,14 +366,6 @@ def test_no_command_changes_the_whole_gpus_of_ranks(
     assert row.is_change
     assert bool(row.command) == has_command
     assert has_command == (not row.notes)
-
-
-def test_pod_whose_use_is_unknown_is_not_covered() -> None:
-    unknown = pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)
-    row = only(*(pod(str(number)) for number in range(20)), unknown, size_small="0.5")
-    assert row.coverage > 0.95
-    assert row.notes == ["1 pod of 21 never had a known use: the advice does not cover their need"]
-    assert row.suggested == only(pod(), size_small="0.5").suggested
 
 
 def test_quantile_is_that_of_prometheus() -> None:

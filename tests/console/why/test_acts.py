@@ -46,13 +46,7 @@ def test_the_acts_for_a_pod_that_was_left_alone_are_those_of_its_reasons() -> No
 
 @pytest.mark.parametrize("name", ["$(reboot)", "a b; c", "`x`", "../a", "\x1b[2J", "a\nb", "", "--all"])
 def test_no_text_of_others_gets_into_a_command(name: str) -> None:
-    cause = finding(
-        make_evidence(),
-        Code.QUEUE_OVER_LIMIT,
-        f"the queue {name}",
-        "raise-queue",
-        queue=name,
-        resource="gpu.limit",
-    )
+    words = {"queue": name, "resource": "gpu.limit"}
+    cause = finding(make_evidence(), Code.QUEUE_OVER_LIMIT, f"the queue {name}", "raise-queue", **words)
     assert cause.remedies[0].command == "kubectl edit queues.scheduling.run.ai QUEUE"
     assert cause.sentence.isprintable()

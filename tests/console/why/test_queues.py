@@ -1,14 +1,13 @@
 """Causes in the pod's queue: KAI's words about a full queue, and how to name another queue."""
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from console.why.core import explain, find_cause
+from console.why.core import find_cause
 from console.why.evidence import PodEvidence, PolicyDecision
-from console.why.explanation import Code, PodFinding
+from console.why.explanation import Code
 from kai import keys
 from kai.releases import Version
 from kube.kinds import PodOwner
@@ -54,255 +53,150 @@ def _on_node(reason: str, details: str) -> str:
     return f"1 node does not have enough capacity. Reason: {reason}, Details: {details}"
 
 
-def _cause(words: str, **fields: Any) -> PodFinding:
-    return find_cause(make_evidence(make_pod(unschedulable=words), **fields))
-
-
-def _commands(cause: PodFinding) -> list[str]:
-    return [remedy.command for remedy in cause.remedies if remedy.command]
-
-
-# --- KAI compares the share of a gpu-memory pod with its queue node by node ---
-
-
-@pytest.mark.parametrize(
-    ("reason", "details", "code"),
-    [
-        ("OverLimit", _limit(), Code.QUEUE_OVER_LIMIT),
-        ("NonPreemptibleOverQuota", _quota(), Code.QUEUE_OVER_QUOTA),
-    ],
-)
-def test_a_queue_that_is_full_for_gpu_memory_is_the_cause(reason: str, details: str, code: Code) -> None:
-    pod = make_pod(
-        fraction=None,
-        annotations={keys.GPU_MEMORY: "12000"},
-        unschedulable=_of_nodes("2 node(s) didn't have enough resources: GPUs.", _on_node(reason, details)),
-    )
-    cause = find_cause(make_evidence(pod, nodes=[make_node()], shared_gpu_pods=[]))
-    assert cause.code is code
-    assert "the queue vision" in cause.sentence
-    assert "the pod requests 0.5" in cause.sentence
-    assert _commands(cause) == [f"{_EDIT} vision"]
-
-
-def test_the_node_with_the_smallest_share_counts() -> None:
-    lines = [_on_node("OverLimit", _limit(requested=each)) for each in ("1.5", "0.25", "0.75")]
-    assert _cause(_of_nodes(*lines)).details["requested"] == 0.25
-    assert _cause(_of_nodes(lines[0])).sentence.endswith("it can never start there on GPUs of this size")
-
-
-# --- KAI's text has the display name of the queue, if it has one, and the PodGroup its name ---
-
-_OVER = "OverLimit: "
-_NAMED = {"vision": make_queue(display_name="Batch eval"), "research": make_queue("research", parent="")}
-_ALL = {"vision": make_queue(), "research": make_queue("research", parent="", display_name="Research")}
-_TWICE = _NAMED | {"research": make_queue("research", parent="", display_name="Batch eval")}
-_CROSSED = {
-    "vision": make_queue(display_name="research"),
-    "research": make_queue("research", parent="", display_name="Everything"),
-}
-_ABOVE = "the queue research, above the pod's queue vision"
-_OR_ABOVE = "the queue Batch eval, which is the pod's queue vision or above it"
-
-
-@pytest.mark.parametrize(
-    ("words", "queues", "queue", "commands"),
-    [
-        (_OVER + _limit("Batch eval"), _NAMED, "the queue vision may use 1 GPU", [f"{_EDIT} vision"]),
-        (
-            _OVER + _limit("Batch eval", requested="3"),
-            _NAMED,
-            "and the pod requests 3: it can never start there",
-            [f"{_EDIT} vision"],
-        ),
-        (
-            "NonPreemptibleOverQuota: " + _quota("Batch eval"),
-            _NAMED,
-            "the quota of the queue vision: 1 GPU",
-            [f"{_EDIT} vision"],
-        ),
-        (_OVER + _limit("Research"), _ALL, f"{_ABOVE}, may use 1 GPU", [f"{_EDIT} research"]),
-        (
-            "NonPreemptibleOverQuota: " + _quota("Research"),
-            _ALL,
-            f"the quota of {_ABOVE}: 1 GPU",
-            [f"{_EDIT} research"],
-        ),
-        # No queue is edited whose name is not known.
-        (_OVER + _limit("Batch eval"), _ALL, f"{_OR_ABOVE}, may use 1 GPU", [_LIST]),
-        (_OVER + _limit("Batch eval"), {"vision": FORBIDDEN}, f"{_OR_ABOVE}, may use 1 GPU", [_LIST]),
-        (_OVER + _limit("Batch eval"), _TWICE, f"{_OR_ABOVE}, may use 1 GPU", [_LIST]),
-        # The display name of one queue may be the name of another.
-        (_OVER + _limit("research"), _CROSSED, "the queue vision may use 1 GPU", [f"{_EDIT} vision"]),
-    ],
-)
-def test_a_queue_is_found_by_its_display_name(
-    words: str, queues: Mapping[str, Any], queue: str, commands: list[str]
-) -> None:
-    cause = _cause(words, queues=queues)
-    assert queue in cause.sentence
-    assert _commands(cause) == commands
-
-
-@pytest.mark.parametrize(
-    ("words", "of_group", "details", "commands"),
-    [
-        ("Batch eval", "Batch eval", {"queueDetails": {"name": "research"}}, [f"{_EDIT} research"]),
-        # A queue that the pod does not use is not edited.
-        ("Batch eval", "Batch eval", {"queueDetails": {"name": "finance"}}, []),
-        # The PodGroup counts only for the same words.
-        ("vision", "research", {"queueDetails": {"name": "research"}}, [f"{_EDIT} vision"]),
-        *(
-            ("vision", "vision", details, [f"{_EDIT} vision"])
-            for details in (None, 1, "text", [], {}, {"queueDetails": None}, {"queueDetails": {"name": 1}})
-        ),
-    ],
-)
-def test_the_pod_group_names_the_queue(words: str, of_group: str, details: Any, commands: list[str]) -> None:
-    group = make_pod_group(message=_OVER + _limit(of_group), reason="OverLimit", details=details)
-    cause = _cause(_OVER + _limit(words), pod_group=group)
-    assert _commands(cause) == commands
-
-
-@pytest.mark.parametrize(
-    ("words", "amount", "resource"),
-    [
-        (_limit(what="CPU cores", unit="cores"), "may use 1 CPU cores and uses 1", "cpu.limit"),
-        (_limit(what="memory", unit="GB"), "may use 1 GB of memory and uses 1", "memory.limit"),
-        (_quota(requested="4 CPU cores", unit="cores"), "1 CPU cores, of which 1 is used", "cpu.quota"),
-        (_quota(requested="200 GB memory", unit="GB"), "1 GB of memory, of which 1 is used", "memory.quota"),
-    ],
-)
-def test_the_resource_that_is_used_up_is_named(words: str, amount: str, resource: str) -> None:
-    reason = "OverLimit" if "limit" in resource else "NonPreemptibleOverQuota"
-    cause = _cause(f"{reason}: {words}")
-    assert amount in cause.sentence
-    assert any(f"raise spec.resources.{resource} of the queue" in each.text for each in cause.remedies)
-
-
-# --- queues that KAI cannot use ---
-
-
-@pytest.mark.parametrize(
-    ("version", "sentence"),
-    [
-        (None, "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes"),
-        (Version(0, 13, 4), "before v0.16.5 KAI's scheduler crashes"),
-        (Version(0, 17, 0), ""),
-    ],
-)
-def test_a_queue_without_a_parent_is_told_by_the_installed_release(
-    version: Version | None, sentence: str
-) -> None:
-    queues = {"vision": make_queue(parent="")}
-    cause = _cause("Unable to schedule pod", queues=queues, kai_version=version)
-    assert cause.code is (Code.QUEUE_WITHOUT_PARENT if sentence else Code.UNDECIDED)
-    assert sentence in cause.sentence
-
-
-def test_a_queue_by_the_label_alone_does_not_contradict_kai() -> None:
-    words = _of_nodes("2 node(s) didn't have enough resources: GPUs")
-    fields: dict[str, Any] = {"pod_group": FORBIDDEN, "queues": {"vision": GONE}}
-    assert _cause(words, **fields).code is Code.NO_GPU_FITS
-    assert _cause("QueueDoesNotExist: Queue 'vision' does not exist.", **fields).code is Code.QUEUE_MISSING
-
-
-@pytest.mark.parametrize(
-    "queues", [{}, {"vision": FORBIDDEN}, {"vision": make_queue(), "research": FORBIDDEN}]
-)
-def test_kais_word_that_a_queue_is_missing_counts_where_it_cannot_be_read(queues: dict[str, Any]) -> None:
-    words = "QueueDoesNotExist: Queue 'vision' does not exist."
-    assert _cause(words, queues=queues).code is Code.QUEUE_MISSING
-    assert _cause(words).code is Code.UNDECIDED, "an old word: both queues exist now"
-
-
-def test_an_empty_queue_label_of_an_owner_is_named() -> None:
-    """A Helm chart with `queue: ""`, and no guard: KAI says that the queue '' does not exist."""
-    owners = [_owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: ""}})]
-    cause = _cause("Queue '' does not exist", pod_group=make_pod_group(queue=""), owners=owners)
-    assert cause.code is Code.QUEUE_MISSING
-    assert cause.sentence == (
-        "the pod's queue is empty: the label kai.scheduler/queue of Deployment web has no value"
-    )
-
-
-# --- what to change ---
-
-_JOB_SET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "web", "uid": "u"}
+def _says(words: str, **fields: Any) -> PodEvidence:
+    return make_evidence(make_pod(unschedulable=words), **fields)
 
 
 def _owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> PodOwner:
     return decode_owner(json.dumps({"kind": kind, "metadata": {"name": name}} | fields).encode())
 
 
+def _memory(*lines: str) -> PodEvidence:
+    """Return the evidence of a pod whose share KAI compares with its queue node by node."""
+    words = _of_nodes("2 node(s) didn't have enough resources: GPUs.", *lines)
+    pod = make_pod(fraction=None, annotations={keys.GPU_MEMORY: "12000"}, unschedulable=words)
+    return make_evidence(pod, nodes=[make_node()], shared_gpu_pods=[])
+
+
+def _of_group(words: str, of_group: str, details: Any) -> PodEvidence:
+    """Return the evidence of a pod whose PodGroup says the same about a queue, with details."""
+    group = make_pod_group(message=_OVER + _limit(of_group), reason="OverLimit", details=details)
+    return _says(_OVER + _limit(words), pod_group=group)
+
+
+_OVER, _FIRM = "OverLimit: ", "NonPreemptibleOverQuota: "
+# KAI's text has the display name of the queue, if it has one, and the PodGroup its name.
+_NAMED = {"vision": make_queue(display_name="Batch eval"), "research": make_queue("research", parent="")}
+_ALL = {"vision": make_queue(), "research": make_queue("research", parent="", display_name="Research")}
+_TWICE = _NAMED | {"research": make_queue("research", parent="", display_name="Batch eval")}
+_CROSSED = {"vision": make_queue(display_name="research"), "research": make_queue("research", parent="", display_name="Everything")}  # fmt: skip
+_ABOVE = "the queue research, above the pod's queue vision"
+_OR_ABOVE = "the queue Batch eval, which is the pod's queue vision or above it, may use 1 GPU"
+_NOT_THERE = "QueueDoesNotExist: Queue 'vision' does not exist."
+_PARENTLESS = {"vision": make_queue(parent="")}
+_EMPTY_LABEL = [_owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: ""}})]
+_VISION, _RESEARCH = f"{_EDIT} vision", f"{_EDIT} research"
+_LIMIT, _QUOTA, _MISSING = Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.QUEUE_MISSING
+
+
+@pytest.mark.parametrize(
+    ("evidence", "code", "sentence", "commands"),
+    [
+        (_memory(_on_node("OverLimit", _limit())), _LIMIT, "the queue vision may use 1 GPU and uses 1; the pod requests 0.5", [_VISION]),
+        (_memory(_on_node("NonPreemptibleOverQuota", _quota())), _QUOTA, "the pod requests 0.5", [_VISION]),
+        # The node with the smallest share counts.
+        (_memory(*(_on_node("OverLimit", _limit(requested=each)) for each in ("1.5", "0.25", "0.75"))), _LIMIT, "the pod requests 0.25", [_VISION]),
+        (_memory(_on_node("OverLimit", _limit(requested="1.5"))), _LIMIT, "it can never start there on GPUs of this size", [_VISION]),
+        (_says(_OVER + _limit("Batch eval"), queues=_NAMED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
+        (_says(_OVER + _limit("Batch eval", requested="3"), queues=_NAMED), _LIMIT, "and the pod requests 3: it can never start there", [_VISION]),
+        (_says(_FIRM + _quota("Batch eval"), queues=_NAMED), _QUOTA, "the quota of the queue vision: 1 GPU", [_VISION]),
+        (_says(_OVER + _limit("Research"), queues=_ALL), _LIMIT, f"{_ABOVE}, may use 1 GPU", [_RESEARCH]),
+        (_says(_FIRM + _quota("Research"), queues=_ALL), _QUOTA, f"the quota of {_ABOVE}: 1 GPU", [_RESEARCH]),
+        # No queue is edited whose name is not known.
+        *((_says(_OVER + _limit("Batch eval"), queues=queues), _LIMIT, _OR_ABOVE, [_LIST]) for queues in (_ALL, {"vision": FORBIDDEN}, _TWICE)),
+        # The display name of one queue may be the name of another.
+        (_says(_OVER + _limit("research"), queues=_CROSSED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
+        (_of_group("Batch eval", "Batch eval", {"queueDetails": {"name": "research"}}), _LIMIT, "", [_RESEARCH]),
+        # A queue that the pod does not use is not edited.
+        (_of_group("Batch eval", "Batch eval", {"queueDetails": {"name": "finance"}}), _LIMIT, "", []),
+        # The PodGroup counts only for the same words.
+        (_of_group("vision", "research", {"queueDetails": {"name": "research"}}), _LIMIT, "", [_VISION]),
+        *((_of_group("vision", "vision", details), _LIMIT, "", [_VISION]) for details in (None, 1, "text", [], {}, {"queueDetails": None}, {"queueDetails": {"name": 1}})),
+        # queues that KAI cannot use
+        (_says("Unable to schedule pod", queues=_PARENTLESS), Code.QUEUE_WITHOUT_PARENT, "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes", ...),
+        (_says("Unable to schedule pod", queues=_PARENTLESS, kai_version=Version(0, 13, 4)), Code.QUEUE_WITHOUT_PARENT, "before v0.16.5 KAI's scheduler crashes", ...),
+        (_says("Unable to schedule pod", queues=_PARENTLESS, kai_version=Version(0, 17, 0)), Code.UNDECIDED, "", ...),
+        # A queue by the label alone does not contradict KAI.
+        (_says(_of_nodes("2 node(s) didn't have enough resources: GPUs"), pod_group=FORBIDDEN, queues={"vision": GONE}), Code.NO_GPU_FITS, "", ...),
+        (_says(_NOT_THERE, pod_group=FORBIDDEN, queues={"vision": GONE}), _MISSING, "", ...),
+        # KAI's word that a queue is missing counts where the queue cannot be read; it is old if both queues exist now.
+        *((_says(_NOT_THERE, queues=queues), _MISSING, "", ...) for queues in ({}, {"vision": FORBIDDEN}, {"vision": make_queue(), "research": FORBIDDEN})),
+        (_says(_NOT_THERE), Code.UNDECIDED, "", ...),
+        # A Helm chart with `queue: ""`, and no guard: KAI says that the queue '' does not exist.
+        (_says("Queue '' does not exist", pod_group=make_pod_group(queue=""), owners=_EMPTY_LABEL), _MISSING, "the pod's queue is empty: the label kai.scheduler/queue of Deployment web has no value", ...),
+    ],
+)  # fmt: skip
+def test_the_cause_in_a_queue(evidence: PodEvidence, code: Code, sentence: str, commands: Any) -> None:
+    cause = find_cause(evidence)
+    assert cause.code is code
+    assert sentence in cause.sentence
+    assert commands is ... or [remedy.command for remedy in cause.remedies if remedy.command] == commands
+
+
+@pytest.mark.parametrize(
+    ("words", "amount", "resource"),
+    [
+        (_OVER + _limit(what="CPU cores", unit="cores"), "may use 1 CPU cores and uses 1", "cpu.limit"),
+        (_OVER + _limit(what="memory", unit="GB"), "may use 1 GB of memory and uses 1", "memory.limit"),
+        (_FIRM + _quota(requested="4 CPU cores", unit="cores"), "1 CPU cores, of which 1 is used", "cpu.quota"),
+        (_FIRM + _quota(requested="200 GB memory", unit="GB"), "1 GB of memory, of which 1 is used", "memory.quota"),
+    ],
+)  # fmt: skip
+def test_the_resource_that_is_used_up_is_named(words: str, amount: str, resource: str) -> None:
+    cause = find_cause(_says(words))
+    assert amount in cause.sentence
+    assert any(f"raise spec.resources.{resource} of the queue" in each.text for each in cause.remedies)
+
+
+_JOB_SET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "web", "uid": "u"}
+_OF_JOB_SET = {"name": "web", "ownerReferences": [_JOB_SET]}
+
+
 def _template(**labels: str) -> dict[str, Any]:
     return {"template": {"metadata": {"labels": labels}}}
 
 
+_MISSPELT = {keys.QUEUE_LABEL: "visoin"}
 _OF_WORKLOAD = (
     "Set the label kai.scheduler/queue to an existing queue without child queues: on Deployment web and in"
 )
 _OF_NAMESPACE = "Policy owner: name an existing queue without child queues on the namespace"
 _OF_EITHER = "If the workload names its queue itself, set the label kai.scheduler/queue to an existing queue"
-_CREATE = "Administrator: create the queue"
 
 
 @pytest.mark.parametrize(
-    ("owners", "acts"),
+    ("owner", "acts"),
     [
-        ([_owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: "visoin"}})], [_OF_WORKLOAD, _CREATE]),
-        ([_owner(spec=_template(**{keys.QUEUE_LABEL: "visoin"}))], [_OF_WORKLOAD, _CREATE]),
-        ([_owner(spec=_template(app="web"))], [_OF_NAMESPACE, _CREATE]),
-        *(
-            (owners, [_OF_NAMESPACE, _OF_EITHER, _CREATE])
-            for owners in (
-                [],
-                [_owner("RayCluster", "ray")],
-                [_owner(spec={"template": "text"})],
-                [
-                    _owner(
-                        "Job",
-                        metadata={"name": "web", "ownerReferences": [_JOB_SET]},
-                        spec=_template(app="web"),
-                    )
-                ],
-            )
-        ),
+        (_owner(metadata={"name": "web", "labels": _MISSPELT}), [_OF_WORKLOAD]),
+        (_owner(spec=_template(**_MISSPELT)), [_OF_WORKLOAD]),
+        (_owner(spec=_template(app="web")), [_OF_NAMESPACE]),
+        (None, [_OF_NAMESPACE, _OF_EITHER]),
+        (_owner("RayCluster", "ray"), [_OF_NAMESPACE, _OF_EITHER]),
+        (_owner(spec={"template": "text"}), [_OF_NAMESPACE, _OF_EITHER]),
+        (_owner("Job", metadata=_OF_JOB_SET, spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]),
     ],
 )
-def test_the_label_of_the_namespace_is_changed_only_where_the_pod_has_its_queue_from_there(
-    owners: Sequence[PodOwner], acts: list[str]
-) -> None:
-    cause = find_cause(
-        make_evidence(
-            make_pod(labels={keys.QUEUE_LABEL: "visoin"}),
-            pod_group=make_pod_group(queue="visoin"),
-            queues={"visoin": GONE},
-            owners=owners,
-            decision=PolicyDecision(),
-        )
-    )
-    assert cause.code is Code.QUEUE_MISSING
-    assert [each.text[: len(act)] for each, act in zip(cause.remedies, acts, strict=True)] == acts
+def test_the_namespaces_label_is_changed_only_if_it_decides(owner: PodOwner | None, acts: list[str]) -> None:
+    fields: dict[str, Any] = {"pod_group": make_pod_group(queue="visoin"), "queues": {"visoin": GONE}}
+    pod, owners = make_pod(labels=_MISSPELT), [owner] if owner else []
+    cause = find_cause(make_evidence(pod, owners=owners, decision=PolicyDecision(), **fields))
+    assert cause.code is _MISSING
+    begins = [*acts, "Administrator: create the queue"]
+    assert [each.text[: len(act)] for each, act in zip(cause.remedies, begins, strict=True)] == begins
 
 
-_FIRM = {keys.PREEMPTIBILITY: "non-preemptible"}
-_ON_OWNER = [_owner(metadata={"name": "web", "labels": _FIRM})]
+_LABEL = {keys.PREEMPTIBILITY: "non-preemptible"}
+_ON_OWNER = [_owner(metadata={"name": "web", "labels": _LABEL})]
 _LABELLED = f"(label {keys.PREEMPTIBILITY}: non-preemptible)"
+_REMOVE = f"Remove the label {keys.PREEMPTIBILITY}"
 
 
 @pytest.mark.parametrize(
     ("priority", "owners", "labels", "act", "why"),
     [
-        ("train", [], _FIRM, f"Remove the label {keys.PREEMPTIBILITY}, in a new pod, which", _LABELLED),
-        ("train", _ON_OWNER, {}, f"Remove the label {keys.PREEMPTIBILITY}, on Deployment web and", _LABELLED),
-        (
-            "inference",
-            [],
-            _FIRM,
-            f"Remove the label {keys.PREEMPTIBILITY} and set priorityClassName: train",
-            "",
-        ),
+        ("train", [], _LABEL, f"{_REMOVE}, in a new pod, which", _LABELLED),
+        ("train", _ON_OWNER, {}, f"{_REMOVE}, on Deployment web and", _LABELLED),
+        ("inference", [], _LABEL, f"{_REMOVE} and set priorityClassName: train", ""),
         ("inference", [], {}, "Use a preemptible priority", "(priority inference)"),
         ("inference", [], {keys.PREEMPTIBILITY: "preemptible"}, "Use a preemptible", "(priority inference)"),
     ],
@@ -310,10 +204,9 @@ _LABELLED = f"(label {keys.PREEMPTIBILITY}: non-preemptible)"
 def test_the_label_of_preemptibility_decides_before_the_priority(
     priority: str, owners: list[PodOwner], labels: dict[str, str], act: str, why: str
 ) -> None:
-    pod = make_pod(unschedulable=f"NonPreemptibleOverQuota: {_quota()}", labels=labels)
-    evidence: PodEvidence = make_evidence(
-        pod, pod_group=make_pod_group(priorityClassName=priority), owners=owners
+    pod = make_pod(unschedulable=_FIRM + _quota(), labels=labels)
+    cause = find_cause(
+        make_evidence(pod, pod_group=make_pod_group(priorityClassName=priority), owners=owners)
     )
-    cause = explain(evidence).cause
     assert cause.remedies[0].text.startswith(act)
     assert f"not preemptible {why}" in cause.sentence

@@ -48,14 +48,14 @@ async def read(server: ObjectServer, name: str = NAME, kind: str = "Pod") -> Pod
 
 
 def make_reservation(group: str, namespace: str = "kai-resource-reservation") -> Item:
-    return make_pod(
-        f"gpu-reservation-{group}",
-        namespace,
-        labels={"app": "kai-resource-reservation", "runai-gpu-group": group},
-        annotations={"run.ai/reserve_for_gpu_index": "GPU-1"},
-        node="node-1",
-        phase="Running",
-    )
+    labels = {"app": "kai-resource-reservation", "runai-gpu-group": group}
+    shared: dict[str, Any] = {"labels": labels, "annotations": {"run.ai/reserve_for_gpu_index": "GPU-1"}}
+    return make_pod(f"gpu-reservation-{group}", namespace, node="node-1", phase="Running", **shared)
+
+
+def name_of(evidence: PodEvidence) -> str:
+    assert evidence.pod.known is not None
+    return evidence.pod.known.name
 
 
 def requested(server: ObjectServer, part: str) -> list[str]:
@@ -115,8 +115,22 @@ async def test_only_what_the_words_of_kai_need_is_read(
 async def test_a_node_pool_needs_the_shards(server: ObjectServer) -> None:
     server.add(*cluster(labels={"kai.scheduler/node-pool": "h100"}))
     server.add(make("SchedulingShard", "default", "", spec={"partitionLabelValue": ""}))
-    evidence = await read(server)
-    assert [each.metadata.name for each in items(evidence.shards)] == ["default"]
+    assert [each.metadata.name for each in items((await read(server)).shards)] == ["default"]
+
+
+async def test_policies_of_files_are_not_those_of_the_namespace(server: ObjectServer) -> None:
+    settings = settings_object(DecisionSettings())
+    settings["data"] = {key: text.replace('"cluster"', '"files"') for key, text in settings["data"].items()}
+    server.add(*cluster(), settings)
+    decision = (await read(server)).decision.known
+    assert decision is not None
+    assert decision.now == ""
+
+
+async def test_the_scheduler_is_the_one_of_the_policy(server: ObjectServer) -> None:
+    labels = {"kai.scheduler/queue": "vision", "kaishare.dev/scheduler": "kai-of-team"}
+    server.add(*cluster(), make("Namespace", TEAM, "", metadata={"labels": labels}))
+    assert (await read(server)).scheduler == "kai-of-team"
 
 
 async def test_without_the_pod_group_the_topmost_owner_names_the_queue(server: ObjectServer) -> None:
@@ -139,18 +153,16 @@ async def test_without_the_pod_group_the_topmost_owner_names_the_queue(server: O
         ("of-an-earlier-pod", "2026-05-01T12:00:30Z", False),
     ],
 )
-async def test_objects_of_an_earlier_pod_of_the_name_do_not_count(
+async def test_objects_of_an_earlier_pod_do_not_count(
     server: ObjectServer, uid: str, created: str, counts: bool
 ) -> None:
     """The uid decides where it is known: writers of Events queue and repeat them."""
-    server.add(*cluster())
     owners = [{"apiVersion": "v1", "kind": "Pod", "name": NAME, "uid": uid}] if uid else []
+    server.add(*cluster())
     server.add(make("BindRequest", NAME, metadata={"creationTimestamp": created, "ownerReferences": owners}))
-    other = {
-        **make_event(2, message="other"),
-        "metadata": {"name": "e", "creationTimestamp": created, "namespace": TEAM},
-    }
-    server.add({**other, "involvedObject": {"kind": "Pod", "name": NAME, "uid": uid}})
+    metadata = {"name": "e", "creationTimestamp": created, "namespace": TEAM}
+    about = {"involvedObject": {"kind": "Pod", "name": NAME, "uid": uid}}
+    server.add({**make_event(2, message="other"), "metadata": metadata, **about})
     evidence = await read(server)
     assert evidence.bind_request.is_missing is not counts
     assert [each.message for each in items(evidence.pod_events)] == [FULL, "other"][: 1 + counts]
@@ -158,19 +170,13 @@ async def test_objects_of_an_earlier_pod_of_the_name_do_not_count(
 
 async def test_events_of_earlier_pods_of_the_workload_are_read_and_no_others(server: ObjectServer) -> None:
     server.add(*cluster())
-    groups = [f"pg-web-7f6b5d-{each}-{UID}" for each in ("x2vqk", "zl4hb")] + [
-        f"pg-rival-{UID}",
-        f"pg-web-large-{UID}",
-        "by-hand",
-    ]
+    groups = [
+        f"pg-{each}-{UID}" for each in ("web-7f6b5d-x2vqk", "web-7f6b5d-zl4hb", "rival", "web-large")
+    ] + ["by-hand"]
     server.add(
-        *(
-            make_event(number + 2, kind="PodGroup", about=each, reason="Evict")
-            for number, each in enumerate(groups)
-        )
+        *(make_event(n + 2, kind="PodGroup", about=each, reason="Evict") for n, each in enumerate(groups))
     )
-    evidence = await read(server)
-    about = [each.involved_object.name for each in items(evidence.group_events)]
+    about = [each.involved_object.name for each in items((await read(server)).group_events)]
     assert about == [GROUP, *groups[:2]]
 
 
@@ -189,9 +195,7 @@ async def test_in_a_vcluster_the_kinds_of_kai_are_not_served(server: ObjectServe
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-async def test_without_rights_discovery_tells_whether_kai_is_there(
-    server: ObjectServer, is_served: bool
-) -> None:
+async def test_discovery_tells_whether_kai_is_there(server: ObjectServer, is_served: bool) -> None:
     """A real API server refuses a request for a kind that it does not serve, if the right is missing."""
     server.add(*cluster(annotations={"pod-group-name": ""}))
     server.forbidden = lambda path: "scheduling.run.ai/" in path
@@ -252,7 +256,7 @@ PARTS = (
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_request_that_fails_is_noted_and_ends_nothing(
+async def test_a_failed_request_is_noted_and_ends_nothing(
     server: ObjectServer, fault: str, part: str
 ) -> None:
     server.add(*cluster())
@@ -318,18 +322,11 @@ async def test_pods_of_others_hide_no_reservation_pod(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.cluster.facts.MOST_BYTES", 50_000)
-    runs: dict[str, Any] = {"node": "node-1", "phase": "Running"}
-    crowd = [
-        make_pod(
-            f"large-{number}", "a-tenant", labels={"runai-gpu-group": "x"}, annotations={"x": "y" * 9000}
-        )
-        for number in range(9)
-    ]
-    server.add(
-        make_reservation("of-another-gpu"), *crowd, *cluster(labels={"runai-gpu-group": "group-2"}, **runs)
-    )
-    without = await read(server)
-    assert explain(without).cause.code is Code.NO_RESERVATION
+    large: dict[str, Any] = {"labels": {"runai-gpu-group": "x"}, "annotations": {"x": "y" * 9000}}
+    crowd = [make_pod(f"large-{number}", "a-tenant", **large) for number in range(9)]
+    runs = cluster(labels={"runai-gpu-group": "group-2"}, node="node-1", phase="Running")
+    server.add(make_reservation("of-another-gpu"), *crowd, *runs)
+    assert explain(await read(server)).cause.code is Code.NO_RESERVATION
     server.add(make_reservation("group-2"))
     whole = await read(server)
     assert (explain(whole).cause.code, whole.notes) == (Code.RUNNING, ())
@@ -412,37 +409,16 @@ async def test_the_decision_then_and_now(
     assert decision.now.startswith(now)
 
 
-async def test_policies_of_files_are_not_those_of_the_namespace(server: ObjectServer) -> None:
-    settings = settings_object(DecisionSettings())
-    settings["data"] = {key: text.replace('"cluster"', '"files"') for key, text in settings["data"].items()}
-    server.add(*cluster(), settings)
-    decision = (await read(server)).decision.known
-    assert decision is not None
-    assert decision.now == ""
-
-
-async def test_the_scheduler_is_the_one_of_the_policy(server: ObjectServer) -> None:
-    server.add(*cluster())
-    labels = {"kai.scheduler/queue": "vision", "kaishare.dev/scheduler": "kai-of-team"}
-    server.add(make("Namespace", TEAM, "", metadata={"labels": labels}))
-    assert (await read(server)).scheduler == "kai-of-team"
-
-
 # --- a pod that runs ---
 
 AGENTS = "/api/v1/namespaces/kaishare-agent/pods"
 
 
-def agent(**more: Any) -> Item:
-    return make(
-        "Pod",
-        "agent-1",
-        "kaishare-agent",
-        metadata={"labels": AGENT_LABELS},
-        spec={"nodeName": "node-1", "containers": [{"ports": [{"name": "http", "containerPort": 9445}]}]},
-        status={"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
-        **more,
-    )
+def agent() -> Item:
+    spec = {"nodeName": "node-1", "containers": [{"ports": [{"name": "http", "containerPort": 9445}]}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    labels = {"labels": AGENT_LABELS}
+    return make("Pod", "agent-1", "kaishare-agent", metadata=labels, spec=spec, status=status)
 
 
 def figures(**more: Any) -> str:
@@ -456,14 +432,10 @@ def figures(**more: Any) -> str:
 
 
 def running_cluster() -> list[Item]:
-    shared = {"runai-gpu-group": "group-1"}
-    return [
-        make_reservation("group-1"),
-        *cluster(labels=shared, node="node-1", phase="Running"),
-        make_pod("mate", labels=shared, node="node-1", phase="Running"),
-        make_pod("far", labels={"runai-gpu-group": "group-2"}, node="node-1", phase="Running"),
-        agent(),
-    ]
+    runs: dict[str, Any] = {"node": "node-1", "phase": "Running"}
+    here, elsewhere = ({"labels": {"runai-gpu-group": group}, **runs} for group in ("group-1", "group-2"))
+    pods = [make_pod("mate", **here), make_pod("far", **elsewhere)]
+    return [make_reservation("group-1"), *cluster(**here), *pods, agent()]
 
 
 async def test_everything_about_a_pod_that_runs(server: ObjectServer) -> None:
@@ -494,13 +466,9 @@ _TOKEN = json.dumps({"kind": "TokenRequest", "status": {"token": "of-the-agent"}
         ({"/proxy/": refuses(403, "Forbidden")}, "", ("the agents",)),
         ({AGENTS: refuses(403, "Forbidden")}, "", ("the agents",)),
         # An agent that asks for a token uses up the requests.
-        (
-            {"/proxy/": says("", status=401), "/serviceaccounts/": says(_TOKEN)},
-            "refuses the service account",
-            (),
-        ),
+        ({"/proxy/": says("", status=401), "/serviceaccounts/": says(_TOKEN)}, "refuses the service account", ()),
     ],
-)
+)  # fmt: skip
 async def test_why_there_are_no_figures(
     server: ObjectServer, faults: dict[str, Answer], line: str, hidden: tuple[str, ...]
 ) -> None:
@@ -515,28 +483,21 @@ async def test_why_there_are_no_figures(
 
 
 async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectServer) -> None:
-    server.add(*cluster())
     later = {"creationTimestamp": "2026-05-02T12:00:00Z"}
-    runs = make_pod("web-7f6b5d-runs", node="node-1", phase="Running")
-    ends = make_pod("web-7f6b5d-ends")
+    runs, ends = make_pod("web-7f6b5d-runs", node="node-1", phase="Running"), make_pod("web-7f6b5d-ends")
     runs["metadata"] |= later
     ends["metadata"] |= later | {"deletionTimestamp": "2026-05-02T13:00:00Z"}
-    server.add(runs, ends)
+    server.add(*cluster(), runs, ends)
     evidence = await read(server, "web", "deploy")
-    assert evidence.pod.known is not None
-    assert (evidence.kind, evidence.name, evidence.pod.known.name) == ("Deployment", "web", NAME)
-    assert [each.kind for each in evidence.owners] == []
-    del server.objects[f"{list_path('Pod', TEAM)}/{NAME}"]
-    del server.objects[f"{list_path('Pod', TEAM)}/web-7f6b5d-ends"]
-    evidence = await read(server, "web", "deploy")
-    assert evidence.pod.known is not None
-    assert evidence.pod.known.name == "web-7f6b5d-runs"
+    assert (evidence.kind, evidence.name, evidence.owners) == ("Deployment", "web", ())
+    assert name_of(evidence) == NAME
+    for gone in (NAME, "web-7f6b5d-ends"):
+        del server.objects[f"{list_path('Pod', TEAM)}/{gone}"]
+    assert name_of(await read(server, "web", "deploy")) == "web-7f6b5d-runs"
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_events_of_another_job_with_a_longer_name_do_not_count(
-    server: ObjectServer, indexed: bool
-) -> None:
+async def test_events_of_a_job_with_a_longer_name_do_not_count(server: ObjectServer, indexed: bool) -> None:
     """The Job `train` of which the pod is gone, and the Job `train-2`, whose pods were evicted and refused."""
     mode = "Indexed" if indexed else "NonIndexed"
     server.add(make("Namespace", TEAM, ""), make("Job", "train", spec={"completionMode": mode}))
@@ -568,50 +529,45 @@ async def test_a_pod_that_waits_has_no_events_of_another_jobs_pods(server: Objec
 
 async def test_without_a_pod_the_events_of_its_creation_count(server: ObjectServer) -> None:
     server.add(*(item for item in cluster() if item["kind"] != "Pod"))
-    denied = [
+    of_another = make_event(
+        8, kind="PyTorchJob", about="web", reason="FailedCreatePod", metadata={"name": "x"}
+    )
+    server.add(
         make_event(7, kind="ReplicaSet", about="web-7f6b5d", reason="FailedCreate"),
         make_event(8, kind="Deployment", about="web", reason="FailedCreatePod"),
-        make_event(
-            8, kind="PyTorchJob", about="web", reason="FailedCreatePod", metadata={"name": "of-another"}
-        ),
+        of_another,
         make_event(9, kind="ReplicaSet", about="webs-1", reason="FailedCreate"),
-    ]
-    server.add(*denied)
+    )
     evidence = await read(server, "web", "deployments.apps")
     assert evidence.pod.is_missing
     assert [each.metadata.name for each in items(evidence.creation_events)] == ["event-7", "event-8"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "pod_owner", "labels"),
+    ("kind", "whole_kind", "name", "pod_owner", "labels"),
     [
-        ("job", "train", owner("Job", "train", "batch/v1"), {}),
-        ("cj", "night", owner("Job", "night-29000000", "batch/v1"), {}),
-        ("pytorchjob", "llm", None, {"training.kubeflow.org/job-name": "llm"}),
-        ("notebook", "nb", owner("StatefulSet", "nb"), {}),
-        ("rayjob", "tune", owner("RayCluster", "tune-x7k2p", "ray.io/v1"), {}),
-        ("rayjob", "tune", owner("RayCluster", "tune-raycluster-x7k2p", "ray.io/v1"), {}),
-        ("rayjob", "tune", owner("Job", "tune", "batch/v1"), {}),
+        ("job", "Job", "train", owner("Job", "train", "batch/v1"), {}),
+        ("cj", "CronJob", "night", owner("Job", "night-29000000", "batch/v1"), {}),
+        ("pytorchjob", "PyTorchJob", "llm", None, {"training.kubeflow.org/job-name": "llm"}),
+        ("notebook", "Notebook", "nb", owner("StatefulSet", "nb"), {}),
+        ("rayjob", "RayJob", "tune", owner("RayCluster", "tune-x7k2p", "ray.io/v1"), {}),
+        ("rayjob", "RayJob", "tune", owner("RayCluster", "tune-raycluster-x7k2p", "ray.io/v1"), {}),
+        ("rayjob", "RayJob", "tune", owner("Job", "tune", "batch/v1"), {}),
     ],
 )
 async def test_the_pods_of_a_workload_without_selector(
-    server: ObjectServer, kind: str, name: str, pod_owner: Item | None, labels: Mapping[str, str]
+    server: ObjectServer,
+    kind: str,
+    whole_kind: str,
+    name: str,
+    pod_owner: Item | None,
+    labels: Mapping[str, str],
 ) -> None:
-    served = {
-        "job": "Job", "cj": "CronJob", "pytorchjob": "PyTorchJob", "notebook": "Notebook", "rayjob": "RayJob"
-    }[kind]  # fmt: skip
-    server.add(
-        make("Namespace", TEAM, ""),
-        make(served, name),
-        make_pod("own", owners=[pod_owner] if pod_owner else [], labels=labels),
-        make_pod("of-another", owners=[owner("Job", f"{name}-x-1", "batch/v1")]),
-        make_pod("bare"),
-    )
-    if kind == "job":
-        del server.objects[f"{list_path('Pod', TEAM)}/of-another"]
-    evidence = await read(server, name, kind)
-    assert evidence.pod.known is not None
-    assert evidence.pod.known.name == "own"
+    server.add(make("Namespace", TEAM, ""), make(whole_kind, name), make_pod("bare"))
+    server.add(make_pod("own", owners=[pod_owner] if pod_owner else [], labels=labels))
+    if kind != "job":
+        server.add(make_pod("of-another", owners=[owner("Job", f"{name}-x-1", "batch/v1")]))
+    assert name_of(await read(server, name, kind)) == "own"
 
 
 async def test_a_workload_that_does_not_exist_or_is_not_served(server: ObjectServer) -> None:
@@ -626,26 +582,19 @@ async def test_a_workload_that_does_not_exist_or_is_not_served(server: ObjectSer
 
 
 async def test_another_version_of_a_kind_is_found_by_discovery(server: ObjectServer) -> None:
-    resource = {
-        "resource": "mpijobs",
-        "scope": "Namespaced",
-        "responseKind": {"group": "kubeflow.org", "version": "v2beta1", "kind": "MPIJob"},
+    kind = {"group": "kubeflow.org", "version": "v2beta1", "kind": "MPIJob"}
+    version = {
+        "version": "v2beta1",
+        "resources": [{"resource": "mpijobs", "scope": "Namespaced", "responseKind": kind}],
     }
-    group = {
-        "metadata": {"name": "kubeflow.org"},
-        "versions": [{"version": "v2beta1", "resources": [resource]}],
-    }
-    job = make("MPIJob", "llm")
+    group = {"metadata": {"name": "kubeflow.org"}, "versions": [version]}
     server.unserved = ("/apis/kubeflow.org/v1/",)
     server.faults = {
         "/apis$": says(json.dumps({"items": [group]})),
-        "/v2beta1/namespaces/team/mpijobs/llm$": says(json.dumps(job)),
+        "/v2beta1/namespaces/team/mpijobs/llm$": says(json.dumps(make("MPIJob", "llm"))),
     }
-    server.add(
-        make("Namespace", TEAM, ""),
-        make_pod("llm-worker-0", labels={"training.kubeflow.org/job-name": "llm"}),
-    )
+    labels = {"training.kubeflow.org/job-name": "llm"}
+    server.add(make("Namespace", TEAM, ""), make_pod("llm-worker-0", labels=labels))
     evidence = await read(server, "llm", "mpijob")
-    assert evidence.pod.known is not None
-    assert evidence.pod.known.name == "llm-worker-0"
+    assert name_of(evidence) == "llm-worker-0"
     assert evidence.workload.known is not None

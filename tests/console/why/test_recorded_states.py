@@ -29,8 +29,7 @@ _FOR_BOTH = {
     Code.NO_GPU_NODES: "12f/share-1 12f/train-1",
     Code.NODES_CORDONED: "12g/share-1 12g/train-1",
     Code.GPU_SHARING_OFF: "13/server",
-    Code.GANG_DOES_NOT_FIT: "14/llm-master-0 14/llm-worker-0 14/llm-worker-1 14/llm-worker-2"
-    " 14c/rank-0 14c/rank-1 14c/rank-2 14c/rank-3",
+    Code.GANG_DOES_NOT_FIT: "14/llm-master-0 14/llm-worker-0 14/llm-worker-1 14/llm-worker-2 14c/rank-0 14c/rank-1 14c/rank-2 14c/rank-3",
     Code.GANG_INCOMPLETE: "14b/llm-master-0 14b/llm-worker-0",
     Code.RANKS_SHARE_GPU: "15/ddp-master-0 15/ddp-worker-0",
     Code.RESERVATION_NOT_READY: "16/share-1",
@@ -46,7 +45,7 @@ _FOR_BOTH = {
     Code.POD_GROUP_MISSING: "27a/share-1 27a/train-1",
     Code.WEBHOOK_UNREACHABLE: "27e/server",
     Code.GANG_STALE: "29/ddp",
-}
+}  # fmt: skip
 """Pods and workloads, without generated endings, that do not run as they should; every other pod runs."""
 _BY_ROLE = {
     "03/train-1": (Code.QUEUE_NOT_LEAF, Code.UNDECIDED),
@@ -127,9 +126,7 @@ def _check(answer: Explanation) -> None:
 
 @pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
 @pytest.mark.parametrize("release", RELEASES)
-async def test_the_cause_of_each_recorded_state_is_found(
-    server: ObjectServer, release: str, is_edit: bool
-) -> None:
+async def test_each_recorded_state_has_its_cause(server: ObjectServer, release: str, is_edit: bool) -> None:
     for state, kind, name in targets(release):
         put(server, state, is_edit=is_edit)
         evidence = await read(server, state.namespace, name, kind)
@@ -150,9 +147,7 @@ async def test_the_cause_of_each_recorded_state_is_found(
 
 @pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
 @pytest.mark.parametrize("release", RELEASES)
-async def test_events_tell_how_a_pod_that_is_gone_has_ended(
-    server: ObjectServer, release: str, is_edit: bool
-) -> None:
+async def test_events_tell_how_a_gone_pod_ended(server: ObjectServer, release: str, is_edit: bool) -> None:
     for state in states(release):
         if state.number in _GONE:
             put(server, state, is_edit=is_edit)

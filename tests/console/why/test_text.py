@@ -80,6 +80,7 @@ def text(answer: Explanation, columns: int = 80, *, colour: bool = False) -> lis
 
 def test_the_text() -> None:
     assert "".join(f"{line}\n" for line in text(ANSWER)) == LINES
+    assert "\033[2mnot visible to you: Queue vision, Node\033[0m" in text(ANSWER, colour=True)
 
 
 def test_in_a_narrow_terminal_the_story_is_below_time_and_event() -> None:
@@ -110,10 +111,6 @@ def test_the_state_has_a_colour(state: str, code: Code, colour: str) -> None:
     assert text(answer) == [f"{state}: so it is", "", f"More: docs/troubleshooting.md#{code.value}"]
 
 
-def test_what_is_not_visible_is_dim() -> None:
-    assert "\033[2mnot visible to you: Queue vision, Node\033[0m" in text(ANSWER, colour=True)
-
-
 def test_times_of_several_days_have_their_date() -> None:
     steps = [
         Step(at=time(23, 59), last=time(0, 1, day=2), times=2, what="waiting", text="no room"),
@@ -140,16 +137,16 @@ def test_the_document() -> None:
     }
     assert document["findings"][0]["details"] == {"quota": 1.0, "queue": "vision"}
     assert document["findings"][0]["remedies"][0]["command"] is None
-    assert document["story"][1:3] == [
-        {"at": None, "last": None, "times": 1, "what": "grouped", "text": "by KAI in the queue vision"},
-        {
-            "at": "2026-05-01T11:59:07Z",
-            "last": "2026-05-01T12:01:07Z",
-            "times": 25,
-            "what": "waiting",
-            "text": "no room " * 12,
-        },
-    ]
+    unknown, waits = document["story"][1:3]
+    assert unknown == {
+        "at": None,
+        "last": None,
+        "times": 1,
+        "what": "grouped",
+        "text": "by KAI in the queue vision",
+    }
+    times = {"at": "2026-05-01T11:59:07Z", "last": "2026-05-01T12:01:07Z", "times": 25}
+    assert waits == {**times, "what": "waiting", "text": "no room " * 12}
     assert document["notVisible"] == ["Queue vision", "Node"]
     assert document["notes"] == ["the agent on node-1 did not answer"]
 

@@ -1,7 +1,6 @@
 """Consent to an eviction: what the API server answers about the namespace and the pod, and what it means."""
 
 import asyncio
-import copy
 import json
 import time
 from collections.abc import Callable
@@ -87,45 +86,35 @@ async def test_consent_is_read_by_two_quorum_reads(server: ApiServer, client: Ku
 
 
 @pytest.mark.parametrize(
-    ("labels", "answer"),
+    ("labels", "is_synced", "answer"),
     [
-        (EVICT, "consent"),
-        ({**EVICT, MODE: "observe"}, "consent"),
-        ({**EVICT, MODE: "off"}, "consent-withdrawn"),
-        ({**EVICT, OVER_SHARE: "report"}, "consent-withdrawn"),
-        ({**EVICT, OVER_SHARE: "Evict"}, "consent-withdrawn"),
-        ({keys.QUEUE_LABEL: "team-a"}, "consent-withdrawn"),
-        ({OVER_SHARE: "evict"}, "consent-withdrawn"),
-        ({}, "consent-withdrawn"),
-        ({**EVICT, **{f"example.com/{number}": "x" * 60 for number in range(500)}, MODE: "off"}, "consent-withdrawn"),
+        (EVICT, False, "consent"),
+        ({**EVICT, MODE: "observe"}, False, "consent"),
+        ({**EVICT, MODE: "off"}, False, "consent-withdrawn"),
+        ({**EVICT, OVER_SHARE: "report"}, False, "consent-withdrawn"),
+        ({**EVICT, OVER_SHARE: "Evict"}, False, "consent-withdrawn"),
+        ({keys.QUEUE_LABEL: "team-a"}, False, "consent-withdrawn"),
+        ({OVER_SHARE: "evict"}, False, "consent-withdrawn"),
+        ({}, False, "consent-withdrawn"),
+        ({**EVICT, **{f"example.com/{n}": "x" * 60 for n in range(500)}, MODE: "off"}, False, "consent-withdrawn"),
+        ({OVER_SHARE: "evict", VCLUSTER: "true"}, True, "consent"),
+        ({OVER_SHARE: "evict", VCLUSTER: "true", MODE: "off"}, True, "consent-withdrawn"),
+        ({OVER_SHARE: "evict", VCLUSTER: "false"}, True, "consent-withdrawn"),
+        ({OVER_SHARE: "evict"}, True, "consent-withdrawn"),
+        ({VCLUSTER: "true"}, True, "consent-withdrawn"),
+        ({}, True, "consent-withdrawn"),
     ],
-    ids=["evict", "observe", "off", "report", "misspelt", "gone", "no queue", "none", "off among many"],
+    ids=["evict", "observe", "off", "report", "misspelt", "gone", "no queue", "none", "off among many",
+         "a vCluster needs no queue", "its host's is off", "no vCluster", "no label of one", "no eviction", "none of a host"],
 )  # fmt: skip
-async def test_labels_of_the_namespace_decide(
-    server: ApiServer, client: KubeClient, labels: dict[str, str], answer: str
-) -> None:
-    named(server, namespace_object("research", labels), pod_object())
-    assert await read(client) == answer
-
-
-@pytest.mark.parametrize(
-    ("host", "answer"),
-    [
-        ({OVER_SHARE: "evict", VCLUSTER: "true"}, "consent"),
-        ({OVER_SHARE: "evict", VCLUSTER: "true", MODE: "off"}, "consent-withdrawn"),
-        ({OVER_SHARE: "evict", VCLUSTER: "false"}, "consent-withdrawn"),
-        ({OVER_SHARE: "evict"}, "consent-withdrawn"),
-        ({VCLUSTER: "true"}, "consent-withdrawn"),
-        ({}, "consent-withdrawn"),
-    ],
-)
-async def test_the_host_namespace_of_a_vcluster_needs_no_queue_and_its_tenant_is_not_asked(
-    server: ApiServer, client: KubeClient, host: dict[str, str], answer: str
+async def test_labels_of_the_namespace_decide_and_a_vclusters_tenant_is_not_asked(
+    server: ApiServer, client: KubeClient, labels: dict[str, str], is_synced: bool, answer: str
 ) -> None:
     pod = pod_object()
-    pod["metadata"]["labels"] |= {keys.VCLUSTER_MANAGED_BY: "vc", **MIRRORED_EVICT}
-    pod["metadata"]["annotations"] |= SYNCED
-    named(server, namespace_object("research", host), pod)
+    if is_synced:
+        pod["metadata"]["labels"] |= {keys.VCLUSTER_MANAGED_BY: "vc", **MIRRORED_EVICT}
+        pod["metadata"]["annotations"] |= SYNCED
+    named(server, namespace_object("research", labels), pod)
     assert await read(client, pod) == answer
 
 
@@ -138,36 +127,47 @@ def changed(*path: str, to: Any) -> Callable[[Object], None]:
     return change
 
 
+OF_POD = [
+    (changed("metadata", "resourceVersion", to="77"), "consent"),
+    (changed("metadata", "labels", "example.com/any", to="x"), "consent"),
+    (changed("metadata", "annotations", "example.com/any", to="x"), "consent"),
+    (changed("metadata", "uid", to="11111111-2222-4333-8444-555555555555"), "gone"),
+    (changed("metadata", "deletionTimestamp", to="2026-11-22T00:00:00Z"), "terminating"),
+    (changed("status", "phase", to="Succeeded"), "not-running"),
+    (changed("status", "phase", to="Failed"), "not-running"),
+    (changed("metadata", "annotations", keys.MIRROR_POD, to="x"), "static-pod"),
+    (changed("metadata", "annotations", keys.GPU_FRACTION, to="0.9"), "pod-changed"),
+    (changed("metadata", "annotations", f"{keys.CONTAINER_PREFIX}main.gpu-memory.limit", to="1Gi"), "pod-changed"),
+    (changed("metadata", "labels", keys.GPU_GROUP, to="other"), "pod-changed"),
+    (changed("metadata", "labels", f"{keys.GPU_GROUP_PREFIX}{GROUP_0}", to=GROUP_0), "pod-changed"),
+    (changed("metadata", "uid", to=""), "failed"),
+    (changed("metadata", "uid", to=None), "failed"),
+    (changed("metadata", "annotations", to=[]), "failed"),
+    (changed("status", to="Running"), "failed"),
+    (changed("kind", to="Status"), "failed"),
+]  # fmt: skip
+OF_NAMESPACE = [
+    (changed("metadata", "deletionTimestamp", to="2026-11-22T00:00:00Z"), "consent-withdrawn"),
+    (changed("metadata", "labels", to=None), "consent-withdrawn"),
+    (changed("metadata", "labels", to="evict"), "failed"),
+    (changed("metadata", "labels", OVER_SHARE, to=True), "failed"),
+    (changed("metadata", "name", to="other"), "failed"),
+    (changed("metadata", to=None), "failed"),
+    (changed("kind", to="Status"), "failed"),
+]
+
+
 @pytest.mark.parametrize(
-    ("of_pod", "answer"),
-    [
-        (changed("metadata", "resourceVersion", to="77"), "consent"),
-        (changed("metadata", "labels", "example.com/any", to="x"), "consent"),
-        (changed("metadata", "annotations", "example.com/any", to="x"), "consent"),
-        (changed("metadata", "uid", to="11111111-2222-4333-8444-555555555555"), "gone"),
-        (changed("metadata", "deletionTimestamp", to="2026-11-22T00:00:00Z"), "terminating"),
-        (changed("status", "phase", to="Succeeded"), "not-running"),
-        (changed("status", "phase", to="Failed"), "not-running"),
-        (changed("metadata", "annotations", keys.MIRROR_POD, to="x"), "static-pod"),
-        (changed("metadata", "annotations", keys.GPU_FRACTION, to="0.9"), "pod-changed"),
-        (changed("metadata", "annotations", f"{keys.CONTAINER_PREFIX}main.gpu-memory.limit", to="1Gi"), "pod-changed"),
-        (changed("metadata", "labels", keys.GPU_GROUP, to="other"), "pod-changed"),
-        (changed("metadata", "labels", f"{keys.GPU_GROUP_PREFIX}{GROUP_0}", to=GROUP_0), "pod-changed"),
-        (changed("metadata", "uid", to=""), "failed"),
-        (changed("metadata", "uid", to=None), "failed"),
-        (changed("metadata", "annotations", to=[]), "failed"),
-        (changed("status", to="Running"), "failed"),
-        (changed("kind", to="Status"), "failed"),
-    ],
-)  # fmt: skip
-async def test_the_pod_must_be_the_one_of_the_verdict(
-    server: ApiServer, client: KubeClient, of_pod: Callable[[Object], None], answer: str
+    ("name", "change", "answer"),
+    [*(("pod", *row) for row in OF_POD), *(("namespace", *row) for row in OF_NAMESPACE)],
+)
+async def test_the_answers_must_be_the_namespace_and_the_pod_of_the_verdict(
+    server: ApiServer, client: KubeClient, name: str, change: Callable[[Object], None], answer: str
 ) -> None:
-    judged = pod_object()
-    fresh = copy.deepcopy(judged)
-    of_pod(fresh)
-    named(server, namespace_object("research", EVICT), fresh)
-    assert await read(client, judged) == answer
+    objects = {"namespace": namespace_object("research", dict(EVICT)), "pod": pod_object()}
+    change(objects[name])
+    named(server, objects["namespace"], objects["pod"])
+    assert await read(client, pod_object()) == answer
 
 
 async def test_an_edit_of_the_share_may_be_accepted_and_nothing_else(
@@ -182,27 +182,6 @@ async def test_an_edit_of_the_share_may_be_accepted_and_nothing_else(
     assert await read(client, accepts_edits=True) == "terminating"
     named(server, namespace_object("research", {}), pod_object())
     assert await read(client, accepts_edits=True) == "consent-withdrawn"
-
-
-@pytest.mark.parametrize(
-    ("of_namespace", "answer"),
-    [
-        (changed("metadata", "deletionTimestamp", to="2026-11-22T00:00:00Z"), "consent-withdrawn"),
-        (changed("metadata", "labels", to=None), "consent-withdrawn"),
-        (changed("metadata", "labels", to="evict"), "failed"),
-        (changed("metadata", "labels", OVER_SHARE, to=True), "failed"),
-        (changed("metadata", "name", to="other"), "failed"),
-        (changed("metadata", to=None), "failed"),
-        (changed("kind", to="Status"), "failed"),
-    ],
-)
-async def test_the_answer_must_be_the_namespace(
-    server: ApiServer, client: KubeClient, of_namespace: Callable[[Object], None], answer: str
-) -> None:
-    namespace = namespace_object("research", dict(EVICT))
-    of_namespace(namespace)
-    named(server, namespace, pod_object())
-    assert await read(client) == answer
 
 
 async def cut(request: web.Request) -> web.StreamResponse:

@@ -19,9 +19,10 @@ from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.verdict import Key
 from kai import keys
 from tests.support.evaluations import EVICT, RULES, SHARE, Node, of_pod
-from tests.support.samples import GIB, MIB, A, B, pod_share, uid_of, with_limit
+from tests.support.samples import GIB, A, B, pod_share, uid_of, with_limit
 
 TRAIN = pod_share("train", SHARE)
 OVER = {"train": 12 * GIB}
@@ -37,9 +38,29 @@ def refusal(made: PodShare = TRAIN, **options: Any) -> EvictionRefusal | None:
     return RULES.refusal(verdict, judged)
 
 
-def test_a_flagged_pod_of_a_namespace_with_eviction_is_a_candidate() -> None:
-    assert names(Node().flagged(OVER)) == ["train"]
-    assert refusal() is None
+@pytest.mark.parametrize(
+    ("samples", "is_candidate"),
+    [
+        ([(0, 12), (10, 12)], True),
+        ([(0, 12)], False),
+        ([(0, 12), (10, 12), (15, 8.1)], False),
+        ([(0, 12), (10, 12), (15, 8.1), (20, 12)], True),
+        ([(0, 12), (2, 8), (4, 12), (6, 8), (8, 12), (10, 8)], False),
+        ([(-5, 12), (0, 12), (10, 12), (12, 8), (13, 8), (14, 8), (15, 12)], False),
+        ([(-5, 12), (0, 12), (10, 12), (12, 8), (13, 8), (14, 8), (15, 12), (16, 12)], True),
+    ],
+    ids=["flagged", "within the grace", "flagged, and within the slack", "over again", "not over in the very sample",
+         "not flagged again", "flagged again"],
+)  # fmt: skip
+def test_a_candidate_is_a_flagged_pod_that_is_over_in_the_very_sample(
+    samples: list[tuple[int, float]], is_candidate: bool
+) -> None:
+    node = Node(interval=5 if samples[0][0] < 0 else 10)
+    for at, gibibytes in samples:
+        judged = node.judged(at, {"train": int(gibibytes * GIB)})
+    assert names(judged) == ["train"] * is_candidate
+    key = Key(uid_of("train"), A, FlagReason.OVER_SHARE)
+    assert (still(key, judged) is not None) is is_candidate, "it is looked for again by its key"
 
 
 @pytest.mark.parametrize(
@@ -55,21 +76,6 @@ def test_a_flagged_pod_of_a_namespace_without_eviction_is_no_candidate(
     over_share_policies: dict[str, OverSharePolicy],
 ) -> None:
     assert names(Node().flagged(OVER, over_share_policies=over_share_policies)) == []
-
-
-def test_a_pod_is_a_candidate_only_while_it_is_over_in_the_very_sample() -> None:
-    node = Node()
-    node.flagged(OVER)
-    between = node.judged(15, {"train": SHARE + 100 * MIB})
-    assert any(verdict.is_flagged for verdict in between.verdicts.by_key.values())
-    assert names(between) == []
-    assert names(node.judged(20, OVER)) == ["train"]
-
-
-def test_a_pod_within_the_grace_is_no_candidate() -> None:
-    node = Node(interval=9)
-    assert names(node.judged(0, OVER)) == []
-    assert names(node.judged(9, OVER)) == []
 
 
 @pytest.mark.parametrize(
@@ -89,27 +95,6 @@ def test_a_pod_is_evicted_from_its_first_init_container_on_and_other_phases_have
     assert refusal(of_pod(TRAIN, **fields)) is refused
     if refused is not None:
         assert "\n" not in explained(refused)
-
-
-def test_a_full_balance_alone_makes_no_candidate() -> None:
-    """A pod that is over at times is flagged, and is a candidate only in a sample in which it is over."""
-    node, candidate_at = Node(), []
-    for at in range(0, 60, 2):
-        judged = node.judged(at, OVER if at % 4 else {"train": SHARE})
-        if names(judged):
-            candidate_at.append(at)
-            assert at % 4 == 2
-    assert candidate_at
-
-
-def test_a_flag_that_came_back_is_a_candidate_at_once() -> None:
-    node = Node(interval=5)
-    node.judged(-5, OVER)
-    node.flagged(OVER)
-    for at in (12, 13, 14):
-        assert names(node.judged(at, {"train": SHARE})) == []
-    assert not any(v.is_flagged for v in node.judged(15, OVER).verdicts.by_key.values())
-    assert names(node.judged(16, OVER)) == ["train"]
 
 
 def test_a_flag_is_settled_when_it_is_gone_and_not_when_it_cannot_be_judged() -> None:
@@ -160,9 +145,6 @@ def test_flags_other_than_over_share_and_limit_bypassed_make_no_candidate(reason
 )
 def test_protected_pods_are_never_evicted(made: PodShare, refused: EvictionRefusal | None) -> None:
     assert refusal(made) is refused
-
-
-def test_a_pod_that_poses_as_a_reservation_pod_is_not_evicted() -> None:
     assert refusal(reservations=[uid_of("train")]) is EvictionRefusal.RESERVATION_POD
 
 
@@ -178,13 +160,6 @@ def test_a_pod_that_poses_as_a_reservation_pod_is_not_evicted() -> None:
 def test_processes_count_only_by_the_pods_uid(origin: Origin, refused: EvictionRefusal | None) -> None:
     made = of_pod(TRAIN, container_ids=("c" * 64,), config_hash="0" * 32)
     assert refusal(made, origins={"train": origin}) is refused
-
-
-def test_a_candidate_is_looked_for_again_by_its_key() -> None:
-    node = Node()
-    (verdict,) = candidates(node.flagged(OVER))
-    assert still(verdict.key, node.judged(11, OVER)) is not None
-    assert still(verdict.key, node.judged(12, {"train": SHARE})) is None
 
 
 def owner(**fields: Any) -> str:
@@ -203,6 +178,10 @@ def test_pods_of_one_controller_have_one_owner() -> None:
     )
     assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
     assert first != owner(tenant=other, annotations=owner_references)
+    elsewhere = replace(vc, namespace="another")
+    assert first != owner(tenant=elsewhere, annotations=owner_references), (
+        "a copied UID delays no eviction there"
+    )
     assert first != owner(tenant=vc, annotations=owner_references, namespace="other")
     assert first != owner(annotations=owner_references), (
         "outside a vCluster any user may write that annotation"

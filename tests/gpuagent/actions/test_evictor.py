@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
 from gpuagent.actions.eviction_rules import Budget, EvictionBudget, EvictionRefusal, PastEviction, owner_key
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
+from gpuagent.shares.pod_share import PodShare
 from kube.answers import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
 from service.backoff import KeyedBackoff
@@ -23,6 +25,121 @@ from tests.support.virtual_time import run_in_virtual_time
 from tests.support.waiting import until
 
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
+LOST = [YES, Evicted(EvictionAnswer.FAILED, "timeout")]
+WITHDRAWN = NoConsent(result=EvictionRefusal.CONSENT_WITHDRAWN, line="the label is gone")
+EDITED = NoConsent(result=EvictionRefusal.POD_CHANGED, line="edited")
+FORBIDDEN = ApiError(403, "Forbidden", "no right to list events", "GET")
+NOT_RECORDED = [ApiError(403, "Forbidden", "no right to create events", "POST"), Unreachable("no answer")]
+MANY = Budget(9, 1)
+
+
+def train(**fields: Any) -> PodShare:
+    return of_pod(pod_share("train", SHARE), **fields)
+
+
+def several(count: int, **fields: Any) -> dict[str, Any]:
+    """Pods that use twice their share."""
+    pod_shares = [of_pod(pod_share(f"pod-{number}", SHARE // count), **fields) for number in range(count)]
+    used_bytes = {each.pod.name: SHARE // count * 2 for each in pod_shares}
+    return {"node": Node(*pod_shares), "used_bytes": used_bytes}
+
+
+def past(*ages: float, owner: str = "") -> list[PastEviction]:
+    return [PastEviction(seconds_ago=age, owner=owner) for age in ages]
+
+
+BESIDE = of_pod(pod_share("system", GIB), namespace="kube-system")
+TRAIN_OWNER = owner_key(pod_share("train", SHARE))
+Fields = Callable[[], dict[str, Any]]
+# the evictor and its node; and (number of samples, seconds between them, results of all evictions until then).
+HISTORIES: dict[str, tuple[Fields, list[tuple[int, float, dict[str, int]]]]] = {
+    "an evicted pod is not evicted again while it leaves": (lambda: {"budget": MANY}, [(50, 60, {"evicted": 1})]),
+    "the server's Retry-After": (
+        lambda: {"answers": [replace(NO, retry_after=250.0)]},
+        [(1, 5, {"disruption-budget": 1}), (1, 240, {"disruption-budget": 1}), (1, 20, {"disruption-budget": 1, "evicted": 1})],
+    ),
+    "without an answer the API server may have carried it out: a slow one would cost a pod in each sample": (
+        lambda: {"answers": LOST * 4, **several(4)}, [(100, 5, {"failed": 1, "owner-backoff": 1, "budget": 3})],
+    ),
+    "without an answer the owner's back-off starts": (
+        lambda: {"answers": LOST[:], "budget": MANY, **several(2, controller_uid="rs-1")},
+        [(1, 5, {"failed": 1}), (1, 590, {"failed": 1, "owner-backoff": 2})],
+    ),
+    **{f"the answer {answer}": (lambda answer=answer: {"answers": [Evicted(answer, "why")]}, [(1, 5, {answer: 1})])
+       for answer in (EvictionAnswer.FORBIDDEN, EvictionAnswer.FAILED)},
+    "a pod that is gone is not asked for again": (
+        lambda: {"answers": [Evicted(EvictionAnswer.GONE, "not found")]}, [(10, 600, {"gone": 1})],
+    ),
+    "after one pod of an owner the next waits": (
+        lambda: {"budget": MANY, **several(2, controller_uid="rs-1")},
+        [(1, 5, {"evicted": 1}), (1, 590, {"evicted": 1, "owner-backoff": 1}), (1, 140, {"evicted": 2, "owner-backoff": 1})],
+    ),
+    "a dry run keeps to the budget": (lambda: {"is_dry_run": True, **several(2)}, [(20, 5, {"dry-run": 1, "budget": 1})]),
+    "a dry run reads no records": (lambda: {"is_dry_run": True, "past_errors": [FORBIDDEN]}, [(1, 5, {"dry-run": 1})]),
+    "a protected pod delays no eviction": (
+        lambda: {"node": Node(train(), BESIDE), "used_bytes": {"system": 8 * GIB, "train": OVER}},
+        [(5, 5, {"excluded-namespace": 1, "evicted": 1})],
+    ),
+    "a terminating pod": (lambda: {"node": Node(train(is_terminating=True))}, [(5, 5, {"terminating": 1})]),
+    "a pod that does not run": (lambda: {"node": Node(train(phase="Pending"))}, [(5, 5, {"not-running": 1})]),
+    "without consent": (
+        lambda: {"consents": [WITHDRAWN]},
+        [(1, 5, {"consent-withdrawn": 1}), (1, 40, {"consent-withdrawn": 1, "evicted": 1})],
+    ),
+    "consent that is nearly too old": (lambda: {"consents": [CONSENT_SECONDS - 0.1], "fresh": 100.0}, [(1, 5, {"evicted": 1})]),
+    **{f"consent that is {seconds} s old costs no budget": (
+        lambda seconds=seconds: {"consents": [seconds], "fresh": 100.0},
+        [(1, 5, {"failed": 1}), (1, 40, {"failed": 1, "evicted": 1})],
+    ) for seconds in (CONSENT_SECONDS, 60.0)},
+    "consent that expires while the eviction is recorded": (lambda: {"record_seconds": CONSENT_SECONDS}, [(1, 5, {"failed": 1})]),
+    "an eviction that cannot be recorded costs no budget": (
+        lambda: {"record_errors": NOT_RECORDED[:]},
+        [(1, 5, {"forbidden": 1}), (1, 40, {"forbidden": 1, "failed": 1}), (1, 100, {"forbidden": 1, "failed": 1, "evicted": 1})],
+    ),
+    "the budget survives a restart": (
+        lambda: {"past": past(100.0, owner="other")},
+        [(1, 5, {"budget": 1}), (1, 480, {"budget": 1}), (1, 20, {"budget": 1, "evicted": 1})],
+    ),
+    "the back-off of an owner survives a restart, 20 minutes after the second eviction": (
+        lambda: {"budget": MANY, "past": past(1000.0, 300.0, owner=TRAIN_OWNER)},
+        [(1, 5, {"owner-backoff": 1}), (1, 850, {"owner-backoff": 1}), (1, 340, {"owner-backoff": 1, "evicted": 1})],
+    ),
+    "without readable records the budget starts with one eviction": (
+        lambda: {"past_errors": [FORBIDDEN], "budget": Budget(3, 600), **several(4)}, [(10, 5, {"evicted": 1, "budget": 3})],
+    ),
+    "Events do not cover a long budget's period": (lambda: {"budget": Budget(1, 6 * 3600)}, [(1, 5, {"budget": 1})]),
+}  # fmt: skip
+LINES = {
+    "a dry run keeps to the budget": {"message": "pod would be evicted"},
+    "a terminating pod": {"message": "pod not evicted", "result": "terminating", "pod": "train"},
+    "the answer forbidden": {"why": "why"},
+    "without consent": {"why": "the label is gone"},
+    "without readable records the budget starts with one eviction": {
+        "message": "past evictions unavailable",
+        "error": str(FORBIDDEN),
+        "problem": "the eviction budget starts with one eviction, and owners without a back-off",
+    },
+    "Events do not cover a long budget's period": {"problem": "Events do not cover the budget's period"},
+}
+"""The first log line of a history."""
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+async def test_results_of_evictions(name: str) -> None:
+    fields, steps = HISTORIES[name]
+    async with desk(**fields()) as run:
+        for times, seconds, results in steps:
+            for _ in range(times):
+                await run.step(seconds)
+            assert run.results == results
+        done = Counter(action.split()[0] for action in run.done)
+        assert done["evict"] == results.get("evicted", 0) + name.startswith("without an answer")
+        assert done["evict"] <= done["tell"] <= done["record"] <= done["read"] <= done["try"]
+        if name.startswith(("a dry run", "a terminating", "a pod that does not run")):
+            assert done.keys() <= {"sample"}, "nothing is tried"
+        lines = run.log_lines()
+        assert LINES.get(name, {}).items() <= (lines[0].items() if lines else ())
+        assert len(lines) <= sum(results.values()) + 1, "a refusal is logged once"
 
 
 async def test_an_eviction_follows_a_fresh_sample_a_dry_run_fresh_consent_a_record_and_an_event() -> None:
@@ -40,13 +157,6 @@ async def test_an_eviction_follows_a_fresh_sample_a_dry_run_fresh_consent_a_reco
         (line,) = run.log_lines()
     assert (line["message"], line["result"], line["pod"]) == ("pod evicted", "evicted", "train")
     assert (line["usedBytes"], line["allowedBytes"]) == (OVER, SHARE)
-
-
-async def test_a_pod_that_was_evicted_is_not_evicted_again_while_it_leaves() -> None:
-    async with desk(budget=Budget(9, 1)) as run:
-        for _ in range(50):
-            await run.step(60)
-        assert run.results == {"evicted": 1}
 
 
 async def test_a_pod_that_recovered_stays_and_is_looked_at_later() -> None:
@@ -97,63 +207,12 @@ async def test_a_refusal_by_a_disruption_budget_is_retried_with_back_off() -> No
         assert "the budget forbids it" in run.log_lines()[0]["why"]
 
 
-async def test_retry_after_of_the_server_is_respected() -> None:
-    async with desk(answers=[replace(NO, retry_after=250.0)]) as run:
-        await run.step()
-        await run.step(240)
-        assert run.done.count("try train") == 1
-        await run.step(20)
-        assert run.results == {"disruption-budget": 1, "evicted": 1}
-
-
 async def test_a_refusal_after_the_dry_run_costs_no_budget() -> None:
     async with desk(answers=[YES, NO]) as run:
         await run.step()
         assert run.results == {"disruption-budget": 1}
         await run.step(40)
         assert run.results == {"disruption-budget": 1, "evicted": 1}
-
-
-async def test_an_eviction_without_an_answer_counts_against_the_budget() -> None:
-    """The API server may have carried it out: a slow one would otherwise cost a pod in each sample."""
-    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")] * 4
-    async with desk(answers=lost, **several(4)) as run:
-        for _ in range(100):
-            await run.step(5)
-        assert sum(action.startswith("evict ") for action in run.done) == 1
-        assert run.results == {"failed": 1, "owner-backoff": 1, "budget": 3}
-
-
-async def test_an_eviction_without_an_answer_starts_the_back_off_of_its_owner() -> None:
-    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")]
-    async with desk(answers=lost, budget=Budget(9, 1), **several(2, controller_uid="rs-1")) as run:
-        await run.step()
-        await run.step(590)
-        assert run.results == {"failed": 1, "owner-backoff": 2}
-
-
-@pytest.mark.parametrize("answer", [EvictionAnswer.GONE, EvictionAnswer.FORBIDDEN, EvictionAnswer.FAILED])
-async def test_every_answer_is_counted(answer: EvictionAnswer) -> None:
-    async with desk(answers=[Evicted(answer, "why")]) as run:
-        await run.step()
-        assert run.results == {answer: 1}
-        assert run.log_lines()[0]["why"] == "why"
-
-
-async def test_a_pod_that_is_gone_is_not_asked_for_again() -> None:
-    async with desk(answers=[Evicted(EvictionAnswer.GONE, "not found")]) as run:
-        for _ in range(10):
-            await run.step(600)
-        assert run.results == {"gone": 1}
-
-
-def several(count: int, **fields: Any) -> dict[str, Any]:
-    pod_shares = [pod_share(f"pod-{number}", SHARE // count) for number in range(count)]
-    pod_shares = [of_pod(each, **fields) for each in pod_shares]
-    return {
-        "node": Node(*pod_shares),
-        "used_bytes": {each.pod.name: SHARE // count * 2 for each in pod_shares},
-    }
 
 
 async def test_the_budget_counts_for_all_pods_of_the_node() -> None:
@@ -213,40 +272,6 @@ async def test_namespaces_take_turns_after_failed_evictions() -> None:
         ]
 
 
-async def test_after_one_pod_of_an_owner_the_next_waits() -> None:
-    fields = several(2, controller_uid="rs-1")
-    async with desk(budget=Budget(9, 1), **fields) as run:
-        await run.step()
-        assert run.results == {"evicted": 1}
-        await run.step(590)
-        assert run.results == {"evicted": 1, "owner-backoff": 1}
-        await run.step(140)
-        assert run.results == {"evicted": 2, "owner-backoff": 1}
-
-
-async def test_a_dry_run_sends_no_eviction_and_no_event_and_keeps_to_the_budget() -> None:
-    async with desk(is_dry_run=True, **several(2)) as run:
-        for _ in range(20):
-            await run.step(5)
-        assert set(run.done) == {"sample"}
-        assert run.results == {"dry-run": 1, "budget": 1}
-        assert run.log_lines()[0]["message"] == "pod would be evicted"
-
-
-async def test_a_protected_pod_is_logged_once_and_delays_no_eviction() -> None:
-    system = of_pod(pod_share("system", GIB), namespace="kube-system")
-    fields = {
-        "node": Node(pod_share("train", SHARE), system),
-        "used_bytes": {"system": 8 * GIB, "train": OVER},
-    }
-    async with desk(**fields) as run:
-        for _ in range(5):
-            await run.step()
-        assert run.results == {"excluded-namespace": 1, "evicted": 1}
-        assert run.done.count("evict train") == 1
-        assert "evict system" not in run.done
-
-
 def test_back_offs_grow_and_are_forgotten() -> None:
     holds = KeyedBackoff(first=10, most=40)
     for start, least in ((0, 10), (40, 20), (90, 40), (150, 40)):
@@ -260,27 +285,6 @@ def test_back_offs_grow_and_are_forgotten() -> None:
     for number in range(100):
         holds.fail(f"key-{number}", 2000 + 100 * number)
     assert len(holds) <= 2
-
-
-@pytest.mark.parametrize(
-    ("fields", "result"),
-    [({"is_terminating": True}, "terminating"), ({"phase": "Pending"}, "not-running")],
-)
-async def test_a_refused_candidate_is_counted_and_logged_once(fields: dict[str, Any], result: str) -> None:
-    async with desk(node=Node(of_pod(pod_share("train", SHARE), **fields))) as run:
-        for _ in range(5):
-            await run.step()
-        assert run.done == []
-        assert run.results == {result: 1}
-        (line,) = run.log_lines()
-        assert (line["message"], line["result"], line["pod"]) == ("pod not evicted", result, "train")
-        assert line["why"]
-
-
-async def test_a_pod_in_an_init_container_is_evicted() -> None:
-    async with desk(node=Node(of_pod(pod_share("train", SHARE), phase="Pending", has_started=True))) as run:
-        await run.step()
-        assert run.results == {"evicted": 1}
 
 
 @pytest.mark.parametrize(
@@ -323,59 +327,12 @@ async def test_an_evicted_pod_that_keeps_running_is_counted_as_terminating() -> 
         assert run.done.count("evict train") == 1
 
 
-WITHDRAWN = NoConsent(result=EvictionRefusal.CONSENT_WITHDRAWN, line="the label is gone")
-EDITED = NoConsent(result=EvictionRefusal.POD_CHANGED, line="edited")
-
-
-async def test_an_eviction_without_consent_is_neither_requested_nor_announced() -> None:
-    async with desk(consents=[WITHDRAWN]) as run:
-        await run.step()
-        assert run.done == ["sample", "try train", "read train"]
-        assert run.results == {"consent-withdrawn": 1}
-        assert run.log_lines()[0]["why"] == "the label is gone"
-        await run.step(40)
-        assert run.results == {"consent-withdrawn": 1, "evicted": 1}
-
-
-@pytest.mark.parametrize(
-    ("read_seconds", "results"),
-    [(CONSENT_SECONDS - 0.1, {"evicted": 1}), (CONSENT_SECONDS, {"failed": 1}), (60.0, {"failed": 1})],
-)
-async def test_consent_that_is_too_old_requests_no_eviction_and_costs_no_budget(
-    read_seconds: float, results: dict[str, int]
-) -> None:
-    async with desk(consents=[read_seconds], fresh=100.0) as run:
-        await run.step()
-        assert run.results == results
-        assert run.done.count("evict train") == results.get("evicted", 0)
-        await run.step(40)
-        assert run.results["evicted"] == 1
-
-
 async def test_edits_delay_an_eviction_three_times_and_no_more() -> None:
     async with desk(consents=[EDITED] * 3) as run:
         for _ in range(20):
             await run.step(60)
         assert run.accepted_edits == [False] * 3 + [True]
         assert run.results == {"pod-changed": 3, "evicted": 1}
-
-
-async def test_an_eviction_that_cannot_be_recorded_is_neither_announced_nor_requested() -> None:
-    refused = [ApiError(403, "Forbidden", "no right to create events", "POST"), Unreachable("no answer")]
-    async with desk(record_errors=refused) as run:
-        await run.step()
-        assert run.done == ["sample", "try train", "read train", "record train"]
-        await run.step(40)
-        assert run.results == {"forbidden": 1, "failed": 1}
-        await run.step(100)
-        assert run.results == {"forbidden": 1, "failed": 1, "evicted": 1}, "neither costs budget"
-
-
-async def test_consent_that_expires_while_the_eviction_is_recorded_requests_no_eviction() -> None:
-    async with desk(record_seconds=CONSENT_SECONDS) as run:
-        await run.step()
-        assert run.results == {"failed": 1}
-        assert "evict train" not in run.done
 
 
 def without_the_pod(run: Desk) -> Evaluation:
@@ -424,14 +381,6 @@ async def test_a_pod_that_is_no_longer_a_candidate_has_the_reason_as_its_result(
         assert "evict train" not in run.done
 
 
-async def test_a_pod_that_recovers_during_the_dry_run_is_not_evicted() -> None:
-    async with desk() as run:
-        run.on_trial = lambda: run.sample({"train": SHARE})
-        await run.step()
-        assert run.results == {"recovered": 1}
-        assert "evict train" not in run.done
-
-
 @pytest.mark.parametrize("oldest", [30.0, 6.5])
 async def test_figures_that_grew_old_during_the_dry_run_evict_no_pod(oldest: float) -> None:
     async with desk() as run:
@@ -468,49 +417,6 @@ async def test_an_eviction_that_is_interrupted_is_charged() -> None:
     again.cancel()
 
 
-def past(*ages: float, owner: str = "") -> list[PastEviction]:
-    return [PastEviction(seconds_ago=age, owner=owner) for age in ages]
-
-
-async def test_the_budget_survives_a_restart() -> None:
-    async with desk(past=past(100.0, owner="other")) as run:
-        await run.step()
-        assert run.results == {"budget": 1}
-        await run.step(480)
-        assert run.results == {"budget": 1}
-        await run.step(20)
-        assert run.results == {"budget": 1, "evicted": 1}
-
-
-async def test_the_back_off_of_an_owner_survives_a_restart() -> None:
-    node = Node()
-    owner = owner_key(node.pod_shares[0])
-    async with desk(node=node, budget=Budget(9, 1), past=past(1000.0, 300.0, owner=owner)) as run:
-        await run.step()
-        assert run.results == {"owner-backoff": 1}
-        await run.step(850)
-        assert run.results == {"owner-backoff": 1}, "the second wait is 20 minutes, from the second eviction"
-        await run.step(340)
-        assert run.results == {"owner-backoff": 1, "evicted": 1}
-
-
-FORBIDDEN = ApiError(403, "Forbidden", "no right to list events", "GET")
-
-
-@pytest.mark.parametrize(("budget", "evicted"), [(Budget(3, 600), 1), (Budget(1, 600), 1)])
-async def test_without_readable_records_the_budget_starts_with_one_eviction(
-    budget: Budget, evicted: int
-) -> None:
-    async with desk(past_errors=[FORBIDDEN], budget=budget, **several(4)) as run:
-        for _ in range(10):
-            await run.step()
-        assert run.results["evicted"] == evicted
-        first = run.log_lines()[0]
-        assert first["message"] == "past evictions unavailable"
-        assert "no right to list events" in first["error"]
-        assert "one eviction" in first["problem"]
-
-
 UNAVAILABLE = ApiError(503, "Unavailable", "", "GET", retry_after=4.0)
 
 
@@ -534,17 +440,3 @@ def test_an_error_of_the_api_server_is_retried_before_the_records_count_as_unava
         return loop.time() - began
 
     assert seconds[0] <= run_in_virtual_time(recall()) <= seconds[1] + 0.1
-
-
-async def test_a_budget_beyond_the_age_of_events_is_reported() -> None:
-    async with desk(budget=Budget(1, 6 * 3600)) as run:
-        await run.step()
-        assert run.results == {"budget": 1}
-        assert run.log_lines()[0]["problem"] == "Events do not cover the budget's period"
-
-
-async def test_a_dry_run_reads_no_records() -> None:
-    async with desk(is_dry_run=True, past_errors=[FORBIDDEN]) as run:
-        await run.step()
-        assert run.results == {"dry-run": 1}
-        assert len(run.past_errors) == 1

@@ -43,48 +43,36 @@ def test_a_bucket_has_the_peak_of_its_samples() -> None:
     assert history.bucket_seconds == 15
     assert len(peaks(history)) * 15 == WINDOW_SECONDS
     assert peaks(history)[-3:] == (None, 3, 1)
+    moved = recorded(node(4 * GIB, at=0), *(node(GIB, at=at) for at in range(15, 930, 15)))
+    assert set(peaks(moved)) == {1}
+    unseen = recorded(node(GIB, at=0), node(GIB, at=60))
+    assert peaks(unseen)[-5:] == (1, None, None, None, 1), "time without samples is a gap"
+    old = recorded(node(GIB, at=0), node(2 * GIB, at=5000))
+    assert [peak for peak in peaks(old) if peak is not None] == [2]
+    slow = recorded(*(node(GIB, at=at) for at in range(0, 1050, 150)), interval=60)  # the longest gaps
+    assert (slow.bucket_seconds, set(peaks(slow))) == (150, {1})
 
 
-def test_the_window_moves_on() -> None:
-    history = recorded(node(4 * GIB, at=0), *(node(GIB, at=at) for at in range(15, 930, 15)))
-    assert set(peaks(history)) == {1}
+BLIND: dict[str, Callable[[int], Snapshot]] = {
+    "memory unknown": lambda used: node(None, at=15),
+    "suspended on the GPU": lambda used: node(
+        used, at=15, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]
+    ),
+    "suspended on the node": lambda used: node(used, at=15, problems=[Problem(Cause.PODS_STALE, "")]),
+    "no GPU": lambda used: replace(node(used, at=15), gpus=(), holdings=()),
+}
 
 
-@pytest.mark.parametrize(
-    "blind",
-    [
-        node(None, at=15),
-        node(GIB, at=15, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]),
-        node(GIB, at=15, problems=[Problem(Cause.PODS_STALE, "")]),
-        replace(node(GIB, at=15), gpus=(), holdings=()),
-    ],
-    ids=["memory unknown", "suspended on the GPU", "suspended on the node", "no GPU"],
-)
-def test_a_gap_is_a_gap_and_never_0(blind: Snapshot) -> None:
-    history = recorded(node(2 * GIB, at=0), blind, node(GIB, at=30))
+@pytest.mark.parametrize("blind", BLIND.values(), ids=BLIND)
+def test_a_gap_is_a_gap_and_never_0(blind: Callable[[int], Snapshot]) -> None:
+    history = recorded(node(2 * GIB, at=0), blind(GIB), node(GIB, at=30))
     assert peaks(history)[-3:] == (2, None, 1)
 
 
-def test_time_without_samples_is_a_gap() -> None:
-    history = recorded(node(GIB, at=0), node(GIB, at=60))
-    assert peaks(history)[-5:] == (1, None, None, None, 1)
-    history = recorded(node(GIB, at=0), node(2 * GIB, at=5000))
-    assert [peak for peak in peaks(history) if peak is not None] == [2]
-
-
-def test_a_pod_without_a_process_uses_0_which_is_known() -> None:
-    assert peaks(recorded(node(0, at=0)))[-1] == 0
-
-
 def test_a_byte_is_not_rounded_to_0() -> None:
-    (pod_history,) = recorded(node(1, at=0)).pods()
-    assert pod_history.used_mebibytes[-1] == 1
-
-
-def test_a_long_interval_leaves_no_gaps() -> None:
-    history = recorded(*(node(GIB, at=at) for at in range(0, 1050, 150)), interval=60)  # the longest gaps
-    assert history.bucket_seconds == 150
-    assert set(peaks(history)) == {1}
+    for used_bytes, mebibytes in ((0, 0), (1, 1)):
+        (pod_history,) = recorded(node(used_bytes, at=0)).pods()
+        assert pod_history.used_mebibytes[-1] == mebibytes
 
 
 def test_a_series_ends_with_its_pod() -> None:
@@ -182,33 +170,21 @@ def test_a_share_is_idle_since_the_first_idle_sample(idle: Callable[[float], Sna
     assert idle_seconds(history, 45) == 5, "the time before the use is over"
 
 
-@pytest.mark.parametrize(
-    "blind",
-    [
-        using(None, 10),
-        node(None, at=10),
-        node(0, at=10, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]),
-        node(0, at=10, problems=[Problem(Cause.PODS_STALE, "")]),
-        replace(node(0, at=10), gpus=(), holdings=()),
-        using(0, 10, pod_share("train")),
-        using(0, 10, pod_share("train", GIB, gpus=(B,))),
-    ],
-    ids=[
-        "utilisation unknown",
-        "memory unknown",
-        "suspended on the GPU",
-        "suspended on the node",
-        "no GPU",
-        "no share",
-        "share of another GPU",
-    ],
-)
-def test_a_sample_that_does_not_show_idleness_ends_it(blind: Snapshot) -> None:
-    history = recorded(node(0, at=0), node(0, at=5), blind)
-    assert idle_seconds(history, 10) is None
-    for at in (15, 20):
+BUSY: dict[str, Callable[[int], Snapshot]] = {
+    **BLIND,
+    "utilisation unknown": lambda used: using(None, 15),
+    "no share": lambda used: using(0, 15, pod_share("train")),
+    "share of another GPU": lambda used: using(0, 15, pod_share("train", GIB, gpus=(B,))),
+}
+
+
+@pytest.mark.parametrize("blind", BUSY.values(), ids=BUSY)
+def test_a_sample_that_does_not_show_idleness_ends_it(blind: Callable[[int], Snapshot]) -> None:
+    history = recorded(node(0, at=0), node(0, at=10), blind(0))
+    assert idle_seconds(history, 15) is None
+    for at in (20, 25):
         history.record(node(0, at=at))
-    assert idle_seconds(history, 20) == 5
+    assert idle_seconds(history, 25) == 5
 
 
 def test_a_gap_longer_than_the_bound_ends_idleness() -> None:
@@ -221,9 +197,5 @@ def test_a_gap_longer_than_the_bound_ends_idleness() -> None:
 def test_a_pod_in_mig_mode_is_not_idle() -> None:
     taken = sample(gpu(mig=True), at=0)
     shares = pod_share("train", GIB)
-    history = recorded(*(replace_at(snapshot_of(taken, shares), at) for at in (0, 5)))
+    history = recorded(*(replace(snapshot_of(taken, shares), taken_at=at) for at in (0, 5)))
     assert idle_seconds(history, 5) is None
-
-
-def replace_at(snapshot: Snapshot, at: float) -> Snapshot:
-    return replace(snapshot, taken_at=at)

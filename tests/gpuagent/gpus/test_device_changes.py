@@ -1,16 +1,18 @@
-"""GPUs that come, go and come back while the agent runs: through NVML's own binding, on a clock of the test's."""
+"""GPUs that come, go, are lost and come back: through NVML's own binding, on a clock of the test's."""
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from gpuagent.gpus.driver import Sensor
+from gpuagent.gpus.gpu_reading import DriverReplaced, LostGpu
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
-from tests.support.scenarios import GIB, A, B, causes, node, process
+from tests.support.scenarios import GIB, A, B, node, process
 
 C = "GPU-cccccccc-0000-0000-0000-000000000000"
+LOST = "fail nvmlDeviceGetHandleByIndex 1 15"
 
 
 def gpu(index: int, uuid: str) -> str:
@@ -59,39 +61,6 @@ def test_a_gpu_that_appears_is_seen_within_a_minute(driven, clock, starts) -> No
     assert calls == ["stop", "start"]
 
 
-def test_a_gpu_that_leaves_the_count_is_lost_and_indices_move(driven, clock) -> None:
-    gpus, answers = driven(node())
-    assert uuids(gpus) == [A, B]
-    answers.write([gpu(0, B)])
-    clock.now += 60
-    reading = gpus.read()
-    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, B)]
-    assert causes(reading) == [(Cause.NVML, A)]
-    answers.write([gpu(0, A), gpu(1, B)])
-    clock.now += 60
-    reading = gpus.read()
-    assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, A), (1, B)]
-    assert causes(reading) == []
-
-
-def test_a_failing_index_is_not_the_gpu_that_responds_at_another(driven, clock) -> None:
-    gpus, answers = driven(node())
-    assert uuids(gpus) == [A, B]
-    answers.write([gpu(0, B), gpu(1, C), gpu(2, A), "fail nvmlDeviceGetHandleByIndex 1 15"])
-    clock.now += 60
-    reading = gpus.read()
-    assert [gpu.uuid for gpu in reading.gpus] == [B, A]
-    assert causes(reading) == [(Cause.NVML, "index-1")]
-
-
-def test_two_gpus_of_one_uuid_count_once_and_are_a_problem(driven) -> None:
-    gpus, answers = driven(node())
-    answers.write([gpu(0, A), gpu(1, A)])
-    reading = gpus.read()
-    assert [gpu.uuid for gpu in reading.gpus] == [A]
-    assert causes(reading) == [(Cause.NVML, "index-1")]
-
-
 def test_the_gpu_count_of_the_library_is_compared_with_the_label(driven, clock, starts) -> None:
     gpus, answers = driven(node())
     answers.write([gpu(0, A), "sticky"])
@@ -125,25 +94,26 @@ def test_a_label_that_always_differs_is_retried_with_back_off(driven, clock, sta
     assert calls.count("start") == len(times) + 1
 
 
-@pytest.mark.parametrize("expected", [None, 2])
-def test_without_a_difference_nvml_is_never_initialised_again(driven, clock, starts, expected) -> None:
-    gpus, _ = driven(node())
+@pytest.mark.parametrize(
+    ("scenario", "lines", "expected"),
+    [
+        (node(), [], None),
+        (node(), [], 2),
+        (node(mig=({"uuid": "MIG-1", "memory": "5Gi"},)), [], 7),
+        (node(), ["fail nvmlDeviceGetHandleByIndex 1 3"], None),
+    ],
+    ids=["no label", "no difference", "the label counts MIG devices", "a GPU that may not be opened"],
+)
+def test_nvml_is_not_initialised_again_without_a_reason(
+    driven, clock, starts, scenario, lines, expected
+) -> None:
+    gpus, answers = driven(scenario)
+    answers.show(more=lines)
     uuids(gpus)
     gpus.expect(expected)
     calls = starts(gpus)
-    for _ in range(2000):
-        clock.now += 5
-        uuids(gpus)
-    assert calls == []
-
-
-def test_on_mig_nodes_the_label_counts_mig_devices_and_is_not_compared(driven, clock, starts) -> None:
-    gpus, _ = driven(node(mig=({"uuid": "MIG-1", "memory": "5Gi"},)))
-    uuids(gpus)
-    gpus.expect(7)
-    calls = starts(gpus)
-    for _ in range(100):
-        clock.now += 60
+    for _ in range(300):
+        clock.now += 35
         uuids(gpus)
     assert calls == []
 
@@ -167,17 +137,6 @@ def test_a_lost_gpu_comes_back_by_a_new_initialisation_while_others_answer(drive
     assert uuids(gpus) == [A, B]
 
 
-def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_again(driven, clock, starts) -> None:
-    gpus, answers = driven(node())
-    answers.show(more=["fail nvmlDeviceGetHandleByIndex 1 3"])
-    assert uuids(gpus) == [A]
-    calls = starts(gpus)
-    for _ in range(100):
-        clock.now += 60
-        uuids(gpus)
-    assert calls == []
-
-
 @pytest.mark.parametrize("count", [129, (1 << 32) - 1])
 def test_an_impossible_count_is_a_failed_call(driven, clock, count) -> None:
     gpus, answers = driven(node(process(100)))
@@ -195,62 +154,7 @@ def test_an_impossible_count_is_a_failed_call(driven, clock, count) -> None:
     assert threading.active_count() <= threads + 5  # the driver's, and two for each GPU
 
 
-def test_a_refused_count_keeps_the_known_gpus(driven, clock) -> None:
-    gpus, answers = driven(node(process(100)))
-    uuids(gpus)
-    for code in (4, 3, 999):
-        answers.show(more=[f"fail nvmlDeviceGetCount - {code}"])
-        clock.now += 60
-        reading = gpus.read()
-        assert [gpu.uuid for gpu in reading.gpus] == [A, B]
-        assert causes(reading) == []
-
-
-def test_an_initialisation_that_fails_is_tried_again_and_blinds_for_no_longer(driven, clock) -> None:
-    gpus, answers = driven(node())
-    answers.write([gpu(0, A)])
-    uuids(gpus)
-    answers.write([gpu(0, A), gpu(1, B), "fail nvmlInit - 27"])
-    clock.now += 60
-    assert uuids(gpus) == []
-    answers.write([gpu(0, A), gpu(1, B)])
-    clock.now += 1
-    assert uuids(gpus) == [A, B]
-
-
-def test_each_gpu_has_two_threads_and_the_node_has_one(driven, clock, monkeypatch) -> None:
-    """`expect`, from another thread, makes no call, and an initialisation makes no new threads."""
-    gpus, _ = driven(node())
-    driver, threads = gpus._driver, {}
-    call = driver._call
-    sensors = {*(sensor.value for sensor in Sensor), "nvmlDeviceGetTemperatureV"}
-
-    def noted(name, *arguments, **options):
-        of_device = name.startswith("nvmlDevice") and name != "nvmlDeviceGetCount"
-        kind = "health" if name in sensors else "device" if of_device else "node"
-        threads.setdefault(threading.get_ident(), set()).add(kind)
-        return call(name, *arguments, **options)
-
-    monkeypatch.setattr(driver, "_call", noted)
-    for expected in (2, 3, 4):
-        thread = threading.Thread(target=gpus.expect, args=(expected,))
-        thread.start()
-        thread.join()
-        clock.now += 60
-        gpus.read()
-    assert sorted(map(sorted, threads.values())) == [
-        ["device"],
-        ["device"],
-        ["health"],
-        ["health"],
-        ["node"],
-    ]
-    assert threading.get_ident() not in threads
-
-
 def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driven, clock) -> None:
-    from gpuagent.gpus.gpu_reading import DriverReplaced
-
     gpus, answers = driven(node())
     uuids(gpus)
     gpus.expect(3)
@@ -258,3 +162,95 @@ def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driv
     clock.now += 60
     with pytest.raises(DriverReplaced):
         gpus.read()
+
+
+BOTH = [gpu(0, A), gpu(1, B)]
+MOVED = [gpu(0, B), gpu(1, C), gpu(2, A), LOST]
+SEEN = ([A, B], (), [])
+LOST_A, LOST_B = LostGpu(0, A, "NVIDIA A10"), LostGpu(1, B, "NVIDIA A10")
+# seconds, the library's answers, and then the GPUs that are read, those that are lost, and the scopes of the problems
+Step = tuple[float, list[str], tuple[list[str], tuple[LostGpu, ...], list[str]]]
+HISTORIES: dict[str, list[Step]] = {
+    "a GPU that stops responding keeps index, UUID and model": [
+        (0, BOTH, SEEN), *[(5, [*BOTH, "fail * 1 15"], ([A], (LOST_B,), [B]))] * 3, (600, BOTH, SEEN),
+    ],
+    "one that leaves the count keeps its last index, and indices move": [
+        (0, BOTH, SEEN), (60, [gpu(0, B)], ([B], (LOST_A,), [A])), (60, BOTH, SEEN),
+    ],
+    "a failing index is not the GPU that responds at another, nor that of a second failing index": [
+        (0, BOTH, SEEN), (60, MOVED, ([B, A], (LostGpu(1),), ["index-1"])),
+        (5, [*MOVED, "fail * 0 15"], ([A], (LostGpu(0, B, "NVIDIA A10"), LostGpu(1)), [B, "index-1"])),
+    ],
+    "all GPUs are lost while the driver does not respond, also within the back-off": [
+        (0, BOTH, SEEN), *[(seconds, ["fail * 0 15", "fail * 1 15", *BOTH], ([], (LOST_A, LOST_B), [""])) for seconds in (5, 0.1)],
+    ],
+    "two GPUs of one UUID count once and are a problem": [(0, [gpu(0, A), gpu(1, A)], ([A], (), ["index-1"]))],
+    "a refused count keeps the known GPUs": [
+        (0, BOTH, SEEN), *[(60, [*BOTH, f"fail nvmlDeviceGetCount - {code}"], SEEN) for code in (4, 3, 999)],
+    ],
+    "an initialisation that fails is tried again and blinds for no longer": [
+        (0, [gpu(0, A)], ([A], (), [])), (60, [*BOTH, "fail nvmlInit - 27"], ([], (LOST_A,), [""])), (1, BOTH, SEEN),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", HISTORIES.values(), ids=HISTORIES)
+def test_gpus_that_are_read_and_lost(driven, clock, steps: list[Step]) -> None:
+    gpus, answers = driven(node())
+    for seconds, lines, expected in steps:
+        clock.now += seconds
+        answers.write(lines)
+        reading = gpus.read()
+        assert (
+            [gpu.uuid for gpu in reading.gpus],
+            reading.lost,
+            [p.gpu_uuid for p in reading.problems],
+        ) == expected
+        assert {problem.cause for problem in reading.problems} <= {Cause.NVML}
+        assert {gpu(each.index, each.uuid) for each in reading.gpus} <= set(lines)
+
+
+def error_of(reading: Any, uuid: str) -> int | None:
+    (lost,) = [gpu for gpu in reading.lost if gpu.uuid == uuid]
+    return lost.xid.code if lost.xid else None
+
+
+@pytest.mark.parametrize("call", ["*", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetHandleByIndex"])
+def test_the_error_with_which_a_gpu_is_lost_is_read(driven, clock, call: str) -> None:
+    gpus, answers = driven(node())
+    assert gpus.read().lost == ()
+    calls = [call, "nvmlDeviceGetMemoryInfo"]
+    answers.write([gpu(0, A), gpu(1, B), "xid 1 1 79", *(f"fail {each} 1 15" for each in calls)])
+    clock.now += 5
+    reading = gpus.read()
+    assert error_of(reading, B) == 79
+    assert [present.sensors.xid for present in reading.gpus] == [None]
+
+
+def test_an_error_that_comes_after_the_gpu_was_lost_is_read(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    lines = [gpu(0, A), gpu(1, B), "fail * 1 15"]
+    answers.write(lines)
+    clock.now += 5
+    assert error_of(gpus.read(), B) is None
+    answers.write([*lines, "xid 1 1 79"])
+    clock.now += 0.1  # within the back-off of the GPU
+    assert error_of(gpus.read(), B) == 79
+
+
+def test_the_error_of_a_lost_gpu_survives_an_initialisation_of_the_driver(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "xid 1 1 79", "fail * 1 15"])
+    clock.now += 5
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "fail * 1 15"])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79
+    answers.write([gpu(0, A)])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79, "the driver no longer lists the GPU"
+    answers.write(["fail * - 15"])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79, "no GPU responds"

@@ -1,4 +1,4 @@
-"""GPUs whose driver calls are slow or never return: the other GPUs are read, and nothing waits for them twice."""
+"""GPUs whose driver calls are slow or never return, and threads that do not start: the other GPUs are read."""
 
 import itertools
 import threading
@@ -13,11 +13,14 @@ from gpuagent.gpus.driver import CallTimedOut
 from gpuagent.gpus.gpu_reading import GpuReading, LostGpu
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.gpus.supervised_call import SupervisedCall
-from gpuagent.problems import Cause
+from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.processes import Lookup, ProcessLookup
+from gpuagent.sampling.sample import LookupResult, Origin
 from service.backoff import Backoff
-from tests.support.nvml_fixtures import Clock, Driven
+from tests.support.nvml_fixtures import Driven
 from tests.support.nvml_stub.build import Answers
-from tests.support.scenarios import GIB, node
+from tests.support.samples import gpu
+from tests.support.scenarios import GIB, A, B, node
 from tests.support.waiting import wait_until
 
 COUNT = 16
@@ -60,9 +63,7 @@ def present(reading: GpuReading) -> list[int]:
 @pytest.mark.parametrize(
     "before_the_start", [True, False], ids=["from before the start", "after the first sample"]
 )
-def test_every_sample_has_the_gpus_that_answer(
-    driven: Callable[..., Driven], clock: Clock, before_the_start: bool
-) -> None:
+def test_every_sample_has_the_gpus_that_answer(driven, clock, before_the_start: bool) -> None:
     """One GPU hangs for ever, one fails, and one takes 12 s a call."""
     faults = [f"delay {HANGING} -", f"fail * {FAILING} 15", f"delay {SLOW} 12000"]
     with hanging(driven, *(faults if before_the_start else ())) as (gpus, answers):
@@ -91,24 +92,7 @@ def test_every_sample_has_the_gpus_that_answer(
         assert max(seconds[1:]) < NO_WAIT, "an unanswered call is skipped"
 
 
-def test_a_hanging_wait_for_events_takes_no_gpu_out_of_the_sample(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
-    with hanging(driven) as (gpus, answers):
-        assert present(gpus.read()) == list(range(COUNT))
-        answers.write([*GPUS, f"fail nvmlEventSetWait {HANGING} -1", f"xid {SLOW} 1 31"])
-        for _ in range(3):
-            clock.now += 5
-            reading, lasted = timed(gpus)
-            assert present(reading) == list(range(COUNT))
-            assert lasted < DEADLINE + NO_WAIT
-            assert (reading.lost, reading.problems) == ((), ())
-            codes = {gpu.index: gpu.sensors.xid.code for gpu in reading.gpus if gpu.sensors.xid}
-            assert codes == {SLOW: 31}
-        assert gpus.is_hanging
-
-
-def test_a_gpu_that_answers_again_is_back_after_a_wait(driven: Callable[..., Driven], clock: Clock) -> None:
+def test_a_gpu_that_answers_again_is_back_after_a_wait(driven, clock) -> None:
     with hanging(driven, f"delay {SLOW} -") as (gpus, answers):
         assert present(gpus.read()) == [index for index in range(COUNT) if index != SLOW]
         answers.write([*GPUS, f"gpu {SLOW} {uuid(SLOW)} {16 * GIB} 0 {2 * GIB} NVIDIA A10"])
@@ -121,9 +105,7 @@ def test_a_gpu_that_answers_again_is_back_after_a_wait(driven: Callable[..., Dri
         assert reading.problems == reading.lost == ()
 
 
-def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
+def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(driven, clock) -> None:
     """A reading of it takes longer than the deadline, and every call returns."""
     before = threading.active_count()
     with hanging(driven, f"delay {SLOW} 150") as (gpus, _):
@@ -141,7 +123,7 @@ def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(
         assert threads <= before + 2 * COUNT + 1, "sensors have a thread of their own for each GPU"
 
 
-def test_no_thread_is_added_while_calls_hang(driven: Callable[..., Driven], clock: Clock) -> None:
+def test_no_thread_is_added_while_calls_hang(driven, clock) -> None:
     before = threading.active_count()
     with hanging(driven, *(f"delay {index} -" for index in range(COUNT))) as (gpus, _):
         for _ in range(100):
@@ -153,9 +135,7 @@ def test_no_thread_is_added_while_calls_hang(driven: Callable[..., Driven], cloc
     wait_until(lambda: threading.active_count() <= before)  # threads of an earlier test may have ended
 
 
-def test_a_library_that_serialises_its_calls_is_not_awaited_either(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
+def test_a_library_that_serialises_its_calls_is_not_awaited_either(driven, clock) -> None:
     """NVML does not promise that a hanging call leaves those on other GPUs alone."""
     with hanging(driven) as (gpus, answers):
         assert present(gpus.read()) == list(range(COUNT))
@@ -176,9 +156,7 @@ def test_a_library_that_serialises_its_calls_is_not_awaited_either(
         assert present(gpus.read()) == list(range(COUNT))
 
 
-def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(
-    driven: Callable[..., Driven], clock: Clock
-) -> None:
+def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(driven, clock) -> None:
     with hanging(driven, "hang") as (gpus, answers):
         reading, lasted = timed(gpus)
         assert DEADLINE <= lasted < SOON
@@ -198,7 +176,7 @@ def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(
 
 
 def test_while_a_call_hangs_the_driver_is_not_initialised_again(
-    driven: Callable[..., Driven], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    driven, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shutdown would invalidate the handle of the hanging call."""
     stops: list[str] = []
@@ -218,7 +196,7 @@ def test_while_a_call_hangs_the_driver_is_not_initialised_again(
 
 
 def test_a_count_that_hangs_leaves_the_gpus_that_answer(
-    driven: Callable[..., Driven], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    driven, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     with hanging(driven) as (gpus, _):
@@ -270,3 +248,98 @@ def test_a_late_answer_is_discarded_and_the_next_call_waits_longer_each_time() -
     assert call.result(lambda: 3, now) == 3
     assert call.failure is None
     call.stop()
+
+
+WHY = "NotStarted (the limit of threads of the agent's container or of the node is reached)"
+EVERY = frozenset({"driver", "gpu-0", "gpu-0-health", "gpu-1", "gpu-1-health", "proc"})
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of threads that do not start, as long as they are in this set."""
+    names: set[str] = set()
+    start = threading.Thread.start
+
+    def begin(thread: threading.Thread) -> None:
+        if thread.name in names:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", begin)
+    return names
+
+
+def test_a_gpu_whose_thread_does_not_start_is_lost_for_that_sample(driven, clock, refused: set[str]) -> None:
+    gpus, _ = driven(node())
+    refused.add("gpu-1")
+    for _ in range(2):
+        reading = gpus.read()
+        assert [gpu.uuid for gpu in reading.gpus] == [A]
+        assert reading.lost == (LostGpu(1),)
+        assert reading.problems == (Problem(Cause.NVML, "index-1", f"thread gpu-1: {WHY}"),)
+        clock.now += 5
+    refused.clear()
+    reading = gpus.read()
+    assert ([gpu.uuid for gpu in reading.gpus], reading.lost, reading.problems) == ([A, B], (), ())
+
+
+def test_sensors_whose_thread_does_not_start_are_unknown_for_that_sample(driven, refused: set[str]) -> None:
+    gpus, answers = driven(node())
+    answers.show(more=[f"sensor {index} nvmlDeviceGetTemperature 61" for index in (0, 1)])
+    refused.add("gpu-1-health")
+
+    def temperatures() -> list[float | None]:
+        reading = gpus.read()
+        assert reading.problems == ()
+        return [gpu.sensors.temperature_celsius for gpu in reading.gpus]
+
+    assert temperatures() == [61, None]
+    refused.clear()
+    assert temperatures() == [61, 61]
+
+
+def test_without_any_thread_no_gpu_responds_until_threads_start_again(
+    driven, clock, refused: set[str]
+) -> None:
+    gpus, _ = driven(node())
+    refused |= EVERY
+    for _ in range(3):
+        reading = gpus.read()
+        assert (reading.gpus, reading.restart_may_help, reading.is_hanging) == ((), False, False)
+        assert reading.problems == (Problem(Cause.NVML, "", f"thread driver: {WHY}"),)
+        clock.now += 60
+    refused.remove("driver")
+    reading = gpus.read()
+    assert (reading.gpus, reading.restart_may_help) == ((), False)
+    clock.now += 60
+    refused.clear()
+    assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
+
+
+def test_a_driver_that_cannot_be_asked_for_the_number_of_gpus_keeps_those_that_answer(
+    driven, clock, refused: set[str]
+) -> None:
+    gpus, _ = driven(node())
+    gpus.read()
+    gpus._node_call.stop()
+    refused.add("driver")
+    for _ in range(2):
+        clock.now += 60
+        assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]
+    refused.clear()
+
+
+def test_owners_are_unknown_in_a_sample_in_which_the_look_up_does_not_start(refused: set[str]) -> None:
+    class HostProcesses:
+        def look_up(self, reading: object, *, began: int | None = None) -> Lookup:
+            return {10: Origin(result=LookupResult.HOST)}, ()
+
+    device = gpu((10, 1))
+    lookup = ProcessLookup(HostProcesses(), deadline=20.0)  # type: ignore[arg-type]
+    refused.add("proc")
+    origins, problems = lookup.look_up(GpuReading(gpus=(device,)))
+    assert origins == {10: Origin(result=LookupResult.DENIED)}
+    assert problems == (Problem(Cause.PROC_DENIED, device.uuid, f"/proc: thread proc: {WHY}"),)
+    refused.clear()
+    assert lookup.look_up(GpuReading(gpus=(device,))) == ({10: Origin(result=LookupResult.HOST)}, ())
+    lookup.close()

@@ -1,6 +1,5 @@
 """Figures that a refusal of the driver removes and keeps, through NVML's own binding to /metrics."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,7 @@ def test_a_refusal_takes_away_its_own_figure_and_nothing_else(chain, clock, call
         assert flagged[("train", A, "over-share")] == 0
 
 
-@pytest.mark.parametrize("code", [NO_PERMISSION, NOT_SUPPORTED, UNKNOWN])
+@pytest.mark.parametrize("code", [NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN])
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount"])
 def test_without_these_calls_there_is_no_gpu(chain, clock, call: str, code: int) -> None:
     made, answers = chain(f"fail {call} - {code}")
@@ -161,38 +160,32 @@ def test_a_gpu_of_unknown_memory_is_no_reason_to_initialise_again(chain, clock) 
         made.source.close()
 
 
-def test_the_node_label_sizes_a_share_of_a_gpu_of_unknown_total(chain) -> None:
+def test_the_node_label_sizes_shares_and_whole_gpus_of_unknown_total(chain) -> None:
     made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
     series = made.sample()
     assert series["pod_gpu_memory_share_bytes"] == {("train", A): 8150 << 20, ("serve", A): 2 * GIB}
     assert series["gpu_memory_promised_bytes"][(A,)] == (8150 << 20) + 2 * GIB
+    whole, labels = pod("whole", whole_gpus=2), {keys.NODE_GPU_MEMORY: "16380"}
+    made.books._pods.inventory = Inventory(pods={whole.uid: whole}, node_labels=labels)
+    shares = made.sample()["pod_gpu_memory_share_bytes"]
+    assert shares == {("whole", A): 16380 << 20, ("whole", B): 16380 << 20}, "not floored, as a fraction's is"
 
 
-def test_the_node_label_sizes_a_whole_gpu_of_unknown_total(chain, proc) -> None:
-    made, _ = chain("fail nvmlDeviceGetMemoryInfo - 3")
-    whole = pod("whole", whole_gpus=2)
-    made.books._pods.inventory = Inventory(
-        pods={whole.uid: whole}, node_labels={keys.NODE_GPU_MEMORY: "16380"}
-    )
-    series = made.sample()
-    # Not floored to 16300, as a fraction's would be.
-    assert series["pod_gpu_memory_share_bytes"] == {("whole", A): 16380 << 20, ("whole", B): 16380 << 20}
+PETABYTES = [f"gpu 0 {A} {1 << 51} 0 0 A10", f"process 0 - 0 100 {1 << 50} 4294967295 4294967295"]
 
 
-@pytest.mark.parametrize("memory", ["refused", "huge"])
-def test_impossible_figures_are_ignored(chain, memory: str) -> None:
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_impossible_figures_are_ignored(chain, is_refused: bool) -> None:
     """A TiB may be true one day, a PiB is not; sums of it would not fit into JSON's 64 bits."""
     made, answers = chain()
-    if memory == "refused":
+    if is_refused:
         answers.show(
-            more=["fail nvmlDeviceGetMemoryInfo - 3", f"process 0 - 0 100 {1 << 51} 4294967295 4294967295"]
+            more=["fail nvmlDeviceGetMemoryInfo - 3", PETABYTES[1].replace(f"{1 << 50}", f"{1 << 51}")]
         )
-        expected = {("garbage", A)}
     else:
-        answers.write([f"gpu 0 {A} {1 << 51} 0 0 A10", f"process 0 - 0 100 {1 << 50} 4294967295 4294967295"])
-        expected = {("nvml", A)}
+        answers.write(PETABYTES)
     series = made.sample()
-    assert problems(series) == expected
+    assert problems(series) == {("garbage" if is_refused else "nvml", A)}
     assert "total" not in present_figures(series)
 
 
@@ -219,9 +212,7 @@ ON_MIG = {("train", "MIG-1"): GIB, ("serve", "MIG-2"): 3 * GIB}
 MIG_CASES = {
     "privileged": ((), ON_MIG, set(), {"total", "used", "host", "unattributed"}),
     "unprivileged": (UNPRIVILEGED, ON_MIG, set(), {"host"}),
-    "unprivileged, and a MIG device that tells no memory": (
-        (*UNPRIVILEGED, "fail nvmlDeviceGetMemoryInfo 0/1 4"), ON_MIG, set(), {"host"},
-    ),
+    "unprivileged, and a MIG device that tells no memory": ((*UNPRIVILEGED, "fail nvmlDeviceGetMemoryInfo 0/1 4"), ON_MIG, set(), {"host"}),
     "unprivileged, and a MIG device that tells no processes": (
         (*UNPRIVILEGED, f"fail {LISTS[0]} 0/1 4"),
         {("train", "MIG-1"): GIB}, {("nvml", "MIG-2"), ("nvml", A)}, set(),
@@ -246,12 +237,8 @@ MIG_CASES = {
         ("fail nvmlDeviceGetMaxMigDeviceCount 0 4",),
         {("train", A): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
     ),
-    "a GPU that refuses one of its own lists": (
-        (f"fail {LISTS[1]} 0/- 4",), ON_MIG, {("nvml", A)}, {"total", "used"},
-    ),
-    "a mode that is not told": (
-        ("fail nvmlDeviceGetMigMode 0 4",), ON_MIG, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
+    "a GPU that refuses one of its own lists": ((f"fail {LISTS[1]} 0/- 4",), ON_MIG, {("nvml", A)}, {"total", "used"}),
+    "a mode that is not told": (("fail nvmlDeviceGetMigMode 0 4",), ON_MIG, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
 }  # fmt: skip
 
 
@@ -297,13 +284,3 @@ def test_mig_devices_that_come_and_go_leave_nothing_behind(chain, clock) -> None
         made.sample()
         clock.now += 5
     assert list(device._instances) == ["MIG-199"]
-
-
-def test_a_refusal_is_logged_at_most_once(chain, clock) -> None:
-    made, _ = chain("fail nvmlDeviceGetMemoryInfo - 4")
-    for _ in range(50):
-        made.sample()
-        clock.now += 5
-    lines = [json.loads(line) for line in made.log.getvalue().splitlines()]
-    others = {"pod flagged", "utilisation by process not reported"}
-    assert len([line for line in lines if line["message"] not in others]) == 1

@@ -83,47 +83,28 @@ def test_the_first_reading_has_no_interval(sampled) -> None:
     assert gpu.after(5, (101, 40)) == {101: 40}
 
 
-def test_each_interval_has_its_own_samples(gpu) -> None:
+@pytest.mark.parametrize("empty", [NOT_FOUND, SUCCESS])
+def test_each_interval_has_its_own_samples(gpu, empty: int) -> None:
+    gpu.empty = empty  # the answer of an idle GPU, which is no error
     assert gpu.after(5, (100, 70), (101, 20)) == {100: 70, 101: 20}
-    assert gpu.after(5, (101, 30)) == {101: 30}
+    gpu.repeats = 1  # the driver may answer with samples again; each counts once
+    assert gpu.after(5, (101, 30), (4711, 50)) == {101: 30, 4711: 50}
     assert gpu.after(5) == {}
     assert gpu.after(5) == {}
     assert gpu.after(5, (100, 100)) == {100: 100}
     assert gpu.gpus.errors == {}
 
 
-@pytest.mark.parametrize("empty", [NOT_FOUND, SUCCESS])
-def test_an_idle_gpu_is_no_error(gpu, empty: int) -> None:
-    gpu.empty = empty
-    for _ in range(3):
-        assert gpu.after(5) == {}
-    assert gpu.gpus.errors == {}
-
-
-def test_samples_that_the_driver_repeats_count_once(gpu) -> None:
-    gpu.repeats = 1
-    assert gpu.after(5, (100, 70)) == {100: 70}
-    assert gpu.after(5) == {}
-    assert gpu.after(5, (101, 10)) == {101: 10}
-
-
-def test_the_newest_sample_of_a_process_counts(gpu) -> None:
+def test_samples_that_count(gpu) -> None:
+    """The newest one of a process; none of PID 0, and none with an impossible percentage."""
     gpu.after(5)
-    gpu.use((100, 11), ago=-1.0)
-    gpu.use((100, 12), ago=-3.0)
-    gpu.use((100, 13), ago=-2.0)
+    for percent, ago in ((11, -1.0), (12, -3.0), (13, -2.0)):
+        gpu.use((100, percent), ago=ago)
     assert gpu.after(5) == {100: 12}
-
-
-def test_pid_0_and_impossible_percentages_do_not_count(gpu) -> None:
     assert gpu.after(5, (0, 50), (100, 101), (101, 20)) == {100: None, 101: 20}
     assert gpu.after(5, (0, 50), (100, 4_294_967_295)) == {100: None}
     gpu.use((100, 200), ago=1.0)
     assert gpu.after(5, (100, 60)) == {100: 60}
-
-
-def test_a_process_outside_of_the_list_takes_nothing_from_the_others(gpu) -> None:
-    assert gpu.after(5, (4711, 50), (100, 20)) == {4711: 50, 100: 20}
 
 
 def test_an_interval_longer_than_the_driver_keeps_samples_is_unknown(gpu) -> None:
@@ -141,17 +122,12 @@ def test_samples_in_quick_succession_repeat_the_last_answer(gpu) -> None:
     assert gpu.after(0.2) == {}
 
 
-def test_a_clock_that_is_set_back_never_makes_a_busy_process_idle(gpu) -> None:
+def test_a_clock_that_is_set_never_makes_a_busy_process_idle(gpu) -> None:
     assert gpu.after(5, (100, 70), (101, 10)) == {100: 70, 101: 10}
     gpu.offset -= HOUR
     gpu.kept = [(101, *gpu.kept[1][1:])]
     assert gpu.after(5, (100, 70)) is None
     assert gpu.after(5, (100, 60)) == {100: 60}
-    assert gpu.after(5) == {}
-
-
-def test_a_clock_that_is_set_forward_is_followed(gpu) -> None:
-    assert gpu.after(5, (100, 70)) == {100: 70}
     gpu.offset += HOUR
     assert gpu.after(5, (100, 60)) is None
     assert gpu.after(5, (100, 50)) == {100: 50}
@@ -172,14 +148,6 @@ def test_a_time_stamp_far_in_the_future_blinds_for_no_longer_than_one_sample(sam
     assert values[-1] == {101: 80}
     assert values.count(None) <= 1
     assert all(value[101] == 80 for value in values if value is not None)
-
-
-def test_the_end_of_the_process_with_the_newest_sample_changes_nothing(gpu) -> None:
-    gpu.use((101, 10), ago=-1)
-    assert gpu.after(5, (100, 70)) == {100: 70, 101: 10}
-    gpu.kept = [sample for sample in gpu.kept if sample[0] != 100]
-    assert gpu.after(5) == {}
-    assert gpu.after(5, (101, 20)) == {101: 20}
 
 
 def test_a_list_that_grows_is_asked_for_again(gpu) -> None:
@@ -281,14 +249,6 @@ def test_after_a_restart_of_the_driver_the_first_answer_has_no_interval(gpu) -> 
     gpu.kept, gpu.offset = [], 0
     assert gpu.after(1, (100, 60)) is None
     assert gpu.after(5, (100, 50)) == {100: 50}
-
-
-def test_an_endless_list_is_rejected(gpu) -> None:
-    gpu.use(*((100, 1) for _ in range((1 << 14) + 1)), ago=-4)
-    assert gpu.after(5) is None
-    assert gpu.gpus.errors == {(OLDER, "Garbage"): 1}
-    gpu.kept.clear()
-    assert gpu.after(5) == {}
 
 
 class SampleBuffer:

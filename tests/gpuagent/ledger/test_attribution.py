@@ -76,34 +76,30 @@ def test_a_reservation_pods_process_is_its_own() -> None:
     assert INDEX.pod_of(origin(uid(900))) is NoPod.RESERVATION
     assert INDEX.pod_of(origin(uid(900), uid(1))) is NoPod.RESERVATION
     assert INDEX.pod_of(origin(uid(1), uid(900))) is not NoPod.RESERVATION
-
-
-def test_a_static_reservation_pods_hash_is_known_too() -> None:
     document = reservation(annotations={"kubernetes.io/config.hash": HASH})
     assert PodIndex.from_inventory(inventory(document)).pod_of(origin(HASH)) is NoPod.RESERVATION
 
 
-class TestForgedNames:
-    def names(self, *documents: dict[str, object], process_origin: Origin) -> str | None:
-        owner = PodIndex.from_inventory(inventory(*documents)).pod_of(process_origin)
-        return owner.name if isinstance(owner, NodePod) else None
+STATIC, COPIED, COPIED_UID = (
+    mirror("static", 4),
+    mirror("forged", 5, is_mirror=False),
+    mirror("forged", 5, uid(1)),
+)
+CLAIMED = [pod(name, number, containerStatuses=statuses(LEAF)) for name, number in (("a", 1), ("b", 2))]
+FORGED: dict[str, tuple[list[dict[str, object]], Origin, str | None]] = {
+    "a copied hash takes no static pod's processes": ([STATIC, COPIED], origin(HASH), "static"),
+    "in any order": ([COPIED, STATIC], origin(HASH), "static"),
+    "two mirror pods of one hash own none": ([mirror("a", 4), mirror("b", 5)], origin(HASH), None),
+    "a hash that is another pod's UID": ([COPIED_UID, pod("victim", 1)], origin(uid(1)), "victim"),
+    "the same, and no mirror": ([mirror("forged", 5, uid(1), is_mirror=False)], origin(uid(1)), None),
+    "a container that two pods claim": (CLAIMED, origin(container=LEAF), None),
+}
 
-    def test_a_copied_hash_does_not_take_a_static_pods_processes(self) -> None:
-        static, forged = mirror("static", 4), mirror("forged", 5, is_mirror=False)
-        assert self.names(static, forged, process_origin=origin(HASH)) == "static"
-        assert self.names(forged, static, process_origin=origin(HASH)) == "static"
 
-    def test_two_mirror_pods_of_one_hash_own_no_process(self) -> None:
-        assert self.names(mirror("a", 4), mirror("b", 5), process_origin=origin(HASH)) is None
-
-    def test_a_hash_that_is_another_pods_uid(self) -> None:
-        forged = mirror("forged", 5, uid(1))
-        assert self.names(forged, pod("victim", 1), process_origin=origin(uid(1))) == "victim"
-        assert self.names(mirror("forged", 5, uid(1), is_mirror=False), process_origin=origin(uid(1))) is None
-
-    def test_a_container_that_two_pods_claim_has_no_owner(self) -> None:
-        both = [pod(name, number, containerStatuses=statuses(LEAF)) for name, number in (("a", 1), ("b", 2))]
-        assert self.names(*both, process_origin=origin(container=LEAF)) is None
+@pytest.mark.parametrize(("documents", "process_origin", "name"), FORGED.values(), ids=FORGED)
+def test_forged_names(documents: list[dict[str, object]], process_origin: Origin, name: str | None) -> None:
+    owner = PodIndex.from_inventory(inventory(*documents)).pod_of(process_origin)
+    assert (owner.name if isinstance(owner, NodePod) else None) == name
 
 
 @given(st.lists(st.sampled_from([uid(1), uid(2), uid(4), uid(77), HASH, uid(900)]), max_size=5), st.data())
@@ -119,10 +115,3 @@ def test_an_ended_pod_is_still_the_outermost_one() -> None:
     index = PodIndex.from_inventory(replace(victim, ended={uid(2): EndedPod(uid(2), "team-a", "gone", "")}))
     assert index.pod_of(origin(uid(2), uid(1))) == EndedPod(uid(2), "team-a", "gone", "")
     assert index.pod_of(origin(uid(1), uid(2))) is victim.pods[uid(1)]
-
-
-def test_the_index_does_not_follow_later_changes() -> None:
-    before = inventory(pod("a", 1))
-    index = PodIndex.from_inventory(before)
-    replace(before, pods={})
-    assert index.pod_of(origin(uid(1))) is not None

@@ -105,15 +105,6 @@ def test_figures_with_one_more_process(
     assert (causes(snapshot) == {("memory-unknown", A)}) is (used_bytes is None)
 
 
-def test_unknown_memory_differs_from_a_list_that_hides_its_owners() -> None:
-    origins = {10: in_pod("train"), 11: in_pod("serve")}
-    snapshot = snapshot_of(sample(gpu((10, None), (11, GIB)), origins=origins), TRAIN, SERVE)
-    assert {h.pod_share.pod.name: (h.used_bytes, h.processes) for h in snapshot.holdings} == {
-        "train": (None, 1),
-        "serve": (GIB, 1),
-    }
-
-
 @pytest.mark.parametrize(
     ("problem", "train", "host", "unattributed"),
     [
@@ -147,9 +138,6 @@ def test_an_assigned_pod_is_unknown_and_not_0_without_a_list(problems: list[Prob
     snapshot = snapshot_of(sample(gpu(processes=None, used=GIB), problems=problems), TRAIN)
     assert used(snapshot, "train") is None
     assert figures(snapshot) == (None, None)
-
-
-def test_an_assigned_pod_is_unknown_and_not_0_when_the_driver_hides_all_processes() -> None:
     hidden = snapshot_of(sample(gpu(used=9 * GIB), problems=[Problem(Cause.PID_NAMESPACE)]), TRAIN)
     assert used(hidden, "train") is None
 
@@ -204,8 +192,9 @@ def test_a_mig_device_has_figures_of_its_own() -> None:
         MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(10, 5 * MIB),)),
         MigInstance(uuid="MIG-2", total_bytes=GIB, processes=None),
     )
-    taken = sample(gpu(used=GIB, mig=True, instances=instances), origins={10: in_pod("train")})
-    snapshot = snapshot_of(taken, pod_share("train"))
+    device = gpu(used=GIB, mig=True, instances=instances, utilization={10: 5})
+    snapshot = snapshot_of(sample(device, origins={10: in_pod("train")}), pod_share("train"))
+    assert ratio(snapshot, "train", "MIG-1") is None
     assert used(snapshot, "train", "MIG-1") == 5 * MIB
     assert [h.is_mig for h in snapshot.holdings] == [True]
     assert figures(snapshot) == (None, None)
@@ -240,11 +229,8 @@ def test_the_utilisation_of_a_pod_is_that_of_its_processes(
     processes = ((10, GIB), (11, None), (12, GIB), (13, GIB))
     snapshot = snapshot_of(sample(gpu(*processes, utilization=utilization), origins=IN_USE), TRAIN, SERVE)
     assert (ratio(snapshot, "train"), ratio(snapshot, "serve")) == (train, serve)
-
-
-def test_the_utilisation_of_an_assigned_pod_without_a_process_is_0_if_the_gpu_reports_it() -> None:
-    assert ratio(snapshot_of(sample(gpu(utilization={})), TRAIN), "train") == 0.0
-    assert ratio(snapshot_of(sample(gpu()), TRAIN), "train") is None
+    assigned = snapshot_of(sample(gpu(utilization=utilization)), TRAIN)
+    assert ratio(assigned, "train") == (None if utilization is None else 0.0), "without a process"
 
 
 @pytest.mark.parametrize(
@@ -272,14 +258,6 @@ def test_the_utilisation_is_unknown_where_owners_are_hidden(
     assert ratio(snapshot, "train") is None
     on_other = None if problem and problem.gpu_uuid == "" else 0.4
     assert ratio(snapshot, "serve", B) == on_other
-
-
-def test_a_mig_device_has_no_utilisation() -> None:
-    part = MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(10, MIB),))
-    taken = sample(
-        gpu(used=GIB, mig=True, instances=(part,), utilization={10: 5}), origins={10: in_pod("train")}
-    )
-    assert ratio(snapshot_of(taken, pod_share("train")), "train", "MIG-1") is None
 
 
 def test_without_a_list_of_pods_no_memory_is_attributed() -> None:

@@ -1,6 +1,7 @@
 """From objects to an inventory: what counts, what is left out, and with which line."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.pods import objects
-from gpuagent.pods.inventory import BindRequest, NodePod
+from gpuagent.pods.assemble import EndedPods
+from gpuagent.pods.inventory import BindRequest, EndedPod, NodePod
 from gpuagent.pods.node_pods import node_pod, read_pod
 from gpuagent.pods.objects import ObjectError, decode_object, objects_of
 from tests.support.inventories import built, inventory
@@ -19,10 +21,12 @@ from tests.support.kube_objects import (
     GROUP_1,
     RESERVATIONS,
     bind_request,
+    config_map,
     fraction,
     listed,
     namespace_object,
     node,
+    of_tenant,
     pod,
     reservation,
     uid,
@@ -71,25 +75,13 @@ def test_whole_gpus_of_init_containers_and_sidecars(init: list[dict[str, Any]], 
 
 def test_nulls_and_absences_are_empty() -> None:
     bare = {"kind": "Pod", "metadata": {"name": "a", "uid": uid(1)}, "spec": {"nodeName": "gpu-node-0"}}
-    nulls: dict[str, Any] = {
-        "kind": "Pod",
-        "metadata": {
-            "name": "a",
-            "uid": uid(1),
-            "namespace": None,
-            "labels": None,
-            "annotations": {"x": None},
-        },
-        "spec": {"nodeName": "gpu-node-0", "containers": None, "initContainers": None},
-        "status": None,
-    }
+    metadata = {"name": "a", "uid": uid(1), "namespace": None, "labels": None, "annotations": {"x": None}}
+    spec = {"nodeName": "gpu-node-0", "containers": None, "initContainers": None}
+    nulls = {"kind": "Pod", "metadata": metadata, "spec": spec, "status": None}
     for document in (bare, nulls):
         (parsed_pod,) = inventory(document).pods.values()
-        assert (parsed_pod.namespace, parsed_pod.phase, parsed_pod.container_ids) == (
-            "default",
-            "Unknown",
-            (),
-        )
+        assert (parsed_pod.namespace, parsed_pod.phase) == ("default", "Unknown")
+        assert parsed_pod.container_ids == ()
         assert dict(parsed_pod.labels) == {}
     assert dict(parsed_pod.annotations) == {"x": ""}
 
@@ -106,17 +98,11 @@ def test_pods_of_other_nodes_do_not_count_reservation_pods_included() -> None:
     assert made.elsewhere == 3
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"metadata": {"name": "a"}}, "Pod default/a: metadata.uid: expected a UID, got none; skipped"),
-        ({"metadata": {"name": "a", "uid": ""}}, "Pod default/a: metadata.uid: expected a UID, got none; skipped"),
-    ],
-)  # fmt: skip
-def test_a_pod_without_identity_is_left_out(change: dict[str, Any], line: str) -> None:
-    made = built({**pod(), **change}, pod("good", 2))
-    assert made.lines == (line,)
-    assert list(made.inventory.pods) == [uid(2)]
+def test_a_pod_without_identity_is_left_out() -> None:
+    for metadata in ({"name": "a"}, {"name": "a", "uid": ""}):
+        made = built({**pod(), "metadata": metadata}, pod("good", 2))
+        assert made.lines == ("Pod default/a: metadata.uid: expected a UID, got none; skipped",)
+        assert list(made.inventory.pods) == [uid(2)]
 
 
 @pytest.mark.parametrize("gpus", ["one", "0.5", "-1", "1e-3", ""])
@@ -138,12 +124,8 @@ def test_a_count_of_gpus_that_no_node_has_hides_no_pod(gpus: str) -> None:
 
 
 def test_counts_of_gpus_that_no_node_has_are_one_note() -> None:
-    containers = [
-        {"name": f"c{n}", "resources": {"limits": {"nvidia.com/gpu": "1e99999"}}} for n in range(5000)
-    ]
-    (made,) = built(
-        pod(containers=[*containers, {"name": "d", "resources": {"limits": {"nvidia.com/gpu": "1"}}}])
-    ).inventory.pods.values()
+    huge = [{"name": f"c{n}", "resources": {"limits": {"nvidia.com/gpu": "1e99999"}}} for n in range(5000)]
+    (made,) = built(pod(containers=[*huge, with_gpus(1)])).inventory.pods.values()
     assert (made.whole_gpus, len(made.notes)) == (1, 1)
 
 
@@ -153,122 +135,88 @@ def test_two_pods_with_one_uid() -> None:
     assert made.inventory.pods[uid(1)].name == "first"
 
 
-class TestReservations:
-    def test_group_to_gpu(self) -> None:
-        pods = inventory(reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
-        assert pods.reservations == {GROUP_0: GPU_0, GROUP_1: GPU_1}
-        assert pods.reservation_uids == {uid(900), uid(901)}
-        assert not pods.pods
-
-    @pytest.mark.parametrize("gpu", [None, "-1", "", " "])
-    def test_a_gpu_that_is_not_known_yet(self, gpu: str | None) -> None:
-        assert inventory(reservation(gpu=gpu)).reservations == {GROUP_0: ""}
-
-    def test_the_reservation_pod_of_a_known_gpu_counts_for_the_group(self) -> None:
-        both = [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)]
-        assert inventory(*both).reservations == {GROUP_0: GPU_0}
-        assert inventory(*reversed(both)).reservations == {GROUP_0: GPU_0}
-
-    def test_two_reservation_pods_that_disagree_are_both_ignored(self) -> None:
-        made = built(reservation(gpu=GPU_0, number=900), reservation(gpu=GPU_1, number=901))
-        assert made.inventory.reservations == {GROUP_0: ""}
-        assert "another reservation pod of its group names another GPU" in made.lines[0]
-
-    @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-    def test_a_finished_reservation_pod_reserves_nothing_but_stays_known(self, phase: str) -> None:
-        pods = inventory(reservation(phase=phase))
-        assert not pods.reservations
-        assert pods.reservation_uids == {uid(900)}
-
-    def test_in_other_namespaces_the_same_labels_make_an_ordinary_pod(self) -> None:
-        pods = inventory(reservation(namespace="research"))
-        assert not pods.reservations
-        assert not pods.reservation_uids
-        assert list(pods.pods) == [uid(900)]
-
-    def test_a_pod_beside_the_reservation_pods_is_an_ordinary_pod(self) -> None:
-        assert list(inventory(pod("debug", 5, namespace=RESERVATIONS)).pods) == [uid(5)]
-
-    def test_a_tenants_pod_with_a_group_reserves_nothing(self) -> None:
-        synced = fraction(
-            labels={"vcluster.loft.sh/managed-by": "team-a"},
-            annotations={
-                "run.ai/reserve_for_gpu_index": GPU_1,
-                "vcluster.loft.sh/object-name": "train-0",
-                "vcluster.loft.sh/object-namespace": "ml",
-                "vcluster.loft.sh/object-host-name": "half",
-                "vcluster.loft.sh/object-host-namespace": "research",
-            },
-        )
-        pods = inventory(synced)
-        assert not pods.tenant_reservations
-        assert not pods.tenant_reservation_uids
-
-    def test_reservation_pods_of_a_kai_inside_a_vcluster_count_for_their_namespace_only(self) -> None:
-        synced = reservation(
-            namespace="vcluster-team-a",
-            labels={"runai-gpu-group": GROUP_0, "vcluster.loft.sh/managed-by": "team-a"},
-            annotations={
-                "run.ai/reserve_for_gpu_index": GPU_0,
-                "vcluster.loft.sh/object-name": "gpu-reservation-x",
-                "vcluster.loft.sh/object-namespace": RESERVATIONS,
-                "vcluster.loft.sh/object-host-name": "gpu-reservation-900",
-                "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
-            },
-        )
-        pods = inventory(synced)
-        assert not pods.reservations
-        assert pods.tenant_reservations == {("vcluster-team-a", GROUP_0): GPU_0}
-        assert pods.tenant_reservation_uids == {uid(900)}
-        assert not pods.reservation_uids
-        assert list(pods.pods) == [uid(900)]
+GROUPS, UIDS, PODS = "reservations", "reservation_uids", "pods"
+OF_TENANT = of_tenant(reservation(), "vcluster-team-a")
+RESERVATION_PODS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "group to GPU": (
+        [reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901)],
+        {GROUPS: {GROUP_0: GPU_0, GROUP_1: GPU_1}, UIDS: {uid(900), uid(901)}, PODS: []},
+    ),
+    **{f"a GPU that is not known yet: {gpu!r}": ([reservation(gpu=gpu)], {GROUPS: {GROUP_0: ""}})
+       for gpu in (None, "-1", "", " ")},
+    "the reservation pod of a known GPU counts for the group": (
+        [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)], {GROUPS: {GROUP_0: GPU_0}},
+    ),
+    "in any order": ([reservation(gpu=GPU_0, number=901), reservation(gpu=None, number=900)], {GROUPS: {GROUP_0: GPU_0}}),
+    **{f"a {phase} one reserves nothing but stays known": ([reservation(phase=phase)], {GROUPS: {}, UIDS: {uid(900)}})
+       for phase in ("Succeeded", "Failed")},
+    "in other namespaces the same labels make an ordinary pod": (
+        [reservation(namespace="research")], {GROUPS: {}, UIDS: set(), PODS: [uid(900)]},
+    ),
+    "a pod beside the reservation pods is an ordinary pod": ([pod("debug", 5, namespace=RESERVATIONS)], {GROUPS: {}, PODS: [uid(5)]}),
+    "a tenant's pod with a group reserves nothing": (
+        [of_tenant(fraction(annotations={"run.ai/reserve_for_gpu_index": GPU_1}))],
+        {"tenant_reservations": {}, "tenant_reservation_uids": set()},
+    ),
+    "reservation pods of a KAI inside a vCluster count for their namespace only": (
+        [OF_TENANT],
+        {GROUPS: {}, UIDS: set(), PODS: [uid(900)], "tenant_reservation_uids": {uid(900)},
+         "tenant_reservations": {("vcluster-team-a", GROUP_0): GPU_0}},
+    ),
+}  # fmt: skip
 
 
-class TestRelatedObjects:
-    def test_bind_request(self) -> None:
-        assert inventory(bind_request(groups=(GROUP_0, GROUP_1))).bind_requests == {
-            ("research", "half"): BindRequest(
-                pod_uid=uid(1), portion="0.50", count=2, groups=(GROUP_0, GROUP_1), resource_type="Fraction"
-            )
-        }
+@pytest.mark.parametrize(("documents", "expected"), RESERVATION_PODS.values(), ids=RESERVATION_PODS)
+def test_reservation_pods(documents: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    made = inventory(*documents)
+    assert {name: list(made.pods) if name == PODS else getattr(made, name) for name in expected} == expected
 
-    def test_a_bind_request_without_owner_and_spec_is_empty(self) -> None:
-        document = bind_request()
-        del document["metadata"]["ownerReferences"]
-        document["spec"] = {}
-        assert inventory(document).bind_requests == {
-            ("research", "half"): BindRequest(pod_uid="", portion="", count=0, groups=())
-        }
 
-    def test_a_config_map_of_kais_is_ignored(self) -> None:
-        """Anyone who may write ConfigMaps in the namespace can write or edit it."""
-        config_map = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "half-7f6fbs6-shared-gpu-0", "namespace": "research"},
-            "data": {
-                "GPU_PORTION": "0.90",
-                "NVIDIA_VISIBLE_DEVICES": GPU_0,
-                "CUDA_DEVICE_MEMORY_LIMIT": "1m",
-            },
-        }
-        assert inventory(fraction(), config_map) == inventory(fraction())
+def test_two_reservation_pods_that_disagree_are_both_ignored() -> None:
+    made = built(reservation(gpu=GPU_0, number=900), reservation(gpu=GPU_1, number=901))
+    assert made.inventory.reservations == {GROUP_0: ""}
+    assert "another reservation pod of its group names another GPU" in made.lines[0]
 
-    def test_node_and_namespaces(self) -> None:
-        elsewhere = node("1")
-        elsewhere["metadata"]["name"] = "gpu-node-1"
-        cluster = inventory(node("23028"), elsewhere, namespace_object(labels={"a": "b"}))
-        assert cluster.node_labels is not None
-        assert cluster.node_labels["nvidia.com/gpu.memory"] == "23028"
-        assert cluster.namespaces == {"research": {"a": "b"}}
-        assert inventory().node_labels is None
 
-    @pytest.mark.parametrize("memory", ["", "24Gi", "99", "-5"])
-    def test_a_node_label_that_is_no_card(self, memory: str) -> None:
-        made = built(node(memory))
-        (line,) = made.lines
-        assert line.startswith("Node gpu-node-0: label nvidia.com/gpu.memory: ")
-        assert made.inventory.node_labels is not None
+def test_bind_requests() -> None:
+    full = {
+        "pod_uid": uid(1),
+        "portion": "0.50",
+        "count": 2,
+        "groups": (GROUP_0, GROUP_1),
+        "resource_type": "Fraction",
+    }
+    document = bind_request(groups=(GROUP_0, GROUP_1))
+    assert inventory(document).bind_requests == {("research", "half"): BindRequest(**full)}
+    del document["metadata"]["ownerReferences"]
+    document["spec"] = {}
+    empty = BindRequest(pod_uid="", portion="", count=0, groups=())
+    assert inventory(document).bind_requests == {("research", "half"): empty}
+
+
+def test_a_config_map_of_kais_is_ignored() -> None:
+    """Anyone who may write ConfigMaps in the namespace can write or edit it."""
+    kais = config_map("half-7f6fbs6-shared-gpu-0", namespace="research")
+    kais["data"] = {"GPU_PORTION": "0.90", "NVIDIA_VISIBLE_DEVICES": GPU_0, "CUDA_DEVICE_MEMORY_LIMIT": "1m"}
+    assert inventory(fraction(), kais) == inventory(fraction())
+
+
+def test_node_and_namespaces() -> None:
+    elsewhere = node("1")
+    elsewhere["metadata"]["name"] = "gpu-node-1"
+    cluster = inventory(node("23028"), elsewhere, namespace_object(labels={"a": "b"}))
+    assert cluster.node_labels is not None
+    assert cluster.node_labels["nvidia.com/gpu.memory"] == "23028"
+    assert cluster.namespaces == {"research": {"a": "b"}}
+    assert inventory().node_labels is None
+
+
+@pytest.mark.parametrize("memory", ["", "24Gi", "99", "-5"])
+def test_a_node_label_that_is_no_card(memory: str) -> None:
+    made = built(node(memory))
+    (line,) = made.lines
+    assert line.startswith("Node gpu-node-0: label nvidia.com/gpu.memory: ")
+    assert made.inventory.node_labels is not None
 
 
 class TestDecoding:
@@ -379,3 +327,36 @@ def test_a_pod_runs_from_its_first_init_container_on(status: dict[str, Any], is_
     document = {**pod(), "status": status}
     assert node_pod_of(document).is_running is is_running
     assert read_pod(json.dumps(document).encode()).is_running is is_running
+
+
+def listed_pods(*names: str) -> list[NodePod]:
+    return [replace(node_pod_of(pod()), uid=name) for name in names]
+
+
+def test_an_ended_pod_keeps_its_names() -> None:
+    ended = EndedPods()
+    owner = {
+        "controller_kind": "ReplicaSet",
+        "controller_name": "web-abc",
+        "labels": {"pod-template-hash": "abc"},
+    }
+    ended.add([replace(each, **owner) for each in listed_pods("u")])  # type: ignore[arg-type]
+    assert ended.without(()) == {"u": EndedPod("u", "research", "half", "Deployment/web")}
+
+
+def test_a_pod_has_ended_from_its_last_listing_to_the_next() -> None:
+    ended = EndedPods()
+    ended.add(listed_pods("a", "b"))
+    assert ended.without({"a", "b"}) == {}
+    assert ended.without({"a"}).keys() == ended.without({"a"}).keys() == {"b"}
+    assert ended.without({"a", "b"}) == {}
+    assert ended.without(()).keys() == {"a", "b"}, "also those that were listed only between two inventories"
+
+
+def test_the_oldest_of_too_many_ended_pods_are_forgotten_and_no_listed_one() -> None:
+    ended = EndedPods(most=2)
+    ended.add(listed_pods("listed", "a", "b", "c"))
+    assert ended.without({"listed"}).keys() == {"b", "c"}
+    ended.add(listed_pods("d"))
+    assert ended.without({"listed"}).keys() == {"c", "d"}
+    assert ended.without({"d"}).keys() == {"listed", "c"}

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuagent.pods.node_pods import labels_decoder, read_pod
 from gpuagent.pods.objects import Namespace, ObjectError
@@ -20,24 +18,6 @@ def test_decoding_agrees_with_the_file_source() -> None:
     made = fraction(containers=[{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": 2}}}])
     made["spec"]["schedulerName"] = "kai-scheduler"
     assert read_pod(json.dumps(made).encode()) == inventory(made).pods[uid(1)]
-
-
-@given(
-    short=st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=100), max_size=20),
-    sizes=st.lists(st.integers(0, 300_000), max_size=6),
-)
-def test_megabytes_of_annotations_are_not_kept_and_short_ones_are(
-    short: dict[str, str], sizes: list[int]
-) -> None:
-    long = {f"long-key.example/{index}": "x" * size for index, size in enumerate(sizes)}
-    made = fraction(annotations={**long, **short})
-    written = made["metadata"]["annotations"]
-    kept = read_pod(json.dumps(made).encode()).annotations
-    assert kept.items() <= written.items()
-    assert short.items() <= kept.items()
-    assert sum(len(key) + len(text) for key, text in kept.items()) <= 20 * 1024
-    if sum(sizes) < 4096:
-        assert kept == written
 
 
 def test_megabytes_of_labels_are_not_kept() -> None:

@@ -37,13 +37,7 @@ class Source:
         self.now = 1000.0
         self.stream = BytesIO()
         path.write_text(text)
-        self.pods = FilePods(
-            path=path,
-            node=NODE,
-            reservation_namespace=RESERVATIONS,
-            log=JsonLog(self.stream),
-            clock=lambda: self.now,
-        )
+        self.pods = file_pods_of(path, self.stream, clock=lambda: self.now)
 
     @property
     def names(self) -> list[str]:
@@ -92,11 +86,8 @@ def test_a_list_is_read_at_once(tmp_path: Path, kind: str, write: Callable[[Any]
     assert source.pods.inventory is not None
     assert list(source.pods.inventory.reservations) == [GROUP_0]
     assert not source.warnings
-
-
-def test_documents_one_after_the_other(tmp_path: Path) -> None:
-    source = Source(tmp_path / "pods.yaml", yaml.safe_dump_all([pod("a", 1), pod("b", 2), node()]))
-    assert source.names == ["a", "b"]
+    several = Source(tmp_path / "pods.yaml", yaml.safe_dump_all([pod("a", 1), pod("b", 2), node()]))
+    assert several.names == ["a", "b"]
 
 
 def test_a_file_that_was_read_is_logged_once(source: Source) -> None:
@@ -133,32 +124,21 @@ def test_a_file_that_is_missing_or_broken_from_the_start(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DocumentError) as raised:
-        FilePods(path=path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO()))
+        file_pods_of(path, BytesIO())
     assert str(raised.value).startswith(str(path))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match="Is a directory"):
-        FilePods(path=tmp_path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO()))
+def file_pods_of(path: Path, stream: BytesIO, **options: Any) -> FilePods:
+    return FilePods(path=path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(stream), **options)
 
 
-def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_directory_and_a_pipe_are_no_file_and_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DocumentError, match="pipe: not a regular file"):
-        FilePods(
-            path=tmp_path / "pipe", node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO())
-        )
-
-
-async def test_a_file_that_becomes_a_pipe_keeps_the_last_good_list(source: Source) -> None:
-    async with source.running():
-        source.path.unlink()
-        os.mkfifo(source.path)
-        await source.until(lambda: bool(source.warnings))
-        assert source.names == ["half"]
-        assert "not a regular file" in source.warnings[0]["error"]
+    for path, message in ((tmp_path, "Is a directory"), (tmp_path / "pipe", "pipe: not a regular file")):
+        with pytest.raises(DocumentError, match=message):
+            file_pods_of(path, BytesIO())
 
 
 async def test_a_bind_request_that_leaves_the_file_counts_until_its_pod_ends(source: Source) -> None:
@@ -211,12 +191,6 @@ async def test_a_pod_that_leaves_the_file_is_remembered_as_ended(source: Source)
         assert source.pods.inventory.ended.keys() == gone.pods.keys()
 
 
-async def test_an_edit_counts_soon(source: Source) -> None:
-    async with source.running():
-        source.path.write_text(text(pod("a", 1), pod("b", 2)))
-        await source.until(lambda: source.names == ["a", "b"])
-
-
 async def test_a_file_that_is_replaced_counts_though_its_size_and_time_are_the_same(source: Source) -> None:
     was = source.path.stat()
     async with source.running():
@@ -230,41 +204,43 @@ async def test_a_file_that_is_replaced_counts_though_its_size_and_time_are_the_s
 async def test_a_mounted_config_map_swaps_links(tmp_path: Path) -> None:
     for version in ("1", "2"):
         (tmp_path / version).mkdir()
-        (tmp_path / version / "pods.json").write_text(text(pod(f"of-{version}", 1)))
     (tmp_path / "data").symlink_to("1")
     (tmp_path / "pods.json").symlink_to("data/pods.json")
-    source = Source.__new__(Source)
-    source.stream, source.now, source.path = BytesIO(), 0.0, tmp_path / "pods.json"
-    source.pods = FilePods(
-        path=source.path, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(source.stream)
-    )
+    source = Source(tmp_path / "pods.json", text(pod("of-1", 1)))
+    (tmp_path / "2" / "pods.json").write_text(text(pod("of-2", 1)))
     async with source.running():
         (tmp_path / "new").symlink_to("2")
         (tmp_path / "new").replace(tmp_path / "data")
         await source.until(lambda: source.names == ["of-2"])
 
 
-async def test_a_broken_edit_keeps_the_last_good_list_and_is_logged_once(source: Source) -> None:
+def cut_off(path: Path) -> None:
+    path.write_text('{"kind": "PodList", "items": [')
+
+
+def replace_with_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "message"),
+    [(cut_off, "not YAML"), (Path.unlink, "No such file"), (replace_with_a_pipe, "not a regular file")],
+)
+async def test_a_file_that_breaks_keeps_the_last_good_list_and_is_logged_once(
+    source: Source, breaks: Callable[[Path], None], message: str
+) -> None:
     async with source.running():
-        source.path.write_text('{"kind": "PodList", "items": [')
+        breaks(source.path)
         await source.until(lambda: bool(source.warnings))
         await asyncio.sleep(1)
         assert source.names == ["half"]
         (line,) = source.warnings
         assert str(source.path) in line["error"]
+        assert message in line["error"]
+        source.path.unlink(missing_ok=True)
         source.path.write_text(text(pod("mended", 1)))
         await source.until(lambda: source.names == ["mended"])
-
-
-async def test_a_deleted_file_keeps_the_last_good_list_and_is_logged_once(source: Source) -> None:
-    async with source.running():
-        content = source.path.read_text().replace("half", "back")
-        source.path.unlink()
-        await source.until(lambda: bool(source.warnings))
-        assert source.names == ["half"]
-        assert "No such file" in source.warnings[0]["error"]
-        source.path.write_text(content)
-        await source.until(lambda: source.names == ["back"])
 
 
 async def test_a_file_that_is_written_piece_by_piece_is_not_read_in_between(source: Source) -> None:

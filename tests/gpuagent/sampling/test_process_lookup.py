@@ -60,15 +60,3 @@ def test_a_look_up_that_hangs_makes_owners_unknown_and_is_awaited_once(processes
     while lookup.look_up(READING) != ({10: HOST, 11: HOST}, ()):
         assert time.monotonic() < until
     lookup.close()
-
-
-def test_an_error_of_a_look_up_is_raised() -> None:
-    class BrokenProcesses(StuckProcesses):
-        def look_up(self, reading: GpuReading, *, began: int | None = None) -> Lookup:
-            raise ZeroDivisionError("an error of the test")
-
-    lookup = ProcessLookup(BrokenProcesses(), deadline=SOON)  # type: ignore[arg-type]
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            lookup.look_up(READING)
-    lookup.close()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -18,22 +18,17 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.cgroups import read_names
 from gpuagent.sampling.processes import _SAMPLES_PER_READ, Processes, ProcFiles, ticks_since_boot
 from gpuagent.sampling.sample import LookupResult, Origin
+from tests.support import samples
 from tests.support.proc_files import HOST, ProcTree, in_pod
+from tests.support.samples import GIB
 
 POD = "5a32f09b-656d-4306-8148-bc4dc509f5ac"
 OTHER = "313732ef-cff3-4fbb-b16d-7cd8c978ad24"
 LEAF = "0f" * 32
-GIB = 1 << 30
 
 
-def gpu(
-    *pids: int, uuid: str = "GPU-a", used: int = GIB, index: int = 0, instances: tuple[MigInstance, ...] = ()
-) -> Gpu:
-    processes = tuple(GpuProcess(pid, 1 << 20) for pid in pids)
-    return Gpu(
-        index=index, uuid=uuid, model="A10", total_bytes=24 * GIB, used_bytes=used, reserved_bytes=0,
-        processes=processes, mig=bool(instances), instances=instances,
-    )  # fmt: skip
+def gpu(*pids: int, uuid: str = "GPU-a", used: int | None = GIB, **fields: Any) -> Gpu:
+    return samples.gpu(*((pid, 1 << 20) for pid in pids), uuid=uuid, used_bytes=used, **fields)
 
 
 def reading(*gpus: Gpu) -> GpuReading:
@@ -69,18 +64,14 @@ def look_up(proc: ProcTree, *pids: int) -> tuple[dict[int, Origin], tuple[Proble
     return Processes(proc_root=proc.root).look_up(reading(gpu(*pids)))
 
 
-def test_a_process_in_a_pod(proc: ProcTree) -> None:
+@pytest.mark.parametrize("gone", [12, 0, -1, 1 << 31, (1 << 32) - 1])
+def test_processes_of_a_pod_of_the_host_and_of_no_process(proc: ProcTree, gone: int) -> None:
     proc.add(10, in_pod(POD), name="train")
-    origins, problems = look_up(proc, 10)
-    assert origins == {
-        10: Origin(result=LookupResult.CONTAINER, pod_uids=(POD,), container_id=LEAF, name="train")
-    }
-    assert not problems
-
-
-def test_a_process_of_the_host(proc: ProcTree) -> None:
-    proc.add(10, HOST, name="Xorg")
-    assert look_up(proc, 10) == ({10: Origin(result=LookupResult.HOST, name="Xorg")}, ())
+    proc.add(11, HOST, name="Xorg")
+    of_pod = Origin(result=LookupResult.CONTAINER, pod_uids=(POD,), container_id=LEAF, name="train")
+    of_host = Origin(result=LookupResult.HOST, name="Xorg")
+    origins = {10: of_pod, 11: of_host, gone: Origin(result=LookupResult.GONE)}
+    assert look_up(proc, 10, 11, gone) == (origins, ())
 
 
 @pytest.mark.parametrize("name", ["a) R 1 1 1 0 -1 0 (b", "spaces and )", "(", "", "two\nlines", "\udcff"])
@@ -96,27 +87,31 @@ def test_a_name_cannot_move_the_fields_of_stat(proc: ProcTree, name: str) -> Non
         assert not problems
 
 
-@pytest.mark.parametrize("pid", [10, 0, -1, 1 << 31, (1 << 32) - 1])
-def test_a_pid_without_a_process_is_gone_and_no_problem(proc: ProcTree, pid: int) -> None:
-    assert look_up(proc, pid) == ({pid: Origin(result=LookupResult.GONE)}, ())
-
-
 def test_a_process_on_two_gpus_and_on_a_mig_device(proc: ProcTree) -> None:
     for pid in (10, 11, 12):
         proc.add(pid, in_pod(POD))
     instance = MigInstance(uuid="MIG-1", total_bytes=GIB, processes=(GpuProcess(12, None),))
-    origins, _ = Processes(proc_root=proc.root).look_up(
-        reading(gpu(10, 11), gpu(11, uuid="GPU-b", index=1, instances=(instance,)))
-    )
+    gpus = gpu(10, 11), gpu(11, uuid="GPU-b", index=1, instances=(instance,))
+    origins, _ = Processes(proc_root=proc.root).look_up(reading(*gpus))
     assert {pid: origin.pod_uids for pid, origin in origins.items()} == dict.fromkeys((10, 11, 12), (POD,))
 
 
-def test_a_reused_pid_is_looked_up_again(proc: ProcTree) -> None:
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"cgroup": in_pod(OTHER), "start": 100}, {"start": 101}),
+        ({"cgroup": HOST, "name": "runc:[2:INIT]"}, {"name": "train"}),
+    ],
+    ids=["another process", "a runtime's child that was moved to the pod's cgroup and runs its program"],
+)
+def test_a_reused_pid_and_another_program_are_looked_up_again(
+    proc: ProcTree, first: dict[str, Any], then: dict[str, Any]
+) -> None:
     processes = Processes(proc_root=proc.root)
-    proc.add(10, in_pod(POD), start=100)
+    proc.add(10, **first)
+    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids != (POD,)
+    proc.add(10, in_pod(POD), **then)
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
-    proc.add(10, in_pod(OTHER), start=101)
-    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (OTHER,)
 
 
 def test_a_process_that_began_after_the_reading_is_not_the_one_that_the_driver_listed(proc: ProcTree) -> None:
@@ -127,18 +122,6 @@ def test_a_process_that_began_after_the_reading_is_not_the_one_that_the_driver_l
     proc.add(10, in_pod(OTHER), start=701)
     assert processes.look_up(reading(gpu(10)), began=700) == ({10: Origin(result=LookupResult.GONE)}, ())
     assert processes.look_up(reading(gpu(10)), began=701)[0][10].pod_uids == (OTHER,)
-
-
-def test_a_process_of_the_real_proc_began_before_a_reading_that_follows(visible_proc: ProcTree) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        began = ticks_since_boot()
-        real = Processes(proc_root=Path("/proc"))
-        assert (
-            real.look_up(reading(gpu(child.pid)), began=began)[0][child.pid].result is not LookupResult.GONE
-        )
-        earlier = Processes(proc_root=Path("/proc")).look_up(reading(gpu(child.pid)), began=began - 1000)
-        assert earlier[0][child.pid].result is LookupResult.GONE
-        child.communicate(b"\n")
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -166,9 +149,7 @@ def test_a_pid_that_is_reused_while_it_is_looked_up(proc: ProcTree, rounds: int)
     assert origin.result is (LookupResult.CONTAINER if rounds == 1 else LookupResult.GONE)
 
 
-def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the_reading(
-    proc: ProcTree,
-) -> None:
+def test_a_process_is_remembered_while_it_is_listed(proc: ProcTree) -> None:
     processes = Processes(proc_root=proc.root)
     folder = proc.add(10, in_pod(POD))
     processes.look_up(reading(gpu(10)))
@@ -176,15 +157,6 @@ def test_a_process_is_remembered_while_it_lives_and_forgotten_when_it_leaves_the
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
     processes.look_up(reading(gpu()))
     assert processes.look_up(reading(gpu(10)))[0][10].result is LookupResult.DENIED
-
-
-def test_a_process_that_runs_another_program_is_looked_up_again(proc: ProcTree) -> None:
-    """A runtime moves its own child into the container's cgroup, and then runs the container's program."""
-    processes = Processes(proc_root=proc.root)
-    proc.add(10, HOST, name="runc:[2:INIT]")
-    assert processes.look_up(reading(gpu(10)))[0][10].result is LookupResult.HOST
-    proc.add(10, in_pod(POD), name="train")
-    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
 
 
 LATER: Final = 2_000_000_000
@@ -211,7 +183,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
     return reads
 
 
-def test_the_file_of_an_unchanged_process_is_not_read_again(
+def test_the_file_of_an_unchanged_process_is_read_again_once_in_a_minute_of_samples(
     proc: ProcTree, settled: Processes, reads: list[tuple[object, str]]
 ) -> None:
     pids = range(100, 100 + 2 * _SAMPLES_PER_READ)
@@ -219,57 +191,29 @@ def test_the_file_of_an_unchanged_process_is_not_read_again(
         proc.add(pid, in_pod(POD))
     for _ in range(2):
         settled.look_up(reading(gpu(*pids)))
-    for _ in range(2):
-        reads.clear()
-        origins, _ = settled.look_up(reading(gpu(*pids)))
-        assert len(reads) == 2  # of the 24 processes
-        assert all(origin.pod_uids == (POD,) for origin in origins.values())
-
-
-def test_every_file_is_read_again_within_a_minute_of_samples(
-    proc: ProcTree, settled: Processes, reads: list[tuple[object, str]]
-) -> None:
-    for pid in (100, 101):
-        proc.add(pid, in_pod(POD))
-    for _ in range(2):
-        settled.look_up(reading(gpu(100, 101)))
     reads.clear()
-    for _ in range(_SAMPLES_PER_READ):
-        settled.look_up(reading(gpu(100, 101)))
-    assert sorted(reads) == [(100, "stat"), (101, "stat")]
+    for number in range(1, _SAMPLES_PER_READ + 1):
+        origins, _ = settled.look_up(reading(gpu(*pids)))
+        assert len(reads) == 2 * number, "two of the 24 processes in each sample"
+        assert all(origin.pod_uids == (POD,) for origin in origins.values())
+    assert sorted(reads) == [(pid, "stat") for pid in pids]
+    time.sleep(0.02)  # longer than the kernel's tick, so that the change has a time stamp of its own
+    proc.add(100, in_pod(OTHER), start=200)
+    assert settled.look_up(reading(gpu(*pids)))[0][100].pod_uids == (OTHER,), "a changed file is read at once"
 
 
-def test_a_file_that_changed_a_moment_ago_is_always_read(
-    proc: ProcTree, reads: list[tuple[object, str]]
+@pytest.mark.parametrize(("cgroup", "later"), [(in_pod(POD), 0), (HOST, LATER)], ids=["new", "the host's"])
+def test_a_new_file_and_one_of_a_process_outside_of_pods_are_always_read(
+    proc: ProcTree, reads: list[tuple[object, str]], cgroup: str, later: int
 ) -> None:
-    processes = Processes(proc_root=proc.root)
-    proc.add(100, in_pod(POD))
+    """A runtime's child becomes a container's process by an exec, after its move to the pod's cgroup."""
+    processes = Processes(proc_root=proc.root, clock=lambda: time.time_ns() + later)
+    proc.add(100, cgroup)
     processes.look_up(reading(gpu(100)))
     for _ in range(3):
         reads.clear()
         processes.look_up(reading(gpu(100)))
         assert reads == [(100, "stat")]
-
-
-def test_the_file_of_a_process_outside_of_pods_is_always_read(
-    proc: ProcTree, settled: Processes, reads: list[tuple[object, str]]
-) -> None:
-    """A runtime's child becomes a container's process by an exec, after its move to the pod's cgroup."""
-    proc.add(100, HOST)
-    for _ in range(3):
-        reads.clear()
-        settled.look_up(reading(gpu(100)))
-    assert reads == [(100, "stat")]
-
-
-def test_a_changed_file_is_read_at_once(proc: ProcTree, settled: Processes) -> None:
-    proc.add(100, in_pod(POD))
-    for _ in range(3):
-        settled.look_up(reading(gpu(100)))
-    time.sleep(0.02)  # longer than the kernel's tick, so that the change has a time stamp of its own
-    proc.add(100, in_pod(OTHER), start=200)
-    origins, _ = settled.look_up(reading(gpu(100)))
-    assert origins[100].pod_uids == (OTHER,)
 
 
 LAST_PID: Final = Path("/proc/sys/kernel/ns_last_pid")
@@ -316,19 +260,17 @@ def test_a_reused_pid_of_the_real_proc_is_noticed_at_once(
 
 
 @pytest.mark.parametrize(("state", "flags"), [("Z", 0), ("X", 0), ("D", 0x40450C), ("R", 0x4)])
-def test_an_ending_process_that_the_kernel_shows_in_the_root_is_not_the_hosts(
+def test_an_ending_process_that_the_kernel_shows_in_the_root_is_its_pods_and_not_the_hosts(
     proc: ProcTree, state: str, flags: int
 ) -> None:
-    proc.add(10, "5:devices:/\n0::/", state=state, flags=flags)
-    assert look_up(proc, 10) == ({10: Origin(result=LookupResult.GONE)}, ())
-
-
-def test_an_ending_process_stays_its_pods(proc: ProcTree) -> None:
     processes = Processes(proc_root=proc.root)
     proc.add(10, in_pod(POD))
     processes.look_up(reading(gpu(10)))
-    proc.add(10, "5:devices:/", state="Z")
-    assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
+    for pid in (10, 11):
+        proc.add(pid, "5:devices:/\n0::/", state=state, flags=flags)
+    origins, problems = processes.look_up(reading(gpu(10, 11)))
+    assert (origins[10].pod_uids, origins[11]) == ((POD,), Origin(result=LookupResult.GONE))
+    assert problems == ()
 
 
 @pytest.mark.parametrize("file", ["cgroup", "stat", "comm"])
@@ -338,32 +280,21 @@ def test_an_unreadable_process_is_a_reason_with_its_gpu(proc: ProcTree, file: st
     # A folder in a file's place is refused to root too, unlike a file without permissions.
     (folder / file).unlink()
     (folder / file).mkdir()
-    origins, problems = Processes(proc_root=proc.root).look_up(
-        reading(gpu(11, uuid="GPU-a"), gpu(10, 11, uuid="GPU-b", index=1))
-    )
+    gpus = gpu(11, uuid="GPU-a"), gpu(10, 11, uuid="GPU-b", index=1)
+    origins, (problem,) = Processes(proc_root=proc.root).look_up(reading(*gpus))
     assert origins[10] == Origin(result=LookupResult.DENIED)
     assert origins[11].pod_uids == (OTHER,)
-    (problem,) = problems
     assert (problem.cause, problem.gpu_uuid) == (Cause.PROC_DENIED, "GPU-b")
     assert f"10/{file}: Is a directory" in problem.detail
     assert "\n" not in problem.detail
 
 
-def test_permission_denied(visible_proc: ProcTree) -> None:
-    (visible_proc.add(10, in_pod(POD)) / "cgroup").chmod(0)
-    with as_nobody():
-        origins, problems = look_up(visible_proc, 10)
-    assert origins == {10: Origin(result=LookupResult.DENIED)}
-    assert [problem.cause for problem in problems] == [Cause.PROC_DENIED]
-    assert problems[0].detail.endswith("/10/cgroup: Permission denied")
-
-
 def test_one_problem_a_gpu_however_many_processes(proc: ProcTree) -> None:
     for pid in (10, 11, 12):
         (proc.add(pid, "garbage") / "comm").write_text("x")
-    _, problems = look_up(proc, 10, 11, 12)
-    assert [p.gpu_uuid for p in problems] == ["GPU-a"]
-    assert problems[0].detail.endswith("no line of the form <hierarchy>:<controllers>:<path>, and 2 more")
+    (problem,) = look_up(proc, 10, 11, 12)[1]
+    assert problem.gpu_uuid == "GPU-a"
+    assert problem.detail.endswith("no line of the form <hierarchy>:<controllers>:<path>, and 2 more")
 
 
 @pytest.mark.parametrize(
@@ -372,27 +303,27 @@ def test_one_problem_a_gpu_however_many_processes(proc: ProcTree) -> None:
 )
 def test_a_malformed_stat_is_a_reason(proc: ProcTree, stat: str) -> None:
     (proc.add(10, in_pod(POD)) / "stat").write_text(stat)
-    origins, problems = look_up(proc, 10)
+    origins, (problem,) = look_up(proc, 10)
     assert origins[10].result is LookupResult.DENIED
-    assert "10/stat: not of the form" in problems[0].detail
+    assert "10/stat: not of the form" in problem.detail
 
 
-def test_bytes_that_are_no_text_and_files_without_end(proc: ProcTree) -> None:
-    folder = proc.add(10, in_pod(POD))
-    (folder / "cgroup").write_bytes(b"\xff\xfe\n" + in_pod(POD).encode() + b"/\xff\n")
-    assert look_up(proc, 10)[0][10].pod_uids == (POD,)
-    (folder / "cgroup").write_bytes((in_pod(POD) + "\n").encode() + b"1:x:/" + b"a" * (1 << 20))
-    assert look_up(proc, 10)[0][10].pod_uids == (POD,)
-    (folder / "cgroup").write_bytes(b"a" * (1 << 20))
-    assert look_up(proc, 10)[0][10].result is LookupResult.DENIED
-
-
-def unknown(*instances: MigInstance, mig: bool = False) -> Gpu:
-    """A GPU that does not report its memory."""
-    return Gpu(
-        index=0, uuid="GPU-a", model="GB10", total_bytes=None, used_bytes=None, reserved_bytes=None, processes=(), mig=mig,
-        instances=instances,
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "pods"),
+    [
+        (b"\xff\xfe\n" + in_pod(POD).encode() + b"/\xff\n", (POD,)),
+        (in_pod(POD).encode() + b"\n1:x:/" + b"a" * (1 << 20), (POD,)),
+        (b"a" * (1 << 20), ()),
+    ],
+    ids=["bytes that are no text", "without end after the line", "without end"],
+)
+def test_bytes_that_are_no_text_and_files_without_end(
+    proc: ProcTree, content: bytes, pods: tuple[str, ...]
+) -> None:
+    (proc.add(10, in_pod(OTHER)) / "cgroup").write_bytes(content)
+    origin = look_up(proc, 10)[0][10]
+    assert origin.pod_uids == pods
+    assert origin.result is (LookupResult.CONTAINER if pods else LookupResult.DENIED)
 
 
 def part(used: int | None, *pids: int) -> MigInstance:
@@ -400,28 +331,24 @@ def part(used: int | None, *pids: int) -> MigInstance:
     return MigInstance(uuid="MIG-1", total_bytes=GIB, used_bytes=used, processes=processes)
 
 
-DROPPED = Gpu(
-    index=0,
-    uuid="GPU-a",
-    model="A10",
-    total_bytes=24 * GIB,
-    used_bytes=2 * GIB,
-    reserved_bytes=0,
-    processes=None,
-)
+def unknown(*instances: MigInstance) -> Gpu:
+    """A GPU in MIG mode that does not report its memory."""
+    return gpu(used=None, total_bytes=None, mig=True, instances=instances)
+
+
 HIDDEN_LISTS = {
     "empty lists, and memory that is used": ((gpu(used=2 * GIB), gpu(uuid="GPU-b", used=0)), True),
     "one process anywhere": ((gpu(used=2 * GIB), gpu(10, uuid="GPU-b")), False),
-    "one process on a MIG device": ((gpu(used=2 * GIB, instances=(part(0, 10),)),), False),
+    "one process on a MIG device": ((gpu(used=2 * GIB, mig=True, instances=(part(0, 10),)),), False),
     "no memory that would need a process": ((gpu(used=GIB),), False),
     "no GPU": ((), False),
-    "GB10: a GPU of unknown memory may be in use": ((unknown(),), True),
-    "a MIG device in use": ((unknown(part(GIB + 1), mig=True),), True),
-    "a MIG device of unknown memory": ((unknown(part(None), mig=True),), True),
-    "a MIG device with little memory in use": ((unknown(part(GIB), mig=True),), False),
-    "an unused MIG device": ((unknown(part(0), mig=True),), False),
-    "no MIG device": ((unknown(mig=True),), False),
-    "a list was dropped": ((DROPPED,), False),
+    "GB10: a GPU of unknown memory may be in use": ((gpu(used=None, total_bytes=None),), True),
+    "a MIG device in use": ((unknown(part(GIB + 1)),), True),
+    "a MIG device of unknown memory": ((unknown(part(None)),), True),
+    "a MIG device with little memory in use": ((unknown(part(GIB)),), False),
+    "an unused MIG device": ((unknown(part(0)),), False),
+    "no MIG device": ((unknown(),), False),
+    "a list was dropped": ((gpu(used=2 * GIB, processes=None),), False),
 }
 
 
@@ -431,39 +358,43 @@ def test_a_driver_that_lists_no_process_beside_used_memory(
 ) -> None:
     proc.add(10, HOST)
     problems = Processes(proc_root=proc.root).look_up(reading(*gpus))[1]
-    assert [(problem.cause, problem.gpu_uuid) for problem in problems] == [
-        (Cause.PID_NAMESPACE, "")
-    ] * is_hidden
+    assert [(each.cause, each.gpu_uuid) for each in problems] == [(Cause.PID_NAMESPACE, "")] * is_hidden
     assert all("hostPID" in problem.detail for problem in problems)
     proc.add(2, "0::/", name="kthreadd")
     assert Processes(proc_root=proc.root).look_up(reading(*gpus))[1] == (), "the host's namespace"
 
 
-class TestTheRealProc:
-    def test_a_child_that_runs_and_one_that_ended(self) -> None:
-        code = "import sys; print(flush=True); sys.stdin.read()"
-        with subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            processes = Processes(proc_root=Path("/proc"))
-            origins, problems = processes.look_up(reading(gpu(child.pid, os.getpid())))
-            assert origins[child.pid].result in (LookupResult.HOST, LookupResult.CONTAINER)
-            assert origins[child.pid].name.startswith("python")
-            assert not problems
-            child.communicate()
-        assert processes.look_up(reading(gpu(child.pid)))[0][child.pid].result is LookupResult.GONE
+def test_a_child_in_the_real_proc() -> None:
+    """It runs, began before a reading that follows, and ends."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        began, processes = ticks_since_boot(), Processes(proc_root=Path("/proc"))
+        origins, problems = processes.look_up(reading(gpu(child.pid, os.getpid())), began=began)
+        assert origins[child.pid].result in (LookupResult.HOST, LookupResult.CONTAINER)
+        assert origins[child.pid].name.startswith("python")
+        assert not problems
+        earlier = Processes(proc_root=Path("/proc")).look_up(reading(gpu(child.pid)), began=began - 1000)
+        assert earlier[0][child.pid].result is LookupResult.GONE
+        child.communicate()
+    assert processes.look_up(reading(gpu(child.pid)))[0][child.pid].result is LookupResult.GONE
 
-    def test_a_process_that_is_hidden_but_lives(self, visible_proc: ProcTree) -> None:
-        """With hidepid=2, another user's process has no folder in /proc, and a signal to it is not allowed."""
-        (visible_proc.root / "self").symlink_to(str(os.getpid()))
-        with subprocess.Popen(["sleep", "60"]) as child:
-            try:
-                with as_nobody():
-                    origins, problems = look_up(visible_proc, child.pid)
-            finally:
-                child.kill()
-        assert origins == {child.pid: Origin(result=LookupResult.DENIED)}
-        assert "hidepid" in problems[0].detail
-        assert look_up(visible_proc, child.pid)[0][child.pid].result is LookupResult.GONE
+
+def test_a_process_that_is_hidden_but_lives(visible_proc: ProcTree) -> None:
+    """With hidepid=2, another user's process has no folder in /proc, and a signal to it is not allowed."""
+    (visible_proc.root / "self").symlink_to(str(os.getpid()))
+    (visible_proc.add(10, in_pod(POD)) / "cgroup").chmod(0)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            with as_nobody():
+                hidden, denied = look_up(visible_proc, child.pid), look_up(visible_proc, 10)
+        finally:
+            child.kill()
+    assert hidden[0] == {child.pid: Origin(result=LookupResult.DENIED)}
+    assert "hidepid" in hidden[1][0].detail
+    assert denied[0] == {10: Origin(result=LookupResult.DENIED)}
+    assert denied[1][0].detail.endswith("/10/cgroup: Permission denied")
+    assert look_up(visible_proc, child.pid)[0][child.pid].result is LookupResult.GONE

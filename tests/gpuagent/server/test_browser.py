@@ -4,8 +4,10 @@ import asyncio
 import io
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.agent_server import HttpServer
-from gpuagent.server.api import PageLinks
+from gpuagent.server.api import NO_LINKS, PageLinks
 from gpuagent.server.exposition import Metrics
 from gpuagent.verdicts.flagging import Judge
 from service.http.limits import Address
@@ -50,31 +52,25 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
         yield browser
 
 
-class Node:
-    """An agent's server over a status that a test sets."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.port = HttpServer(
-            status=self.next_status,
-            unhealthy_reason=str,
-            metrics=Metrics(node="node-1", is_simulated=True),
-            node="node-1",
-            is_simulated=True,
-            log=JsonLog(io.BytesIO()),
-        )
-
-    def next_status(self) -> Evaluation:
-        self.requests += 1
-        return incident(self.requests)
+@asynccontextmanager
+async def served(status: Callable[[], Evaluation], links: PageLinks = NO_LINKS) -> AsyncIterator[Address]:
+    """An agent's server over the status that a function returns."""
+    port = HttpServer(
+        status=status, unhealthy_reason=str, metrics=Metrics(node="node-1", is_simulated=True),
+        node="node-1", is_simulated=True, log=JsonLog(io.BytesIO()), page_links=links,
+    )  # fmt: skip
+    address = await port.start(Address("127.0.0.1", 0))
+    try:
+        yield address
+    finally:
+        await port.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url() -> AsyncIterator[str]:
-    node = Node()
-    address = await node.port.start(Address("127.0.0.1", 0))
-    yield f"http://{address}/"
-    await node.port.stop()
+    numbers = count(1)
+    async with served(lambda: incident(next(numbers))) as address:
+        yield f"http://{address}/"
 
 
 def incident(number: int) -> Evaluation:
@@ -135,13 +131,8 @@ async def in_trouble() -> AsyncIterator[str]:
     """The address of the page of the example's incident."""
     status = replace(node_in_trouble(150).books.status(), good_wall_time=time.time())
     links = PageLinks(runbooks="https://git.example.com/k/", fleet="https://g.example.com/d?var-node={node}")
-    port = HttpServer(
-        status=lambda: status, unhealthy_reason=str, metrics=Metrics(node="gpu-node-7", is_simulated=True),
-        node="gpu-node-7", is_simulated=True, log=JsonLog(io.BytesIO()), page_links=links,
-    )  # fmt: skip
-    address = await port.start(Address("127.0.0.1", 0))
-    yield f"http://{address}/"
-    await port.stop()
+    async with served(lambda: status, links) as address:
+        yield f"http://{address}/"
 
 
 async def show(browser: Browser, url: str, **screen: Any) -> None:
@@ -184,7 +175,7 @@ async def test_an_incident_is_explained_on_the_first_screen(
         await browser.evaluate(runbook)
         == "https://git.example.com/k/docs/runbooks.md#kaisharegpuoverpromised"
     )
-    assert "var-node=gpu-node-7" in await browser.evaluate("document.querySelector('#links a').href")
+    assert "var-node=node-1" in await browser.evaluate("document.querySelector('#links a').href")
 
 
 async def test_a_click_shows_one_pod_with_its_course_and_esc_closes_it(
@@ -325,12 +316,6 @@ async def test_a_page_whose_name_is_rebound_to_localhost_reads_nothing(browser: 
     Chromium maps the name once, so a server in front hands out the page and passes everything else on.
     """
     status = Evaluation(snapshot=None, attribution_ok=None)
-    metrics = Metrics(node="node-1", is_simulated=True)
-    port = HttpServer(
-        status=lambda: status, unhealthy_reason=str, metrics=metrics, node="node-1", is_simulated=True,
-        log=JsonLog(io.BytesIO()),
-    )  # fmt: skip
-    agent = await port.start(Address("127.0.0.1", 0))
     heads: list[bytes] = []
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -352,8 +337,7 @@ async def test_a_page_whose_name_is_rebound_to_localhost_reads_nothing(browser: 
         finally:
             writer.close()
 
-    front = await asyncio.start_server(pass_on, "127.0.0.1", 0)
-    try:
+    async with served(lambda: status) as agent, await asyncio.start_server(pass_on, "127.0.0.1", 0) as front:
         number = front.sockets[0].getsockname()[1]
         await browser.open(f"http://evil.example:{number}/attack")
         await browser.until("document.querySelector('p').textContent.startsWith('seen')")
@@ -361,7 +345,4 @@ async def test_a_page_whose_name_is_rebound_to_localhost_reads_nothing(browser: 
         forged = [head for head in heads if b"X-Forwarded-For: 10.0.0.1" in head]
         assert len(forged) >= 3, "a page may add the header to its own requests"
         assert all(b"Accept-Language" in head and b"Host: evil.example" in head for head in forged)
-    finally:
         await browser.open("about:blank")
-        front.close()
-        await port.stop()

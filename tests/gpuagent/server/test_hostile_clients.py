@@ -23,10 +23,6 @@ def _many_files() -> None:
         pytest.skip("this process may not open enough files for so many clients")
 
 
-def limited(files: int) -> tuple[str, ...]:
-    return ("-m", "tests.support.limited_files", str(files), "tests.support.scenarios.agent")
-
-
 def assert_well(running: Agent) -> None:
     """Probe as a kubelet does, which takes a pod for unhealthy after three failures in a row, and scrape.
 
@@ -54,11 +50,16 @@ def retried(get: Callable[[], Result]) -> Result:
     return get()
 
 
-def test_1100_half_open_connections_and_clients_that_do_not_read(tmp_path: Path) -> None:
-    with agent(tmp_path / "log", SCENARIO, program=limited(1024)) as running:
+@pytest.mark.parametrize(("files", "opened", "unread"), [(1024, 1100, 400), (64, 200, 50)])
+def test_1100_half_open_connections_and_clients_that_do_not_read(
+    tmp_path: Path, files: int, opened: int, unread: int
+) -> None:
+    """Also where the agent may open few files."""
+    program = ("-m", "tests.support.limited_files", str(files), "tests.support.scenarios.agent")
+    with agent(tmp_path / "log", SCENARIO, program=program) as running:
         running.until(lambda: running.get("/readyz")[0] == 200)
         address = Address.parse(running.url.removeprefix("http://"))
-        with half_open(address, 1100), not_reading(address, 400):
+        with half_open(address, opened), not_reading(address, unread):
             for _ in range(5):
                 assert_well(running)
             began = time.monotonic()
@@ -66,17 +67,6 @@ def test_1100_half_open_connections_and_clients_that_do_not_read(tmp_path: Path)
             assert time.monotonic() - began < 10
     assert "traceback" not in running.log.read_text().lower()
     assert running.log.stat().st_size < 20_000
-
-
-def test_a_limit_of_64_files(tmp_path: Path) -> None:
-    with agent(tmp_path / "log", SCENARIO, program=limited(64)) as running:
-        running.until(lambda: running.get("/readyz")[0] == 200)
-        address = Address.parse(running.url.removeprefix("http://"))
-        with half_open(address, 200), not_reading(address, 50):
-            for _ in range(5):
-                assert_well(running)
-        assert running.stop(signal.SIGTERM) == 0
-    assert "traceback" not in running.log.read_text().lower()
 
 
 def test_a_flood_of_bytes_that_are_no_requests_is_not_logged(tmp_path: Path) -> None:

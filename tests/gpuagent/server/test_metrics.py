@@ -1,6 +1,5 @@
 """`/metrics` and `/api/v1/shares` of a status."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -18,19 +17,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FOR_FLAG, FOR_PROBLEM
-from gpuagent.gpus.gpu_reading import GpuProcess, MigInstance
+from gpuagent.gpus.gpu_reading import GpuProcess, LostGpu, MigInstance, Sensors, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.bounds import ContainerCommand
 from gpuagent.pods.pod_owners import Tenant, Workload
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.api import shares_json
 from gpuagent.server.exposition import Counts, Metrics
 from gpuagent.server.metric_families import Family
 from gpuagent.shares.pod_share import Amount, Candidate, PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.verdict import Change
 from kube.watch import Resource
+from tests.support.evaluations import api_of, api_pods, status_of
 from tests.support.samples import (
     GIB,
     MIB,
@@ -47,21 +45,6 @@ from tests.support.samples import (
 )
 
 ROOT = Path(__file__).parents[3]
-
-
-def status_of(*snapshots: Snapshot, now: float | None = None) -> Evaluation:
-    """The status after these samples, with a grace of 10 s and an interval of 5 s."""
-    judge = Judge(grace=10, interval=5, longest_gap=15)
-    evaluation: Evaluation | None = None
-    for snapshot in snapshots:
-        verdicts, _ = judge.judge(snapshot)
-        good = snapshot.taken_at if snapshot.is_good else evaluation and evaluation.good_at
-        wall = None if good is None else 1.8e9 + good
-        evaluation = Evaluation(snapshot=snapshot, verdicts=verdicts, good_at=good, good_wall_time=wall)
-    at = evaluation.snapshot.taken_at if evaluation else 0
-    return (evaluation or Evaluation()).at(
-        at if now is None else now, started_at=0, interval=5, pods_silent_for=0
-    )
 
 
 class StubWatch:
@@ -172,8 +155,7 @@ def test_a_whole_page() -> None:
 
 def test_a_simulated_node_is_marked() -> None:
     assert 'simulated="true"' in text_of(OVER, is_simulated=True)
-    assert json.loads(shares_json(OVER, node="n", is_simulated=True))["simulated"] is True
-    assert json.loads(shares_json(OVER, node="n", is_simulated=False))["simulated"] is False
+    assert (api_of(OVER, is_simulated=True)["simulated"], api_of(OVER)["simulated"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -192,15 +174,6 @@ def test_unknown_figures_are_absent_and_have_a_reason(status: Evaluation, absent
     lines = [line for line in text_of(status).splitlines() if not line.startswith("#")]
     assert [line for line in lines if re.search(absent, line)] == []
     assert [line for line in lines if left in line]
-
-
-def test_attribution_ok_is_0_exactly_while_verdicts_are_suspended() -> None:
-    assert series(
-        text_of(status_of(node(1, Problem(Cause.PODS_STALE)))), "kaishare_agent_attribution_ok"
-    ) == {"": 0}
-    assert series(
-        text_of(status_of(node(1, Problem(Cause.GARBAGE, A)))), "kaishare_agent_attribution_ok"
-    ) == {"": 1}
 
 
 def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
@@ -248,9 +221,7 @@ def test_every_pod_with_a_share_or_on_a_gpu_has_its_workload_and_size() -> None:
         'vcluster="vc",virtual_namespace="default",virtual_pod="train-0",'
         'size="train",workload_kind="CronJob",workload="nightly"} 1'
     )
-    answer = json.loads(
-        shares_json(status_of(snapshot_of(sample(gpu(), at=0), described)), node="n", is_simulated=False)
-    )
+    answer = api_of(status_of(snapshot_of(sample(gpu(), at=0), described)))
     assert [(pod["size"], pod["workload"]) for pod in answer["pods"]] == [
         ("train", {"kind": "CronJob", "name": "nightly"})
     ]
@@ -290,10 +261,15 @@ EVENTS = {("GPUNotAssigned", "created"): 1, ("GPUMemoryOverShare", "updated"): 3
 EVICTIONS = {"evicted": 1, "disruption-budget": 4}
 
 
-def test_evictions_are_counted_by_result() -> None:
-    evictions = series(text_of(OVER, counts=Counts(evictions=EVICTIONS)), "kaishare_agent_evictions_total")
+def test_events_and_evictions_are_counted_by_reason_and_result() -> None:
+    text = text_of(OVER, counts=Counts(evictions=EVICTIONS, events=EVENTS))
+    evictions = series(text, "kaishare_agent_evictions_total")
     assert evictions == {'result="evicted"': 1, 'result="disruption-budget"': 4}
-    assert "evictions_total" not in text_of(OVER)
+    assert series(text, "kaishare_agent_events_total") == {
+        'reason="GPUNotAssigned",result="created"': 1,
+        'reason="GPUMemoryOverShare",result="updated"': 3,
+    }
+    assert not re.search("(evictions|events)_total", text_of(OVER))
 
 
 def test_transitions_are_counted_by_reason_and_change_from_0_on() -> None:
@@ -306,19 +282,10 @@ def test_transitions_are_counted_by_reason_and_change_from_0_on() -> None:
     assert later['reason="over-share",change="raised"'] == 2
     assert later['reason="over-share",change="dropped"'] == 1
     assert later['reason="over-share",change="cleared"'] == 0
-    answer = json.loads(shares_json(replace(OVER, transitions=counts), node="n", is_simulated=False))
+    answer = api_of(replace(OVER, transitions=counts))
     assert set(answer["flagTransitions"]) == set(FlagReason)
     assert answer["flagTransitions"]["over-share"] == {"raised": 2, "cleared": 0, "dropped": 1}
     assert answer["flagTransitions"]["no-share"] == {"raised": 0, "cleared": 0, "dropped": 0}
-
-
-def test_events_are_counted_by_reason_and_result() -> None:
-    counts = dict(EVENTS)
-    assert series(text_of(OVER, counts=Counts(events=counts)), "kaishare_agent_events_total") == {
-        'reason="GPUNotAssigned",result="created"': 1,
-        'reason="GPUMemoryOverShare",result="updated"': 3,
-    }
-    assert "events_total" not in text_of(OVER)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +302,7 @@ def test_an_unknown_utilisation_is_absent_and_never_0(
 ) -> None:
     status = status_of(node(0, utilization=utilization))
     assert by_pod(text_of(status), "kaishare_pod_gpu_utilization_ratio") == ratios
-    assert {name: each["gpus"][0]["utilizationRatio"] for name, each in pods_of(status).items()} == {
+    assert {name: each["gpus"][0]["utilizationRatio"] for name, each in api_pods(status).items()} == {
         "train": ratios.get("train"),
         "limited": ratios.get("limited"),
     }
@@ -386,14 +353,6 @@ def test_promtool_accepts_the_page() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_no_series_is_there_twice_and_families_keep_together() -> None:
-    lines = every_family().splitlines()
-    names = [line.partition(" ")[0] for line in lines if not line.startswith("#")]
-    assert len(names) == len(set(names))
-    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(types) == len(set(types))
-
-
 def test_every_metric_is_in_the_documentation_as_it_is() -> None:
     documented, flags, events = (
         (ROOT / "docs" / page).read_text() for page in ("metrics.md", "flags.md", "events-and-log.md")
@@ -418,20 +377,15 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
         assert f"\n| `{reason.event_reason}` | `{reason}` |" in events
 
 
-def pods_of(status: Evaluation) -> dict[str, Any]:
-    answer = json.loads(shares_json(status, node="node-1", is_simulated=False))
-    return {each["name"]: each for each in answer["pods"]}
-
-
 def test_the_api_shows_every_candidate_and_its_source() -> None:
-    answer = json.loads(shares_json(OVER, node="node-1", is_simulated=False))
+    answer = api_of(OVER)
     assert (answer["node"], answer["driverVersion"], answer["attributionOk"]) == ("node-1", "570.00", True)
     assert (answer["sampleTimestamp"], answer["problems"]) == (1_800_000_010.0, [])
     assert [(g["uuid"], g["usedBytes"], g["promisedBytes"], g["reservedBytes"]) for g in answer["gpus"]] == [
         (A, 12 * GIB, 11 * GIB, 300 * MIB),
         (B, 100 * MIB, 0, None),
     ]
-    train = pods_of(OVER)["train"]
+    train = api_pods(OVER)["train"]
     assert train["candidates"] == [
         {"source": "bind-request", "text": "portion 0.50", "bytesPerGpu": {A: 10 * GIB}},
         {"source": "annotation", "text": "gpu-fraction 0.5", "bytesPerGpu": {A: 10 * GIB + 1}},
@@ -451,7 +405,7 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
         "firstAct": FOR_FLAG["over-share"].text, "runbook": "KaisharePodOverShare",
     }  # fmt: skip
     assert [each["message"] for each in train["verdicts"][1:]] == [None, None]
-    assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "annotation"}}
+    assert api_pods(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "annotation"}}
 
 
 def test_a_flag_has_the_text_of_its_event_with_present_figures_and_advice() -> None:
@@ -464,12 +418,12 @@ def test_a_flag_has_the_text_of_its_event_with_present_figures_and_advice() -> N
         return snapshot_of(sample(gpu((10, used)), origins={10: in_pod("train")}, at=time), share)
 
     over = [at(0, 11 * GIB), at(5, 11 * GIB), at(10, 11 * GIB), at(15, 12 * GIB)]
-    (verdict, *_) = pods_of(status_of(*over))["train"]["verdicts"]
+    (verdict, *_) = api_pods(status_of(*over))["train"]["verdicts"]
     assert verdict["message"] == (
         f"uses 12.0 GiB on GPU 0 ({A}), above its share of 10.0 GiB, for 15 s;"
         " vLLM: set --gpu-memory-utilization=0.41 (by default it takes 0.9 of the GPU)"
     )
-    (verdict, *_) = pods_of(status_of(*over, at(20, GIB)))["train"]["verdicts"]
+    (verdict, *_) = api_pods(status_of(*over, at(20, GIB)))["train"]["verdicts"]
     assert (verdict["flagged"], verdict["message"]) == (
         True,
         f"uses 1.0 GiB on GPU 0 ({A}) now; the flag ends with {FlagReason.OVER_SHARE.cleared_by}",
@@ -487,14 +441,12 @@ def test_memory_at_risk_is_exported_as_0_and_is_absent_where_it_is_unknown() -> 
     assert bound == 3 * GIB - 3, "what is known of the other pods is a lower bound"
     hidden = Problem(Cause.TRUNCATED, A, "950")
     assert series(text_of(status_of(node(0, hidden, more=serve))), name) == {other: 0}
-    answer = json.loads(shares_json(risky, node="n", is_simulated=False))
+    answer = api_of(risky)
     assert [each["atRiskBytes"] for each in answer["gpus"]] == [3 * GIB - 3, 0]
 
 
 def test_unknown_figures_are_null_in_the_api() -> None:
-    answer = json.loads(
-        shares_json(status_of(node(1, Problem(Cause.TRUNCATED, A, "950"))), node="n", is_simulated=False)
-    )
+    answer = api_of(status_of(node(1, Problem(Cause.TRUNCATED, A, "950"))))
     act = FOR_PROBLEM[Cause.TRUNCATED]
     assert answer["problems"] == [
         {"reason": "truncated", "gpuUuid": A, "detail": "950", "firstAct": act.text, "runbook": act.section}
@@ -507,8 +459,39 @@ def test_unknown_figures_are_null_in_the_api() -> None:
     assert [p["gpus"][0]["processes"] for p in answer["pods"]] == [None, None], "and not 0"
     (bound,) = [v["usedAtLeastBytes"] for p in answer["pods"] for v in p["verdicts"] if v["usedAtLeastBytes"]]
     assert bound == 11 * GIB
-    stale = json.loads(shares_json(status_of(node(10), now=33), node="n", is_simulated=False))
+    stale = api_of(status_of(node(10), now=33))
     assert (stale["gpus"], stale["pods"], stale["sampleTimestamp"]) == ([], [], None)
     assert stale["lastGoodSampleTimestamp"] == 1_800_000_010.0
-    early = json.loads(shares_json(status_of(), node="n", is_simulated=False))
+    early = api_of(status_of())
     assert (early["attributionOk"], early["driverVersion"]) == (None, None)
+
+
+def test_a_gpu_has_its_sensors_or_null() -> None:
+    sensors = Sensors(
+        utilization_ratio=0.5, temperature_celsius=-3, power_watts=70.25, power_limit_watts=150.0,
+        xid=Xid(79, 1_800_000_000.5),
+    )  # fmt: skip
+    known, unknown = gpu(sensors=sensors), gpu(uuid="GPU-other", index=1)
+    first, second = api_of(status_of(snapshot_of(sample(known, unknown))))["gpus"]
+    keys = ("utilizationRatio", "temperatureCelsius", "powerWatts", "powerLimitWatts", "xid")
+    xid = {"code": 79, "time": 1_800_000_000.5}
+    assert [first[key] for key in keys] == [0.5, -3, 70.25, 150.0, xid]
+    assert [second[key] for key in keys] == [None] * 5
+
+
+def test_a_lost_gpu_has_its_newest_error_or_null() -> None:
+    lost = LostGpu(1, "GPU-b", "NVIDIA A10", Xid(79, 1_800_000_000.5)), LostGpu(2)
+    response = api_of(status_of(replace(snapshot_of(sample(gpu())), lost_gpus=lost)))
+    assert [gpu["xid"] for gpu in response["lostGpus"]] == [{"code": 79, "time": 1_800_000_000.5}, None]
+
+
+def test_a_holding_has_its_idle_time() -> None:
+    share = pod_share("train", GIB)
+    idle = [snapshot_of(sample(gpu(), at=at), share) for at in (0, 5, 15)]
+    (train,) = api_of(status_of(*idle))["pods"]
+    assert train["gpus"][0]["idleSeconds"] == 15
+    busy = snapshot_of(sample(gpu((10, GIB)), origins={10: in_pod("train")}, at=20), share)
+    (train,) = api_of(status_of(*idle, busy))["pods"]
+    assert train["gpus"][0]["idleSeconds"] is None
+    without_history = replace(status_of(*idle), history=None)
+    assert api_of(without_history)["pods"][0]["gpus"][0]["idleSeconds"] is None

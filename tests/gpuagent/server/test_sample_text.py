@@ -68,7 +68,7 @@ async def test_a_format_is_rendered_and_compressed_once_a_sample(renderings: Cou
     desk = Desk()
     async with serving(desk) as address:
         for number in (1, 2):
-            desk.process(node(2 * GIB, 5.0 * number))
+            desk.take(node(2 * GIB, 5.0 * number))
             for _ in range(2):
                 await asyncio.gather(
                     *(
@@ -84,7 +84,7 @@ async def test_a_format_is_rendered_and_compressed_once_a_sample(renderings: Cou
 async def test_without_a_new_sample_the_figures_become_old_and_then_stale() -> None:
     desk = Desk()
     async with serving(desk) as address:
-        desk.process(node(2 * GIB, 0))
+        desk.take(node(2 * GIB, 0))
         fresh = {path: await read(address, path) for path in PATHS}
         assert "kaishare_pod_gpu_memory_used_bytes{" in fresh["/metrics"]
         desk.now = 14.0
@@ -105,10 +105,10 @@ async def test_without_a_new_sample_the_figures_become_old_and_then_stale() -> N
 
 async def test_verdicts_go_while_the_pods_are_silent_and_return_with_them() -> None:
     desk = Desk()
-    desk.process(node(2 * GIB, 0))
+    desk.take(node(2 * GIB, 0))
     async with serving(desk) as address:
         for silent, flagged in ((0.0, True), (181.0, False), (182.0, False), (0.0, True)):
-            desk.pods.silent = silent
+            desk.silent = silent
             text = await read(address, "/metrics")
             assert ("kaishare_pod_flagged{" in text) is flagged
             assert ('reason="pods-stale"' in text) is not flagged
@@ -120,7 +120,7 @@ async def test_verdicts_go_while_the_pods_are_silent_and_return_with_them() -> N
 
 async def test_the_agents_own_metrics_are_those_of_the_request() -> None:
     desk = Desk()
-    desk.process(node(2 * GIB, 0))
+    desk.take(node(2 * GIB, 0))
     async with serving(desk) as address:
         for count in (1, 2):
             desk.port._metrics.observe_sample(0.001)

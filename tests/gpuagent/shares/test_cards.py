@@ -1,45 +1,34 @@
 """Numbers in objects that no GPU reaches: refused with a note on the pod, and never in the way of an answer."""
 
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.evaluation.status import Evaluation
 from gpuagent.gpus.gpu_reading import Gpu
-from gpuagent.ledger.attribution import PodIndex, attribute
-from gpuagent.ledger.balance import build_snapshot
-from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.share import MIB, MOST_BYTES
-from tests.support import samples as nodes
+from tests.support.evaluations import api_of, status_of
 from tests.support.inventories import built
 from tests.support.kube_objects import GPU_0, GROUP_0, bind_request, fraction, node, pod, reservation
+from tests.support.samples import gpu, sample, snapshot_of
+from tests.support.shares import Objects, share_of
 
 LARGEST_MIB = MOST_BYTES // MIB
-DEVICES: tuple[Gpu, ...] = (nodes.gpu(uuid=GPU_0),)
+DEVICES: tuple[Gpu, ...] = (gpu(uuid=GPU_0),)
 REQUEST = "nvidia.com/container.{}.gpu-memory.{}"
 
 
-def resolve(*documents: dict[str, Any]) -> dict[str, PodShare]:
-    made = built(reservation(GROUP_0, GPU_0), *documents).inventory
-    return {pod_share.pod.name: pod_share for pod_share in ShareResolver().resolve(made, DEVICES)}
+def resolve(*documents: dict[str, Any]) -> PodShare:
+    return share_of(reservation(GROUP_0, GPU_0), *documents, node(), devices=DEVICES)
 
 
-def answer(*documents: dict[str, Any]) -> dict[str, Any]:
+def answer(*documents: dict[str, Any]) -> Any:
     """Return the decoded answer of /api/v1/shares."""
     made = built(reservation(GROUP_0, GPU_0), *documents).inventory
-    pod_shares = ShareResolver().resolve(made, DEVICES)
-    taken = nodes.sample(*DEVICES)
-    attribution = attribute(taken, PodIndex.from_inventory(made))
-    snapshot = build_snapshot(taken, attribution=attribution, pod_shares=pod_shares)
-    evaluation = Evaluation(snapshot=snapshot, good_at=0)
-    status = evaluation.at(0, started_at=0, interval=5, pods_silent_for=0)
-    read: dict[str, Any] = json.loads(shares_json(status, node="n", is_simulated=False))
-    return read
+    return api_of(status_of(snapshot_of(sample(*DEVICES), *ShareResolver().resolve(made, DEVICES))))
 
 
 def asking(**annotations: str) -> dict[str, Any]:
@@ -65,7 +54,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("document", "note"), REFUSED)
 def test_an_amount_that_no_node_has_is_refused_with_a_note(document: dict[str, Any], note: str) -> None:
-    pod_share = resolve(document, node())["half"]
+    pod_share = resolve(document)
     assert note in pod_share.notes[0]
     assert len(pod_share.notes) == 1
     assert all(amount.bytes <= MOST_BYTES for amount in pod_share.shares.values())
@@ -73,25 +62,25 @@ def test_an_amount_that_no_node_has_is_refused_with_a_note(document: dict[str, A
     assert [entry["name"] for entry in answer(document, node())["pods"]] == ["half"]
 
 
-def test_the_largest_amount_that_is_read() -> None:
-    pod_share = resolve(asking(**{"gpu-memory": str(LARGEST_MIB)}), node())["half"]
-    assert pod_share.shares == {GPU_0: Amount(MOST_BYTES, ShareSource.ANNOTATION)}
+@pytest.mark.parametrize(
+    ("documents", "share_bytes"),
+    [
+        ((asking(**{"gpu-memory": str(LARGEST_MIB)}),), MOST_BYTES),
+        ((asking(**{REQUEST.format(f"c{n}", "request"): "1Mi" for n in range(60)}),), 60 * MIB),
+        ((fraction(), node(str(1 << 62))), 12250 * MIB),
+    ],
+    ids=["the largest amount", "60 containers", "a node label that no GPU has"],
+)
+def test_the_largest_amounts_that_are_read(documents: Objects, share_bytes: int) -> None:
+    pod_share = share_of(reservation(GROUP_0, GPU_0), node(), *documents, devices=DEVICES)
+    assert pod_share.shares == {GPU_0: Amount(share_bytes, ShareSource.ANNOTATION)}
     assert pod_share.notes == ()
-
-
-def test_memory_requests_of_1000_containers_all_count() -> None:
-    annotations = {REQUEST.format(f"c{n}", "request"): "1Mi" for n in range(60)}
-    assert resolve(asking(**annotations), node())["half"].shares[GPU_0].bytes == 60 * MIB
-
-
-def test_a_node_label_that_no_gpu_has() -> None:
-    assert resolve(fraction(), node(str(1 << 62)))["half"].shares[GPU_0].bytes < 24 << 30
 
 
 def test_a_bind_request_for_more_gpus_than_a_node_has() -> None:
     huge = bind_request()
     huge["spec"]["receivedGPU"]["count"] = 1 << 62
-    pod_share = resolve(fraction(), huge, node())["half"]
+    pod_share = resolve(fraction(), huge)
     assert pod_share.shares[GPU_0].source is ShareSource.ANNOTATION
     assert "larger than any node's" in pod_share.notes[0]
 
@@ -106,7 +95,7 @@ def test_more_promised_than_json_can_hold_is_unknown() -> None:
 
 def test_notes_on_one_pod_are_few_and_short() -> None:
     bad = {REQUEST.format(f"{n}{'x' * 60}", "request"): "y" for n in range(50)}
-    pod_share = resolve(pod(annotations=bad), node())["half"]
+    pod_share = resolve(pod(annotations=bad))
     assert 0 < len(pod_share.notes) <= 9
     assert all(len(note) <= 600 for note in pod_share.notes)
     assert pod_share.notes[-1].endswith("more values of the pod are invalid")

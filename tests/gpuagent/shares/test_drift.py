@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
-from kai.releases import Version
 from tests.support.inventories import inventory
 from tests.support.kube_objects import (
     GPU_0,
@@ -23,19 +21,16 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
-from tests.support.samples import MIB, gpu
+from tests.support.samples import MIB
+from tests.support.shares import DEVICES, share_after, share_of
 
 TWO_RESERVATIONS = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
-DEVICES = tuple(
-    gpu(uuid=uuid, index=index, total_bytes=23028 * MIB, used=0) for index, uuid in enumerate((GPU_0, GPU_1))
-)
 
 
 def edited(first: dict[str, Any], then: dict[str, Any], *beside: dict[str, Any]) -> PodShare:
-    """The claim of a pod after an edit."""
-    pod_shares = ShareResolver()
-    pod_shares.resolve(inventory(first, *TWO_RESERVATIONS, node(), *beside), DEVICES)
-    return pod_shares.resolve(inventory(then, *TWO_RESERVATIONS, node(), *beside), DEVICES)[0]
+    """The share of a pod after an edit."""
+    others = (*TWO_RESERVATIONS, node(), *beside)
+    return share_after((first, *others), (then, *others))
 
 
 def half(**annotations: str | None) -> dict[str, Any]:
@@ -47,14 +42,6 @@ def half(**annotations: str | None) -> dict[str, Any]:
         if value is not None:
             document["metadata"]["annotations"][name] = value
     return document
-
-
-def resolved(
-    *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
-) -> PodShare:
-    """The claim of a pod that was never seen before."""
-    resolver = ShareResolver(kai_version=Version.parse(version) if version else None)
-    return resolver.resolve(inventory(*documents), devices)[0]
 
 
 MEMORY = half(gpu_fraction=None, gpu_memory="2000")
@@ -75,24 +62,22 @@ ROUNDED = {
 def test_an_annotation_counts_as_kai_rounds_it(
     documents: tuple[dict[str, Any], ...], is_changed: bool
 ) -> None:
-    assert bool(resolved(*documents).changed) is is_changed
+    assert bool(share_of(*documents).changed) is is_changed
 
 
 def test_gpu_memory_is_compared_by_kais_release_and_the_card() -> None:
     """KAI v0.7 takes 4000 of a T4 for a quarter, later releases for 0.27."""
-    documents = (
-        half(gpu_fraction=None, gpu_memory="4000"),
-        reservation(),
-        node("15360"),
-        bind_request(portion="0.25"),
-    )
-    assert resolved(*documents).changed
-    assert not resolved(*documents, version="0.7.11").changed
-    assert not resolved(MEMORY, bind_request(), devices=()).changed, "without any card it cannot be compared"
+    asks = half(gpu_fraction=None, gpu_memory="4000")
+    documents = (asks, reservation(), node("15360"), bind_request(portion="0.25"))
+    assert share_of(*documents).changed
+    assert not share_of(*documents, version="0.7.11").changed
+    assert not share_of(MEMORY, bind_request(), devices=()).changed, "without any card it cannot be compared"
 
 
 ALLOCATES, FIRST_SEEN = "its BindRequest allocates", "it declared gpu-fraction 0.5 when first seen"
 LABELS_CHANGED = "its GPU group labels have changed since the pod was first seen"
+UNRESERVED = "nobodys"
+"""KAI uses the current label: it may delete the pod, or give the GPU to another pod."""
 EDITS = {
     "more": (half(gpu_fraction="0.9"), f"the pod declares gpu-fraction 0.9, {ALLOCATES} 0.50", f"the pod declares gpu-fraction 0.9; {FIRST_SEEN}"),
     "a little more": (half(gpu_fraction="0.51"), f"the pod declares gpu-fraction 0.51, {ALLOCATES} 0.50", f"the pod declares gpu-fraction 0.51; {FIRST_SEEN}"),
@@ -102,6 +87,7 @@ EDITS = {
     "of another kind": (MEMORY, f"the pod declares gpu-memory 2000, {ALLOCATES} 0.50", f"the pod declares gpu-memory 2000; {FIRST_SEEN}"),
     "on more devices": (half(gpu_fraction_num_devices="2"), f"the pod declares gpu-fraction 0.5 on 2 GPUs, {ALLOCATES} 1 GPU", f"the pod declares gpu-fraction 0.5 on 2 GPUs; {FIRST_SEEN}"),
     "another group": (fraction(group=GROUP_1), "", LABELS_CHANGED),
+    "a group that is not reserved": (fraction(group=UNRESERVED), "", LABELS_CHANGED),
     "no group": (fraction(group=None), "", LABELS_CHANGED),
     "a label in the form for several devices": (fraction(labels={"runai-gpu-group/x": "x"}), "", ""),
     "another form": (half(gpu_fraction="0.50"), "", ""),
@@ -119,17 +105,20 @@ def test_a_difference_is_named_and_what_counted_counts(
     ):
         pod_share = edited(half(), then, *beside)
         assert pod_share.changed == change
+        assert pod_share.lacks_reservation is (
+            then["metadata"]["labels"].get("runai-gpu-group") == UNRESERVED
+        )
         assert pod_share.shares == {GPU_0: Amount(11500 * MIB, source)}
         assert not edited(then, half(), bind_request()).changed, "the difference is gone"
-    assert resolved(then, *BESIDE, bind_request()).changed == against_record, (
+    assert share_of(then, *BESIDE, bind_request()).changed == against_record, (
         "whether or not the edit was seen"
     )
 
 
 def test_groups_beyond_those_given_do_not_count() -> None:
-    pod_share = resolved(BEYOND, *TWO_RESERVATIONS, node(), bind_request())
+    pod_share = share_of(BEYOND, *TWO_RESERVATIONS, node(), bind_request())
     assert (pod_share.groups, pod_share.gpu_uuids) == ((GROUP_0,), (GPU_0,))
-    pod_share = resolved(BEYOND, *TWO_RESERVATIONS, node())
+    pod_share = share_of(BEYOND, *TWO_RESERVATIONS, node())
     assert pod_share.changed == "the pod has 2 GPU groups for a share of 1 GPU", "named from the start"
 
 
@@ -174,12 +163,6 @@ def test_changed_requests_of_containers_are_named(key: str, change: str) -> None
     pod_share = edited(first, pod(labels=labels, annotations=edit))
     assert pod_share.changed.startswith(change)
     assert (pod_share.shares[GPU_0].bytes, pod_share.limits[GPU_0].bytes) == (4 << 30, 3 << 30)
-
-
-def test_a_group_that_is_edited_to_an_unreserved_one_lacks_a_reservation() -> None:
-    """KAI uses the current label: it may delete the pod, or give the GPU to another pod."""
-    assert edited(fraction(), fraction(group="nobodys"), bind_request()).lacks_reservation
-    assert not edited(fraction(), fraction(group=GROUP_1), bind_request()).lacks_reservation
 
 
 _VICTIM = fraction("victim", 2, "0.25", GROUP_1)
@@ -236,10 +219,8 @@ def test_a_spoof_changes_no_share_of_another_pod(
     pod_shares = ShareResolver()
     for spoof in (annotations, later):
         spoofing = pod("half", 1, annotations=spoof, labels=labels, gpus=whole)
-        by_uid = {
-            pod_share.pod.uid: pod_share
-            for pod_share in pod_shares.resolve(inventory(spoofing, *beside), DEVICES)
-        }
+        resolved = pod_shares.resolve(inventory(spoofing, *beside), DEVICES)
+        by_uid = {pod_share.pod.uid: pod_share for pod_share in resolved}
         assert by_uid[uid(2)] == alone
         assert all("\n" not in note for note in by_uid[uid(1)].notes)
         assert all(amount.bytes >= 0 for amount in by_uid[uid(1)].shares.values())
@@ -252,8 +233,7 @@ def test_an_edit_never_changes_what_a_pod_may_hold(says: list[dict[str, str]]) -
     amounts = []
     for spoof in says:
         document = pod(annotations=spoof, labels={"runai-gpu-group": GROUP_0})
-        pod_share = next(
-            c for c in pod_shares.resolve(inventory(document, *beside), DEVICES) if c.pod.name == "half"
-        )
+        resolved = pod_shares.resolve(inventory(document, *beside), DEVICES)
+        (pod_share,) = [each for each in resolved if each.pod.name == "half"]
         amounts.append((pod_share.shares, pod_share.limits, pod_share.gpu_uuids, pod_share.has_share))
     assert all(amount == amounts[0] for amount in amounts)

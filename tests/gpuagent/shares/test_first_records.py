@@ -9,11 +9,10 @@ from gpuagent.actions.eviction_rules import EvictionRefusal
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import NodePod
 from gpuagent.serve_options import parse_sharing_mode
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, ShareSource
 from gpuagent.shares.records import NO_RECORDS, PodRecords
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.installation import SharingMode
-from kai.releases import Version
 from tests.support.evaluations import RULES
 from tests.support.inventories import inventory
 from tests.support.kube_objects import (
@@ -31,23 +30,14 @@ from tests.support.kube_objects import (
 )
 from tests.support.sample_pipeline import Pipeline
 from tests.support.samples import gpu
+from tests.support.shares import A10, DEVICES, Objects, observed, share_after, share_of
 
 MIB, GIB = 1 << 20, 1 << 30
-TOTAL = 23028 * MIB
-DEVICES = (gpu(uuid=GPU_0, total_bytes=TOTAL), gpu(uuid=GPU_1, index=1, total_bytes=TOTAL))
 POD, WHOLE = uid(1), uid(7)
 OVER, UNASSIGNED = (POD, GPU_0, "over-share"), (POD, GPU_1, "unassigned-gpu")
 TENANT = "vcluster-red"
 BOTH = {POD: {GPU_0: 20 * GIB, GPU_1: 18 * GIB}}
 """Above a half of 24 GiB on the pod's own GPU, and on another one."""
-
-
-def share_after(*histories: tuple[dict[str, Any], ...], version: str | None = None) -> PodShare:
-    """Return the share of the pod after inventories with these objects, one after the other."""
-    resolver = ShareResolver(kai_version=Version.parse(version) if version else None)
-    for documents in histories:
-        resolved = {each.pod.uid: each for each in resolver.resolve(inventory(node(), *documents), DEVICES)}
-    return resolved[POD]
 
 
 HOST_POD, TENANT_POD = fraction(), of_tenant(fraction())
@@ -72,7 +62,7 @@ RECORDS_GO = {
 
 @pytest.mark.parametrize("history", RECORDS_GO.values(), ids=RECORDS_GO)
 def test_records_that_go_take_no_flag_no_share_and_no_promise(
-    history: tuple[tuple[dict[str, Any], ...], ...],
+    history: tuple[Objects, ...],
 ) -> None:
     first, *later = history
     seen = Pipeline()
@@ -87,46 +77,48 @@ def test_records_that_go_take_no_flag_no_share_and_no_promise(
     assert {line["reason"] for line in seen.log_lines("flag cleared")} <= {"no-reservation"}
     counted = seen.judged[-1].verdicts.over_seconds[POD, GPU_0]
     assert counted == 5.0 * (3 + 6 * len(later)), "the time over goes on"
-
-
-@pytest.mark.parametrize("history", RECORDS_GO.values(), ids=RECORDS_GO)
-def test_records_that_go_do_not_prevent_a_new_flag_above_the_share(
-    history: tuple[tuple[dict[str, Any], ...], ...],
-) -> None:
-    seen = Pipeline()
+    new = Pipeline()
     for documents in history:
-        seen.see(node(), *documents, used_bytes={POD: {GPU_0: GIB}})
-    seen.see(node(), *history[-1], used_bytes={POD: {GPU_0: 20 * GIB}}, times=4)
-    assert OVER in seen.flagged
-
-
-def test_a_standing_flag_on_a_foreign_gpu_ends_when_the_pod_leaves_the_gpu() -> None:
-    seen = Pipeline()
-    seen.see(node(), *HOST, used_bytes=BOTH, times=4)
-    seen.see(node(), NO_LABEL, used_bytes=BOTH, times=4)
-    seen.see(node(), NO_LABEL, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB // 8}}, times=2)
-    assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
-    assert {line["reason"] for line in seen.log_lines("flag cleared")} == {"over-share", "unassigned-gpu"}
+        new.see(node(), *documents, used_bytes={POD: {GPU_0: GIB}})
+    new.see(node(), *history[-1], used_bytes={POD: {GPU_0: 20 * GIB}}, times=4)
+    assert OVER in new.flagged, "nor do they prevent a new flag"
 
 
 # Label and BindRequest differ after a reservation that timed out and was tried again (observed on three releases).
 RETRIED = (fraction(group="retried"), bind_request(groups=(GROUP_0,)))
 ANOTHER = fraction("another", 2, "0.25", GROUP_0)
 WITHIN = {POD: {GPU_0: 10 * GIB}}
-KNOWN_BY = {"nothing": (), "an earlier reservation pod": (reservation("retried", GPU_0, 800),)}
+MOVED = (*RETRIED, ANOTHER, reservation(GROUP_0, GPU_1))
+BACK = (HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1))
+ON_0, ON_BOTH = (GPU_0, "over-share"), {(GPU_0, "over-share"), (GPU_1, "unassigned-gpu")}
+# objects, GiB that the pod uses on the two GPUs, and then its flags about memory, and whether it lacks its reservation
+FLAGS: dict[str, list[tuple[Objects, tuple[float, float], set[tuple[str, str]], bool]]] = {
+    "a standing flag on a foreign GPU ends when the pod leaves the GPU": [
+        (HOST, (20, 18), ON_BOTH, False), ((NO_LABEL,), (20, 18), {*ON_BOTH, (GPU_1, "over-share")}, True), ((NO_LABEL,), (1, 0.1), set(), True),
+    ],
+    "a group that moves to another GPU accuses no pod of its old one": [
+        (RETRIED, (10, 0), set(), True), (MOVED, (10, 0), set(), True), (MOVED, (20, 0), {ON_0}, True),
+    ],
+    "the same, where an earlier reservation pod is known": [
+        ((*RETRIED, reservation("retried", GPU_0, 800)), (10, 0), set(), False),
+        (MOVED, (10, 0), set(), True), (MOVED, (20, 0), {ON_0}, True),
+    ],
+    "a group whose GPU was never known, as the agent started later, and that comes back on another one": [
+        ((HOST_POD, bind_request()), (10, 0), set(), True), (BACK, (10, 0), set(), False), (BACK, (20, 0), {ON_0}, False),
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("records", KNOWN_BY.values(), ids=KNOWN_BY)
-def test_a_group_that_moves_to_another_gpu_accuses_no_pod_of_its_old_one(
-    records: tuple[dict[str, Any], ...],
+@pytest.mark.parametrize("history", FLAGS.values(), ids=FLAGS)
+def test_flags_while_records_change(
+    history: list[tuple[Objects, tuple[float, float], set[tuple[str, str]], bool]],
 ) -> None:
     seen = Pipeline()
-    seen.see(node(), *RETRIED, *records, used_bytes=WITHIN, times=3)
-    moved = (node(), *RETRIED, ANOTHER, reservation(GROUP_0, GPU_1))
-    seen.see(*moved, used_bytes=WITHIN, times=8)
-    assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
-    seen.see(*moved, used_bytes={POD: {GPU_0: 20 * GIB}}, times=8)
-    assert (POD, GPU_0, "over-share") in seen.flagged, "above its share it is flagged all the same"
+    for documents, used, flags, is_missing in history:
+        used_bytes = {uuid: int(each * GIB) for uuid, each in zip((GPU_0, GPU_1), used, strict=True) if each}
+        seen.see(node(), *documents, used_bytes={POD: used_bytes}, times=8)
+        assert {(uuid, reason) for _, uuid, reason in seen.flagged if reason != "no-reservation"} == flags
+        assert ("no-reservation" in {reason for _, _, reason in seen.flagged}) is is_missing
 
 
 def test_a_gpu_that_is_allocated_twice_is_promised_twice() -> None:
@@ -139,9 +131,7 @@ def test_a_gpu_that_is_allocated_twice_is_promised_twice() -> None:
 
 
 MOVES = {
-    "KAI binds the pod again": (
-        HOST, (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, GPU_1, 901)),
-    ),
+    "KAI binds the pod again": (HOST, (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, GPU_1, 901))),
     "the reservation pod of its group comes back": (
         HOST, (HOST_POD, bind_request()), (HOST_POD, bind_request(), reservation(gpu=GPU_1, number=902)),
     ),
@@ -153,7 +143,7 @@ MOVES = {
 
 @pytest.mark.parametrize("history", MOVES.values(), ids=MOVES)
 def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
-    history: tuple[tuple[dict[str, Any], ...], ...],
+    history: tuple[Objects, ...],
 ) -> None:
     seen = Pipeline()
     for documents in history:
@@ -168,85 +158,51 @@ def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
     assert {reason for _, _, reason in seen.flagged} <= {"share-changed"}, "nor when all of it is undone"
 
 
-@pytest.mark.parametrize(
-    "later",
-    [
-        (HOST_POD, bind_request(groups=(GROUP_1,)), reservation()),
-        (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, None, 901)),
-        (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), of_tenant(reservation(GROUP_1, GPU_1, 901))),
-        (HOST_POD, bind_request(portion="0.90"), reservation()),
-        (HOST_POD, bind_request(portion="0.00", kind="Regular", groups=()), reservation()),
-        (fraction(group=GROUP_1), bind_request(), reservation(), reservation(GROUP_1, GPU_1, 901)),
-    ],
-    ids=[
-        "groups without a reservation pod", "with one that names no GPU", "with a tenant's", "another portion", "no share",
-        "an edited label",
-    ],
+TWO_GROUPS = fraction(
+    group=None, labels={f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)},
+    annotations={"gpu-fraction-num-devices": "2"},
 )  # fmt: skip
-def test_other_later_records_change_nothing(later: tuple[dict[str, Any], ...]) -> None:
-    pod_share = share_after(HOST, later)
-    assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
-    assert (pod_share.gpu_uuids, list(pod_share.entitlements)) == ((GPU_0,), [GPU_0])
+RESERVE_0, RESERVE_1 = reservation(), reservation(GROUP_1, GPU_1, 901)
+AGAIN = bind_request(groups=(GROUP_1,))
+STAYS = {"shares": {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}, "gpu_uuids": (GPU_0,)}
+NAMES_ANOTHER = {
+    "gpu_uuids": (GPU_0,), "lacks_reservation": False, "changed": "the reservation pod of its group names another GPU now"
+}  # fmt: skip
+LATER: dict[str, tuple[tuple[Objects, ...], dict[str, Any]]] = {
+    "groups without a reservation pod": ((HOST, (HOST_POD, AGAIN, RESERVE_0)), STAYS),
+    "with one that names no GPU": ((HOST, (HOST_POD, AGAIN, RESERVE_0, reservation(GROUP_1, None, 901))), STAYS),
+    "with a tenant's": ((HOST, (HOST_POD, AGAIN, RESERVE_0, of_tenant(reservation(GROUP_1, GPU_1, 901)))), STAYS),
+    "another portion": (
+        (HOST, (HOST_POD, bind_request(portion="0.90"), RESERVE_0)),
+        {**STAYS, "changed": "KAI's BindRequest allocates 0.90 now; the first one seen counts"},
+    ),
+    "no share": ((HOST, (HOST_POD, bind_request(portion="0.00", kind="Regular", groups=()), RESERVE_0)), STAYS),
+    "an edited label": ((HOST, (fraction(group=GROUP_1), bind_request(), RESERVE_0, RESERVE_1)), STAYS),
+    "a tenant's pod that is bound again needs KAI's own reservation pod": (
+        ((TENANT_POD, bind_request(namespace=TENANT), of_tenant(reservation())),
+         (TENANT_POD, bind_request(portion="0.90", groups=(GROUP_1,), namespace=TENANT),
+          of_tenant(reservation(GROUP_1, GPU_1, 901)))),
+        STAYS,
+    ),
+    "a tenant edits its reservation pod": ((IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1)))), NAMES_ANOTHER),
+    "a tenant creates a new one": ((IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950)))), NAMES_ANOTHER),
+    "a BindRequest that comes late counts": (
+        ((fraction(share="0.9"), RESERVE_0), (fraction(share="0.9"), bind_request(), RESERVE_0)),
+        {**STAYS, "changed": "the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"},
+    ),
+    "the second of two GPUs becomes known": (((TWO_GROUPS, RESERVE_0), (TWO_GROUPS, RESERVE_0, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)}),
+    "the only known one of two goes": (((TWO_GROUPS, RESERVE_0), (TWO_GROUPS,)), {"gpu_uuids": (GPU_0,)}),
+    "one of two known ones goes": (((TWO_GROUPS, RESERVE_0, RESERVE_1), (TWO_GROUPS, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)}),
+    "a new pod of the name has no pin": ((HOST, (fraction(number=2), bind_request(number=2))), {"gpu_uuids": ()}),
+    "a pin is forgotten with its pod": ((HOST, (fraction(number=2), bind_request(number=2)), (HOST_POD,)), {"gpu_uuids": ()}),
+    "and by a restart": (((HOST_POD,),), {"gpu_uuids": ()}),
+}  # fmt: skip
 
 
-def test_a_pod_that_is_bound_again_needs_kais_own_reservation_pod() -> None:
-    """One of the pod's own tenant names the GPU of the new group."""
-    before = (TENANT_POD, bind_request(namespace=TENANT), of_tenant(reservation()))
-    again = bind_request(portion="0.90", groups=(GROUP_1,), namespace=TENANT)
-    pod_share = share_after(before, (TENANT_POD, again, of_tenant(reservation(GROUP_1, GPU_1, 901))))
-    assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
-
-
-def test_a_bind_request_with_another_portion_is_a_change_of_the_share() -> None:
-    pod_share = share_after(HOST, (HOST_POD, bind_request(portion="0.90"), reservation()))
-    assert pod_share.changed == "KAI's BindRequest allocates 0.90 now; the first one seen counts"
-
-
-@pytest.mark.parametrize(
-    "later", [reservation(gpu=GPU_1), reservation(gpu=GPU_1, number=950)], ids=["edited", "a new one"]
-)
-def test_a_tenants_reservation_pod_that_names_another_gpu_is_a_change(later: dict[str, Any]) -> None:
-    pod_share = share_after(IN_VCLUSTER, (TENANT_POD, of_tenant(later)))
-    assert (pod_share.gpu_uuids, pod_share.lacks_reservation) == ((GPU_0,), False)
-    assert pod_share.changed == "the reservation pod of its group names another GPU now"
-
-
-def test_a_group_whose_gpu_was_never_known_accuses_no_pod_when_it_comes_back() -> None:
-    """The agent starts after the reservation pod was lost. A later one may be on another GPU than the pod."""
-    seen = Pipeline()
-    seen.see(node(), HOST_POD, bind_request(), used_bytes=WITHIN, times=4)
-    seen.see(node(), HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1), used_bytes=WITHIN, times=8)
-    assert seen.flagged == set()
-    over = {POD: {GPU_0: 20 * GIB}}
-    seen.see(node(), HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1), used_bytes=over, times=4)
-    assert seen.flagged == {OVER}, "its share is the bound on each GPU"
-
-
-def test_a_bind_request_that_comes_late_counts() -> None:
-    declared = fraction(share="0.9")
-    pod_share = share_after((declared, reservation()), (declared, bind_request(), reservation()))
-    assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
-    assert pod_share.changed
-
-
-def test_the_second_of_two_gpus_is_added_when_it_becomes_known() -> None:
-    first, second = reservation(), reservation(GROUP_1, GPU_1, 901)
-    assert share_after((TWO_GROUPS, first), (TWO_GROUPS, first, second)).gpu_uuids == (GPU_0, GPU_1)
-    assert share_after((TWO_GROUPS, first), (TWO_GROUPS,)).gpu_uuids == (GPU_0,)
-    assert share_after((TWO_GROUPS, first, second), (TWO_GROUPS, second)).gpu_uuids == (GPU_0, GPU_1)
-
-
-def test_a_pin_ends_with_the_pods_uid() -> None:
-    resolver = ShareResolver()
-
-    def resolved(*documents: dict[str, Any]) -> PodShare:
-        return resolver.resolve(inventory(node(), *documents), DEVICES)[0]
-
-    resolved(*HOST)
-    assert resolved(HOST_POD).gpu_uuids == (GPU_0,)
-    assert resolved(fraction(number=2), bind_request(number=2)).gpu_uuids == (), "a new pod of that name"
-    assert resolved(HOST_POD).gpu_uuids == (), "its pin is forgotten"
-    assert ShareResolver().resolve(inventory(node(), HOST_POD), DEVICES)[0].gpu_uuids == (), "as by a restart"
+@pytest.mark.parametrize(("history", "expected"), LATER.values(), ids=LATER)
+def test_later_records(history: tuple[Objects, ...], expected: dict[str, Any]) -> None:
+    pod_share = share_after(*((node(), *documents) for documents in history))
+    assert observed(pod_share, expected) == expected
 
 
 def test_pins_and_finished_pods_cost_no_memory_after_their_end() -> None:
@@ -270,9 +226,8 @@ def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> Non
         return original(records, pod_, *rest)
 
     monkeypatch.setattr(PodRecords, "updated", counted)
-    made = inventory(
-        node(), *HOST, *(fraction(f"p{number}", number, phase="Succeeded") for number in range(10, 40))
-    )
+    finished = (fraction(f"p{number}", number, phase="Succeeded") for number in range(10, 40))
+    made = inventory(node(), *HOST, *finished)
     resolver = ShareResolver()
     for _ in range(5):
         shares = resolver.resolve(replace(made), DEVICES)
@@ -281,10 +236,6 @@ def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 CLAIM = {**HOST_POD, "spec": HOST_POD["spec"] | {"resourceClaims": [{"name": "gpu"}]}}
-TWO_GROUPS = fraction(
-    group=None, labels={f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)},
-    annotations={"gpu-fraction-num-devices": "2"},
-)  # fmt: skip
 SUM = pod(
     annotations={f"nvidia.com/container.{name}.gpu-memory.request": "6Gi" for name in "ab"},
     labels={"runai-gpu-group": GROUP_0},
@@ -304,7 +255,7 @@ UNKNOWN_GPU = {
 
 @pytest.mark.parametrize(("documents", "used", "over"), UNKNOWN_GPU.values(), ids=UNKNOWN_GPU)
 def test_where_the_gpu_is_unknown_the_share_is_the_bound_on_each(
-    documents: tuple[dict[str, Any], ...], used: tuple[int, int], over: set[str]
+    documents: Objects, used: tuple[int, int], over: set[str]
 ) -> None:
     seen, on = Pipeline(), dict(zip((GPU_0, GPU_1), used, strict=True))
     used_bytes = {POD: {uuid: amount * GIB for uuid, amount in on.items() if amount}}
@@ -350,9 +301,7 @@ class TestLimits:
         ("mode", "refusal"),
         [
             (None, EvictionRefusal.UNDECIDED_LIMIT),
-            (SharingMode.NON_MEMORY_ENFORCED, None),
-            (SharingMode.HAMI_CORE, None),
-            (SharingMode.DISABLED, None),
+            *((mode, None) for mode in SharingMode if mode is not SharingMode.NV_FRACTIONS),
         ],
     )
     @pytest.mark.parametrize("limit", ["11501Mi", "80Gi", "7Pi"])
@@ -378,10 +327,9 @@ class TestLimits:
         assert seen.pod_share(POD).limits == {GPU_0: Amount(24 * GIB, LimitSource.ANNOTATION)}
 
     def test_with_nv_fractions_a_limit_on_a_gpu_of_unknown_size_does_not_count(self) -> None:
-        resolver = ShareResolver(gpu_sharing_mode=SharingMode.NV_FRACTIONS)
         unknown = tuple(replace(each, total_bytes=None) for each in DEVICES)
-        made = inventory(limited("80Gi", request="4Gi"), reservation())
-        pod_share = resolver.resolve(made, unknown)[0]
+        documents = limited("80Gi", request="4Gi"), reservation()
+        pod_share = share_of(*documents, mode=SharingMode.NV_FRACTIONS, devices=unknown)
         assert (pod_share.limits, pod_share.shares[GPU_0].bytes) == ({}, 4 * GIB)
 
     def test_a_limit_that_is_edited_in_later_hides_nothing(self) -> None:
@@ -397,14 +345,10 @@ class TestLimits:
             pod(f"p{n}", n, annotations={PREFIX + "request": "2Gi", PREFIX + "limit": "80Gi"}, labels={"runai-gpu-group": GROUP_0})
             for n in (2, 3)
         ]  # fmt: skip
-        for mode, most in ((None, 0), (SharingMode.NV_FRACTIONS, TOTAL)):
-            shares = ShareResolver(gpu_sharing_mode=mode).resolve(
-                inventory(node(), *others, reservation()), DEVICES
-            )
-            assert [share.limits.get(GPU_0, Amount(0, LimitSource.ANNOTATION)).bytes for share in shares] == [
-                most,
-                most,
-            ]
+        for mode, most in ((None, 0), (SharingMode.NV_FRACTIONS, A10)):
+            made = inventory(node(), *others, reservation())
+            shares = ShareResolver(gpu_sharing_mode=mode).resolve(made, DEVICES)
+            assert [sum(each.bytes for each in share.limits.values()) for share in shares] == [most, most]
 
     def test_the_names_of_the_modes_are_kais(self) -> None:
         assert parse_sharing_mode("NvFractions") is SharingMode.NV_FRACTIONS
@@ -419,8 +363,7 @@ def test_an_amount_of_memory_needs_no_card(version: str | None, amount: int) -> 
     """GB10: the driver reports no total, and the node has no label."""
     devices: tuple[Gpu, ...] = (gpu(uuid=GPU_0, total_bytes=None),)
     document = pod(annotations={"gpu-memory": "4096"}, labels={"runai-gpu-group": GROUP_0})
-    resolver = ShareResolver(kai_version=Version.parse(version) if version else None)
-    pod_share = resolver.resolve(inventory(document, reservation()), devices)[0]
+    pod_share = share_of(document, reservation(), version=version, devices=devices)
     assert pod_share.shares == {GPU_0: Amount(amount, ShareSource.ANNOTATION)}
-    halves = resolver.resolve(inventory(fraction(number=2), reservation()), devices)[0]
+    halves = share_of(fraction(number=2), reservation(), version=version, devices=devices)
     assert halves.shares == {}, "a fraction of an unknown amount is unknown"

@@ -17,12 +17,10 @@ from kai.releases import Version
 from service.log import JsonLog
 from tests.support.kube_objects import GPU_0, GPU_1, listed, namespace_object, node
 from tests.support.pods import folder_from
-from tests.support.samples import MIB, gpu
+from tests.support.samples import MIB
+from tests.support.shares import DEVICES
 
 BOUND, WRITTEN = ShareSource.BIND_REQUEST, ShareSource.ANNOTATION
-DEVICES = tuple(
-    gpu(uuid=uuid, index=index, total_bytes=23028 * MIB, used=0) for index, uuid in enumerate((GPU_0, GPU_1))
-)
 # Moments of objects that later files show further on, and pods that never got a node.
 EARLIER = (".1-", ".2-grouped", ".3-", ".admitted", ".pending", "failed-webhook-order", ".tenant")
 
@@ -71,9 +69,7 @@ EXPECTED = {
         "research/init": ({GPU_1: 2300}, WRITTEN, "", False),
         "research/two-devices": ({GPU_0: 2300, GPU_1: 2300}, BOUND, "team-b", False),
     },
-    "v0.9.8": {
-        "research/half": ({GPU_0: 11500}, BOUND, "team-a", False),
-    },
+    "v0.9.8": {"research/half": ({GPU_0: 11500}, BOUND, "team-a", False)},
     "v0.17.0": {"research/half": ({GPU_0: 11500}, BOUND, "team-a", False)},
 }  # fmt: skip
 

@@ -8,11 +8,10 @@ import pytest
 
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.pod_owners import Tenant
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.kaishare_keys import VCLUSTER
-from kai.releases import Version
-from tests.support.inventories import built, inventory
+from tests.support.inventories import inventory
 from tests.support.kube_objects import (
     GPU_0,
     GPU_1,
@@ -28,21 +27,12 @@ from tests.support.kube_objects import (
     uid,
 )
 from tests.support.samples import gpu
+from tests.support.shares import A10, DEVICES, FIRST, SECOND, observed, share_of
 
 MIB, GIB = 1 << 20, 1 << 30
-A10 = 23028 * MIB
 BOUND, WRITTEN, WHOLE = ShareSource
 BOTH = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
-FIRST, SECOND = DEVICES = (gpu(uuid=GPU_0, total_bytes=A10), gpu(uuid=GPU_1, index=1, total_bytes=A10))
 LABEL = {"runai-gpu-group": GROUP_0}
-
-
-def resolve(
-    *documents: dict[str, Any], version: str | None = None, devices: tuple[Gpu, ...] = DEVICES
-) -> PodShare:
-    """Return the share of the first pod."""
-    pod_shares = ShareResolver(kai_version=Version.parse(version) if version else None)
-    return pod_shares.resolve(inventory(*documents), devices)[0]
 
 
 def memory(amount: str, **more: Any) -> dict[str, Any]:
@@ -90,7 +80,7 @@ def mib(amount: int, source: ShareSource = WRITTEN, gpu: str = GPU_0) -> dict[st
 def test_bytes_by_the_node_label(
     document: dict[str, Any], label: str, version: str | None, amount: int
 ) -> None:
-    pod_share = resolve(document, reservation(), node(label), version=version)
+    pod_share = share_of(document, reservation(), node(label), version=version)
     assert pod_share.shares == {GPU_0: Amount(amount, WRITTEN)}
 
 
@@ -98,9 +88,8 @@ def test_bytes_by_the_node_label(
     "beside", [(), (node(None),), (node("nonsense"),)], ids=["no node", "no label", "bad label"]
 )
 def test_bytes_without_the_label_by_the_drivers_total(beside: tuple[dict[str, Any], ...]) -> None:
-    made = built(fraction(), reservation(), *beside).inventory
-    pod_share = ShareResolver().resolve(made, (replace(FIRST, total_bytes=15360 * MIB), SECOND))[0]
-    assert pod_share.shares == mib(7650)
+    devices = (replace(FIRST, total_bytes=15360 * MIB), SECOND)
+    assert share_of(fraction(), reservation(), *beside, devices=devices).shares == mib(7650)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +105,7 @@ def test_bytes_without_the_label_by_the_drivers_total(beside: tuple[dict[str, An
 def test_a_share_of_unknown_size(
     documents: tuple[dict[str, Any], ...], devices: tuple[Gpu, ...], shares: dict[str, Amount], candidate: dict[str, int | None]
 ) -> None:  # fmt: skip
-    pod_share = resolve(*documents, devices=devices)
+    pod_share = share_of(*documents, devices=devices)
     assert (pod_share.shares, pod_share.candidates[0].bytes_per_gpu) == (shares, candidate)
 
 
@@ -182,9 +171,7 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
         (fraction(group=GROUP_1), reservation(), node(), bind_request()),
         {"gpu_uuids": (GPU_0,), "groups": (GROUP_1,), "lacks_reservation": True, "changed": ""},
     ),
-    "the label where both have one": (
-        (fraction(group=GROUP_1), *BOTH, node(), bind_request()), {"gpu_uuids": (GPU_1,), "changed": ""},
-    ),
+    "the label where both have one": ((fraction(group=GROUP_1), *BOTH, node(), bind_request()), {"gpu_uuids": (GPU_1,), "changed": ""}),
     "the BindRequest where there is no label": (
         (fraction(group=None), reservation(), node(), bind_request()),
         {"groups": (GROUP_0,), "gpu_uuids": (GPU_0,), "lacks_reservation": False},
@@ -193,9 +180,7 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
         (fraction(), node()),
         {"gpu_uuids": (), "shares": {}, "is_unresolved": True, "source": WRITTEN, "lacks_reservation": True},
     ),
-    "no group at all": (
-        (fraction(group=None), bind_request(groups=()), node()), {"is_unresolved": True, "lacks_reservation": False},
-    ),
+    "no group at all": ((fraction(group=None), bind_request(groups=()), node()), {"is_unresolved": True, "lacks_reservation": False}),
     **{f"{phase}: it does not run": ((fraction(phase=phase), node()), {"lacks_reservation": False})
        for phase in ("Pending", "Unknown", "Succeeded", "Failed")},
     "a group alone is no share": (
@@ -204,31 +189,23 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
     ),
     # vClusters
     "the vCluster's own reservation pod": ((fraction(), synced("research"), node(), *HOSTS), {"gpu_uuids": (GPU_0,)}),
-    "another vCluster's reservation pod": (
-        (fraction(), synced("elsewhere"), node(), *HOSTS), {"gpu_uuids": (), "lacks_reservation": True},
-    ),
+    "another vCluster's reservation pod": ((fraction(), synced("elsewhere"), node(), *HOSTS), {"gpu_uuids": (), "lacks_reservation": True}),
     "a tenant's reservation pod has no share": ((synced("elsewhere"), node(), *HOSTS), {"source": None, "shares": {}}),
     "a namespace without vCluster's label": (
         (fraction(), synced("research"), node(), namespace_object("research")), {"gpu_uuids": (), "lacks_reservation": True},
     ),
-    "a namespace whose labels are unknown": (
-        (fraction(), synced("research"), node()), {"gpu_uuids": (), "lacks_reservation": False},
-    ),
+    "a namespace whose labels are unknown": ((fraction(), synced("research"), node()), {"gpu_uuids": (), "lacks_reservation": False}),
     "the cluster's own reservation pod counts before a tenant's": (
         (fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=GPU_0), node()), {"gpu_uuids": (GPU_0,)},
     ),
-    "also if it names no GPU": (
-        (fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=None), node()), {"gpu_uuids": ()},
-    ),
+    "also if it names no GPU": ((fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=None), node()), {"gpu_uuids": ()}),
     # requests of containers
     "request, limit and GPU of a container; a limit only lowers": (
         (REQUEST_AND_LIMIT, bind_request(portion="0.18", groups=()), node()),
         {"gpu_uuids": (GPU_1,), "shares": mib(4140, BOUND, GPU_1), "limits": {}, "is_unresolved": False, "changed": "",
          "texts": ["portion 0.18", f"gpu-memory.request {4 * GIB} of main"], "second": {GPU_1: 4 * GIB}},
     ),
-    "a request alone is no limit": (
-        (asking(LABEL, main__gpu_memory__request="4Gi"), reservation()), {"shares": mib(4096), "limits": {}},
-    ),
+    "a request alone is no limit": ((asking(LABEL, main__gpu_memory__request="4Gi"), reservation()), {"shares": mib(4096), "limits": {}}),
     "a limit alone is a request": (
         (asking(LABEL, main__gpu_memory__limit="6Gi"), reservation()),
         {"shares": mib(6144), "limits": {GPU_0: Amount(6 * GIB, LimitSource.ANNOTATION)}},
@@ -257,7 +234,12 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
         (memory("2000", annotations={"nvidia.com/container.main.gpu-memory.request": "2000Mi"}), reservation(), node()),
         {"shares": mib(2000), "notes": ()},
     ),
-    # finished
+    # others
+    "a pod without a request": ((pod(), node()), {"source": None, "shares": {}, "gpu_uuids": (), "texts": [], "notes": (), "changed": ""}),
+    "a tenant's names and queue": (
+        (of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node()),
+        {"tenant": Tenant(vcluster="team-a", namespace="ml", pod="train-0"), "queue": "team-a"},
+    ),
     "a finished pod": (
         (fraction(phase="Succeeded"), reservation(), node(), bind_request()),
         {"shares": {}, "gpu_uuids": (), "texts": [], "changed": "", "queue": "team-a"},
@@ -265,31 +247,17 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def observed(pod_share: PodShare, name: str) -> Any:
-    """Return an attribute, or the texts of the candidates, or the bytes of the first or second of them."""
-    if name == "texts":
-        return [candidate.text for candidate in pod_share.candidates]
-    if name in ("first", "second"):
-        return pod_share.candidates[name == "second"].bytes_per_gpu
-    return getattr(pod_share, name)
-
-
 @pytest.mark.parametrize(("documents", "expected"), CASES.values(), ids=CASES)
 def test_sources_and_gpus(documents: tuple[dict[str, Any], ...], expected: Mapping[str, Any]) -> None:
-    pod_share = resolve(*documents)
-    assert {name: observed(pod_share, name) for name in expected} == expected
+    pod_share = share_of(*documents)
+    assert observed(pod_share, expected) == expected
 
 
 @pytest.mark.parametrize("portion", ["half", "-0.5", "1.5", "0,5", "nan", "0.5\n"])
 def test_a_portion_that_cannot_be_read_is_a_note(portion: str) -> None:
-    pod_share = resolve(fraction(), reservation(), node(), bind_request(portion=portion))
+    pod_share = share_of(fraction(), reservation(), node(), bind_request(portion=portion))
     assert pod_share.shares == mib(11500)
     assert "BindRequest portion" in pod_share.notes[0]
-
-
-def test_a_pod_without_a_request_has_no_share() -> None:
-    pod_share = resolve(pod(), node())
-    assert pod_share == PodShare(pod=pod_share.pod)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +278,7 @@ def test_a_pod_without_a_request_has_no_share() -> None:
     ids=lambda value: str(value)[:60],
 )  # fmt: skip
 def test_an_unreadable_value_is_one_note_and_no_share(annotations: dict[str, str], note: str) -> None:
-    pod_share = resolve(pod(annotations=annotations), node())
+    pod_share = share_of(pod(annotations=annotations), node())
     assert pod_share.notes == (f"Pod research/half: {note}",)
     assert (pod_share.has_share, pod_share.shares, pod_share.limits) == (False, {}, {})
 
@@ -327,19 +295,13 @@ def test_beside_a_legacy_request_a_request_of_a_container_is_ignored(legacy: dic
     """KAI v0.18 refuses it and earlier releases ignore it; an unreachable limit would hide the use above the share."""
     document = asking(LABEL, main__gpu_memory__limit="1Ti", main__gpu_memory__request="1Ti")
     document["metadata"]["annotations"] |= legacy
-    pod_share = resolve(document, reservation(), node())
+    pod_share = share_of(document, reservation(), node())
     assert pod_share.shares == mib(2300 if "gpu-fraction" in legacy else 2000)
     assert not pod_share.limits
     assert [note.split(": ")[1].split(" is ")[0] for note in pod_share.notes] == [
         "nvidia.com/container.main.gpu-memory.limit",
         "nvidia.com/container.main.gpu-memory.request",
     ]
-
-
-def test_a_tenants_names_and_queue() -> None:
-    pod_share = resolve(of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node())
-    tenant = Tenant(vcluster="team-a", namespace="ml", pod="train-0")
-    assert (pod_share.tenant, pod_share.queue) == (tenant, "team-a")
 
 
 ONE, TWO = pod("whole", gpus="1"), pod("whole", gpus="2")
@@ -349,9 +311,7 @@ PREPARES = {"name": "prepare", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
 WholeCase = tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, tuple[str, ...]]]
 WHOLE_GPUS: dict[str, WholeCase] = {
     "all GPUs of a node": ([TWO], {}, {"whole": (GPU_0, GPU_1)}),
-    "the one without a reservation": (
-        [fraction(), reservation(), pod("whole", 2, gpus="1")], {}, {"whole": (GPU_1,), "half": (GPU_0,)},
-    ),
+    "the one without a reservation": ([fraction(), reservation(), pod("whole", 2, gpus="1")], {}, {"whole": (GPU_1,), "half": (GPU_0,)}),
     "one of two": ([ONE], {}, {"whole": ()}),
     "two of two": ([ONE, pod("other", 2, gpus="1")], {}, {"whole": ()}),
     "a reservation of an unknown GPU": ([ONE, reservation(gpu="-1")], {}, {"whole": ()}),
@@ -370,9 +330,7 @@ WHOLE_GPUS: dict[str, WholeCase] = {
     "an annotation beside whole GPUs takes no GPU from another pod": (
         [ONE, pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})], {"spoof": {GPU_0}}, {"whole": (GPU_1,)},
     ),
-    "the largest init container counts if it has more": (
-        [pod("whole", gpus="1", init=[PREPARES])], {}, {"whole": (GPU_0, GPU_1)},
-    ),
+    "the largest init container counts if it has more": ([pod("whole", gpus="1", init=[PREPARES])], {}, {"whole": (GPU_0, GPU_1)}),
     "finished pods have no GPU": (
         [pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2")], {}, {"done": (), "runs": (GPU_0, GPU_1)},
     ),
@@ -394,11 +352,11 @@ def test_whole_gpus(
 
 @pytest.mark.parametrize("beside", [(), (bind_request("whole", portion="1.00", kind="Regular", groups=()),)])
 def test_the_only_gpu_of_a_node(beside: tuple[dict[str, Any], ...]) -> None:
-    pod_share = resolve(ONE, *beside, devices=(FIRST,))
+    pod_share = share_of(ONE, *beside, devices=(FIRST,))
     assert pod_share.shares == {GPU_0: Amount(A10, WHOLE)}
     assert [candidate.text for candidate in pod_share.candidates] == ["nvidia.com/gpu 1"]
     assert (pod_share.is_unresolved, pod_share.changed) == (False, "")
-    assert resolve(ONE, *beside, devices=(replace(FIRST, mig=True),)).gpu_uuids == ()
+    assert share_of(ONE, *beside, devices=(replace(FIRST, mig=True),)).gpu_uuids == ()
 
 
 def test_whole_gpus_over_time() -> None:

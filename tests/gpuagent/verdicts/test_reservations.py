@@ -31,6 +31,7 @@ from tests.support.kube_objects import (
 from tests.support.markers import scaled
 from tests.support.sample_pipeline import Pipeline
 from tests.support.samples import gpu, sample, snapshot_of
+from tests.support.shares import Objects
 
 GIB = 1 << 30
 EVIL, OTHER = "vcluster-evil", "vcluster-other"
@@ -55,7 +56,7 @@ def whole(namespace: str = "research", **more: Any) -> dict[str, Any]:
 
 
 BOTH, UNASSIGNED = {GPU_0: GIB, GPU_1: GIB}, {(WHOLE, GPU_0, "unassigned-gpu")}
-ON_WHOLE_GPUS: dict[str, tuple[tuple[dict[str, Any], ...], str, dict[str, int], set[tuple[str, str, str]]]] = {
+ON_WHOLE_GPUS: dict[str, tuple[Objects, str, dict[str, int], set[tuple[str, str, str]]]] = {
     "a GPU of KAI's own reservation pod": ((node(), reservation()), "research", BOTH, UNASSIGNED),
     "of one of the pod's own namespace": ((node(), tenants()), EVIL, BOTH, UNASSIGNED),
     "a small context there": ((node(), reservation()), "research", {GPU_0: GIB >> 2, GPU_1: GIB}, set()),
@@ -75,10 +76,7 @@ ON_WHOLE_GPUS: dict[str, tuple[tuple[dict[str, Any], ...], str, dict[str, int], 
     ("documents", "namespace", "used_bytes", "flagged"), ON_WHOLE_GPUS.values(), ids=ON_WHOLE_GPUS
 )
 def test_a_gpu_of_a_group_is_no_pods_whole_gpu(
-    documents: tuple[dict[str, Any], ...],
-    namespace: str,
-    used_bytes: dict[str, int],
-    flagged: set[tuple[str, str, str]],
+    documents: Objects, namespace: str, used_bytes: dict[str, int], flagged: set[tuple[str, str, str]]
 ) -> None:
     seen = Pipeline()
     seen.see(*documents, whole(namespace), used_bytes={WHOLE: used_bytes}, times=3)
@@ -145,10 +143,7 @@ class TestConflicts:
         assert candidates(seen.judged[-1]) == []
         seen = self.seen(tenants(), *EVICT, used_bytes=20 * GIB)
         assert [verdict.key.uid for verdict in candidates(seen.judged[-1])] == [VICTIM], "for its own doing"
-
-    def test_the_victims_verdicts_go_on(self) -> None:
-        seen = self.seen(tenants(), used_bytes=20 * GIB)
-        assert seen.flagged == {(VICTIM, GPU_0, "over-share")}
+        assert seen.flagged == {(VICTIM, GPU_0, "over-share")}, "the victim's verdicts go on"
 
     def test_a_conflict_is_logged_once_at_its_begin_and_once_at_its_end(self) -> None:
         seen = self.seen(tenants())
@@ -161,9 +156,12 @@ class TestConflicts:
         assert [line["reason"] for line in seen.log_lines("problem gone")] == ["reservation-conflict"]
         assert seen.problems == {}
 
-    def test_two_tenants(self) -> None:
+    def test_conflicts_of_tenants_and_time_slicing(self) -> None:
         seen = self.seen(tenants(gpu=GPU_1), tenants(OTHER, GPU_1, 951))
         assert seen.problems.keys() == {("reservation-conflict", GPU_1)}
+        seen, sliced = Pipeline(), node(**{"nvidia.com/gpu.replicas": "4"})
+        seen.see(sliced, reservation(), tenants(), whole(), used_bytes={WHOLE: {GPU_0: GIB}}, times=3)
+        assert seen.problems == {}, "time slicing hands a GPU to several"
 
     @pytest.mark.parametrize(
         "attack",
@@ -172,21 +170,6 @@ class TestConflicts:
     )  # fmt: skip
     def test_reservation_pods_without_a_conflict(self, attack: dict[str, Any]) -> None:
         assert self.seen(attack).problems == {}
-
-    def test_time_slicing_hands_a_gpu_to_several(self) -> None:
-        seen = Pipeline()
-        sliced = node(**{"nvidia.com/gpu.replicas": "4"})
-        seen.see(sliced, reservation(), tenants(), whole(), used_bytes={WHOLE: {GPU_0: GIB}}, times=3)
-        assert seen.problems == {}
-
-    def test_thousands_of_such_pods_make_one_short_problem(self) -> None:
-        many = [tenants(f"vcluster-{n:04}", GPU_0, 1000 + n) for n in range(2000)]
-        seen = Pipeline()
-        seen.see(node(), reservation(), *many, used_bytes={}, times=3)
-        (detail,) = seen.problems.values()
-        assert detail.startswith(f"reservation pods of 2001 namespaces name this GPU: {RESERVATIONS}/")
-        assert len(detail) < 1000
-        assert len(seen.log_lines("problem appeared")) == 1
 
 
 class TestUnresolved:
@@ -242,15 +225,19 @@ class TestUnresolved:
         seen.see(*given, used_bytes={VICTIM: {GPU_0: 20 * GIB}}, times=4)
         assert seen.flagged == {(VICTIM, GPU_0, "over-share")}
 
-    def test_thousands_are_counted_by_namespace(self) -> None:
+    def test_thousands_make_one_short_problem(self) -> None:
         many = [tenants(gpu="-1", number=1000 + n) for n in range(2000)]
+        others = [tenants(f"vcluster-{n:04}", GPU_0, 3000 + n) for n in range(2000)]
         seen = Pipeline()
         seen.see(node(), reservation(gpu="-1"), *many, used_bytes={}, times=4)
-        detail = seen.problems["reservation-unresolved", ""]
-        assert (
-            f"{RESERVATIONS}/gpu-reservation-900, {EVIL}/gpu-reservation-1000 and 1999 more there" in detail
-        )
+        names = f"{RESERVATIONS}/gpu-reservation-900, {EVIL}/gpu-reservation-1000 and 1999 more there"
+        assert names in seen.problems["reservation-unresolved", ""], "counted by namespace"
         assert len(seen.log_lines("problem appeared")) == 1
+        seen.see(node(), reservation(), *others, used_bytes={}, times=3)
+        (detail,) = seen.problems.values()
+        assert detail.startswith(f"reservation pods of 2001 namespaces name this GPU: {RESERVATIONS}/")
+        assert len(detail) < 1000
+        assert len(seen.log_lines("problem appeared")) == 2
 
 
 def test_a_pod_without_a_gpu_of_its_own_hides_behind_no_reservation() -> None:

@@ -1,16 +1,13 @@
 """Parts of aiohttp and asyncio that service/http/bounded_server.py relies on and that their documentation does not promise."""
 
 import asyncio
-import inspect
 import re
 from asyncio.sslproto import SSLProtocol
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 ROOT = Path(__file__).parents[3]
@@ -37,20 +34,6 @@ def test_a_private_part_still_exists(owner: type, name: str, why: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("method", "parameters"),
-    [
-        (RequestHandler.handle_error, ["self", "request", "status", "exc", "message"]),
-        (RequestHandler.data_received, ["self", "data"]),
-    ],
-)
-def test_a_private_method_still_has_its_parameters(method: Any, parameters: list[str]) -> None:
-    accepted = list(inspect.signature(method).parameters)[: len(parameters)]
-    assert accepted == parameters, (
-        f"{method.__qualname__} has changed; service/http/bounded_server.py overrides or calls it"
-    )
-
-
 async def test_a_parsed_request_is_in_messages_with_its_body() -> None:
     async def answer(_request: web.BaseRequest) -> web.Response:
         return web.Response()
@@ -74,7 +57,3 @@ def test_only_one_module_imports_private_parts() -> None:
     assert len(modules) > 100
     users = [str(file.relative_to(ROOT)) for file in modules if private.search(file.read_text())]
     assert users == ["service/http/bounded_server.py"]
-
-
-def test_an_error_of_a_long_line_tells_its_limit() -> None:
-    assert LineTooLong("line", 8190).args[1] == 8190

@@ -1,14 +1,18 @@
-"""TLS from files: what is served, what is refused, and what a renewal does."""
+"""TLS from files and from memory: what is served, what is refused, and what a renewal does."""
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
+import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from cryptography import x509
@@ -19,10 +23,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from certs.authority import Authority
+from certs.authority import Authority, KeyPair
 from service.http.limits import Address, plain_port_limits
 from service.http.page_server import PageServer, PortSecurity, text_page
-from service.http.tls_files import TlsFiles, TlsFilesError
+from service.http.tls_files import TlsFiles, TlsFilesError, load_pem
 from service.log import JsonLog
 from tests.support.page_server import ANY_PORT, get
 from tests.support.waiting import until
@@ -89,55 +93,6 @@ async def test_a_renewed_pair_serves_new_connections_and_a_broken_one_does_not(t
         assert await served_serial(address) == third != second
 
 
-@pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
-def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
-    write_pair(tmp_path)
-    (tmp_path / name).unlink()
-    with pytest.raises(TlsFilesError, match="No such file or directory") as error:
-        TlsFiles(*pair_in(tmp_path), log=JsonLog(io.BytesIO()))
-    assert "\n" not in str(error.value)
-
-
-async def test_a_pair_that_the_check_refuses_is_not_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.http.tls_files.LOOK_EVERY_SECONDS", 0.05)
-    write_pair(tmp_path)
-    stream, failures, problem = io.BytesIO(), [], ""
-
-    def check() -> dict[str, str]:
-        if problem:
-            raise ValueError(problem)
-        return {"not_after": "tomorrow"}
-
-    def messages() -> list[dict[str, str]]:
-        return [json.loads(line) for line in stream.getvalue().splitlines()]
-
-    tls = TlsFiles(
-        *pair_in(tmp_path), log=JsonLog(stream), check=check, on_failure=lambda: failures.append(problem)
-    )
-    keeping = asyncio.create_task(tls.run())
-    problem = "not valid before tomorrow"
-    write_pair(tmp_path)
-    await until(lambda: failures)
-    assert failures == [problem]
-    assert messages()[0]["problem"] == f"{tmp_path}/tls.crt: {problem}"
-    problem = ""  # the same files are tried again
-    await until(lambda: len(messages()) > 1)
-    assert messages()[1]["not_after"] == "tomorrow"
-    keeping.cancel()
-
-
-@pytest.mark.timeout(20)  # OpenSSL would ask for the password on a terminal
-def test_an_encrypted_key_is_refused_without_a_question(tmp_path: Path) -> None:
-    write_pair(tmp_path)
-    key = load_pem_private_key((tmp_path / "tls.key").read_bytes(), None)
-    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
-    (tmp_path / "tls.key").write_bytes(locked)
-    with pytest.raises(TlsFilesError, match="no PEM certificate with its unencrypted key"):
-        TlsFiles(*pair_in(tmp_path), log=JsonLog(io.BytesIO()))
-
-
 async def test_clients_that_never_shake_hands_do_not_block_others(tmp_path: Path) -> None:
     serial = write_pair(tmp_path)
     async with (
@@ -153,3 +108,80 @@ async def test_clients_that_never_shake_hands_do_not_block_others(tmp_path: Path
         assert b"ok" not in await asyncio.wait_for(reader.read(), 10)
         writer.close()
         await writer.wait_closed()
+
+
+def encrypted(key: Path) -> None:
+    loaded = load_pem_private_key(key.read_bytes(), None)
+    key.write_bytes(
+        loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    )
+
+
+@pytest.mark.timeout(20)  # OpenSSL would ask for the password on a terminal
+@pytest.mark.parametrize(
+    ("name", "spoil", "problem"),
+    [
+        ("tls.crt", Path.unlink, "No such file or directory"),
+        ("tls.key", Path.unlink, "No such file or directory"),
+        ("tls.crt", lambda file: file.write_bytes(b""), "no PEM certificate with its unencrypted key"),
+        ("tls.key", encrypted, "no PEM certificate with its unencrypted key"),
+    ],
+)
+def test_an_unusable_pair_is_an_error_in_one_line(
+    name: str, spoil: Callable[[Path], object], problem: str, tmp_path: Path
+) -> None:
+    write_pair(tmp_path)
+    spoil(tmp_path / name)
+    with pytest.raises(TlsFilesError, match=problem) as error:
+        TlsFiles(*pair_in(tmp_path), log=JsonLog(io.BytesIO()))
+    assert "\n" not in str(error.value)
+
+
+def load(certificate: KeyPair, key: KeyPair | None = None) -> None:
+    load_pem(
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate.certificate_pem, (key or certificate).key_pem
+    )
+
+
+def issued() -> KeyPair:
+    return AUTHORITY.issue(["localhost"], now=datetime.now(UTC), lifetime=timedelta(days=1))
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="NOT VERIFIED: this build of Python has no memory files"
+)
+def test_a_key_is_never_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not" / "there"))
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    load(issued())
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    with pytest.raises(OSError, match="KEY_VALUES_MISMATCH"):
+        load(issued(), issued())
+
+
+@pytest.mark.parametrize("is_absent", [False, True])
+def test_without_memory_files_a_private_file_is_used_and_removed(
+    is_absent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_name: str, _flags: int) -> NoReturn:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
+    if is_absent:
+        monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    modes: list[int] = []
+    made = tempfile.NamedTemporaryFile
+
+    def noted() -> object:
+        file = made()
+        modes.append(Path(file.name).stat().st_mode & 0o777)
+        return file
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", noted)
+    load(issued())
+    assert modes == [0o600]
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not" / "there"))
+    with pytest.raises(FileNotFoundError):
+        load(issued())

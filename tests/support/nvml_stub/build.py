@@ -42,8 +42,6 @@ def built_library(folder: Path, *flags: str) -> Path:
 
 
 class Answers:
-    """The file with the library's answers."""
-
     def __init__(self, path: Path, scenario: Scenario) -> None:
         self.path = path
         self.scenario = scenario
@@ -53,7 +51,6 @@ class Answers:
         self.write([*_lines(self.scenario, state_at(self.scenario, time)), *more])
 
     def write(self, lines: Iterable[str]) -> None:
-        """Write these lines as answers."""
         making = self.path.with_suffix(".making")
         making.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         making.replace(self.path)

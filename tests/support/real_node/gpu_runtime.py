@@ -62,7 +62,6 @@ def _free_gpu(bundle: Path, name: str) -> str:
 
 
 def _of_gpus(uuids: list[str], name: str) -> Path:
-    """Return a folder with the answers about some GPUs, without their processes."""
     folder = HERE / "containers" / name
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [gpu for gpu in _gpus() if gpu[2] in uuids]

@@ -41,8 +41,6 @@ def image_name(service: str) -> str:
 
 @dataclass(frozen=True)
 class Builder:
-    """buildah with a storage of its own."""
-
     folder: Path
 
     def buildah(self, *words: str) -> str:
@@ -94,7 +92,6 @@ class Builder:
         self.pack(RESERVATION)
 
     def pack(self, name: str) -> None:
-        """Write an image as an archive."""
         archive = self.folder / f"{name.rpartition('/')[2].partition(':')[0]}.tar"
         self.buildah("push", "-q", name, f"oci-archive:{archive}:{name}")
 

@@ -26,6 +26,7 @@ from tests.support.control_plane import ControlPlane, Program, control_plane, co
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.credentials import write_kubeconfig
 from tests.support.free_ports import free_ports
+from tests.support.kinds import made
 from tests.support.nvml_stub.build import built_library
 from tests.support.real_node.images import BUSYBOX
 
@@ -109,7 +110,6 @@ class RealNode:
 
     @property
     def access(self) -> InCluster:
-        """An administrator's access."""
         return self.plane.access()
 
     @property
@@ -123,7 +123,6 @@ class RealNode:
         return int(children.read_text().split()[0])
 
     def boot(self) -> None:
-        """Start the node, and wait until it is ready."""
         words = [self.folder, self.assets, NODE, _ADDRESS, _GATEWAY]
         namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "--ipc", "--mount-proc"]
         self.process = subprocess.Popen(
@@ -171,7 +170,6 @@ class RealNode:
             time.sleep(0.1)
 
     def import_images(self, folder: Path) -> None:
-        """Give containerd the images of a folder's archives."""
         for archive in sorted(folder.glob("*.tar")):
             self.inside("ctr", "--namespace=k8s.io", "images", "import", str(archive))
 
@@ -196,13 +194,7 @@ class RealNode:
 
         Without a device plugin the kubelet leaves the resource as it is in the node's status.
         """
-        labels = {
-            "present": "true",
-            "count": count,
-            "memory": 23028,
-            "product": "NVIDIA-A10",
-            "replicas": 1,
-        }
+        labels = {"present": "true", "count": count, "memory": 23028, "product": "NVIDIA-A10", "replicas": 1}
         words = [f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()]
         self.kubectl("label", "node", NODE, "--overwrite", "nvidia.com/mig.strategy=none", *words)
         size = {"nvidia.com/gpu": str(count)}
@@ -210,7 +202,6 @@ class RealNode:
         self.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", f"--patch={patch}")
 
     def try_kubectl(self, *words: str, stdin: Any = None) -> "subprocess.CompletedProcess[str]":
-        """Run kubectl as an administrator."""
         given = json.dumps(stdin) if stdin is not None else None
         return subprocess.run(
             ["kubectl", f"--kubeconfig={self.kubeconfig}", *words],
@@ -248,7 +239,6 @@ class RealNode:
         return [int(line.split()[0]) for lines in listed for line in lines]
 
     def log(self) -> str:
-        """Return the ends of the programs' logs."""
         names = ("containerd.log", "kubelet.log", "kube-proxy.log")
         return "\n".join(
             (self.folder / name).read_text()[-1500:] for name in names if (self.folder / name).exists()
@@ -257,11 +247,7 @@ class RealNode:
 
 @contextlib.contextmanager
 def real_node(folder: Path) -> Iterator[RealNode]:
-    """Run a control plane and a node until the end of the block; nothing is left then.
-
-    Args:
-        folder: on a file system that overlayfs can use.
-    """
+    """Run a control plane and a node until the end of the block; nothing is left then."""
     assets, programs = needed_assets(), Path(os.environ["NODE_ASSETS"])
     with contextlib.ExitStack() as stack:
         stack.enter_context(_kept_sysctls())
@@ -393,8 +379,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         for name in ("cpuset.cpus", "cpuset.mems"):
             if (controller / name).exists():
                 (cgroup / name).write_text((controller / name).read_text())
-    runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}  # fmt: skip
-    node.kubectl("apply", "-f", "-", stdin=runtime_class)
+    node.kubectl("apply", "-f", "-", stdin=made("RuntimeClass", "nvidia", handler="nvidia"))
 
 
 def _controllers() -> list[Path]:
@@ -418,7 +403,7 @@ def _remove_cgroups() -> bool:
 def _kept_sysctls() -> Iterator[None]:
     """Put back what the kubelet changes on the machine, and remove the node's cgroups."""
     kept = {name: Path("/proc/sys", name).read_text() for name in _SYSCTLS}
-    made = [path for path in (Path("/var/lib/kubelet"),) if not path.exists()]
+    new = [path for path in (Path("/var/lib/kubelet"),) if not path.exists()]
     try:
         yield
     finally:
@@ -428,7 +413,7 @@ def _kept_sysctls() -> Iterator[None]:
         for controller in _controllers():
             with contextlib.suppress(FileNotFoundError):
                 (controller / _CGROUP).rmdir()
-        assert not [path for path in made if path.exists()]
+        assert not [path for path in new if path.exists()]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ MIB: Final = 1 << 20
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """Return the condition's first true value."""
     ends = time.monotonic() + seconds
     while True:
         value = condition()
@@ -30,13 +29,10 @@ def print_figure(line: str) -> None:
 
 
 class Release:
-    """The chart on the node."""
-
     def __init__(self, node: RealNode) -> None:
         self.node = node
 
     def run(self, command: str, *words: str, values: dict[str, Any] | None = None) -> str:
-        """Run a helm command about the release."""
         given = options(values) if values else []
         done = helm(
             command, "kaishare", *words, *given, f"--namespace={NAMESPACE}", kubeconfig=self.node.kubeconfig
@@ -56,12 +52,10 @@ class Release:
         print_figure(f"helm install --wait: {time.monotonic() - began:.0f} s")
 
     def upgrade(self, **values: Any) -> None:
-        """Upgrade to the chart's defaults and these values."""
         base = {"kaiVersion": "0.17.0"}
         self.run("upgrade", str(CHART), "--wait", "--timeout=90s", values={**base, **values})
 
     def pods(self, namespace: str, component: str) -> list[dict[str, Any]]:
-        """Return the running pods of a service."""
         selector = f"app.kubernetes.io/component={component}"
         pods = self.node.objects("pods", f"--namespace={namespace}", f"--selector={selector}")
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]

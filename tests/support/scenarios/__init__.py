@@ -21,7 +21,6 @@ def node(*processes: dict[str, Any], faults: Any = (), mig: Any = (), **gpu: Any
 
 
 def process(pid: int, memory: Any = "1Gi", gpu: int | str = 0, **more: Any) -> dict[str, Any]:
-    """Return a process of the host, or of a given pod."""
     return {"pid": pid, "gpu": gpu, "memory": memory, **more}
 
 

@@ -79,8 +79,6 @@ class DeviceMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverState:
-    """State of a simulated driver at one time."""
-
     devices: tuple[DeviceMoment, ...]
     time: float = 0.0
     """Seconds since the start."""
@@ -179,7 +177,6 @@ def _percents(scenario: Scenario, index: int, time: float) -> dict[int, int] | N
 def _lists(
     scenario: Scenario, device: int | str, time: float, unknown: frozenset[int], instance: int | None = None
 ) -> tuple[dict[ProcessList, list[ListedProcess]], int]:
-    """Return the complete lists of a device, and the sum of its processes' memory."""
     gpu_instance, compute_instance = (NO_INSTANCE, NO_INSTANCE) if instance is None else (instance, 0)
     lists: dict[ProcessList, list[ListedProcess]] = {which: [] for which in ProcessList}
     used = 0
@@ -248,34 +245,28 @@ class SimulatedDriver:
         self._now = self._look()
 
     def start(self) -> None:
-        """Initialise."""
         self._enter("nvmlInit")
 
     def stop(self) -> None:
         """Do nothing; there are no resources."""
 
     def version(self) -> str:
-        """Return the scenario's driver version."""
         self._enter("nvmlSystemGetDriverVersion")
         return self._scenario.node.driver
 
     def count(self) -> int:
-        """Return the scenario's number of GPUs."""
         self._enter("nvmlDeviceGetCount")
         return len(self._scenario.gpus)
 
     def open(self, index: int) -> _Device:
-        """Return the GPU at an index."""
         self._enter("nvmlDeviceGetHandleByIndex", index)
         return _Device(index)
 
     def uuid(self, device: _Device) -> str:
-        """Return the UUID of a GPU or MIG device."""
         self._enter("nvmlDeviceGetUUID", device.index)
         return self._at(device).uuid
 
     def name(self, device: _Device) -> str:
-        """Return the scenario's GPU model."""
         self._enter("nvmlDeviceGetName", device.index)
         return self._scenario.gpus[device.index].model
 
@@ -292,7 +283,6 @@ class SimulatedDriver:
         return DeviceMemory(total=now.total, free=free, reserved=now.reserved if version else None)
 
     def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
-        """Return one list."""
         self._enter(which.value, device.index)
         if self._now.races & {None, device.index}:
             self._fail(which.value, 7)
@@ -329,17 +319,14 @@ class SimulatedDriver:
         return list(codes)
 
     def is_mig(self, device: _Device) -> bool:
-        """Whether the scenario has MIG devices on the GPU."""
         self._enter("nvmlDeviceGetMigMode", device.index)
         return bool(self._at(device).instances)
 
     def mig_places(self, device: _Device) -> int:
-        """Return the scenario's number of MIG devices on the GPU."""
         self._enter("nvmlDeviceGetMaxMigDeviceCount", device.index)
         return len(self._at(device).instances)
 
     def instance(self, device: _Device, place: int) -> _Device | None:
-        """Return one MIG device of a GPU."""
         self._enter("nvmlDeviceGetMigDeviceHandleByIndex", device.index)
         return _Device(device.index, place)
 

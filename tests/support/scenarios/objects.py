@@ -11,6 +11,7 @@ from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
 from kai.share import MIB, portion_text
 from kai.share_bytes import Card
+from tests.support.kinds import made
 from tests.support.scenarios.scenario import Scenario, SimulatedPod
 
 _NAMES: Final = uuid.UUID("6f4b1f0a-3a52-4d0f-9b0e-6f3f0d8f4c11")
@@ -18,8 +19,6 @@ _NAMES: Final = uuid.UUID("6f4b1f0a-3a52-4d0f-9b0e-6f3f0d8f4c11")
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Names of a pod in cgroup paths."""
-
     uid: str
     """The UID, or the config hash of a static pod."""
     containers: dict[str, str]
@@ -29,9 +28,7 @@ class PodIdentity:
 def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
     """Return all objects of the scenario: the node, its pods, and the objects that KAI creates for them."""
     node = scenario.node
-    objects = [
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name, "labels": dict(node.labels)}}
-    ]
+    objects = [made("Node", node.name, labels=dict(node.labels))]
     for pod in scenario.pods:
         objects.append(_completed(_pod(pod, scenario), node.name))
         objects.extend(_bind_request(pod, scenario))
@@ -79,18 +76,15 @@ def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
     containers: list[dict[str, Any]] = [{"name": container} for container in pod.containers]
     if pod.whole:
         containers[0]["resources"] = {"limits": {keys.GPU_RESOURCE: str(pod.whole)}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "labels": labels | pod.labels,
-            "annotations": annotations | pod.annotations,
-        },
-        "spec": {"schedulerName": keys.SCHEDULER_NAME, "containers": containers},
-        "status": {"phase": pod.phase},
-    }
+    return made(
+        "Pod",
+        name,
+        namespace,
+        labels=labels | pod.labels,
+        annotations=annotations | pod.annotations,
+        spec={"schedulerName": keys.SCHEDULER_NAME, "containers": containers},
+        status={"phase": pod.phase},
+    )
 
 
 def _groups(pod: SimulatedPod, scenario: Scenario) -> list[str]:
@@ -106,19 +100,15 @@ def _bind_request(pod: SimulatedPod, scenario: Scenario) -> Iterator[dict[str, A
         return
     namespace, _, name = pod.name.partition("/")
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": _uid(namespace, name)}
-    yield {
-        "apiVersion": "scheduling.run.ai/v1alpha2",
-        "kind": "BindRequest",
-        "metadata": {"namespace": namespace, "name": name, "ownerReferences": [owner]},
-        "spec": {
-            "podName": name,
-            "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
-            "receivedResourceType": "Fraction",
-            "selectedGPUGroups": groups,
-            "selectedNode": scenario.node.name,
-        },
-        "status": {"phase": "Succeeded"},
+    spec = {
+        "podName": name,
+        "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
+        "receivedResourceType": "Fraction",
+        "selectedGPUGroups": groups,
+        "selectedNode": scenario.node.name,
     }
+    about = {"ownerReferences": [owner]}
+    yield made("BindRequest", name, namespace, metadata=about, spec=spec, status={"phase": "Succeeded"})
 
 
 def _portion(pod: SimulatedPod, scenario: Scenario) -> str:
@@ -139,19 +129,19 @@ def _reservations(scenario: Scenario) -> Iterator[dict[str, Any]]:
     for index in sorted(reserved):
         gpu = scenario.gpus[index].uuid
         group = _group(gpu)
-        metadata = {
-            "namespace": RESERVATION_NAMESPACE,
-            "name": f"gpu-reservation-{scenario.node.name}-{group[:5]}",
-            "labels": {"app": "kai-resource-reservation", keys.GPU_GROUP: group},
-            "annotations": {keys.RESERVED_GPU: gpu},
-        }
         container = {"name": "resource-reservation", "resources": {"limits": {keys.GPU_RESOURCE: "1"}}}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+        pod = made(
+            "Pod",
+            f"gpu-reservation-{scenario.node.name}-{group[:5]}",
+            RESERVATION_NAMESPACE,
+            labels={"app": "kai-resource-reservation", keys.GPU_GROUP: group},
+            annotations={keys.RESERVED_GPU: gpu},
+            spec={"containers": [container]},
+        )
         yield _completed(pod, scenario.node.name)
 
 
 def _completed(pod: dict[str, Any], node: str) -> dict[str, Any]:
-    """Add the fields of a running pod that the scenario omits."""
     meta = pod["metadata"]
     meta.setdefault("namespace", "default")
     meta.setdefault("uid", _uid(meta["namespace"], meta["name"]))

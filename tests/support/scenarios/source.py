@@ -6,15 +6,78 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.gpu_reading import GpuReading
+from gpuagent.simulation.simulated_gpus import ProcFolder, pod_cgroup, process_files
 from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
-from tests.support.scenarios.objects import node_objects, pod_identities
-from tests.support.scenarios.processes import ProcTree
-from tests.support.scenarios.scenario import Scenario
+from tests.support.scenarios.objects import PodIdentity, node_objects, pod_identities
+from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedProcess
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLifetime:
+    pid: int
+    start: float
+    until: float | None
+    owner: SimulatedProcess
+    """The process's first entry; all its entries have the same owner."""
+
+    def is_at(self, time: float) -> bool:
+        return self.start <= time and (self.until is None or time < self.until)
+
+
+def lives(scenario: Scenario) -> list[ProcessLifetime]:
+    """Return all lifetimes. Entries of one PID and owner form one lifetime if they overlap or adjoin."""
+    by_pid: dict[int, list[SimulatedProcess]] = defaultdict(list)
+    for process in scenario.processes:
+        for pid in range(process.pid, process.pid + process.count):
+            by_pid[pid].append(process)
+    lifetimes: list[ProcessLifetime] = []
+    for pid, entries in by_pid.items():
+        last: ProcessLifetime | None = None
+        for entry in sorted(entries, key=lambda process: process.start):
+            if last is not None and (last.until is None or last.until >= entry.start):
+                until = None if last.until is None or entry.until is None else max(last.until, entry.until)
+                last = lifetimes[-1] = ProcessLifetime(pid, last.start, until, last.owner)
+                continue
+            last = ProcessLifetime(pid, entry.start, entry.until, entry)
+            lifetimes.append(last)
+    return lifetimes
+
+
+class ProcTree:
+    """Keeps a folder of processes at the state of a scenario."""
+
+    def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
+        self._folder = ProcFolder(root)
+        self._pods = pods
+        self._lives = lives(scenario)
+        self._hiding = [fault for fault in scenario.faults if fault.fault is FaultKind.PID_NAMESPACE]
+
+    def show(self, time: float) -> None:
+        """Update the folder to a time; writes only changed files."""
+        is_hidden = any(fault.is_at(time) for fault in self._hiding)
+        processes = {
+            life.pid: process_files(life.pid, life.owner.name, life.start, self._cgroup(life))
+            for life in self._lives
+            if life.is_at(time) and not is_hidden
+        }
+        self._folder.update(processes, second="sh" if is_hidden else "kthreadd")
+
+    def _cgroup(self, life: ProcessLifetime) -> str:
+        owner = life.owner
+        if owner.cgroup:
+            return owner.cgroup if owner.cgroup.endswith("\n") else f"{owner.cgroup}\n"
+        if not owner.pod:
+            return f"0::/system.slice/{owner.name}.service\n"
+        pod = self._pods[owner.pod]
+        container = pod.containers.get(owner.container) or next(iter(pod.containers.values()), "")
+        return pod_cgroup(pod.uid, container)
 
 
 class ScenarioGpus(GpuReader):
@@ -60,7 +123,6 @@ class ScenarioGpus(GpuReader):
         return super().read()
 
     def close(self) -> None:
-        """Remove the temporary folder."""
         super().close()
         self._remove_folder()
 

@@ -3,7 +3,7 @@
 import base64
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pod_documents import exact
-from tests.support.pod_strategies import FEWER, Case, cases, pods
+from tests.support.pod_strategies import MANY, Case, cases, pods
 from tests.support.pods import gpu_container, pod
+from tests.support.webhook_process import HeldPolicies
 from tests.support.webhook_server import review_of
 from webhook.admission import mutating
 from webhook.admission.mutating import LastMutations, MutatingWebhook
@@ -22,33 +23,24 @@ from webhook.admission.review import decode
 from webhook.metrics import Metrics
 from webhook.policy import patch as module
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import Mode, NamespacePolicy
+from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import mutate
 
 LABELS = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 
 
-class Policies:
+class Policies(HeldPolicies):
     """Policies that a test changes."""
 
-    ready = True
-
     def __init__(self) -> None:
+        super().__init__()
         self.known: dict[str, NamespacePolicy | None] = {}
 
     def set(self, namespace: str, labels: Mapping[str, str] = LABELS) -> None:
         self.known[namespace] = NamespacePolicy.from_labels(namespace, labels)
 
-    async def find(
-        self, namespace: str, *, modes: Collection[Mode] = (), peer: str = ""
-    ) -> NamespacePolicy | None:
+    async def find(self, namespace: str, **_: Any) -> NamespacePolicy | None:
         return self.known[namespace]
-
-    def all(self) -> None:
-        return None
-
-    async def run(self) -> None:
-        return None
 
 
 class Webhook:
@@ -96,13 +88,6 @@ def of_template(volume: str = "kube-api-access-x2x7k", **labels: str) -> dict[st
     return document
 
 
-async def test_pods_of_one_template_are_decided_once(webhook: Webhook) -> None:
-    first = await webhook.patch(of_template("kube-api-access-x2x7k"))
-    assert first
-    assert await webhook.patch(of_template("kube-api-access-b6n4z")) == first
-    assert webhook.decided == 1
-
-
 async def test_what_is_kept_does_not_hold_the_body_of_its_review() -> None:
     webhook = Webhook()
     webhook.policies.set("team-a")
@@ -116,48 +101,24 @@ async def test_what_is_kept_does_not_hold_the_body_of_its_review() -> None:
     assert sys.getrefcount(body) == before
 
 
-async def test_a_second_review_of_a_patched_pod_does_not_hide_the_template(webhook: Webhook) -> None:
-    first = await webhook.patch(of_template())
+async def test_pods_of_one_template_are_decided_once_for_a_policy_and_rules(webhook: Webhook) -> None:
+    first = await webhook.patch(of_template("kube-api-access-x2x7k"))
+    assert first
+    assert await webhook.patch(of_template("kube-api-access-b6n4z")) == first
+    assert webhook.decided == 1
     patched = jsonpatch.apply_patch(of_template(), json.loads(base64.b64decode(first)))
     assert await webhook.patch(patched) is None
     assert await webhook.patch(of_template()) == first
-    assert webhook.decided == 2
-
-
-async def test_another_label_is_another_decision(webhook: Webhook) -> None:
-    await webhook.patch(of_template())
+    assert webhook.decided == 2, "a second review of a patched pod does not hide the template"
     assert await webhook.patch(of_template(**{"kaishare.dev/inject": "false"})) is None
-    assert webhook.decided == 2
-
-
-async def test_another_policy_is_another_decision(webhook: Webhook) -> None:
-    first = await webhook.patch(of_template())
     webhook.policies.set("team-a", LABELS | {"kaishare.dev/gpu-fraction": "0.25"})
     second = await webhook.patch(of_template())
-    assert second != first
-    assert webhook.decided == 2
-
-
-async def test_other_rules_are_another_decision(webhook: Webhook) -> None:
-    first = await webhook.patch(of_template())
+    webhook.policies.set("team-b", LABELS | {"kaishare.dev/gpu-fraction": "0.75"})
+    other = await webhook.patch(of_template(), "team-b")
     webhook.rules = replace(webhook.rules, inject_shares=False)
-    assert await webhook.patch(of_template()) != first
-    assert webhook.decided == 2
-
-
-async def test_a_namespace_that_is_no_longer_managed_changes_no_pod(webhook: Webhook) -> None:
-    assert await webhook.patch(of_template())
+    assert len({first, second, other, await webhook.patch(of_template())}) == 4
     webhook.policies.known["team-a"] = None
     assert await webhook.patch(of_template()) is None
-
-
-async def test_each_namespace_has_its_own(webhook: Webhook) -> None:
-    webhook.policies.set("team-b", LABELS | {"kaishare.dev/gpu-fraction": "0.25"})
-    first, other = await webhook.patch(of_template()), await webhook.patch(of_template(), "team-b")
-    assert first != other
-    assert await webhook.patch(of_template()) == first
-    assert await webhook.patch(of_template(), "team-b") == other
-    assert webhook.decided == 2
 
 
 async def test_the_memory_is_bounded(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +146,7 @@ def test_deep_values_are_compared_without_an_error() -> None:
         assert mutate(policy, deep, DecisionSettings(), last=first).decision == first.decision
 
 
-@FEWER
+@MANY
 @given(cases(), st.lists(pods(), min_size=1, max_size=3), st.lists(st.integers(0, 2), min_size=2, max_size=6))
 def test_with_a_memory_every_pod_gets_the_decision_that_it_gets_without(
     case: Case, documents: list[Any], order: list[int]

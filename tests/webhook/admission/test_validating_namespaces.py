@@ -1,90 +1,59 @@
-"""Labels are checked on creation and update: denials, warnings, and changes that must never be blocked."""
+"""Labels, sizes and selectors are checked on creation and update: denials, warnings, and changes that are never blocked."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.support.webhook_server import RunningWebhook, review_of
-from webhook.policy.labels import NamespacePolicy
+from tests.support.webhook_server import RunningWebhook, namespace_review
+from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 PATH = "/validate/namespaces"
-
-
-def namespace(labels: Any) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-x", "labels": labels}}
 
 
 def ours(**labels: str) -> dict[str, str]:
     return QUEUE | {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
 
 
-def review(labels: Any, before: Any = None, **request: Any) -> dict[str, Any]:
-    fields = {
-        "kind": {"group": "", "version": "v1", "kind": "Namespace"},
-        "name": "team-x",
-        "operation": "CREATE" if before is None else "UPDATE",
-        "oldObject": None if before is None else namespace(before),
-    }
-    return review_of(namespace(labels), "team-x", **(fields | request))
-
-
 async def message_of(webhook: RunningWebhook, labels: Any, before: Any = None) -> str | None:
     """Return the denial's message; None if the labels are admitted."""
-    response = await webhook.review(review(labels, before), PATH)
+    response = await webhook.review(namespace_review(labels, before), PATH)
     return None if response["allowed"] else response["status"]["message"]
 
 
-BAD = [
-    ("kai.scheduler/queue", "", "a queue name"),
-    ("kai.scheduler/queue", "Team_A", "a queue name"),
-    ("kaishare.dev/mode", "enforced", "default, observe, enforce, off"),
-    ("kaishare.dev/scheduler", "KAI", "a scheduler name"),
-    ("kaishare.dev/gpu-fraction", "1.5", "0.02 to 0.99"),
-    ("kaishare.dev/gpu-fraction", "50%", "0.02 to 0.99"),
-    ("kaishare.dev/gpu-fraction", "0.125", "at most two decimals"),
-    ("kaishare.dev/gpu-memory", "2Gi", "MiB as a plain positive integer"),
-    ("kaishare.dev/share-for", "everything", "whole-gpu, marked, all"),
-    ("kaishare.dev/max-gpu-fraction", "2", "or 1"),
-    ("kaishare.dev/max-gpu-memory", "0", "MiB"),
-    ("kaishare.dev/priority", "High", "a PriorityClass name"),
-    ("kaishare.dev/gpu-toleration", "true", "inject"),
-    ("kaishare.dev/over-share", "kill", "report, evict"),
-    ("kaishare.dev/over-share-grace", "10s", "30s to 24h"),
-]
-
-
-@pytest.mark.parametrize("before", [None, {}, QUEUE], ids=["create", "first labels", "update"])
-@pytest.mark.parametrize(("label", "value", "allowed"), BAD)
-async def test_a_bad_value_is_refused_with_the_allowed_values(
-    webhook: RunningWebhook, label: str, value: str, allowed: str, before: dict[str, str] | None
-) -> None:
-    message = await message_of(webhook, QUEUE | {label: value}, before)
-    assert message is not None
-    assert message.startswith(f'{label}: "{value}" is not allowed; allowed: ')
-    assert allowed in message
-
-
 @pytest.mark.parametrize(
-    ("label", "part"),
+    ("label", "value", "part"),
     [
-        ("kaishare.dev/gpu-fracton", "the nearest known label is kaishare.dev/gpu-fraction"),
-        ("kaishare.dev/max-gpu-mem", "the nearest known label is kaishare.dev/max-gpu-memory"),
-        ("kaishare.dev/overshare", "the nearest known label is kaishare.dev/over-share"),
-        ("kaishare.dev/queue", "the nearest known label is kai.scheduler/queue"),
-        ("kaishare.dev/colour", "known: kai.scheduler/queue, kaishare.dev/mode"),
-        ("kaishare.dev/inject", "belongs on pods (as a label)"),
-        ("kaishare.dev/whole-gpu", "belongs on pods (as an annotation)"),
+        ("kai.scheduler/queue", "", "a queue name"),
+        ("kaishare.dev/mode", "enforced", "default, observe, enforce, off"),
+        ("kaishare.dev/scheduler", "KAI", "a scheduler name"),
+        ("kaishare.dev/gpu-fraction", "50%", "0.02 to 0.99 with at most two decimals"),
+        ("kaishare.dev/gpu-memory", "2Gi", "MiB as a plain positive integer"),
+        ("kaishare.dev/share-for", "everything", "whole-gpu, marked, all"),
+        ("kaishare.dev/max-gpu-fraction", "2", "or 1"),
+        ("kaishare.dev/max-gpu-memory", "0", "MiB"),
+        ("kaishare.dev/priority", "High", "a PriorityClass name"),
+        ("kaishare.dev/gpu-toleration", "true", "inject"),
+        ("kaishare.dev/over-share", "kill", "report, evict"),
+        ("kaishare.dev/over-share-grace", "10s", "30s to 24h"),
+        ("kaishare.dev/gpu-fracton", "x", "the nearest known label is kaishare.dev/gpu-fraction"),
+        ("kaishare.dev/max-gpu-mem", "x", "the nearest known label is kaishare.dev/max-gpu-memory"),
+        ("kaishare.dev/overshare", "x", "the nearest known label is kaishare.dev/over-share"),
+        ("kaishare.dev/queue", "x", "the nearest known label is kai.scheduler/queue"),
+        ("kaishare.dev/colour", "x", "known: kai.scheduler/queue, kaishare.dev/mode"),
+        ("kaishare.dev/inject", "x", "belongs on pods (as a label)"),
+        ("kaishare.dev/whole-gpu", "x", "belongs on pods (as an annotation)"),
     ],
 )
-async def test_an_unknown_label_is_refused_with_the_nearest_known_one(
-    webhook: RunningWebhook, label: str, part: str
+def test_a_problem_names_the_allowed_values_or_the_nearest_known_label(
+    label: str, value: str, part: str
 ) -> None:
-    message = await message_of(webhook, QUEUE | {label: "x"})
-    assert message is not None
-    assert message.startswith(f'{label}: "x" ')
-    assert part in message
+    for before in ({}, QUEUE):
+        problems = label_problems(PolicyMetadata(QUEUE | {label: value}), PolicyMetadata(before))
+        assert problems.is_refused
+        assert str(problems.first[0]).startswith(f'{label}: "{value}" ')
+        assert part in str(problems.first[0])
 
 
 @pytest.mark.parametrize(
@@ -97,28 +66,29 @@ async def test_an_unknown_label_is_refused_with_the_nearest_known_one(
         ours(gpu_memory="2000", max_gpu_memory="4000", gpu_toleration="inject"),
         ours(over_share="evict", over_share_grace="5m"),
         {"kai.scheduler/other": "X", "example.com/kaishare.dev": "x", "kueue.x-k8s.io/mode": "x"},
+        {"kaishare.dev/over-share": "evict", "kaishare.dev/over-share-grace": "30s"},
+        {"kaishare.dev/over-share": "evict", "kaishare.dev/mode": "off"},
+        None,
     ],
 )
-async def test_good_labels_pass(webhook: RunningWebhook, labels: dict[str, str]) -> None:
+async def test_good_labels_pass(webhook: RunningWebhook, labels: dict[str, str] | None) -> None:
     for before in (None, {}, QUEUE | {"a": "b"}):
-        response = await webhook.review(review(labels, before), PATH)
+        response = await webhook.review(namespace_review(labels, before), PATH)
         assert response == {"uid": response["uid"], "allowed": True}
 
 
-async def test_labels_that_exclude_each_other(webhook: RunningWebhook) -> None:
-    both = ours(gpu_fraction="0.5", gpu_memory="2000")
-    for before in (None, ours(gpu_fraction="0.5"), ours(gpu_memory="2000")):
-        message = await message_of(webhook, both, before)
-        assert message is not None
-        assert "conflicts with kaishare.dev/gpu-fraction" in message
-
-
-async def test_a_share_above_its_own_cap_is_refused_in_any_order(webhook: RunningWebhook) -> None:
-    above = ours(gpu_fraction="0.5", max_gpu_fraction="0.25")
-    for before in (None, ours(gpu_fraction="0.5"), ours(max_gpu_fraction="0.25")):
-        message = await message_of(webhook, above, before)
-        assert message is not None
-        assert "above this namespace's own kaishare.dev/max-gpu-fraction 0.25" in message
+@pytest.mark.parametrize(
+    ("first", "second", "part"),
+    [
+        ({"gpu_fraction": "0.5"}, {"gpu_memory": "2000"}, "conflicts with kaishare.dev/gpu-fraction"),
+        ({"gpu_fraction": "0.5"}, {"max_gpu_fraction": "0.25"}, "above this namespace's own kaishare.dev/max-gpu-fraction 0.25"),
+    ],
+)  # fmt: skip
+async def test_labels_that_exclude_each_other_are_refused_in_any_order(
+    webhook: RunningWebhook, first: dict[str, str], second: dict[str, str], part: str
+) -> None:
+    for before in (None, ours(**first), ours(**second)):
+        assert part in (await message_of(webhook, ours(**first, **second), before) or "")
 
 
 BROKEN = ours(gpu_fraction="5", colour="red")
@@ -143,20 +113,18 @@ async def test_an_existing_bad_label_blocks_no_other_edit(
     assert await webhook.figure("kaishare_webhook_requests_total" + series) == 1
 
 
-async def test_a_bad_label_replaced_by_a_bad_one_is_refused(webhook: RunningWebhook) -> None:
+async def test_every_label_that_the_edit_breaks_is_named(webhook: RunningWebhook) -> None:
     message = await message_of(webhook, ours(gpu_fraction="6", colour="red"), BROKEN)
     assert message is not None
-    assert "gpu-fraction" in message
+    assert message.startswith('kaishare.dev/gpu-fraction: "6" ')
     assert "colour" not in message
-
-
-async def test_every_bad_label_is_named_at_once(webhook: RunningWebhook) -> None:
     message = await message_of(webhook, ours(mode="x", gpu_fraction="y"))
     assert message is not None
-    assert [part.partition(":")[0] for part in message.split("; kai")] == [
-        "kaishare.dev/gpu-fraction",
-        "share.dev/mode",
-    ]
+    parts = [part.partition(":")[0] for part in message.split("; kai")]
+    assert parts == ["kaishare.dev/gpu-fraction", "share.dev/mode"]
+    assert await message_of(webhook, {"kai.scheduler/queue": None}) is not None, (
+        "Go reads null as an empty text"
+    )
 
 
 async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhook: RunningWebhook) -> None:
@@ -182,24 +150,11 @@ async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhoo
 async def test_labels_without_effect_are_warned_about(
     webhook: RunningWebhook, labels: dict[str, str], part: str
 ) -> None:
-    response = await webhook.review(review(labels), PATH)
+    response = await webhook.review(namespace_review(labels), PATH)
     assert response["allowed"] is True
     (warning,) = response["warnings"]
     assert part in warning
     assert len(warning) <= 120
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        {"kaishare.dev/over-share": "evict", "kaishare.dev/over-share-grace": "30s"},
-        {"kaishare.dev/over-share": "evict", "kaishare.dev/mode": "off"},
-    ],
-)
-async def test_the_agents_labels_need_no_queue(webhook: RunningWebhook, labels: dict[str, str]) -> None:
-    response = await webhook.review(review(labels), PATH)
-    assert response["allowed"] is True
-    assert "warnings" not in response
 
 
 @pytest.mark.parametrize(
@@ -213,32 +168,21 @@ async def test_the_agents_labels_need_no_queue(webhook: RunningWebhook, labels: 
 async def test_only_creation_and_update_of_namespaces_are_judged(
     webhook: RunningWebhook, request_fields: dict[str, Any]
 ) -> None:
-    response = await webhook.review(review(ours(mode="x"), **request_fields), PATH)
+    response = await webhook.review(namespace_review(ours(mode="x"), **request_fields), PATH)
     assert response == {"uid": response["uid"], "allowed": True}
 
 
-@pytest.mark.parametrize("labels", [None, {"kai.scheduler/queue": None}], ids=["null map", "null value"])
-async def test_nulls_are_read_as_go_reads_them(webhook: RunningWebhook, labels: Any) -> None:
-    message = await message_of(webhook, labels)
-    assert (message is None) is (labels is None)
-
-
-@pytest.mark.parametrize("labels", [[], "x", {"a": 1}])
-async def test_a_namespace_that_cannot_be_read_is_a_bad_review(webhook: RunningWebhook, labels: Any) -> None:
-    status, text = await webhook.post(json.dumps(review(labels)).encode(), PATH)
-    assert status == 400
-    assert text.startswith(b"object: metadata.labels")
-
-
-@pytest.mark.parametrize("field", ["object", "oldObject"])
-async def test_bytes_that_are_not_utf_8_are_a_bad_review_and_no_internal_error(
-    webhook: RunningWebhook, field: str
+async def test_a_namespace_that_cannot_be_read_is_a_bad_review_and_no_internal_error(
+    webhook: RunningWebhook,
 ) -> None:
-    body = json.dumps(review(ours(mode="MARK"), ours(mode="MARK"))).encode()
-    start = body.index(f'"{field}"'.encode())
-    mark = body.index(b"MARK", start)
-    status, text = await webhook.post(body[:mark] + b"\xff" + body[mark + 4 :], PATH)
-    assert (status, text.startswith(f"{field} is not JSON: ".encode())) == (400, True)
+    for labels in ([], "x", {"a": 1}):
+        status, text = await webhook.post(json.dumps(namespace_review(labels)).encode(), PATH)
+        assert (status, text.startswith(b"object: metadata.labels")) == (400, True)
+    body = json.dumps(namespace_review(ours(mode="MARK"), ours(mode="MARK"))).encode()
+    for field in ("object", "oldObject"):
+        mark = body.index(b"MARK", body.index(f'"{field}"'.encode()))
+        status, text = await webhook.post(body[:mark] + b"\xff" + body[mark + 4 :], PATH)
+        assert (status, text.startswith(f"{field} is not JSON: ".encode())) == (400, True)
     assert b"traceback" not in webhook.stream.getvalue()
 
 
@@ -247,6 +191,105 @@ async def test_an_internal_error_admits(webhook: RunningWebhook, monkeypatch: py
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("webhook.admission.validating.label_problems", broken)
-    response = await webhook.review(review(ours(mode="x")), PATH)
+    response = await webhook.review(namespace_review(ours(mode="x")), PATH)
     assert response == {"uid": response["uid"], "allowed": True}
     assert await webhook.figure('kaishare_webhook_errors_total{stage="validate-namespaces"}') == 1
+
+
+TRAIN, SERVE = "size.kaishare.dev/train", "size.kaishare.dev/serve"
+
+
+Metadata = tuple[dict[str, str], dict[str, Any] | None]
+
+
+async def answer(webhook: RunningWebhook, after: Metadata, before: Metadata | None = None) -> dict[str, Any]:
+    (labels, annotations), (old, old_annotations) = after, before or (None, None)
+    review = namespace_review(labels, old, annotations=annotations, old_annotations=old_annotations)
+    return await webhook.review(review, "/validate/namespaces")
+
+
+# the namespace before and after: labels, annotations; a part of the denial
+REFUSED: list[tuple[str, Any, Any, str]] = [
+    ("a bad value", (QUEUE, None), (QUEUE | {TRAIN: "50%"}, None),
+     f'{TRAIN}: "50%" is not allowed; allowed: 0.02 to 0.99 with at most two decimals; 1 for a whole GPU;'),
+    ("a bad name", (QUEUE, None), (QUEUE | {"size.kaishare.dev/Train": "0.5"}, None), "a-z, 0-9 and -"),
+    ("a bad selector", (QUEUE | {TRAIN: "0.5"}, None), (QUEUE | {TRAIN: "0.5"}, {TRAIN: "app in (api"}),
+     f'annotation {TRAIN}: "app in (api" is not a selector: it has the end where "," or ")" is expected; allowed:'),
+    ("an empty selector", (QUEUE | {TRAIN: "0.5"}, None), (QUEUE | {TRAIN: "0.5"}, {TRAIN: ""}), "selects nothing"),
+    ("a null selector", (QUEUE | {TRAIN: "0.5"}, None), (QUEUE | {TRAIN: "0.5"}, {TRAIN: None}), "selects nothing"),
+    ("a selector of what the webhook writes", (QUEUE | {TRAIN: "0.5"}, None),
+     (QUEUE | {TRAIN: "0.5"}, {TRAIN: "priorityClassName=x"}), "which the webhook itself writes"),
+    ("a selector without label", (QUEUE | {TRAIN: "0.5"}, None),
+     (QUEUE | {TRAIN: "0.5"}, {"size.kaishare.dev/trian": "app=web"}), f"the nearest label is {TRAIN}"),
+    ("a selector without any label", (QUEUE, None), (QUEUE, {TRAIN: "app=web"}),
+     "label the namespace size.kaishare.dev/train=SHARE first"),
+    ("a seventeenth size", (QUEUE | {f"size.kaishare.dev/s{n:02}": "0.5" for n in range(16)}, None),
+     (QUEUE | {f"size.kaishare.dev/s{n:02}": "0.5" for n in range(17)}, None), "at most 16 sizes"),
+    ("a seventeenth size that sorts first", (QUEUE | {f"size.kaishare.dev/s{n:02}": "0.5" for n in range(16)}, None),
+     (QUEUE | {f"size.kaishare.dev/s{n:02}": "0.5" for n in range(16)} | {"size.kaishare.dev/a": "0.5"}, None),
+     "at most 16 sizes"),
+    ("a cap below a size", (QUEUE | {TRAIN: "0.5"}, None),
+     (QUEUE | {TRAIN: "0.5", "kaishare.dev/max-gpu-fraction": "0.4"}, None), "above this namespace's own"),
+    ("a cap of another unit", (QUEUE | {TRAIN: "0.5"}, None),
+     (QUEUE | {TRAIN: "0.5", "kaishare.dev/max-gpu-memory": "4000"}, None), "cannot be compared"),
+    ("the removal of the comparable cap",
+     (QUEUE | {TRAIN: "0.5", "kaishare.dev/max-gpu-memory": "4000", "kaishare.dev/max-gpu-fraction": "1"}, None),
+     (QUEUE | {TRAIN: "0.5", "kaishare.dev/max-gpu-memory": "4000"}, None), "cannot be compared"),
+    ("a pod's label", (QUEUE, None), (QUEUE | {"kaishare.dev/size": "train"}, None), "belongs on pods (as a label)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[0])
+async def test_a_bad_edit_is_refused(webhook: RunningWebhook, case: tuple[str, Any, Any, str]) -> None:
+    _, before, after, part = case
+    response = await answer(webhook, after, before)
+    assert not response["allowed"]
+    assert part in response["status"]["message"]
+    assert response["status"]["message"].isprintable()
+
+
+# the namespace before and after; the warnings
+ALLOWED: list[tuple[str, Any, Any, list[str]]] = [
+    ("sizes and selectors", (QUEUE, None), (QUEUE | {TRAIN: "0.5", SERVE: "8Gi"}, {TRAIN: "job", SERVE: "app in (a,b)"}), []),
+    ("nothing of kaishare's changes", (QUEUE | {TRAIN: "7"}, {TRAIN: "("}), (QUEUE | {TRAIN: "7"}, {TRAIN: "(", "note": "x"}), []),
+    ("a bad size is taken away", (QUEUE | {TRAIN: "7"}, None), (QUEUE, None), []),
+    ("the label of a size is taken away", (QUEUE | {TRAIN: "0.5"}, {TRAIN: "app"}), (QUEUE, {TRAIN: "app"}),
+     [f"the annotation {TRAIN} stays without its label: remove it, too"]),
+    ("a selector is taken away", (QUEUE | {TRAIN: "0.5"}, {TRAIN: "app"}), (QUEUE | {TRAIN: "0.5"}, None), []),
+    ("another label beside a bad selector", (QUEUE | {TRAIN: "0.5"}, {TRAIN: "("}),
+     (QUEUE | {TRAIN: "0.5", "kaishare.dev/mode": "off"}, {TRAIN: "("}), []),
+    ("equal selectors", (QUEUE, None), (QUEUE | {TRAIN: "0.5", SERVE: "0.2"}, {TRAIN: "a=b,c", SERVE: "c,a in (b)"}),
+     ["sizes serve and train have the same selector; a pod that both select gets no share"]),
+    ("the same equality", (QUEUE, None), (QUEUE | {TRAIN: "0.5", SERVE: "0.2"}, {TRAIN: "a=b,c", SERVE: "a=b,d"}),
+     ["sizes serve and train have a=b in their selectors; a pod that both select gets no share"]),
+    ("a misspelt prefix", (QUEUE, None), (QUEUE | {"sizes.kaishare.dev/train": "0.5"}, None),
+     ["the label sizes.kaishare.dev/train has no effect; kaishare's prefix is size.kaishare.dev/"]),
+    ("a misspelt prefix of an annotation", (QUEUE | {TRAIN: "0.5"}, None),
+     (QUEUE | {TRAIN: "0.5"}, {"size.kaishare.io/train": "app"}),
+     ["the annotation size.kaishare.io/train has no effect; kaishare's prefix is size.kaishare.dev/"]),
+    ("a misspelt prefix that was there", (QUEUE | {"sizes.kaishare.dev/train": "0.5"}, None),
+     (QUEUE | {"sizes.kaishare.dev/train": "0.5", "a": "b"}, None), []),
+    ("other products' prefixes", (QUEUE, None),
+     (QUEUE | {"kai.scheduler/node-pool": "a", "size.example.com/x": "y", "sharing.example.com/a": "b"}, None), []),
+    ("sizes without a queue", ({}, None), ({TRAIN: "0.5"}, None),
+     [f"{TRAIN} has no effect until the namespace has kai.scheduler/queue"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALLOWED, ids=lambda case: case[0])
+async def test_an_edit_that_is_allowed(
+    webhook: RunningWebhook, case: tuple[str, Any, Any, list[str]]
+) -> None:
+    _, before, after, warnings = case
+    response = await answer(webhook, after, before)
+    assert response["allowed"]
+    assert response.get("warnings", []) == [f"kaishare: {warning}" for warning in warnings]
+
+
+async def test_thousands_of_sizes_are_refused_in_few_words(webhook: RunningWebhook) -> None:
+    sizes = {f"size.kaishare.dev/s{number:05}": "0.5" for number in range(5000)}
+    selectors = dict.fromkeys(sizes, "app in (")
+    response = await answer(webhook, (QUEUE | sizes, selectors))
+    message = response["status"]["message"]
+    assert len(message) < 4000
+    assert message.endswith("more")

@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, refuses
@@ -65,26 +67,18 @@ async def test_the_default_class_is_followed(server: ApiServer, client: KubeClie
         assert follow.resource_lines == []
 
 
-async def test_the_default_class_is_known_once_the_classes_are_listed(
-    server: ApiServer, client: KubeClient
+@pytest.mark.parametrize("configured", [None, "configured"])
+async def test_the_setting_holds_until_the_classes_are_listed(
+    server: ApiServer, client: KubeClient, configured: str | None
 ) -> None:
     serve(server, priority_class("train", 9))
     server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
-    async with following(client) as follow:
-        await until(lambda: follow.resource_lines)
-        assert not follow.facts.knows_default_class
-        server.refusals = {}
-        await until(lambda: follow.facts.knows_default_class)
-        assert follow.default_class is None
-
-
-async def test_the_setting_holds_if_rbac_denies_the_list_and_the_log_has_one_line(
-    server: ApiServer, client: KubeClient
-) -> None:
-    serve(server)
-    server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
-    async with following(client, DecisionSettings(default_priority_class="configured")) as follow:
+    async with following(client, DecisionSettings(default_priority_class=configured)) as follow:
         await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
-        assert follow.default_class == "configured"
-        assert follow.facts.knows_default_class
+        assert (follow.default_class, follow.facts.knows_default_class) == (
+            configured,
+            configured is not None,
+        )
         assert follow.resource_lines == [("resource unavailable", "priorityclasses")]
+        server.refusals = {}
+        await until(lambda: follow.facts.knows_default_class and follow.default_class is None)

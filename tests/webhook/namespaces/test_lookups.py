@@ -1,9 +1,10 @@
-"""Reviews that arrive before the watch's event: one request to the API server, cached for a moment."""
+"""Reviews that arrive before the watch's event: one request to the API server, cached for a moment; and their answers."""
 
 import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -19,6 +20,7 @@ from tests.support.followed_namespaces import (
     source,
 )
 from tests.support.waiting import until
+from tests.support.webhook_process import serving
 from webhook.namespaces.cluster_policies import NamespaceLookups
 from webhook.namespaces.policy_source import ANY_MODE, PolicyUnknown
 from webhook.policy.labels import Mode
@@ -36,15 +38,6 @@ def block_answers(server: ApiServer) -> asyncio.Event:
 
     server.refusals["/namespaces/"] = answer
     return go
-
-
-async def test_a_namespace_is_found_before_anything_was_listed(server: ApiServer, client: KubeClient) -> None:
-    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
-    policy = await source(client).policies.find("team-a")
-    assert policy is not None
-    assert policy.share is not None
-    assert (policy.namespace, policy.queue, policy.share.value) == ("team-a", "queue-a", "0.5")
-    assert "as=PartialObjectMetadata;" in server.requests[0].headers["Accept"]
 
 
 async def test_a_hundred_concurrent_lookups_send_one_request(server: ApiServer, client: KubeClient) -> None:
@@ -115,24 +108,6 @@ async def test_a_policy_of_another_mode_counts_for_a_tenth_of_a_second(
     assert len(server.requests) == 2
 
 
-async def test_the_watch_overrides_lookups_as_soon_as_it_has_the_namespace(
-    server: ApiServer, client: KubeClient
-) -> None:
-    serve_namespaces(server)
-    serve_by_name(server, namespace("team-a", gpu_fraction="0.5"))
-    async with following(client) as follow:
-        await until(lambda: follow.policies.watch.is_synced and server.watch_requests)
-        policy = await follow.policies.find("team-a")
-        assert policy is not None
-        assert policy.share is not None
-        server.change("ADDED", namespace("team-a"))
-        await until(lambda: follow.names == {"team-a"})
-        policy = await follow.policies.find("team-a")
-        assert policy is not None
-        assert policy.share is None
-        assert len(server.requested_paths("/namespaces/")) == 1
-
-
 @pytest.mark.parametrize("now_enforced", [True, False])
 async def test_a_policy_whose_mode_does_not_match_the_webhook_is_looked_up(
     server: ApiServer, client: KubeClient, now_enforced: bool
@@ -147,11 +122,6 @@ async def test_a_policy_whose_mode_does_not_match_the_webhook_is_looked_up(
         assert server.requested_paths("/namespaces/") == [TEAM_A]
         await follow.policies.find("team-a", modes={Mode.DEFAULT})
         assert server.requested_paths("/namespaces/") == [TEAM_A]
-
-
-async def test_a_namespace_that_is_gone_is_not_managed(server: ApiServer, client: KubeClient) -> None:
-    assert await source(client).policies.find("team-a") is None
-    assert server.requested_paths("/namespaces/") == [TEAM_A]
 
 
 @pytest.mark.parametrize(
@@ -190,19 +160,16 @@ async def test_a_silent_api_server_is_an_error_after_the_deadline(
     assert server.requested_paths("/namespaces/") == [TEAM_A]
 
 
-async def test_an_absent_api_server_is_an_error(server: ApiServer, client: KubeClient) -> None:
-    await server.stop()
-    with pytest.raises(PolicyUnknown, match="Connection refused"):
-        await source(client).policies.find("team-a")
-
-
 @pytest.mark.parametrize(
-    "name",
-    ["", "..", "../secrets", "a/b", "a?watch=1", "team-a/../../x", "UPPER", "a" * 64, "-a", "a\n", "ä"],
+    "name", ["", "..", "a/b", "a?watch=1", "team-a/../../x", "UPPER", "a" * 64, "-a", "a\n", "ä"]
 )
 async def test_an_invalid_name_is_never_requested(server: ApiServer, client: KubeClient, name: str) -> None:
-    assert await source(client).policies.find(name) is None
+    policies = source(client).policies
+    assert await policies.find(name) is None
     assert server.requests == []
+    assert await policies.find("gone") is None
+    assert server.requested_paths("/namespaces/") == [f"{PATH}/gone"]
+    assert "as=PartialObjectMetadata;" in server.requests[0].headers["Accept"]
 
 
 async def test_the_cache_of_answers_is_bounded(
@@ -231,20 +198,6 @@ async def test_invented_names_send_a_bounded_number_of_requests(
     assert len(server.requests) == 200
     now += 4
     assert await lookups.find("one-more", ANY_MODE) is None
-
-
-async def test_callers_that_wait_when_the_peers_part_is_used_are_refused_alike(
-    server: ApiServer, client: KubeClient
-) -> None:
-    lookups = NamespaceLookups(client, clock=lambda: 100.0)
-    for number in range(199):
-        await lookups.find(f"invented-{number}", ANY_MODE)
-    block_answers(server)
-    first, *others = [asyncio.create_task(lookups.find("one-more", ANY_MODE)) for _ in range(3)]
-    await until(lambda: len(server.requests) == 200)
-    first.cancel()
-    results = await asyncio.gather(*others, return_exceptions=True)
-    assert [type(result) for result in results] == [PolicyUnknown, PolicyUnknown]
 
 
 async def test_refused_names_displace_no_answer_of_another_peer(
@@ -282,24 +235,6 @@ async def test_names_that_other_peers_invent_leave_new_namespaces_served(
     assert len(server.requests) <= 300
 
 
-async def test_requests_for_invented_names_that_wait_delay_no_other_peer(
-    server: ApiServer, client: KubeClient
-) -> None:
-    for number in range(40):
-        serve_by_name(server, namespace(f"invented-{number}"))
-    go = block_answers(server)
-    lookups = NamespaceLookups(client)
-    forged = [
-        asyncio.create_task(lookups.find(f"invented-{number}", ANY_MODE, "forger")) for number in range(40)
-    ]
-    await until(lambda: len(server.requests) == 8)
-    other = asyncio.create_task(lookups.find("invented-39", ANY_MODE, "api-server"))
-    await until(lambda: server.requests[-1].path.endswith("invented-39"))
-    go.set()
-    assert await other is not None
-    await asyncio.gather(*forged)
-
-
 async def test_the_number_of_peers_in_a_window_is_bounded(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,3 +269,51 @@ async def test_the_number_of_concurrent_requests_is_bounded(server: ApiServer, c
     await asyncio.gather(*(policies.find(f"team-{number}") for number in range(40)))
     assert len(server.requests) == 40
     assert most <= 8
+
+
+@pytest.mark.parametrize(
+    ("known", "really", "path", "field"),
+    [
+        ({"mode": "off"}, {"gpu_fraction": "0.5"}, "/mutate", "patch"),
+        ({}, {"mode": "enforce"}, "/validate/pods", "status"),
+    ],
+    ids=["switched on", "enforced"],
+)
+async def test_a_mode_that_the_watch_has_not_delivered_yet_holds_for_the_first_review(
+    server: ApiServer,
+    client: KubeClient,
+    tmp_path: Path,
+    known: dict[str, str],
+    really: dict[str, str],
+    path: str,
+    field: str,
+) -> None:
+    serve_namespaces(server, namespace("team-a", **known))
+    serve_by_name(server, namespace("team-a", **really))
+    async with following(client) as follow, serving(tmp_path, follow.policies) as live:
+        await until(lambda: follow.names)
+        assert field in (await (await live.connect()).post(path=path)).response
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "part"),
+    [
+        ("/mutate", 200, b'"allowed":true'),
+        ("/validate/pods", 500, b"policy cannot be read now: GET /api/v1/namespaces/team-a: 403 Forbidden"),
+    ],
+)
+async def test_without_a_policy_mutation_admits_and_validation_fails(
+    server: ApiServer, client: KubeClient, tmp_path: Path, path: str, status: int, part: bytes
+) -> None:
+    server.always = refuses(403, "Forbidden", "no right to get")
+    async with serving(tmp_path, source(client).policies) as live:
+        connection = await live.connect()
+        reply = await connection.post(path=path)
+        assert reply.status == status
+        assert part in reply.body
+        assert b"patch" not in reply.body
+        assert await live.errors("policies") == 1
+        (line,) = live.logged("policy unknown")
+        assert "no right to get" in line["problem"]
+        decided = [(entry["action"], entry["reason"]) for entry in live.logged("decision")]
+        assert decided == ([("error", "policy-unknown")] if status == 200 else [])

@@ -88,10 +88,6 @@ def test_excluded_namespaces(namespace: str) -> None:
     assert outcome(decide(policy, pod(), replaced)) == ("injected", "no-default-share")
 
 
-def test_mode_off_is_the_kill_switch() -> None:
-    assert outcome(decided(pod(gpu_container()), {"kaishare.dev/mode": "off"})) == ("skipped", "mode-off")
-
-
 def test_a_bad_queue_leaves_pods_unpatched() -> None:
     decision = decided(pod(gpu_container()), DEFAULT_SHARE | {"kai.scheduler/queue": ""})
     assert outcome(decision) == ("skipped", "policy-invalid")
@@ -108,16 +104,15 @@ def test_a_bad_share_is_not_injected_and_the_rest_holds() -> None:
     assert not decision.changes.removed_gpu_keys
 
 
-@pytest.mark.parametrize("name", ["default-scheduler", "", None])
-def test_an_unset_scheduler_becomes_the_policys(name: str | None) -> None:
-    assert decided(pod(schedulerName=name)).changes.scheduler == "kai-scheduler"
-    assert decided(pod(schedulerName=name), {"kaishare.dev/scheduler": "kai-b"}).changes.scheduler == "kai-b"
-
-
-def test_a_pod_that_chose_the_policys_scheduler_gets_the_rest() -> None:
-    changes = decided(pod(schedulerName="kai-scheduler")).changes
-    assert changes.scheduler is None
+@pytest.mark.parametrize("own", ["default-scheduler", "", None, "kai-scheduler"])
+def test_an_unset_scheduler_becomes_the_policys(own: str | None) -> None:
+    changes = decided(pod(schedulerName=own)).changes
+    assert changes.scheduler == (None if own == "kai-scheduler" else "kai-scheduler")
     assert changes.labels == {"kai.scheduler/queue": "queue-a"}
+    if own != "kai-scheduler":
+        assert (
+            decided(pod(schedulerName=own), {"kaishare.dev/scheduler": "kai-b"}).changes.scheduler == "kai-b"
+        )
 
 
 def test_labels_fill_only_unset_fields() -> None:
@@ -203,15 +198,17 @@ def test_shares_that_are_switched_off_remove_nothing() -> None:
     assert decision.changes.removed_gpu_keys == ()
 
 
-def test_observe_decides_and_changes_nothing() -> None:
-    decision = decided(pod(gpu_container()), DEFAULT_SHARE | {"kaishare.dev/mode": "observe"})
-    assert outcome(decision) == ("observed", "whole-gpu-converted")
-    assert decision.changes.annotations["gpu-fraction"] == "0.5"
-
-
-def test_enforce_fills_in_as_default_does() -> None:
-    enforced = decided(pod(gpu_container()), DEFAULT_SHARE | {"kaishare.dev/mode": "enforce"})
-    assert enforced == decided(pod(gpu_container()))
+def test_modes_and_settings() -> None:
+    plain = decided(pod(gpu_container()))
+    observed = decided(pod(gpu_container()), DEFAULT_SHARE | {"kaishare.dev/mode": "observe"})
+    assert outcome(observed) == ("observed", "whole-gpu-converted")
+    assert observed.changes.annotations["gpu-fraction"] == "0.5"
+    assert decided(pod(gpu_container()), DEFAULT_SHARE | {"kaishare.dev/mode": "enforce"}) == plain
+    off = decided(pod(gpu_container()), inject_shares=False)
+    assert (outcome(off), share_of(off)) == (("injected", "shares-off"), {})
+    memory = decided(pod(gpu_container()), {"kaishare.dev/gpu-memory": "2000"})
+    assert share_of(memory) == {"gpu-memory": "2000", "gpu-fraction-container-name": "main"}
+    assert outcome(decided(pod(gpu_container()), {"kaishare.dev/mode": "off"})) == ("skipped", "mode-off")
 
 
 ALL, MARKED = ({"kaishare.dev/share-for": value} for value in ("all", "marked"))
@@ -318,43 +315,25 @@ def test_default_share(case: tuple[str, dict[str, Any], dict[str, str], str, str
     assert list(decision.changes.removed_gpu_keys) == gpu_keys
 
 
-def test_memory_is_injected_as_memory() -> None:
-    decision = decided(pod(gpu_container()), {"kaishare.dev/gpu-memory": "2000"})
-    assert share_of(decision) == {"gpu-memory": "2000", "gpu-fraction-container-name": "main"}
-
-
 @pytest.mark.parametrize(
-    ("version", "reason"),
-    [(None, "container-not-first"), ("0.9.11", "container-not-first"), ("0.9.12", "whole-gpu-converted"),
-     ("0.13.0", "whole-gpu-converted")],
-)  # fmt: skip
-def test_a_container_that_is_not_first(version: str | None, reason: str) -> None:
-    release = Version.parse(version) if version else None
-    decision = decided(pod(container("a"), gpu_container("b")), kai_version=release)
-    assert decision.reason.code == reason
-    assert [warning.reason.code for warning in decision.warnings] == ([reason])
-
-
-@pytest.mark.parametrize(
-    ("version", "name", "reason"),
+    ("version", "name", "containers", "reason"),
     [
-        (None, "a.b", "name-unsupported"), ("0.16.4", "a.b", "name-unsupported"),
-        ("0.16.5", "a.b", "whole-gpu-converted"), ("0.17.0", None, "name-unsupported"),
+        (None, "case", "two", "container-not-first"), ("0.9.11", "case", "two", "container-not-first"),
+        ("0.9.12", "case", "two", "whole-gpu-converted"), ("0.13.0", "case", "two", "whole-gpu-converted"),
+        (None, "a.b", "one", "name-unsupported"), ("0.16.4", "a.b", "one", "name-unsupported"),
+        ("0.16.5", "a.b", "one", "whole-gpu-converted"), ("0.17.0", None, "one", "name-unsupported"),
     ],
 )  # fmt: skip
-def test_pod_names_that_kai_does_not_support(version: str | None, name: str | None, reason: str) -> None:
+def test_what_some_releases_of_kai_do_not_support(
+    version: str | None, name: str | None, containers: str, reason: str
+) -> None:
     release = Version.parse(version) if version else None
     metadata = {"name": name} if name else {"name": None, "generateName": "x-"}
-    decision = decided(pod(gpu_container(), metadata=metadata), kai_version=release)
+    first = [container("a")] * (containers == "two")
+    decision = decided(pod(*first, gpu_container("b"), metadata=metadata), kai_version=release)
     assert decision.reason.code == reason
     assert [warning.reason.code for warning in decision.warnings] == [reason]
     assert decision.changes.scheduler == "kai-scheduler"
-
-
-def test_shares_off_everywhere() -> None:
-    decision = decided(pod(gpu_container()), inject_shares=False)
-    assert outcome(decision) == ("injected", "shares-off")
-    assert share_of(decision) == {}
 
 
 TOLERATION = {"kaishare.dev/gpu-toleration": "inject"}
@@ -452,20 +431,6 @@ def test_a_number_that_only_older_releases_accept_is_warned_about(value: str, wh
     decision = decided(pod(annotations={"gpu-fraction": value}), kai_version=Version(0, 13, 4))
     assert [warning.reason.code for warning in decision.warnings] == ["counted-differently"]
     assert what in decision.warnings[0].warning
-
-
-def test_kais_own_configmap_is_not_suspicious_once_kai_has_run() -> None:
-    variable = {
-        "name": "GPU_PORTION",
-        "valueFrom": {"configMapKeyRef": {"name": "case-abcdefg-shared-gpu-0", "key": "GPU_PORTION"}},
-    }
-    annotations = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "case-abcdefg-shared-gpu"}
-    mutated_by_kai = pod(container(env=[variable]), annotations=annotations)
-    assert decided(mutated_by_kai).warnings == ()
-    foreign = pod(
-        container(env=[variable]), annotations=annotations | {"runai/shared-gpu-configmap": "other"}
-    )
-    assert [warning.reason.code for warning in decided(foreign).warnings] == ["reserved-key"]
 
 
 def test_a_malformed_pod_is_left_alone_with_the_field_named() -> None:

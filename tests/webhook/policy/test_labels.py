@@ -32,14 +32,6 @@ def test_a_namespace_without_the_queue_label_is_not_managed() -> None:
     assert NamespacePolicy.from_labels("ns", {"kaishare.dev/gpu-fraction": "0.5"}) is None
 
 
-def test_defaults() -> None:
-    read = policy()
-    assert read == NamespacePolicy(namespace="ns", queue="team-a")
-    assert (read.mode, read.scheduler, read.share_for) == (Mode.DEFAULT, "kai-scheduler", ShareFor.WHOLE_GPU)
-    assert (read.over_share, read.over_share_grace_seconds) == (OverShare.REPORT, None)
-    assert (read.state, read.problems) == ("valid", ())
-
-
 @pytest.mark.parametrize(
     ("label", "value", "field", "expected"),
     [
@@ -64,74 +56,39 @@ def test_allowed_value(label: str, value: str, field: str, expected: object) -> 
     assert read.problems == ()
 
 
-@pytest.mark.parametrize("value", ["0.02", "0.99", "0.5", "0.50", "0.1"])
-def test_default_fraction_is_kept_as_typed(value: str) -> None:
-    share = policy(gpu_fraction=value).share
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *(("fraction", value) for value in ("0.02", "0.99", "0.5", "0.50", "0.1")),
+        *(("memory", value) for value in ("1", "2000", "9223372036854775807")),
+    ],
+)
+def test_a_default_share_is_kept_as_typed(kind: str, value: str) -> None:
+    share = policy(**{f"gpu_{kind}": value}).share
     assert share is not None
-    assert (share.annotation, share.value) == ("gpu-fraction", value)
+    assert (share.annotation, share.value) == (f"gpu-{kind}", value)
 
 
-@pytest.mark.parametrize("value", ["1", "2000", "9223372036854775807"])
-def test_default_memory(value: str) -> None:
-    share = policy(gpu_memory=value).share
-    assert share is not None
-    assert (share.annotation, share.value) == ("gpu-memory", value)
+BAD = {
+    "mode": ("", "Default", "on", "enforced"),
+    "scheduler": ("", "Kai", "kai_scheduler", "a..b", "-a", "x" * 64),
+    "gpu_fraction": (
+        "", "0", "0.0", "0.01", "1", "1.0", "0.995", "0.555", ".5", "5e-1", "0,5", "50", "0.5 ", "-0.5", "0.5\n", "٠.٥",
+    ),
+    "gpu_memory": (
+        "", "0", "02000", "2Gi", "2000Mi", "1.5", "-1", "+1", "1e3", "9223372036854775808", "9" * 63,
+    ),
+    "share_for": ("", "gpu", "whole", "ALL"),
+    "max_gpu_fraction": ("", "0.01", "1.0", "1.5", "2", "0.995"),
+    "max_gpu_memory": ("", "0", "8Gi"),
+    "priority": ("", "Build", "a/b"),
+    "gpu_toleration": ("", "true", "Inject"),
+    "over_share": ("", "kill"),
+    "over_share_grace": ("", "29s", "25h", "86401s", "5", "1.5m", "1d", "m", "-5m", "99999999999h"),
+}  # fmt: skip
 
 
-BAD = [
-    *[("mode", value) for value in ("", "Default", "on", "enforced")],
-    *[("scheduler", value) for value in ("", "Kai", "kai_scheduler", "a..b", "-a", "x" * 64)],
-    *[
-        ("gpu_fraction", v)
-        for v in (
-            "",
-            "0",
-            "0.0",
-            "0.01",
-            "1",
-            "1.0",
-            "0.995",
-            "0.555",
-            ".5",
-            "5e-1",
-            "0,5",
-            "50",
-            "0.5 ",
-            "-0.5",
-            "0.5\n",
-            "٠.٥",
-        )
-    ],
-    *[
-        ("gpu_memory", v)
-        for v in (
-            "",
-            "0",
-            "02000",
-            "2Gi",
-            "2000Mi",
-            "1.5",
-            "-1",
-            "+1",
-            "1e3",
-            "9223372036854775808",
-            "9" * 63,
-        )
-    ],
-    *[("share_for", value) for value in ("", "gpu", "whole", "ALL")],
-    *[("max_gpu_fraction", value) for value in ("", "0.01", "1.0", "1.5", "2", "0.995")],
-    *[("max_gpu_memory", value) for value in ("", "0", "8Gi")],
-    *[("priority", value) for value in ("", "Build", "a/b")],
-    *[("gpu_toleration", value) for value in ("", "true", "Inject")],
-    *[("over_share", value) for value in ("", "kill")],
-    *[
-        ("over_share_grace", v)
-        for v in ("", "29s", "25h", "86401s", "5", "1.5m", "1d", "m", "-5m", "99999999999h")
-    ],
-]
-
-
-@pytest.mark.parametrize(("label", "value"), BAD)
+@pytest.mark.parametrize(("label", "value"), [(label, value) for label in BAD for value in BAD[label]])
 def test_a_bad_value_is_ignored_never_clamped_and_named(label: str, value: str) -> None:
     read = policy(**{label: value})
     key = f"kaishare.dev/{label.replace('_', '-')}"
@@ -152,30 +109,29 @@ def test_a_bad_queue_leaves_no_queue(value: str) -> None:
     assert [problem.label for problem in read.problems] == ["kai.scheduler/queue"]
 
 
-def test_a_fraction_excludes_memory_and_neither_is_guessed() -> None:
-    read = policy(gpu_fraction="0.5", gpu_memory="2000")
-    assert read.share is None
-    assert [problem.label for problem in read.problems] == ["kaishare.dev/gpu-memory"]
-    assert "conflicts with kaishare.dev/gpu-fraction" in str(read.problems[0])
-
-
 @pytest.mark.parametrize(
-    ("labels", "label"),
+    ("labels", "label", "part"),
     [
-        ({"gpu_fraction": "0.6", "max_gpu_fraction": "0.5"}, "kaishare.dev/gpu-fraction"),
-        ({"gpu_memory": "9000", "max_gpu_memory": "8000"}, "kaishare.dev/gpu-memory"),
+        (
+            {"gpu_fraction": "0.5", "gpu_memory": "2000"},
+            "gpu-memory",
+            "conflicts with kaishare.dev/gpu-fraction",
+        ),
+        ({"gpu_fraction": "0.6", "max_gpu_fraction": "0.5"}, "gpu-fraction", "above this namespace's own"),
+        ({"gpu_memory": "9000", "max_gpu_memory": "8000"}, "gpu-memory", "above this namespace's own"),
+        ({"gpu_fraction": "0.5", "max_gpu_fraction": "0.5"}, None, ""),
+        ({"gpu_fraction": "0.5", "max_gpu_fraction": "1"}, None, ""),
     ],
 )
-def test_a_default_above_its_own_cap_is_invalid(labels: dict[str, str], label: str) -> None:
+def test_a_default_that_another_label_excludes_is_invalid(
+    labels: dict[str, str], label: str | None, part: str
+) -> None:
     read = policy(**labels)
-    assert read.share is None
-    assert [problem.label for problem in read.problems] == [label]
-    assert read.share_problem == read.problems[0]
-
-
-def test_a_default_at_its_own_cap_is_fine() -> None:
-    assert policy(gpu_fraction="0.5", max_gpu_fraction="0.5").problems == ()
-    assert policy(gpu_fraction="0.5", max_gpu_fraction="1").problems == ()
+    assert [problem.label for problem in read.problems] == ([f"kaishare.dev/{label}"] if label else [])
+    assert (read.share is None) is (label is not None)
+    if label:
+        assert read.share_problem == read.problems[0]
+        assert part in str(read.problems[0])
 
 
 def test_an_unknown_kaishare_label_is_a_problem_and_other_labels_are_not() -> None:

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kai.kaishare_keys import SIZE_PREFIX
 from tests.support.decisions import decide
@@ -15,7 +13,7 @@ from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 from webhook.policy.patch import mutate
 from webhook.policy.reasons import LONGEST_WARNING, Reason
-from webhook.policy.sizes import MOST_SIZES, NO_CAPS, Source, read_sizes, selected_size, selector_overlaps
+from webhook.policy.sizes import NO_CAPS, Source, read_sizes, selector_overlaps
 from webhook.policy.verify import Requester, verify
 
 VISION = {"train": "0.5", "serve": "0.25"}
@@ -134,16 +132,6 @@ def test_a_whole_gpu_by_size_converts_nothing(share_for: str) -> None:
     assert "gpu-fraction" not in without.changes.annotations
 
 
-def test_memory_is_written_in_mib() -> None:
-    memory = policy({"a": "8Gi", "b": "2000Mi"})
-    assert (
-        decided(memory, pod(gpu_container(), labels=named("a"))).changes.annotations["gpu-memory"] == "8192"
-    )
-    assert (
-        decided(memory, pod(gpu_container(), labels=named("b"))).changes.annotations["gpu-memory"] == "2000"
-    )
-
-
 @pytest.mark.parametrize("rules", [{"inject_shares": False}, {}])
 def test_a_doubtful_name_counts_where_shares_are_not_given(rules: dict[str, Any]) -> None:
     scheduler = {} if rules else {"scheduler": "default-scheduler"}
@@ -154,10 +142,29 @@ def test_a_doubtful_name_counts_where_shares_are_not_given(rules: dict[str, Any]
     assert decided(off, pod(gpu_container(), labels=named("no")), **rules).reason is Reason.SIZE_UNKNOWN
 
 
-def test_a_name_counts_in_a_namespace_without_sizes() -> None:
-    decision = decided(policy({}, gpu_fraction="0.5"), pod(gpu_container(), labels=named("train")))
-    assert decision.reason is Reason.SIZE_UNKNOWN
-    assert decision.finding.sentence == 'size "train" is not defined here; the namespace has no sizes'
+# sizes, selectors, the pod's labels, reason, share
+OTHERS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str], str, str | None]] = [
+    ("GiB are written in MiB", {"a": "8Gi"}, {}, named("a"), "whole-gpu-converted", "8192"),
+    ("MiB are written in MiB", {"a": "2000Mi"}, {}, named("a"), "whole-gpu-converted", "2000"),
+    ("a name in a namespace without sizes", {}, {}, named("train"), "size-unknown", None),
+    ("a valid and an invalid size", {"a": "0.5", "b": "7"}, {"a": "app=web", "b": "app"}, WEB, "size-ambiguous", None),
+    ("a name beside an invalid selector", VISION, {"serve": "app in ("}, named("serve"), "whole-gpu-converted", "0.25"),
+    ("a selector beside an invalid one", VISION, {"serve": "app in (", "train": "app=web"}, WEB, "whole-gpu-converted", "0.5"),
+    ("none of the selectors beside an invalid one", VISION, {"serve": "app in ("}, {}, "policy-invalid", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case[0])
+def test_further_sizes(
+    case: tuple[str, dict[str, str], dict[str, str], dict[str, str], str, str | None],
+) -> None:
+    _, sizes, selectors, labels, reason, share = case
+    decision = decided(policy(sizes, selectors, gpu_fraction="0.9"), pod(gpu_container(), labels=labels))
+    annotations = decision.changes.annotations
+    assert decision.reason.code == reason
+    assert annotations.get("gpu-fraction", annotations.get("gpu-memory")) == share
+    if not sizes:
+        assert decision.finding.sentence == 'size "train" is not defined here; the namespace has no sizes'
 
 
 MANY = {f"s{number:02}": "0.5" for number in range(20)}
@@ -187,79 +194,6 @@ def test_an_invalid_size_gives_no_share(
     assert decision.changes.scheduler == "kai-scheduler"
     assert [warning.reason for warning in decision.warnings] == [Reason.POLICY_INVALID]
     assert invalid.state == "invalid"
-
-
-def test_sizes_work_by_name_while_a_selector_is_invalid() -> None:
-    broken = policy(VISION, {"serve": "app in (", "train": "app=web"}, gpu_fraction="0.9")
-    by_name = decided(broken, pod(gpu_container(), labels=named("serve")))
-    assert by_name.changes.annotations["gpu-fraction"] == "0.25"
-    assert decided(broken, pod(gpu_container(), labels=WEB)).changes.annotations["gpu-fraction"] == "0.5"
-    assert decided(broken, pod(gpu_container())).reason is Reason.POLICY_INVALID
-
-
-def test_a_valid_and_an_invalid_size_may_be_ambiguous() -> None:
-    both = policy({"a": "0.5", "b": "7"}, {"a": "app=web", "b": "app"})
-    assert decided(both, pod(gpu_container(), labels=WEB)).reason is Reason.SIZE_AMBIGUOUS
-
-
-_Condition = tuple[str, str, tuple[str, ...]]
-"""Key, operator and values."""
-
-_words = st.sampled_from(("", "1", "2", "web"))
-_conditions: st.SearchStrategy[_Condition] = st.tuples(
-    st.sampled_from("abc"),
-    st.sampled_from(("=", "!=", "in", "notin", "exists", "!", ">")),
-    st.lists(_words, min_size=1, max_size=3).map(tuple),
-)
-
-
-def written(condition: _Condition) -> str:
-    key, operator, values = condition
-    texts = {
-        "in": f"{key} in ({','.join(values)})",
-        "notin": f"{key} notin ({','.join(values)})",
-        "exists": key,
-        "!": f"!{key}",
-        ">": f"{key}>1",
-    }
-    return texts.get(operator, f"{key}{operator}{values[0]}")
-
-
-def is_met(condition: _Condition, labels: dict[str, str]) -> bool:
-    key, operator, values = condition
-    value = labels.get(key)
-    return {
-        "=": value == values[0],
-        "!=": value != values[0],
-        "in": value in values,
-        "notin": value not in values,
-        "exists": value is not None,
-        "!": value is None,
-        ">": value == "2",
-    }[operator]
-
-
-@given(
-    st.lists(st.lists(_conditions, min_size=1, max_size=4), max_size=MOST_SIZES),
-    st.dictionaries(st.sampled_from(("a", "b", "c", "app")), _words),
-)
-def test_the_size_of_a_pod_is_the_one_whose_selector_matches(
-    selectors: list[list[_Condition]], labels: dict[str, str]
-) -> None:
-    texts = {f"s{number}": ",".join(map(written, chosen)) for number, chosen in enumerate(selectors)}
-    choice = selected_size(read_sizes(keyed(dict.fromkeys(texts, "0.5")), keyed(texts), NO_CAPS), labels)
-    matching = [
-        f"s{number}"
-        for number, chosen in enumerate(selectors)
-        if all(is_met(condition, labels) for condition in chosen)
-    ]
-    if len(matching) > 1:
-        assert choice.size is None
-        assert choice.doubt is not None
-        assert choice.doubt.reason is Reason.SIZE_AMBIGUOUS
-    else:
-        assert choice.doubt is None
-        assert ([choice.size.name] if choice.size else []) == matching
 
 
 def test_the_first_sixteen_names_in_byte_order_count() -> None:
@@ -301,24 +235,9 @@ def test_allowed_values(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "",
-        "0",
-        "0.01",
-        "1.0",
-        "1.5",
-        "0.125",
-        "2000",
-        "0Mi",
-        "01Mi",
-        "8G",
-        "8gi",
-        "8GiB",
-        "1Ti",
-        "-1Gi",
-        "0.5 ",
-        "½",
+        "", "0", "0.01", "1.0", "1.5", "0.125", "2000", "0Mi", "01Mi", "8G", "8gi", "8GiB", "1Ti", "-1Gi", "0.5 ", "½",
     ],
-)
+)  # fmt: skip
 def test_other_values_are_named_with_what_is_allowed(value: str) -> None:
     (problem,) = policy({"a": value}).problems
     assert str(problem).startswith(f'size.kaishare.dev/a: "{value}" is not allowed; allowed: 0.02 to 0.99')
@@ -417,22 +336,6 @@ def test_an_edit_is_judged_by_what_it_sets() -> None:
     assert problems((many, {}), (many | {"a": "0.5"}, {})) == [a, SIZE_PREFIX + "m15"][:1]
     assert problems((many | {"z": "0.5"}, {}), (many | {"z": "0.4"}, {})) == [SIZE_PREFIX + "z"]
     assert problems((many | {"z": "0.5"}, {}), (many | {"z": "0.5"}, {"m00": "app"})) == []
-
-
-def test_a_problem_of_a_selector_names_the_annotation_and_what_is_allowed() -> None:
-    (problem,) = label_problems(
-        PolicyMetadata(keyed({"train": "0.5"}), keyed({"trian": "app=web"})),
-        PolicyMetadata(keyed({"train": "0.5"})),
-    ).first
-    assert str(problem) == (
-        'annotation size.kaishare.dev/trian: "app=web" has no label of the same key;'
-        " the nearest label is size.kaishare.dev/train"
-    )
-    (problem,) = policy({"train": "0.5"}, {"train": "app in (web"}).problems
-    assert str(problem).startswith(
-        'annotation size.kaishare.dev/train: "app in (web" is not a selector: it has'
-    )
-    assert "such as app=web or app in (api,web)" in str(problem)
 
 
 def test_at_most_sixteen_problems_are_described() -> None:

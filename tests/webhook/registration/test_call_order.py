@@ -84,8 +84,3 @@ def test_one_line_names_few_of_many_configurations() -> None:
     line = json.loads(stream.getvalue())
     assert line["called_before"] == [f"a-{number:04}" for number in range(8)]
     assert line["more"] == 4_992
-
-
-def test_a_configuration_may_be_empty() -> None:
-    empty = read_configuration(b'{"metadata": {"name": "a"}, "webhooks": null}')
-    assert Mutator.of(empty) == Mutator("a", False)

@@ -34,6 +34,10 @@ def test_both_configurations_have_the_same_name_and_three_webhooks_together() ->
         "ValidatingWebhookConfiguration",
     ]
     assert list(webhooks()) == list(PATHS)
+    assert webhooks()["pods.mutate.kaishare.dev"]["reinvocationPolicy"] == "IfNeeded"
+    conditions = [condition for hook in webhooks().values() for condition in hook["matchConditions"]]
+    assert len(conditions) == 6
+    assert not any("namespaceObject" in condition["expression"] for condition in conditions)
 
 
 async def test_the_server_answers_every_registered_path(webhook: RunningWebhook) -> None:
@@ -42,20 +46,13 @@ async def test_the_server_answers_every_registered_path(webhook: RunningWebhook)
         assert status != 404, path
 
 
+OF_SERVICE = {"namespace": "kaishare", "name": "kaishare-webhook", "path": "/mutate", "port": 443}
+
+
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        (
-            SERVICE,
-            {
-                "service": {
-                    "namespace": "kaishare",
-                    "name": "kaishare-webhook",
-                    "path": "/mutate",
-                    "port": 443,
-                }
-            },
-        ),
+        (SERVICE, {"service": OF_SERVICE}),
         (UrlTarget("https://10.0.0.1:8443/"), {"url": "https://10.0.0.1:8443/mutate"}),
     ],
 )
@@ -85,29 +82,15 @@ def test_only_enforce_fails_closed(name: str, policy: str) -> None:
     assert hook["timeoutSeconds"] == 5
 
 
-def test_the_mutating_webhook_is_reinvoked() -> None:
-    assert webhooks()["pods.mutate.kaishare.dev"]["reinvocationPolicy"] == "IfNeeded"
-
-
 def test_pods_are_seen_at_creation_alone_and_namespaces_also_when_they_change() -> None:
     rules = {name: hook["rules"] for name, hook in webhooks().items()}
     pods = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["pods"],
-        "scope": "Namespaced",
-    }
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
+    }  # fmt: skip
     assert rules["pods.mutate.kaishare.dev"] == rules["pods.validate.kaishare.dev"] == [pods]
     (namespaces,) = rules["namespaces.validate.kaishare.dev"]
     assert namespaces["operations"] == ["CREATE", "UPDATE"]
     assert namespaces["resources"] == ["namespaces"]
-
-
-def test_no_match_condition_uses_the_namespace_object() -> None:
-    conditions = [c for hook in webhooks().values() for c in hook["matchConditions"]]
-    assert len(conditions) == 6
-    assert not any("namespaceObject" in condition["expression"] for condition in conditions)
 
 
 def test_excluded_namespaces_are_never_sent() -> None:

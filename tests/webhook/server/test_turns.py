@@ -125,19 +125,6 @@ async def test_a_peer_that_holds_all_places_loses_one_to_another_peer(
         assert (await one_more.post()).status == 200
 
 
-async def test_a_peer_alone_may_hold_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with gated(tmp_path, monkeypatch) as (live, gate):
-        assert live.server is not None
-        live.server._in_flight = Room(512, 4 * len(SMALL))
-        connections = [await live.connect() for _ in range(4)]
-        gate.close()
-        for connection in connections:
-            await connection.send(request(SMALL, WAITS))
-        await gate.waiting(4)
-        gate.open()
-        assert await statuses(connections) == [200] * 4
-
-
 async def test_a_review_that_waits_for_longer_than_the_api_server_is_shed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

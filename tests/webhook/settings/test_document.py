@@ -1,4 +1,4 @@
-"""The document of the published settings: what is in it, and which documents are refused."""
+"""The published settings: the document, which documents are refused, and what is given, published or assumed."""
 
 import json
 from contextlib import suppress
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kai.releases import Version
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.settings.decision_options import DEFAULT_CLASS, SETTINGS
+from webhook.settings.decision_options import DEFAULT_CLASS, SETTINGS, KnownSettings
 from webhook.settings.published_settings import (
     LONGEST,
     PublishedSettings,
@@ -23,9 +23,7 @@ from webhook.settings.published_settings import (
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 VERSIONS = st.builds(
-    Version,
-    *[st.integers(0, 999_999)] * 3,
-    st.from_regex(r"([0-9A-Za-z.-]{1,40})?", fullmatch=True),
+    Version, *[st.integers(0, 999_999)] * 3, st.from_regex(r"([0-9A-Za-z.-]{1,40})?", fullmatch=True)
 )
 RULES = st.builds(
     DecisionSettings,
@@ -121,3 +119,46 @@ def test_another_text_is_refused_in_one_short_line(text: str) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(SettingsError):
         decode_settings(text)
+
+
+PUBLISHED = settings(
+    DecisionSettings(
+        kai_version=Version(0, 13, 4),
+        inject_shares=False,
+        excluded_namespaces=frozenset({"a"}),
+        default_mode=Mode.OBSERVE,
+        default_priority_class="usual",
+    )
+)
+GIVEN = KnownSettings(
+    rules=DecisionSettings(
+        kai_version=Version(0, 9, 8), excluded_namespaces=frozenset(), default_priority_class="low"
+    ),
+    known=SETTINGS,
+)
+
+
+def test_given_settings_take_precedence_over_published_ones() -> None:
+    assert KnownSettings().rules == DecisionSettings()
+    assert KnownSettings().completed_by(PUBLISHED).rules == PUBLISHED.rules
+    assert GIVEN.completed_by(PUBLISHED) == GIVEN
+    given = KnownSettings(known=frozenset({"default_mode"}))
+    assert given.completed_by(PUBLISHED).rules == replace(PUBLISHED.rules, default_mode=Mode.DEFAULT)
+
+
+def test_each_setting_that_is_not_known_is_named_with_its_option() -> None:
+    options = (
+        "--kai-version",
+        "--inject-shares",
+        "--exclude-namespaces",
+        "--default-mode",
+        "--default-priority-class",
+    )
+    sentences = list(KnownSettings().unknown())
+    assert len(sentences) == 5
+    for option in options:
+        assert sum(sentence.endswith(f"give {option}") for sentence in sentences) == 1
+    assert [*KnownSettings().completed_by(PUBLISHED).unknown(), *GIVEN.unknown()] == []
+    early = replace(PUBLISHED, known=SETTINGS - {DEFAULT_CLASS})
+    (sentence,) = KnownSettings().completed_by(early).unknown()
+    assert "PriorityClass" in sentence

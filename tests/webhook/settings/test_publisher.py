@@ -31,11 +31,10 @@ STORED = says(
 )
 
 
-def at_the_start() -> PublishedSettings:
-    """Settings before the PriorityClasses are listed."""
-    return PublishedSettings(
-        version="0.1.0", policies="cluster", rules=DecisionSettings(), known=SETTINGS - {DEFAULT_CLASS}
-    )
+AT_THE_START = PublishedSettings(
+    version="0.1.0", policies="cluster", rules=DecisionSettings(), known=SETTINGS - {DEFAULT_CLASS}
+)
+"""Settings before the PriorityClasses are listed."""
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Publishing:
     """A publisher with a clock, and the patches that reached the API server."""
 
     publisher: SettingsPublisher = field(init=False)
-    settings: PublishedSettings = field(default_factory=at_the_start)
+    settings: PublishedSettings = AT_THE_START
     now: float = 1000.0
     answer: Answer = STORED
     patches: list[dict[str, Any]] = field(default_factory=list)
@@ -62,7 +61,7 @@ class Publishing:
         return len(self.patches)
 
     def change(self, **rules: Any) -> None:
-        self.settings = replace_rules(self.settings, **rules)
+        self.settings = replace(self.settings, rules=replace(self.settings.rules, **rules), known=SETTINGS)
 
     @property
     def texts(self) -> list[str]:
@@ -77,21 +76,13 @@ class Publishing:
         return [line["message"] for line in self.log]
 
 
-def replace_rules(settings: PublishedSettings, **rules: Any) -> PublishedSettings:
-    return replace(settings, rules=replace(settings.rules, **rules), known=SETTINGS)
-
-
 @pytest.fixture
 def publishing(server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> Publishing:
     monkeypatch.setattr("webhook.settings.published_settings._LOOK_SECONDS", 0.01)
     made = Publishing()
     server.always = made.handle
     made.publisher = SettingsPublisher(
-        client,
-        lambda: made.settings,
-        namespace="kaishare",
-        log=JsonLog(made.stream),
-        clock=lambda: made.now,
+        client, lambda: made.settings, namespace="kaishare", log=JsonLog(made.stream), clock=lambda: made.now
     )
     return made
 
@@ -108,6 +99,7 @@ async def running(publisher: SettingsPublisher) -> AsyncIterator[asyncio.Task[No
 
 async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing: Publishing) -> None:
     assert await publishing.after(0) == 1
+    assert [list(publishing.patches[0]), list(publishing.patches[0]["data"])] == [["data"], [KEY]]
     assert "defaultPriorityClass" not in publishing.texts[0]
     assert decode_settings(publishing.texts[0]) == publishing.settings
     publishing.change(default_priority_class=None)  # they are listed, and none is the default
@@ -116,20 +108,10 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
     publishing.change(default_priority_class="usual")
     assert await publishing.after(3) == 3
     assert decode_settings(publishing.texts[2]).rules.default_priority_class == "usual"
-    assert publishing.log == []
-
-
-async def test_a_patch_has_the_one_key_of_the_data_and_nothing_else(publishing: Publishing) -> None:
-    await publishing.after(0)
-    (patch,) = publishing.patches
-    assert list(patch) == ["data"]
-    assert list(patch["data"]) == [KEY]
-
-
-async def test_unchanged_settings_are_written_again_after_ten_minutes(publishing: Publishing) -> None:
-    await publishing.after(0)
-    assert await publishing.after(0.79 * REPAIR_SECONDS) == 1
-    assert await publishing.after(0.42 * REPAIR_SECONDS) == 2
+    assert await publishing.after(0.79 * REPAIR_SECONDS) == 3
+    assert await publishing.after(0.42 * REPAIR_SECONDS) == 4, (
+        "unchanged settings are written again after ten minutes"
+    )
     assert publishing.log == []
 
 
@@ -163,32 +145,14 @@ async def test_a_failure_is_logged_at_its_begin_and_its_end_and_tried_again_afte
     assert await publishing.after(75) == before + 1
     assert publishing.messages == ["settings not published", "settings published again"]
     assert await publishing.after(75) == before + 1
-
-
-async def test_the_pauses_are_short_again_after_a_success(publishing: Publishing) -> None:
-    publishing.answer = FAILURES["forbidden"]
-    for _ in range(10):
-        await publishing.after(75)
-    publishing.answer = STORED
-    assert await publishing.after(75) == 11
     publishing.change(inject_shares=False)
-    publishing.answer = FAILURES["forbidden"]
-    assert await publishing.after(3) == 12
-    assert await publishing.after(3) == 13
-
-
-async def test_another_cause_is_logged_once_more(publishing: Publishing) -> None:
-    for answer in (FAILURES["not found"], FAILURES["forbidden"], FAILURES["forbidden"]):
-        publishing.answer = answer
-        await publishing.after(75)
-    assert [line["error"].split(": ")[1] for line in publishing.log] == ["404 NotFound", "403 Forbidden"]
-
-
-async def test_a_server_that_asks_for_a_pause_gets_it(publishing: Publishing) -> None:
+    publishing.answer = FAILURES[failure]
+    assert await publishing.after(3) == before + 2
+    assert await publishing.after(3) == before + 3, "the pauses are short again after a success"
     publishing.answer = refuses(429, "TooManyRequests", Retry_After="200")
-    assert await publishing.after(0) == 1
-    assert await publishing.after(199) == 1
-    assert await publishing.after(2) == 2
+    assert await publishing.after(75) == before + 4
+    assert await publishing.after(199) == before + 4
+    assert await publishing.after(2) == before + 5, "a server that asks for a pause gets it"
 
 
 async def test_a_changed_setting_is_written_although_its_write_failed_and_it_changed_back(
@@ -203,32 +167,6 @@ async def test_a_changed_setting_is_written_although_its_write_failed_and_it_cha
     publishing.settings, publishing.answer = first, STORED
     assert await publishing.after(75) == 3
     assert publishing.texts[2] == publishing.texts[0]
-
-
-async def test_an_unreachable_server_is_a_failure_with_one_line(
-    publishing: Publishing, server: ApiServer
-) -> None:
-    await server.stop()
-    for _ in range(5):
-        await publishing.after(75)
-    assert publishing.messages == ["settings not published"]
-    await server.start()
-    assert await publishing.after(75) == 1
-    assert publishing.messages[1:] == ["settings published again"]
-
-
-async def test_an_answer_that_never_comes_is_awaited_and_the_publisher_can_be_cancelled(
-    publishing: Publishing, server: ApiServer
-) -> None:
-    async def never(_request: web.Request) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    publishing.answer = never
-    async with running(publishing.publisher) as task:
-        await until(lambda: len(publishing.patches) == 1)
-        assert not task.done()
-    assert task.cancelled()
 
 
 async def test_a_running_publisher_follows_the_settings_by_itself(publishing: Publishing) -> None:

@@ -218,14 +218,9 @@ def test_thousands_of_pods_and_texts_of_tenants_are_bounded() -> None:
     evaluation = evaluate(reading)
     assert len(list(persistent_findings(evaluation, evaluation))) == 2
     assert time.thread_time() - began < 1
-    hostile = books(1).pod(
-        "p",
-        2,
-        many=300,
-        labels={SUBGROUP: "s" * 63},
-        annotations=lambda number: {f"nvidia.com/mig-{'x' * 250}{number}": "\x1b[31m\n" * 1000},
-        group="\N{RIGHT-TO-LEFT OVERRIDE}",
-    )
+    names = {"labels": {SUBGROUP: "s" * 63}, "group": "\N{RIGHT-TO-LEFT OVERRIDE}"}
+    texts = lambda number: {f"nvidia.com/mig-{'x' * 250}{number}": "\x1b[31m\n" * 1000}  # noqa: E731
+    hostile = books(1).pod("p", 2, many=300, annotations=texts, **names)
     evaluation = evaluate(hostile.add_up().reading())
     findings = list(persistent_findings(evaluation, evaluation))
     assert len(findings) == 3

@@ -26,27 +26,27 @@ def digest(spec: dict[str, Any]) -> str:
     return admission.digest(msgspec.convert(spec, AdmissionPolicySpec))
 
 
-def policies() -> list[dict[str, Any]]:
-    return [item for item in rendered(optional=OPTIONAL) if not item["kind"].endswith("Binding")]
+def policies(**values: Any) -> list[dict[str, Any]]:
+    return [
+        item
+        for item in rendered(**(values or {"optional": OPTIONAL}))
+        if not item["kind"].endswith("Binding")
+    ]
 
 
-def test_every_policy_of_the_chart_has_its_digest() -> None:
-    digests = {item["metadata"]["name"]: item["metadata"]["annotations"][DIGEST] for item in policies()}
-    assert digests == {item["metadata"]["name"]: digest(item["spec"]) for item in policies()}
+OTHER_VALUES: dict[str, Any] = {
+    "kaiNamespaces": ["kai"], "schedulerName": "kai-b", "preemptibleClasses": ["low"], "unguardedNamespaces": ["a"],
+    "optional": {**OPTIONAL, "maxGraceSeconds": 60},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [{"optional": OPTIONAL}, OTHER_VALUES], ids=["default", "other values"])
+def test_every_policy_of_the_chart_has_its_digest_with_any_values(values: dict[str, Any]) -> None:
+    items = {item["metadata"]["name"]: item for item in policies(**values)}
+    digests = {name: item["metadata"]["annotations"][DIGEST] for name, item in items.items()}
+    assert digests == {name: digest(item["spec"]) for name, item in items.items()}
+    assert digests.keys() == {item["metadata"]["name"] for item in policies()}
     assert len(digests) == 7
-
-
-def test_values_of_the_chart_change_no_digest() -> None:
-    changed = rendered(
-        kaiNamespaces=["kai"],
-        schedulerName="kai-b",
-        preemptibleClasses=["low"],
-        unguardedNamespaces=["a"],
-        optional={**OPTIONAL, "maxGraceSeconds": 60},
-    )
-    for item in changed:
-        if not item["kind"].endswith("Binding"):
-            assert digest(item["spec"]) == item["metadata"]["annotations"][DIGEST]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ ASSIGNED = whole(mutating(), of_kai(), other("kai-pod-group-mutation"))
         ({"installation": None}, ""),
     ],
 )  # fmt: skip
-async def test_programs_without_which_the_rules_do_not_hold(
+async def test_programs_that_the_rules_need(
     client: KubeClient, changes: dict[str, Any], expected: str
 ) -> None:
     assert [line[: len(expected)] for line in await lines(client, rendered(), **changes)] == [

@@ -1,25 +1,25 @@
 """The pods of a node from an API server, and the inventory that is built of them."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from gpuagent.pods.inventory import UnavailableReason
+from gpuagent.pods.lookups import Fetcher
 from kai.kaishare_keys import VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import BIND_REQUESTS, ApiServer, event, initial_events, refuses, says, streams
 from tests.support.cluster_pods import EVERYTHING, FORBIDDEN, offer, portion_of, running, versioned
 from tests.support.inventories import inventory
 from tests.support.kube_objects import (
-    GROUP_1,
     NODE,
-    RESERVATIONS,
     bind_request,
     fraction,
     namespace_object,
-    node,
+    of_tenant,
     pod,
     reservation,
 )
@@ -56,19 +56,15 @@ async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, cl
         assert run.inventory.bind_requests.keys() == {("research", "half")}
 
 
-async def test_the_first_inventory_does_not_wait_longer_than_its_limit(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+async def test_the_first_inventory_waits_for_the_namespaces_of_a_vclusters_pods(
+    server: ApiServer, client: KubeClient
 ) -> None:
-    async def never(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(30)
-        return web.Response()
-
-    monkeypatch.setattr("gpuagent.pods.cluster_pods._FIRST_SECONDS", 0.2)
-    offer(server, fraction())
-    server.refusals = {"bindrequests": never}
+    host = namespace_object("vcluster-red", {VCLUSTER: "true"})
+    offer(server, of_tenant(reservation(number=950)), fraction(), host)
     async with running(client) as run:
-        assert await seconds_until(lambda: run.pods.inventory) < 2
-        assert run.names == {"half"}
+        await until(lambda: run.pods.inventory)
+        (line,) = [line for line in run.log if line["message"] == "pods listed"]
+        assert (line["pods"], line["tenant_reservation_pods"]) == (2, 1)
 
 
 async def test_pods_come_change_and_go_with_their_related_objects(
@@ -100,56 +96,34 @@ async def test_a_pod_that_is_gone_within_a_moment_is_remembered_as_ended(
         await until(lambda: run.names == {"half"} and not run.inventory.ended)
 
 
-async def test_the_first_line_counts_the_reservation_pods_of_tenants(
-    server: ApiServer, client: KubeClient
-) -> None:
-    tenants = reservation(
-        number=950,
-        namespace="vcluster-a",
-        labels={"runai-gpu-group": GROUP_1, "vcluster.loft.sh/managed-by": "a"},
-        annotations={
-            "vcluster.loft.sh/object-name": "x",
-            "vcluster.loft.sh/object-namespace": RESERVATIONS,
-            "vcluster.loft.sh/object-host-name": "gpu-reservation-950",
-            "vcluster.loft.sh/object-host-namespace": "vcluster-a",
-        },
-    )
-    host = namespace_object("vcluster-a", {VCLUSTER: "true"})
-    offer(server, reservation(), tenants, fraction(), host)
-    async with running(client) as run:
-        await until(lambda: run.pods.inventory)
-        (line,) = [line for line in run.log if line["message"] == "pods listed"]
-        assert (line["pods"], line["reservation_pods"], line["tenant_reservation_pods"]) == (2, 2, 1)
+DENIED, ERROR = UnavailableReason.DENIED, UnavailableReason.ERROR
+GRACE = "no right to get namespaces: namespaces cannot enable eviction or set their own grace"
 
 
 @pytest.mark.parametrize(
-    ("part", "resource", "line"),
+    ("part", "answer", "resource", "reason", "line"),
     [
-        ("/nodes/", "nodes", "no right to get nodes: GPU memory is the driver's figure"),
-        (
-            "namespaces/research",
-            "namespaces",
-            "no right to get namespaces: namespaces cannot enable eviction or set their own grace",
-        ),
+        ("/nodes/", FORBIDDEN, "nodes", DENIED, "no right to get nodes: GPU memory is the driver's figure"),
+        ("namespaces/research", FORBIDDEN, "namespaces", DENIED, GRACE),
+        ("/namespaces/", refuses(500, "InternalError", "etcd"), "namespaces", ERROR, "500 InternalError: etcd"),
+        ("/namespaces/", says("<html>"), "namespaces", ERROR, "Namespace: not JSON"),
+        ("/namespaces/", says("[]"), "namespaces", ERROR, "expected object, got array"),
+        ("/namespaces/", says('{"metadata": {}}'), "namespaces", ERROR, "metadata.name: expected a name, got none"),
     ],
-)
-async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
-    server: ApiServer, client: KubeClient, part: str, resource: str, line: str
-) -> None:
+)  # fmt: skip
+async def test_what_cannot_be_read_is_logged_once_and_requested_again_and_the_rest_is_read(
+    server: ApiServer, client: KubeClient, part: str, answer: Any, resource: str, reason: UnavailableReason, line: str
+) -> None:  # fmt: skip
     offer(server, *EVERYTHING)
-    others = {} if part != "namespaces/research" else {"bindrequests": FORBIDDEN}
-    server.refusals = {part: FORBIDDEN, **others}
+    server.refusals = {part: answer, **({"bindrequests": FORBIDDEN} if answer is FORBIDDEN else {})}
     async with running(client) as run:
         await until(
-            lambda: run.names == {"half"} and resource in [lack.resource for lack in run.pods.unavailable]
+            lambda: run.names == {"half"} and [x for x in run.pods.unavailable if x.resource == resource]
         )
-        lack = next(lack for lack in run.pods.unavailable if lack.resource == resource)
-        assert lack.reason is UnavailableReason.DENIED
-        assert lack.line.startswith(line)
-        await until(lambda: len(server.requested_paths(part)) > 2)
-        assert run.log_subjects("resource unavailable").count(resource) == 1, (
-            "asked again and again, and said once"
-        )
+        (lack,) = [lack for lack in run.pods.unavailable if lack.resource == resource]
+        assert (lack.reason, line in lack.line) == (reason, True)
+        await until(lambda: len(server.requested_paths(part)) > 4)
+        assert run.log_subjects("resource unavailable").count(resource) == 1
         server.refusals = {}
         await until(lambda: resource in run.log_subjects("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
@@ -172,20 +146,6 @@ async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
         ]
 
 
-async def test_an_invalid_object_is_logged_once(server: ApiServer, client: KubeClient) -> None:
-    offer(
-        server,
-        fraction(),
-        {**node(), "metadata": {"name": NODE, "labels": {"nvidia.com/gpu.memory": "much"}}},
-    )
-    async with running(client) as run:
-        await until(lambda: run.pods.inventory)
-        server.change("ADDED", versioned(pod("fine", 3)))
-        await until(lambda: run.names == {"half", "fine"})
-        (line,) = run.log_subjects("skipping invalid object")
-        assert line.startswith(f"Node {NODE}: label nvidia.com/gpu.memory")
-
-
 async def test_an_unreachable_server_is_logged_by_the_watch_of_the_pods_alone(
     server: ApiServer, client: KubeClient
 ) -> None:
@@ -204,27 +164,22 @@ async def test_an_unreachable_server_is_logged_by_the_watch_of_the_pods_alone(
         await until(lambda: run.log[-1]["message"] == "pod watch recovered")
 
 
-@pytest.mark.parametrize(
-    ("answer", "line"),
-    [
-        (refuses(500, "InternalError", "etcd"), "500 InternalError: etcd"),
-        (says("<html>"), "Namespace: not JSON"),
-        (says("[]"), "expected object, got array"),
-        (says('{"metadata": {}}'), "metadata.name: expected a name, got none"),
-    ],
-)
-async def test_an_unreadable_answer_is_logged_once_and_requested_again(
-    server: ApiServer, client: KubeClient, answer: Any, line: str
+async def test_related_objects_are_worked_out_once_for_many_changes(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer(server, *EVERYTHING)
-    server.refusals = {"/namespaces/": answer}
+    changes, wanted = 200, list[int]()
+    want = Fetcher.request
+
+    def counted(fetcher: Fetcher, names: Iterable[str], **options: Any) -> None:
+        wanted.append(1)
+        want(fetcher, names, **options)
+
+    monkeypatch.setattr(Fetcher, "request", counted)
     async with running(client) as run:
-        await until(lambda: run.pods.unavailable)
-        (lack,) = run.pods.unavailable
-        assert lack.reason is UnavailableReason.ERROR
-        assert line in lack.line
-        await until(lambda: len(server.requested_paths("/namespaces/")) > 4)
-        assert run.log_subjects("resource unavailable") == ["namespaces"]
-        server.refusals = {}
-        await until(lambda: run.inventory.namespaces)
-        await until(lambda: run.pods.unavailable == ())
+        await until(lambda: run.names == set())
+        before = len(wanted)
+        for number in range(changes):
+            server.change("MODIFIED", versioned(fraction(labels={"edited": str(number)}), 10 + number))
+        last = str(changes - 1)
+        await until(lambda: [pod.labels["edited"] for pod in run.inventory.pods.values()] == [last])
+        assert len(wanted) - before < changes / 4

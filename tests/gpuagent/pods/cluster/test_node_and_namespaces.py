@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from io import BytesIO
 from typing import cast
 
@@ -13,8 +12,8 @@ from gpuagent.pods.lookups import NAMESPACES, Fetcher
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, says
-from tests.support.cluster_pods import EVERYTHING, NAMESPACE, SOON, offer, running, versioned
-from tests.support.kube_objects import NODE, fraction, namespace_object, node, pod
+from tests.support.cluster_pods import EVERYTHING, NAMESPACE, offer, running, versioned
+from tests.support.kube_objects import NODE, fraction, namespace_object, pod
 from tests.support.waiting import seconds_until, until
 
 
@@ -58,22 +57,6 @@ async def test_node_and_namespaces_are_read_from_the_memory_of_the_api_server(
             "/api/v1/namespaces/research": "0",
             "/api/v1/namespaces/kai-resource-reservation": "0",
         }
-
-
-async def test_namespaces_are_read_one_after_the_other_and_do_not_delay_the_first_inventory(
-    server: ApiServer, client: KubeClient
-) -> None:
-    """A roll-out starts hundreds of agents at once. The pods are judged before the namespaces are read."""
-    names = [f"team-{number}" for number in range(20)]
-    offer(server, *(pod("a", number, namespace=name) for number, name in enumerate(names)))
-    server.pods = {name: versioned(pod("a", number, namespace=name)) for number, name in enumerate(names)}
-    timing = replace(SOON, gap=1.0, spread=0.6)
-    async with running(client, fetch_timing=timing) as run:
-        took = await seconds_until(lambda: run.pods.inventory)
-        assert len(server.requested_paths("/namespaces/")) < 10
-        took += await seconds_until(lambda: len(server.requested_paths("/namespaces/")) == 20)
-        assert 0.4 < took < 2
-        assert len(run.inventory.pods) == 20
 
 
 @pytest.mark.parametrize(
@@ -152,14 +135,3 @@ async def test_a_namespace_that_the_api_server_does_not_know_yet_is_read_again_s
         now = 73.0
         server.change("ADDED", versioned(pod("elsewhere", 4, namespace="elsewhere")))
         await until(lambda: run.pods.inventory and "research" in run.inventory.namespaces)
-
-
-async def test_labels_of_the_node_are_read_again(server: ApiServer, client: KubeClient) -> None:
-    offer(server, *EVERYTHING)
-    now = 0.0
-    async with running(client, clock=lambda: now) as run:
-        await until(lambda: run.pods.inventory and run.inventory.node_labels)
-        offer(server, node(memory="46068"))
-        now = 361.0
-        run.pods._nodes.request([NODE])
-        await until(lambda: (run.inventory.node_labels or {})["nvidia.com/gpu.memory"] == "46068")

@@ -1,1 +1,0 @@
-"""The dashboard of all nodes; each section has a module."""

@@ -1,0 +1,171 @@
+"""Benchmarks and comparisons in their short forms, as the comment before each says."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from benchmarks.processes import ProcessState, growth
+from benchmarks.rollout import Phase, Plan, prepared, problems
+from benchmarks.soak import Ledger, Soak, soak
+from benchmarks.soak import Plan as SoakPlan
+from kube.client import KubeClient
+from tests.comparisons.admission_forms import compare_forms
+from tests.faults.api_server import CASES, SHORT, run_cases, two_api_servers
+from tests.support import tls_connections
+from tests.support.control_plane import ControlPlane
+from tests.support.control_plane_fixtures import needed_assets
+from tests.support.markers import scaled
+
+# No pod is lost while the webhook is replaced, its CA rotates or its default mode is switched; a crash loses only the
+# reviews in flight: `python -m benchmarks.rollout`.
+
+PLAN = Plan(creations=100, rate=25, drain="500ms", lag=0.3)
+
+
+@pytest.mark.slow
+async def test_one_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
+    async with prepared(plane, tmp_path, PLAN) as rollout:
+        phases = await rollout.run()
+    assert [problems(phase) for phase in phases] == [[], [], [], []]
+    replaced, rotated, killed, switched = phases
+    assert replaced.events >= 2, "both replicas"
+    assert rotated.events >= 1
+    assert killed.events == 1
+    assert switched.events >= 2, "from default to observe, and back"
+    assert sum(len(phase.milliseconds) for phase in phases) >= PLAN.creations
+
+
+@pytest.mark.parametrize(
+    ("phase", "problem"),
+    [
+        (Phase(title="A: …"), ""),
+        (Phase(title="A: …", missing=1), "not in etcd"),
+        (Phase(title="B: …", unmutated=1, failed_open=1, lost_connections=1), "1 pods unmutated"),
+        (Phase(title="B: …", failed=["500"]), "1 creations failed: 500"),
+        (Phase(title="C: …", unmutated=2, failed_open=2, lost_connections=2), ""),
+        (Phase(title="C: …", unmutated=2, failed_open=2, lost_connections=1), "1 connections lost"),
+        (Phase(title="C: …", unmutated=1, failed_open=2, lost_connections=2), "API server counts 2"),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4), ""),
+        (Phase(title="D: …", observes=True, creations=9), "one mode only"),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4, failed_open=1), "no answer for 1"),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4, partly_mutated=1), "a part of the"),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4, missing=1), "not in etcd"),
+    ],
+)
+def test_a_phase_with_lost_pods_is_a_problem(phase: Phase, problem: str) -> None:
+    lines = problems(phase)
+    assert problem in "".join(lines)
+    assert bool(lines) is bool(problem)
+
+
+# Webhook and agent in use for a while: `python -m benchmarks.soak --minutes 60`.
+
+SOAK = SoakPlan(minutes=0.25, speed=40, rotate_seconds=4, pods=4, growth=8, is_forked=True)
+HELD = ProcessState(mib=50, threads=3, connections=1, descriptors=10, tasks=12)
+
+
+@pytest.mark.slow
+async def test_fifteen_seconds_in_use(plane: ControlPlane, tmp_path: Path) -> None:
+    ledger, report = await soak(plane, tmp_path, SOAK)
+    await tls_connections.until_ended()
+    assert ledger.wrong == [], "\n".join([*ledger.wrong, *report])
+    done = ledger.done
+    seldom = min(done[name] for name in ("raised", "mutate", "validate-namespaces", "pages", "rotations"))
+    assert seldom > 0, "\n".join(report)
+
+
+def test_growth_is_that_of_the_line_through_the_points() -> None:
+    assert growth([(0, 50.0), (10, 51.0), (20, 52.0)]) == pytest.approx(2)
+    assert growth([(0, 50.0), (10, 54.0), (20, 50.0)]) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({}, None),
+        ({"threads": 9, "descriptors": 14, "tasks": 16}, None),
+        ({"threads": 10}, "3 threads at the start, 10 at the end"),
+        ({"descriptors": 15}, "10 descriptors at the start, 15 at the end"),
+        ({"tasks": 17}, "12 tasks at the start, 17 at the end"),
+        ({"mib": 53}, "memory grew by 3.0 MiB"),
+    ],
+)
+def test_a_leak_is_a_problem(changed: dict[str, Any], problem: str | None) -> None:
+    end = replace(HELD, **changed)
+    middle = replace(HELD, mib=HELD.mib)
+    points = {"agent": [(0.0, HELD), (1.0, HELD), (2.0, middle), (3.0, end)]}
+    run = SimpleNamespace(plan=SoakPlan(), ledger=Ledger(), points=points)
+    Soak.judge_resources(cast(Soak, run), "agent")
+    assert len(run.ledger.wrong) == (problem is not None)
+    assert problem is None or problem in run.ledger.wrong[0]
+
+
+def test_another_number_than_the_ledgers_is_a_problem() -> None:
+    ledger = Ledger()
+    ledger.expect("flags raised", 3, 3)
+    ledger.expect("flags cleared", 2, 3)
+    assert ledger.wrong == ["flags cleared: 2, and the ledger has 3"]
+
+
+# The webhook and the admission policies do the same: the short form of tests/comparisons/admission_forms.py.
+
+PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
+"""Number of generated pods; a larger one takes longer and finds more."""
+
+
+@pytest.mark.kubernetes(1, 36)
+@pytest.mark.slow
+async def test_pods_are_the_same_under_both_forms(own_plane: ControlPlane, tmp_path: Path) -> None:
+    async with KubeClient(own_plane.access()) as client:
+        tally = await compare_forms(
+            own_plane,
+            client,
+            tmp_path,
+            number=15,
+            clusters=2,
+            namespaces=20,
+            pods=PODS,
+            directed_pods=3 * PODS,
+        )
+    assert not tally.unexpected, "\n\n".join(tally.unexpected[:3])
+    assert tally.results["equal"] > PODS
+    assert tally.results["denied by both"] > PODS / 20
+    assert tally.results["different as listed"] < tally.results["equal"] / 4
+    assert {"whole-gpu-converted", "own-share", "several-gpus", "size-unknown"} <= tally.reasons.keys()
+
+
+# The webhook and the agent while two API servers have faults: the short form of tests/faults/api_server.py.
+
+
+@pytest.fixture(scope="module")
+def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, ControlPlane]]:
+    needed_assets()
+    with two_api_servers(tmp_path_factory.mktemp("two-api-servers")) as servers:
+        yield servers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "seconds", "awaits_eviction"),
+    [
+        pytest.param(SHORT, 3.0, False, id="short"),
+        pytest.param([*CASES], 8.0, True, id="all", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
+    ],
+)
+async def test_no_fault_loses_a_change_makes_a_storm_or_flags_an_innocent_pod(
+    planes: tuple[ControlPlane, ControlPlane],
+    tmp_path: Path,
+    names: list[str],
+    seconds: float,
+    awaits_eviction: bool,
+) -> None:
+    run = run_cases(*planes, tmp_path, names, seconds, awaits_eviction=awaits_eviction)
+    all_figures = [figures async for figures in run]
+    assert [figures.wrong for figures in all_figures] == [[]] * (len(names) + 1)
+    assert all(figures.scrapes and figures.reviews for figures in all_figures[:-1])
+    await tls_connections.until_ended()
