@@ -53,6 +53,8 @@ class LookupKind:
     """Decodes the object; raises ObjectError if it is malformed."""
     without: str
     """Consequence of missing this kind, in words."""
+    accept: str
+    """Form in which to fetch it."""
     again_seconds: float
     """Shortest interval of periodic fetches."""
     is_spread: bool = False
@@ -160,7 +162,7 @@ class Fetcher:
         object_, line, retry_after, reason = None, "", 0.0, UnavailableReason.ERROR
         try:
             # The API server answers from its memory, not from etcd; the object may be a little old.
-            body = await self._client.get(path, params={"resourceVersion": "0"}, accept=_METADATA)
+            body = await self._client.get(path, params={"resourceVersion": "0"}, accept=self._kind.accept)
             object_ = self._kind.decode(body)
         except ApiError as error:
             if error.status == 404 and error.reason == "NotFound":
@@ -216,12 +218,14 @@ NODES: Final = LookupKind(
     resource="nodes",
     decode=labels_decoder("Node", objects.Node),
     without="GPU memory is the driver's figure instead of the node label that KAI uses",
+    accept="application/json",
     again_seconds=300.0,
 )
 NAMESPACES: Final = LookupKind(
     resource="namespaces",
     decode=labels_decoder("Namespace", objects.Namespace),
     without="namespaces cannot enable eviction or set their own grace, and pods have no names of a vCluster",
+    accept=_METADATA,
     again_seconds=1800.0,
     is_spread=True,
 )
