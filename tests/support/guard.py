@@ -106,7 +106,7 @@ def synced_pod(
 
 
 def host(name: str, queues: str | None, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    annotations = {} if queues is None else {"annotations": {QUEUES: queues}}
+    annotations: dict[str, Any] = {} if queues is None else {"annotations": {QUEUES: queues}}
     return made("Namespace", name, labels=labels or {}, **annotations)
 
 
@@ -183,7 +183,7 @@ PROBES = (
 async def until_all(asker: Asker, is_it: Callable[[Probe, Answer], bool]) -> None:
     """Send the probes until all have the expected answer; a policy needs about a second to take effect."""
     ends = time.monotonic() + _ACTS_WITHIN_SECONDS
-    waiting = PROBES
+    waiting: tuple[Probe, ...] = PROBES
     while waiting:
         answers = [
             (probe, await asker.create(probe.item, user=probe.user, dry_run=True)) for probe in waiting
@@ -209,14 +209,14 @@ def guard_on(plane: ControlPlane, **values: Any) -> Iterator[None]:
 
     async def do() -> list[dict[str, Any]]:
         async with Asker(plane) as asker:
-            made = await put_on(asker, **values)
+            objects = await put_on(asker, **values)
             await until_all(asker, is_refused)
-            return made
+            return objects
 
     async def undo() -> None:
         async with Asker(plane) as asker:
-            await take_off(asker, made)
+            await take_off(asker, objects)
 
-    made = asyncio.run(do())
+    objects = asyncio.run(do())
     yield
     asyncio.run(undo())

@@ -108,7 +108,7 @@ def with_items(field: str, item: Json) -> Callable[[int], bytes]:
     """Fill a list of `spec`, or `metadata.ownerReferences`, with equal items."""
 
     def make(size: int) -> bytes:
-        items = [item] * (size // (len(json.dumps(item)) + 2))
+        items: Any = [item] * (size // (len(json.dumps(item)) + 2))
         return pod(metadata={field: items}) if field == "ownerReferences" else pod(**{field: items})
 
     return make

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.gpus.gpu_reading import GpuReading
-from gpuagent.problems import Cause
+from gpuagent.problems import Cause, OwnCause
 
 GIB = 1 << 30
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -24,7 +24,7 @@ def process(pid: int, memory: Any = "1Gi", gpu: int | str = 0, **more: Any) -> d
     return {"pid": pid, "gpu": gpu, "memory": memory, **more}
 
 
-def causes(reading: GpuReading) -> list[tuple[Cause, str]]:
+def causes(reading: GpuReading) -> list[tuple[Cause | OwnCause, str]]:
     return [(problem.cause, problem.gpu_uuid) for problem in reading.problems]
 
 
