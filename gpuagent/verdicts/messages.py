@@ -138,7 +138,7 @@ def _advice_for(commands: tuple[ContainerCommand, ...], part: float) -> str:
             continue
         framework = setting.framework
         if setting.value is None:
-            default = f"by default it takes {framework.takes} of the GPU"
+            default = f"by default it takes {framework.part} of {framework.base}"
             return f"; {framework.name}: set {framework.option}={part:g} ({default})"
         if setting.is_above(part):
             return f"; {framework.name}: set {framework.option}={part:g} (now {setting.value[:12]})"
