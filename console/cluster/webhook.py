@@ -22,7 +22,7 @@ from webhook.policy.labels import Mode, PolicyMetadata
 from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.settings.decision_options import (
-    DEFAULT_CLASS,
+    FROM_CLUSTER,
     NAMESPACE,
     OPTIONS,
     READERS,
@@ -102,7 +102,7 @@ _REFERENCE: Final = "$("
 class DeploymentOptions(KnownSettings):
     """The options of a Deployment that decide about pods.
 
-    The default PriorityClass is known only if an option names it; `serve` else reads it from the cluster.
+    Some settings are known only if an option gives them; `serve` else reads them from the cluster.
     """
 
     policies: Source | None  # source of the policies; None if unknown
@@ -121,7 +121,7 @@ def parse_deployment_options(words: Sequence[str]) -> DeploymentOptions:
 
     The last word for an option counts, as for `serve`. The value of a reference such as `$(NAME)` is unknown.
     """
-    known = SETTINGS - {DEFAULT_CLASS}
+    known = SETTINGS - FROM_CLUSTER
     values: dict[str, Any] = {}
     for option, name in OPTIONS.items():
         text = option_value(option, words)

@@ -42,6 +42,7 @@ WEBHOOK_RIGHTS = (
     right("namespaces", "get", "list", "watch"),
     right("events", "create", "patch"),
     right("priorityclasses", "list", "watch", group="scheduling.k8s.io"),
+    {**right("configs", "get", group="kai.scheduler"), "resourceNames": ["kai-config"]},
     {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
     {**right("configmaps", "patch"), "resourceNames": ["kaishare-settings"]},
     right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),

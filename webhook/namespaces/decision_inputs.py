@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from kai.installation import SharingMode
 from kube.client import KubeClient
 from kube.events import EventWriter
 from kube.metadata import ObjectMeta
@@ -22,6 +23,7 @@ from webhook.namespaces.cluster_policies import ClusterPolicies, Managed
 from webhook.namespaces.file_policies import FilePolicies, PoliciesError
 from webhook.namespaces.policy_events import PolicyEvents, ProblemLog
 from webhook.namespaces.policy_source import PolicySource
+from webhook.namespaces.sharing_mode import SharingModeReader
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 
@@ -78,6 +80,11 @@ class ClusterDefaults:
     def knows_default_class(self) -> bool:
         """Whether the default PriorityClass is known: the classes are listed, or the settings name one."""
         return self.watch.is_synced or self.current.default_priority_class is not None
+
+    def set_sharing_mode(self, mode: SharingMode | None) -> None:
+        """Store KAI's mode; equal settings stay the same object, so that kept mutations stay valid."""
+        if mode is not self.current.gpu_sharing_mode:
+            self.current = replace(self.current, gpu_sharing_mode=mode)
 
     def _set_default_class(self, classes: Mapping[tuple[str, str], DefaultClass]) -> None:
         """Store the default class. Of several, the API server uses the one with the lowest value.
@@ -180,6 +187,9 @@ def open_cluster(
         (events.run, "events"),
         (completed.watch.run, "cluster-rules"),
     ]
+    if rules.gpu_sharing_mode is None:
+        modes = SharingModeReader(client, completed.set_sharing_mode, log=log)
+        tasks.append((modes.run, "sharing-mode"))
     supervised = (metrics.supervised(work, stage=stage, log=log) for work, stage in tasks)
     return DecisionInputs(
         policies,

@@ -108,6 +108,7 @@ def _wants_options(policy: NamespacePolicy, pod: PodView, settings: DecisionSett
     return (
         policy.framework_memory is FrameworkMemory.SET
         and settings.gpu_sharing_mode is SharingMode.NON_MEMORY_ENFORCED
+        and not settings.by_admission_policies
         and pod.annotations.get(FRAMEWORK_MEMORY) != FRAMEWORK_KEPT
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.releases import Version
 from service.command import namespace_names, read_by
@@ -21,11 +22,13 @@ OPTIONS: Final[Mapping[str, str]] = {
     "--default-mode": "default_mode",
     "--exclude-namespaces": "excluded_namespaces",
     "--default-priority-class": "default_priority_class",
+    "--gpu-sharing-mode": "gpu_sharing_mode",
 }
 """The settings in `DecisionSettings` by their options."""
 SETTINGS: Final = frozenset(OPTIONS.values())
 DEFAULT_CLASS: Final = OPTIONS["--default-priority-class"]
-"""The setting that `serve` reads from the cluster unless its option is given."""
+FROM_CLUSTER: Final = frozenset({DEFAULT_CLASS, OPTIONS["--gpu-sharing-mode"]})
+"""The settings that `serve` reads from the cluster unless their options are given."""
 _DEFAULTS: Final = DecisionSettings()
 _UNKNOWN: Final[Mapping[str, str]] = {
     "--kai-version": "KAI's release is not known: the answer holds for every release",
@@ -33,6 +36,7 @@ _UNKNOWN: Final[Mapping[str, str]] = {
     "--exclude-namespaces": "the excluded namespaces are not known: assumed the default",
     "--default-mode": "the default mode is not known: assumed default",
     "--default-priority-class": "the default PriorityClass is not known: assumed none",
+    "--gpu-sharing-mode": "KAI's sharing mode is not known: no option of a framework is set",
 }
 """What the answer of a command assumes about each setting that is not known."""
 
@@ -49,12 +53,19 @@ def _class_name(text: str) -> str:
     return text
 
 
+def _mode(text: str) -> SharingMode:
+    if text not in tuple(SharingMode):
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: {', '.join(SharingMode)}")
+    return SharingMode(text)
+
+
 READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "--kai-version": Version.parse,
     "--inject-shares": _boolean,
     "--default-mode": read_default_mode,
     "--exclude-namespaces": namespace_names,
     "--default-priority-class": _class_name,
+    "--gpu-sharing-mode": _mode,
 }
 """Reads the value of each option; raises ValueError for a value that is not allowed."""
 
@@ -126,6 +137,14 @@ def add_decision_options(parser: argparse.ArgumentParser, *, default: str = "") 
         metavar="NAME",
         help="the cluster's default PriorityClass, the one with globalDefault (default:"
         f" {f'{first}none' if default else 'read from the cluster if the policies come from there'})",
+    )
+    parser.add_argument(
+        "--gpu-sharing-mode",
+        type=read_by(READERS["--gpu-sharing-mode"]),
+        metavar="MODE",
+        help=f"KAI's global.gpuSharingMode: {', '.join(SharingMode)}; memory options of frameworks are set in"
+        " NonMemoryEnforced only (default:"
+        f" {f'{first}unknown' if default else 'read from kai-config if the policies come from the cluster'})",
     )
 
 

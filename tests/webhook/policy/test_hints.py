@@ -183,4 +183,6 @@ def test_the_mode_decides_what_is_advised(
         is_known = mode is SharingMode.NON_MEMORY_ENFORCED
         text = hint if is_known else f"{hint.removesuffix(' or less')}, unless KAI enforces memory"
         assert said == [("framework-default", text)]
-        assert said_above[0][1].startswith("kaishare: vLLM has --gpu-memory-utilization 0.7, above its share:")
+        assert said_above[0][1].startswith(
+            "kaishare: vLLM has --gpu-memory-utilization 0.7, above its share:"
+        )
