@@ -77,6 +77,11 @@ class FrameworkOptions(Struct, frozen=True):
     """Index of the shell's script among the words of `command` and `args`; None adds to `args`."""
     variables: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def frameworks(self) -> list[str]:
+        """The names in the record."""
+        return [entry.partition("=")[0] for entry in self.record.split(",")]
+
 
 class _Target(Struct, frozen=True):
     """The container that has the share."""
@@ -276,7 +281,7 @@ def framework_findings(
                 Reason.FRAMEWORK_PROCESSES, {"container": Clipped(container.name or ""), "share": amount}
             )
             return
-    given = {entry.partition("=")[0] for entry in options.record.split(",")} if options else set()
+    given = options.frameworks if options else []
     for setting in found:
         if setting.framework.key not in given:
             yield from _findings(setting, target, mode, wants=wants)
