@@ -7,7 +7,7 @@ packages and in the makers' documentation:
 
     vLLM        0.11.0 to 0.33.0: 0.9, since 0.20.0 0.92 (gpu_worker, EngineArgs); no variable
     SGLang      0.5.23: the part of the memory free at start (kv_cache_configurator)
-    TGI         docs/source/reference/launcher.md: 1.0; the option beats the variable
+    TGI         the reference of text-generation-launcher: 1.0; the option beats the variable
     TensorRT-LLM  KvCacheConfig: 0.9 of the memory free after loading; or an amount of bytes
     NIM 2.x     vLLM behind the arguments of NIM_PASSTHROUGH_ARGS
     JAX         jaxlib 0.4.1 to 0.10.2: 0.75; since 0.4.33 two names, and an error if both have a value
@@ -31,6 +31,9 @@ _LONGEST_NUMBER = 40  # characters; no option needs half as many
 _LEAST_ABBREVIATION = 3  # characters of an abbreviated option, such as `--g`
 
 
+PLAIN: Final = "{option} to {value}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """One framework: how to recognise it, and the option that limits its memory."""
@@ -43,7 +46,7 @@ class Framework:
     option: str = ""
     variable: str = ""
     """Environment variable that sets the same; where there is an option, too, the option wins."""
-    sets: str = "{option} to {value}"
+    sets: str = PLAIN
     """What to set, for messages."""
     form: str = "{}"
     """The text of a variable with a part."""
@@ -272,7 +275,11 @@ _CONTEXT: Final = 3
 
 def largest_value(framework: Framework, fraction: float, processes: int = 1) -> int:
     """Return the largest value for a framework in hundredths, for each of several processes; at least 1."""
-    hundredths = largest_hundredths(fraction) // processes
+    return beside_context(framework, largest_hundredths(fraction) // processes)
+
+
+def beside_context(framework: Framework, hundredths: int) -> int:
+    """Return the value, less the CUDA context if the framework does not count it; at least 1."""
     return max(hundredths if framework.counts_context else hundredths - _CONTEXT, 1)
 
 
