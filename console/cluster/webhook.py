@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from console.cluster.facts import FactReader, items
 from kai.command_lines import option_value
+from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
@@ -201,6 +202,7 @@ class WebhookScope:
     default_mode: Mode = Mode.DEFAULT
     excluded: Collection[str] = EXCLUDED_NAMESPACES
     reads_labels: bool = True  # whether the policies are the labels of the namespaces, and not files
+    sharing_mode: SharingMode | None = None  # KAI's, as the webhook knows it
     notes: tuple[str, ...] = ()  # what could not be read, one line each
 
 
@@ -227,5 +229,6 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
         default_mode=running.rules.default_mode,
         excluded=frozenset[str]().union(*excluded) if excluded else EXCLUDED_NAMESPACES,
         reads_labels=source is None or source.policies != "files",
+        sharing_mode=running.rules.gpu_sharing_mode,
         notes=() if webhooks.is_missing else tuple(notes),
     )
