@@ -19,28 +19,32 @@ _PLUGINS: Final = {"hamicore": SharingMode.HAMI_CORE, "nvfractions": SharingMode
 
 
 def read_mode(document: bytes) -> SharingMode | None:
-    """Return the mode that an object of KAI's kind Config names; None if it names none, or contradicts it.
+    """Return the mode of an object of KAI's kind Config; None if it names none, or contradicts itself.
 
-    An explicit value of a plugin wins over the mode (KAI v0.18.0 gpu_sharing_mode.go). Releases before v0.18
-    have no mode, so that only sharing that is off is known.
+    An explicit value of a plugin wins over the mode. Without a mode the plugins and `admission.gpuSharing`
+    decide (KAI v0.18.0 gpu_sharing_mode.go); without any of them sharing is on since v0.18, and off before.
     """
     try:
         spec = _map(_map(msgspec.json.decode(document)).get("spec"))
     except (ValueError, RecursionError):
         return None
-    admission = _map(spec.get("admission"))
+    admission, binder = _map(spec.get("admission")), _map(spec.get("binder"))
+    is_on = {
+        mode: _map(_map(part.get("plugins")).get(name)).get("enabled")
+        for name, mode in _PLUGINS.items()
+        for part in (admission, binder)
+        if name in _map(part.get("plugins"))
+    }
     text = _map(spec.get("global")).get("gpuSharingMode")
-    if text is None and admission.get("gpuSharing") is False:
-        return SharingMode.DISABLED
-    if text not in tuple(SharingMode):
+    if text is None:
+        sharing = admission.get("gpuSharing")
+        on = [mode for mode, enabled in is_on.items() if enabled is True] or [SharingMode.NON_MEMORY_ENFORCED]
+        if sharing is False:
+            return SharingMode.DISABLED
+        return on[0] if len(on) == 1 and True in (sharing, *is_on.values()) else None
+    if text not in tuple(SharingMode) or any(on is not (mode == text) for mode, on in is_on.items()):
         return None
-    mode = SharingMode(text)
-    for part in (admission, _map(spec.get("binder"))):
-        for name, of_plugin in _PLUGINS.items():
-            enabled = _map(_map(part.get("plugins")).get(name)).get("enabled")
-            if enabled is not None and enabled is not (mode is of_plugin):
-                return None
-    return mode
+    return SharingMode(text)
 
 
 def _map(value: Any) -> dict[str, Any]:
