@@ -50,12 +50,15 @@ class Framework:
     """What to set, for messages."""
     form: str = "{}"
     """The text of a variable with a part."""
-    rivals: tuple[str, ...] = ()
-    """Variables that decide instead of `variable`, or conflict with it."""
+    older: tuple[str, ...] = ()
+    """Variables of the same form that win over `variable`."""
     beside: tuple[str, ...] = ()
-    """Variables that must be empty beside `variable`."""
+    """Variables with the same meaning that must be empty beside `variable`."""
+    rivals: tuple[str, ...] = ()
+    """Names of other settings that decide instead of `variable`."""
     image: str = ""
-    """Last part of the name of images whose entry point starts the framework; empty if there are none."""
+    """A part of the names of images whose entry point starts the framework; empty if there are none. See
+    `starts`."""
     runs: Callable[[Sequence[str]], bool] = lambda _words: False
     """Whether a command line starts the framework."""
     unknown_with: tuple[str, ...] = ()
@@ -69,6 +72,11 @@ class Framework:
     def shown(self) -> str:
         """The option or variable, for messages."""
         return self.option or self.variable
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that set the option, the one that wins first."""
+        return tuple(filter(None, (*self.older, self.variable, *self.beside)))
 
     @property
     def key(self) -> str:
@@ -126,7 +134,7 @@ PYTORCH: Final = Framework(
     variable="PYTORCH_ALLOC_CONF",
     sets="{value} in {option} (2.10 on)",
     form="per_process_memory_fraction:{}",
-    rivals=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+    older=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
     runs=_runs_pytorch,
     is_server=False,
     counts_context=False,
@@ -135,8 +143,8 @@ JAX: Final = Framework(
     name="JAX",
     part="0.75",
     variable="XLA_PYTHON_CLIENT_MEM_FRACTION",
-    rivals=("xla_gpu_memory_fraction_policy", "XLA_PYTHON_CLIENT_ALLOCATOR"),
     beside=("XLA_CLIENT_MEM_FRACTION",),
+    rivals=("xla_gpu_memory_fraction_policy", "XLA_PYTHON_CLIENT_ALLOCATOR"),
     is_server=False,
     counts_context=False,
 )
@@ -188,7 +196,7 @@ FRAMEWORKS: Final = (
         part="all",
         variable="OLLAMA_GPU_OVERHEAD",
         sets="{option} to card less share",
-        image="ollama",
+        image="ollama/ollama",
         runs=_runs("ollama", "serve"),
     ),
     Framework(
@@ -205,15 +213,12 @@ FRAMEWORKS: Final = (
     TENSORFLOW,
 )
 
-_SPECIFIC: Final = tuple(
-    name for each in FRAMEWORKS for name in (each.variable, *each.beside) if name
-)  # in the environment
 MARKS: Final = (
-    b"vllm", b"sglang", b"text-generation", b"trtllm", b"nim", b"ollama", b"llama-server",
+    b"vllm", b"sglang", b"text-generation", b"trtllm", b"nim/", b"nim-serve", b"ollama", b"llama-server",
     b"torch", b"deepspeed", b"accelerate",
 )  # fmt: skip
 """The image, command or arguments of every container that runs a framework contain one of these."""
-VARIABLES: Final = tuple(name.encode() for name in _SPECIFIC)
+VARIABLES: Final = tuple(name.encode() for each in FRAMEWORKS for name in each.variables)
 """The environment of every other container that sets a framework's memory contains one of these."""
 
 
@@ -292,9 +297,9 @@ def value_text(framework: Framework, hundredths: int) -> str:
 def settings_of(container: Container) -> Iterator[Setting]:
     """Find the frameworks that a container runs; without `command` the image's entry point runs.
 
-    A framework that shows itself in no command is found by its variable. Only the first 16,384 characters of
-    the command line are read. The rest may contain the option, so the setting of a longer line without the
-    option in that part is marked as hidden.
+    A framework that shows itself in no command is found by its variable; PyTorch below a server is not one.
+    Only the first 16,384 characters of the command line are read. The rest may contain the option, so the
+    setting of a longer line without the option in that part is marked as hidden.
     """
     line = container.command_line
     read = beginning(line)
@@ -302,12 +307,15 @@ def settings_of(container: Container) -> Iterator[Setting]:
     words = script_words(read)
     options = option_values(words)
     variables = _variables(container.variables) if has_variables(container) else {}
+    has_server = False
     for framework in FRAMEWORKS:
         value = option_given(options, framework.option) if framework.option else None
         if value is None:
-            given = [variables[n] for n in (framework.variable, *framework.beside) if n in variables]
+            given = [variables[name] for name in framework.variables if name in variables]
             value = next(filter(None, given), given[0] if given else None)
-        if is_run(framework, container, words) or (value is not None and not framework.is_server):
+        is_shown = is_run(framework, container, words) and not (has_server and framework is PYTORCH)
+        has_server = has_server or (is_shown and framework.is_server)
+        if is_shown or (value is not None and not framework.is_server):
             is_hidden = is_cut or any(
                 option_given(options, option) is not None for option in framework.unknown_with
             )
@@ -352,15 +360,16 @@ def _variables(entries: Sequence[Any]) -> dict[str, str]:
 
 
 def starts(framework: Framework, image: str | None) -> bool:
-    """Whether an image's entry point starts the framework, by the name without registry, tag and digest.
+    """Whether an image's entry point starts the framework, by its name without registry, tag and digest.
 
-    The images of NIM have a folder of their own.
+    The last part of the name contains the framework's. A name with a slash is a folder (`nim/`), or the end.
     """
-    path = (image or "").partition("@")[0]
+    path, named = f"/{(image or '').partition('@')[0]}", framework.image
     folder, _, last = path.rpartition("/")
-    if framework.image.endswith("/"):
-        return framework.image[:-1] in folder.split("/")
-    return bool(framework.image) and framework.image in last.partition(":")[0]
+    last = last.partition(":")[0]
+    if named.endswith("/"):
+        return named[:-1] in folder.split("/")
+    return bool(named) and (f"{folder}/{last}".endswith(f"/{named}") if "/" in named else named in last)
 
 
 def is_pytorch_image(image: str | None) -> bool:

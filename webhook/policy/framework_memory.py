@@ -139,6 +139,8 @@ def _target(pod: PodView, settings: DecisionSettings, share: ShareOutcome) -> _T
 
 def _options(target: _Target, index: int) -> FrameworkOptions | None:
     container = target.container
+    if not all(map(_is_list, (container.command, container.args, container.env))):
+        return None  # the API server refuses the pod
     line = container.command_line
     words = script_words(beginning(line))
     command = one_command(line)
@@ -223,14 +225,14 @@ def _processes(target: _Target, command: OneCommand | None, words: Sequence[str]
 
 def _may_set(row: Framework, container: Container, line: Sequence[str]) -> bool:
     """Whether nothing of the container names the variable of a framework, or one that conflicts with it."""
-    if container.has_unseen_variables or not _is_list(container.env):
+    if container.has_unseen_variables:
         return False
     texts = [*line]
     for entry in container.variables:
         if not isinstance(entry, dict):
             return False
         texts += [text for text in (entry.get("name"), entry.get("value")) if isinstance(text, str)]
-    named = (row.variable, *row.beside, *row.rivals)
+    named = (*row.variables, *row.rivals)
     return not any(name in text for text in texts for name in named)
 
 
@@ -320,7 +322,7 @@ def _findings(
     if fraction is not None:
         or_less = " or less" if mode is SharingMode.NON_MEMORY_ENFORCED else ""
         value = value_text(row, largest_value(row, fraction)) + or_less
-    option = next((name for name in row.rivals if _names(target.container, name)), row.shown)
+    option = next((name for name in row.older if _names(target.container, name)), row.shown)
     details: dict[str, Any] = {
         "framework": row.name,
         "part": row.part,

@@ -145,6 +145,9 @@ LEFT: dict[str, tuple[dict[str, Any], str | None]] = {
     "an amount of bytes": ({"command": [*SERVE, "--kv-cache-memory-bytes=1"]}, "framework-unseen"),
     "a file": ({"command": [*SERVE, "--config", "c.yaml"]}, "framework-unseen"),
     "a variable as the value": ({"command": [*SERVE, "--gpu-memory-utilization=$(U)"]}, "framework-unseen"),
+    "vLLM in PyTorch's image": ({"image": "pytorch/pytorch", "command": [*SERVE, "--config=c"]}, "framework-unseen"),
+    "an own option in PyTorch's image": ({"image": "pytorch/pytorch", "command": [*SERVE, "--gpu-mem=.3"]}, None),
+    "a broken argument list": ({"command": ["vllm", "serve"], "args": "M"}, "framework-default"),
     "the end of options": ({"command": [*SERVE, "--", "x"]}, "framework-default"),
     "a word from a variable": ({"command": ["vllm", "serve", "$(ARGS)"]}, "framework-default"),
     "a script of two commands": ({"command": ["sh", "-c", "cd /m && vllm serve M"]}, "framework-default"),
@@ -163,7 +166,12 @@ LEFT: dict[str, tuple[dict[str, Any], str | None]] = {
     "TGI beside envFrom": ({"command": ["text-generation-launcher"], "envFrom": [{"secretRef": {"name": "a"}}]},
                            "framework-default"),
     "PyTorch's older variable": ({"command": ["torchrun", "t.py"], "env": [
-        {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:True"}]}, "framework-default"),
+        {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:True"}]}, "framework-unseen"),
+    "PyTorch's older variable with a part": ({"command": ["torchrun", "t.py"], "env": [
+        {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "per_process_memory_fraction:0.4"}]}, None),
+    "PyTorch's older variable above": ({"command": ["torchrun", "t.py"], "env": [
+        {"name": "PYTORCH_ALLOC_CONF", "value": "per_process_memory_fraction:0.4"},
+        {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "per_process_memory_fraction:0.9"}]}, "framework-above-share"),
     "PyTorch's variable": ({"command": ["torchrun", "t.py"], "env": [
         {"name": "PYTORCH_ALLOC_CONF", "value": "expandable_segments:True"}]}, "framework-unseen"),
     "an unknown number": ({"command": ["torchrun", "--nproc-per-node=auto", "t.py"]}, "framework-processes"),

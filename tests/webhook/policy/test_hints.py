@@ -115,6 +115,7 @@ NONE: list[tuple[str, dict[str, Any]]] = [
     ("bytes for CuPy", {"env": [{"name": "CUPY_GPU_MEMORY_LIMIT", "value": "70000000000"}]}),
     ("PyTorch, which takes what the program asks for", {"command": ["torchrun", "train.py"]}),
     ("another program", {"command": ["python", "train.py"]}),
+    ("an image with Ollama in its name", {"image": "a/ollama-webui"}),
     ("another vllm command", {"command": ["vllm", "bench", "throughput"]}),
     ("the image, but something else runs in it", {"image": "vllm/vllm-openai", "command": ["sleep", "infinity"]}),
     ("a name that only looks alike", {"image": "example.com/vllm-openai-proxy/nginx:1"}),
