@@ -265,13 +265,13 @@ _COUNTED_PART = 1 - 100 / 15000
 """Smallest part of a card's memory that KAI counts: hundreds of MiB, of 15 GB and more (kai.share_bytes)."""
 
 
-def largest_hundredths(fraction: float) -> int:
-    """Return the largest value of an option, in hundredths, that stays within a share on every card.
+def largest_setting(fraction: float) -> float:
+    """Return the largest value of an option that stays within a share, whatever the model of the card.
 
     A framework takes a part of the whole memory, and KAI's share is a part of the memory in whole hundreds of
-    MiB. The value is at least 1.
+    MiB. The value has two decimals and is at least 0.01.
     """
-    return max(math.floor(fraction * _COUNTED_PART * 100), 1)
+    return max(math.floor(fraction * _COUNTED_PART * 100), 1) / 100
 
 
 _CONTEXT: Final = 3
@@ -280,7 +280,7 @@ _CONTEXT: Final = 3
 
 def largest_value(framework: Framework, fraction: float, processes: int = 1) -> int:
     """Return the largest value for a framework in hundredths, for each of several processes; at least 1."""
-    return beside_context(framework, largest_hundredths(fraction) // processes)
+    return beside_context(framework, round(largest_setting(fraction) * 100) // processes)
 
 
 def beside_context(framework: Framework, hundredths: int) -> int:

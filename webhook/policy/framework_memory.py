@@ -17,6 +17,7 @@ limit; a value above the share harms only the pod itself then.
 Variables are not set beside `envFrom`, nor one that the pod names, nor with an unknown number of processes.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -35,7 +36,6 @@ from kai.frameworks import (
     VLLM,
     Framework,
     Setting,
-    largest_hundredths,
     largest_value,
     may_run_framework,
     option_given,
@@ -134,7 +134,9 @@ def _target(pod: PodView, settings: DecisionSettings, share: ShareOutcome) -> _T
             return None
     except (LookupError, ValueError):
         return None  # KAI refuses the pod, and share_findings says why
-    return None if request is None else _Target(container, request)
+    if request is None or (request.fraction is not None and math.isnan(request.fraction)):
+        return None
+    return _Target(container, request)
 
 
 def _options(target: _Target, index: int) -> FrameworkOptions | None:
@@ -146,7 +148,7 @@ def _options(target: _Target, index: int) -> FrameworkOptions | None:
     command = one_command(line)
     servers = [row for row in FRAMEWORKS if row.is_server and frameworks.is_run(row, container, words)]
     if servers:
-        part = 0 if target.fraction is None else largest_hundredths(target.fraction)
+        part = 0 if target.fraction is None else largest_value(servers[0], target.fraction)
         if len(servers) > 1 or part < _LEAST:
             return None
         return _server_options(servers[0], container, command, index, part)
