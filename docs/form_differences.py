@@ -22,6 +22,7 @@ class DifferenceName(StrEnum):
     LARGE_PODS = "large-pods"
     LARGE_NAMESPACES = "large-namespaces"
     PLAIN_SHARES = "plain-shares"
+    FRAMEWORKS = "frameworks"
     OBSERVE = "observe"
     DEFAULT_CLASS = "default-class"
     LIMIT_RANGES = "limit-ranges"
@@ -70,6 +71,11 @@ DIFFERENCES: Final = (
         policy="Under `enforce`, a share that is no plain number is refused in a namespace with a cap, and"
         f" the GPUs of more than {MOST_GPU_CONTAINERS} containers are added up even where one is used after"
         " another.",
+    ),
+    FormDifference(
+        name=DifferenceName.FRAMEWORKS,
+        webhook="`kaishare.dev/framework-memory: set` sets the memory option of a framework.",
+        policy="The label has no effect.",
     ),
     FormDifference(
         name=DifferenceName.OBSERVE,

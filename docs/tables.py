@@ -46,6 +46,8 @@ _PURPOSES: Final = {
     "kaishare.dev/priority": "the PriorityClass, for KAI, of pods without one",
     "kaishare.dev/gpu-toleration": "tolerates the taint `nvidia.com/gpu` on pods with a share",
     "kaishare.dev/distributed": "whether ranks of [distributed jobs](#distributed-jobs) get shares, too",
+    "kaishare.dev/framework-memory": "whether the webhook tells the author the"
+    " [memory option of a framework](frameworks.md), or sets it",
     "kaishare.dev/announce": "the [warning](#the-decision-stays-on-the-pod) that a GPU was converted",
     "kaishare.dev/vcluster": "marks the host namespace of a vCluster, whose syncer writes vCluster's keys;"
     " elsewhere they are [reserved](#under-enforce)",

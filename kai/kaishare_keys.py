@@ -24,6 +24,9 @@ OVER_SHARE: Final = "kaishare.dev/over-share"
 OVER_SHARE_GRACE: Final = "kaishare.dev/over-share-grace"
 MODE: Final = "kaishare.dev/mode"
 DISTRIBUTED: Final = "kaishare.dev/distributed"
+FRAMEWORK_MEMORY: Final = "kaishare.dev/framework-memory"
+"""On a pod an annotation: what the webhook set, or `FRAMEWORK_KEPT` of the author to keep it from that."""
+FRAMEWORK_KEPT: Final = "keep"
 VCLUSTER: Final = "kaishare.dev/vcluster"
 """Label of a host namespace in which only a vCluster's syncer creates pods."""
 VCLUSTER_HOST: Final = "true"
@@ -53,6 +56,7 @@ POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         WHOLE_GPU: "an annotation",
         REASON: "an annotation",
         SIMULATE: "an annotation",
+        FRAMEWORK_MEMORY: "an annotation",
     }
 )
 

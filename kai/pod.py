@@ -62,6 +62,7 @@ class Container(Struct, gc=False):
     restartPolicy: str | None = None
     resources: Resources | None = None
     env: Raw = _NOTHING
+    envFrom: Raw = _NOTHING
     command: Raw = _NOTHING
     args: Raw = _NOTHING
 
@@ -100,6 +101,11 @@ class Container(Struct, gc=False):
     def variables(self) -> Sequence[Any]:
         """`env`, decoded at each access; empty if the value is not a list or is nested too deep to decode."""
         return _list(self.env)
+
+    @property
+    def has_unseen_variables(self) -> bool:
+        """Whether variables come from ConfigMaps or Secrets as a whole, so that their names are not known."""
+        return _has_items(self.envFrom)
 
     def config_map_names(self, variable: str) -> Iterator[str]:
         """Yield the names of the ConfigMaps that an environment variable of the container refers to."""

@@ -37,6 +37,12 @@ class Metrics:
             ["webhook", "action", "reason"],
             registry=self.registry,
         )
+        self.framework_options = Counter(
+            "kaishare_webhook_framework_options",
+            "Memory options of frameworks set in pods, by framework.",
+            ["framework"],
+            registry=self.registry,
+        )
         self._duration = Histogram(
             "kaishare_webhook_request_duration_seconds",
             "Time from the complete request body to the complete answer.",

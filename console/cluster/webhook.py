@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from console.cluster.facts import FactReader, items
 from kai.command_lines import option_value
+from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.queue import leaf_queues
 from kube.access import AccessError
@@ -23,7 +24,7 @@ from webhook.policy.labels import Mode, PolicyMetadata
 from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.settings.decision_options import (
-    DEFAULT_CLASS,
+    FROM_CLUSTER,
     NAMESPACE,
     OPTIONS,
     READERS,
@@ -119,7 +120,7 @@ _REFERENCE: Final = "$("
 class DeploymentOptions(KnownSettings):
     """The options of a Deployment that decide about pods.
 
-    The default PriorityClass is known only if an option names it; `serve` else reads it from the cluster.
+    Some settings are known only if an option gives them; `serve` else reads them from the cluster.
     """
 
     policies: Source | None  # source of the policies; None if unknown
@@ -138,7 +139,7 @@ def parse_deployment_options(words: Sequence[str]) -> DeploymentOptions:
 
     The last word for an option counts, as for `serve`. The value of a reference such as `$(NAME)` is unknown.
     """
-    known = SETTINGS - {DEFAULT_CLASS}
+    known = SETTINGS - FROM_CLUSTER
     values: dict[str, Any] = {}
     for option, name in OPTIONS.items():
         text = option_value(option, words)
@@ -218,6 +219,7 @@ class WebhookScope:
     default_mode: Mode = Mode.DEFAULT
     excluded: Collection[str] = EXCLUDED_NAMESPACES
     reads_labels: bool = True  # whether the policies are the labels of the namespaces, and not files
+    sharing_mode: SharingMode | None = None  # KAI's, as the webhook knows it
     notes: tuple[str, ...] = ()  # what could not be read, one line each
 
 
@@ -244,5 +246,6 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
         default_mode=running.rules.default_mode,
         excluded=frozenset[str]().union(*excluded) if excluded else EXCLUDED_NAMESPACES,
         reads_labels=source is None or source.policies != "files",
+        sharing_mode=running.rules.gpu_sharing_mode,
         notes=() if webhooks.is_missing else tuple(notes),
     )

@@ -11,9 +11,11 @@ from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.policy_checks import labelled_hosts
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE, RUNTIME_CLASS, Installation, SharingMode
+from kai.kaishare_keys import FRAMEWORK_MEMORY
 from kai.releases import Version
 from kube.kinds import CONFIG_MAPS, PODS, RUNTIME_CLASSES, Pod
 from service.text import counted, listed, one_line
+from webhook.policy.labels import FrameworkMemory
 from webhook.registration.configuration_objects import WebhookConfiguration
 
 _POLICY: Final = "MutatingAdmissionPolicy kaishare"
@@ -116,6 +118,23 @@ def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
         )
     else:
         yield warning(fault.sentence, fault.remedy)
+    yield from _known_mode(cluster, mode)
+
+
+def _known_mode(cluster: ClusterFacts, mode: SharingMode) -> Iterator[CheckResult]:
+    """Yield a finding if the webhook's mode is not KAI's, or keeps options of frameworks from being set."""
+    if cluster.is_by_policies or not cluster.running.knows("gpu_sharing_mode"):
+        return
+    configured, managed = cluster.running.rules.gpu_sharing_mode, cluster.managed
+    wanting = [name for name, policy in managed.items() if policy.framework_memory is FrameworkMemory.SET]
+    advice = f"install kaishare with webhook.gpuSharingMode={mode}"
+    label = f"{FRAMEWORK_MEMORY}=set of {listed(wanting)} has no effect"
+    if configured is not None and configured is not mode:
+        yield problem(f"KAI's mode is {mode}, and the webhook's {configured}", advice)
+    elif wanting and configured is None:
+        yield warning(f"the webhook does not know KAI's mode, {mode}: {label}", advice)
+    elif wanting and mode is not SharingMode.NON_MEMORY_ENFORCED:
+        yield warning(f"{label} in mode {mode}", "remove the label, or change KAI's mode")
 
 
 def label_is_read(cluster: ClusterFacts) -> Iterator[CheckResult]:

@@ -23,9 +23,11 @@ from console.explain.explainer import (
 )
 from console.explain.pod_documents import SERVER_METADATA
 from kai import keys
+from kai.frameworks import may_run_framework, settings_of
 from kai.gpu_resources import names_gpu
 from kai.kaishare_keys import PREFIX, REASON
 from kai.numbers import parse_quantity
+from kai.pod import MalformedPod, decode_pod
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable, expect_kind, status_error
 from kube.client import AnyResponse, KubeClient
@@ -143,6 +145,11 @@ def written_fields(pod: Json) -> dict[str, str]:
                     if isinstance(resource, str) and "/" in resource and names_gpu(resource):
                         field = f"{name}: {part.removesuffix('s')} {one_line(resource)}"
                         fields[field] = one_line(str(amount))
+    with suppress(MalformedPod):
+        for running in filter(may_run_framework, decode_pod(as_json(pod)).containers):
+            for setting in settings_of(running):
+                field = f"container {one_line(running.name or '')}: {setting.framework.shown}"
+                fields |= {field: one_line(setting.value)} if setting.value else {}
     if TOLERATION in as_list(spec.get("tolerations")):
         fields[f"toleration {keys.GPU_TAINT}"] = "Exists"
     return fields

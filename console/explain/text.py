@@ -105,6 +105,7 @@ def headline(item: ExplainedPod) -> str:
         "queue": keys.QUEUE_LABEL in changes.labels,
         "priority": keys.PRIORITY_LABEL in changes.labels,
         "toleration": changes.toleration,
+        "framework memory": changes.options,
     }
     names = ", ".join([*(name for name, is_changed in parts.items() if is_changed), *mode])
     return f"{verb} ({names}), no share given: {sentence.removeprefix('no share: ')}"

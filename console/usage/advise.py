@@ -17,12 +17,17 @@ from console.text_table import column_widths, natural_widths, table_lines
 from console.usage.advice import KnownNamespace, TargetCluster
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Drawing, drawing, render
-from console.usage.pod_use import Window
+from console.usage.pod_use import PodUse, Window
 from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
 from console.usage.usage_reader import read_usage
+from kai.frameworks import may_run_framework, settings_of
+from kai.installation import SharingMode
+from kai.kaishare_keys import FRAMEWORK_MEMORY
 from kai.keys import QUEUE_LABEL
-from kube.answers import ApiError
+from kai.pod import PodView, decode_pod
+from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
+from kube.kinds import PODS
 from service.command import (
     DEFAULT_COLUMNS,
     UsageError,
@@ -34,7 +39,7 @@ from service.command import (
     write_warning,
 )
 from service.log_writer import discard_library_logs
-from service.text import counted, fold, one_line, quoted
+from service.text import MALFORMED, counted, fold, one_line, quoted
 from service.units import size
 from webhook.policy.labels import Mode, PolicyMetadata
 
@@ -44,6 +49,7 @@ _NOT_READ: Final = (
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _PERCENT: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
 _NONE: Final = "-"
+_MOST_LISTED: Final = 20  # namespaces whose pods are listed
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -101,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _advice(arguments: argparse.Namespace, strategy: Strategy, window: Window) -> Advice:
-    namespaces, notes = None, []
+    namespaces, notes, options = None, [], {}
     async with open_prometheus(arguments, needs_cluster=True) as (prometheus, client):
         usage = await read_usage(
             prometheus, window, quantile=strategy.quantile, namespace=arguments.namespace or ""
@@ -109,13 +115,47 @@ async def _advice(arguments: argparse.Namespace, strategy: Strategy, window: Win
         if isinstance(client, KubeClient):
             scope = await read_scope(client, arguments.default_mode)
             namespaces = await read_namespaces(client, arguments.namespace, scope)
+            options = await read_options(client, usage.uses, scope.sharing_mode)
             notes = [f"{note[:1].upper()}{note[1:]}." for note in scope.notes]
             if namespaces is None:
                 notes = [f"You may not read the Namespaces: {_NOT_READ}"]
         else:
             notes = [f"The Namespaces were not read ({one_line(str(client))}): {_NOT_READ}"]
     remarks = (*usage.remarks, *prometheus.remarks, *notes)
-    return strategy.advise(usage.uses, namespaces, dropped=usage.dropped, remarks=remarks)
+    return strategy.advise(usage.uses, namespaces, options=options, dropped=usage.dropped, remarks=remarks)
+
+
+async def read_options(
+    client: KubeClient, uses: Sequence[PodUse], mode: SharingMode | None
+) -> dict[str, str]:
+    """Return by UID what pods run that take what they are given, with the option.
+
+    Only pods that still exist are read, in at most `_MOST_LISTED` namespaces; a list that fails is left out.
+    """
+    wanted = {use.names.uid for use in uses if use.is_current and use.keeps_share and not use.names.vcluster}
+    found: dict[str, str] = {}
+    for name in sorted({use.names.namespace for use in uses if use.names.uid in wanted})[:_MOST_LISTED]:
+        try:
+            async with client.list_objects(PODS.path(name)) as pods:
+                async for item in pods:
+                    uid = PODS.decode(item).metadata.uid
+                    if uid in wanted and (option := option_of(decode_pod(item), mode)):
+                        found[uid] = option
+        except (*REQUEST_ERRORS, *MALFORMED):
+            continue
+    return found
+
+
+def option_of(pod: PodView, mode: SharingMode | None) -> str:
+    """Return the framework of a pod that takes what it is given, and what to do; empty without one."""
+    settings = (found for each in filter(may_run_framework, pod.containers) for found in settings_of(each))
+    framework = next((setting.framework for setting in settings), None)
+    if framework is None:
+        return ""
+    if mode is SharingMode.HAMI_CORE:
+        return f"{framework.name}, which takes a part of its share: its option need not change"
+    label = f"label the namespace {FRAMEWORK_MEMORY}=set"
+    return f"{framework.name}: change {framework.shown} with the share, or {label}"
 
 
 async def read_namespaces(

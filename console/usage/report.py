@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from console.cluster.prometheus import Prometheus
+from console.cluster.prometheus import InstantSeries, Prometheus
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.pod_use import HOUR, Window
 from console.usage.records import SEEN, few, no_pods, range_of, read_recorded_time, require_one
@@ -24,6 +24,7 @@ from console.usage.report_table import (
     caveats,
     row_labels,
 )
+from kai.frameworks import FRAMEWORKS
 from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
 from service.log_writer import discard_library_logs
 from service.names import is_gpu_model
@@ -132,9 +133,22 @@ async def read_sums(
     ]
     if not any(sums.values()):
         raise no_pods(prometheus)
+    counter = f"increase(kaishare_webhook_framework_options_total{time})"
+    kept = options_sentence(await prometheus.instant(f"sum by (framework) ({counter})", window.end))
     several = f"Rows add up {len(clusters)} clusters: {few(clusters)}."
     added_up = (f'{several} --selector with cluster="NAME" selects one.',) if len(clusters) > 1 else ()
-    return sums, (*added_up, *recorded.remarks, *prometheus.remarks)
+    return sums, (*added_up, *filter(None, [kept]), *recorded.remarks, *prometheus.remarks)
+
+
+def options_sentence(rows: Iterable[InstantSeries]) -> str:
+    """Say in how many new pods the webhook set the option of a framework; empty for none."""
+    values = {row.labels.get("framework", ""): round(row.value) for row in rows}
+    counts = [f"{row.name} {values[row.key]}" for row in FRAMEWORKS if values.get(row.key)]
+    return (
+        f"New pods that an option set by the webhook keeps to their share: {', '.join(counts)}."
+        if counts
+        else ""
+    )
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -10,7 +10,7 @@
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,6 +49,7 @@ _DOUBTS: Final = {
         " not the need; look at the framework before you give less"
     ),
 }
+_NO_OPTIONS: Final[Mapping[str, str]] = {}
 _UNKNOWN_NAMESPACE: Final = KnownNamespace(PolicyMetadata(), None)
 _NOT_COVERED: Final = "no command: no label covers the need"
 _JOB: Final = "Job"
@@ -147,10 +148,13 @@ class Strategy:
         uses: Iterable[PodUse],
         namespaces: Mapping[str, KnownNamespace] | None,
         *,
+        options: Mapping[str, str] = _NO_OPTIONS,
         dropped: int = 0,
         remarks: Sequence[str] = (),
     ) -> Advice:
         """Make the advice; `namespaces` is None if they could not be read.
+
+        `options` tells by UID what pods run that take what they are given, with the option.
 
         Pods with invalid names are dropped and counted, with those that were `dropped` before.
         """
@@ -167,6 +171,11 @@ class Strategy:
         for use in valid:
             groups[self._key(use, keeps, namespaces)].append(use)
         rows = [self._row(key, groups[key], namespaces) for key in sorted(groups)]
+        for row in rows:
+            told = Counter(options[uid] for uid in {use.names.uid for use in row.uses} if uid in options)
+            row.notes += (
+                f"{counted(pods, 'pod')} of {row.pods} with {option}" for option, pods in told.items()
+            )
         contradictions = _contradictions(groups)
         for row in rows:
             command, note = self._command(row, namespaces)

@@ -93,6 +93,7 @@ def bounded(text: str | None, longest: int = LONGEST_NAME) -> str:
     return text if text is not None and len(text) <= longest else ""
 
 
+_NAMES: Final = (*MARKS, *VARIABLES)
 MOST_BYTES: Final = 4096
 """Maximum of all excerpts of one pod. The commands of published vLLM and TGI manifests have about 400
 bytes."""
@@ -150,4 +151,4 @@ def _parts(container: Container) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _mentions_framework(text: bytes) -> bool:
-    return any(name in text for name in MARKS)
+    return any(name in text for name in _NAMES)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.pod_owners import NO_WORKLOAD, Tenant, Workload
+from kai.installation import SharingMode
 
 
 class Author(Enum):
@@ -124,6 +125,8 @@ class PodShare:
     """The annotation kaishare.dev/size as first seen, if it is a size's name; for display only."""
     workload: Workload = NO_WORKLOAD
     """The pod's workload, for display only."""
+    sharing_mode: SharingMode | None = None
+    """KAI's mode, for advice; None if it is not stated."""
     candidates: tuple[Candidate, ...] = ()
     """Best first."""
     source: ShareSource | None = None

@@ -238,6 +238,7 @@ class _Resolution:
         tenant = tenant_of(pod, self._inventory.namespaces)
         notes = (*pod.notes, *self._now.notes, *([records.note] if records.note else []))
         without_share = PodShare(
+            sharing_mode=self._mode,
             pod=pod,
             tenant=tenant,
             queue=first.queue,

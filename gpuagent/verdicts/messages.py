@@ -12,7 +12,8 @@ from gpuagent.pods.bounds import ContainerCommand
 from gpuagent.shares.pod_share import Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
-from kai.frameworks import settings_of
+from kai.frameworks import PLAIN, beside_context, settings_of, value_text
+from kai.installation import SharingMode
 from service.units import size, time_over
 
 WITHIN_SHARE: Final = "GPUMemoryWithinShare"
@@ -107,39 +108,39 @@ def _gpu(verdict: Verdict) -> str:
 def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
     """Return the framework option to set; empty if no container runs a framework with such an option.
 
-    Frameworks take a fraction of the memory that the driver reports. The fraction is rounded down, so that
-    the process stays within its share. An advice is kept, since reading a command line takes up to 5 ms.
+    A pod above its share shows that nothing holds its memory, so that a framework takes a part of the card,
+    except in HamiCore: there a container sees a GPU of its share's size, and a process without HAMi-core is
+    at fault. An advice is kept, since reading a command line takes up to 5 ms.
     """
-    if not gpu_bytes or not verdict.allowed_bytes:
+    if not gpu_bytes or not verdict.allowed_bytes or verdict.pod_share.sharing_mode is SharingMode.HAMI_CORE:
         return ""
-    part = floor(verdict.allowed_bytes / gpu_bytes * 100) / 100
+    hundredths = floor(verdict.allowed_bytes / gpu_bytes * 100)
     commands = verdict.pod_share.pod.commands
-    if part < 0.01 or not commands:
+    if hundredths < 1 or not commands:
         return ""
-    key = id(commands), part
+    key = id(commands), hundredths
     if key not in _KEPT or _KEPT[key][0] is not commands:
         while len(_KEPT) >= _MOST_KEPT:
             del _KEPT[next(iter(_KEPT))]
-        _KEPT[key] = commands, _advice_for(commands, part)
+        _KEPT[key] = commands, _advice_for(commands, hundredths)
     return _KEPT[key][1]
 
 
 _MOST_KEPT: Final = 1024
-_KEPT: Final[dict[tuple[int, float], tuple[tuple[ContainerCommand, ...], str]]] = {}
+_KEPT: Final[dict[tuple[int, int], tuple[tuple[ContainerCommand, ...], str]]] = {}
 """The newest advices by the identity of the commands and the part; the commands are kept with them, so that
 no other object has the same identity."""
 
 
-def _advice_for(commands: tuple[ContainerCommand, ...], part: float) -> str:
-    """Return the advice for the first command that runs a framework with an option for it."""
-    for command in commands:
-        setting = next(settings_of(command), None)
-        if setting is None or setting.is_hidden:
-            continue
-        framework = setting.framework
-        if setting.value is None:
-            default = f"by default it takes {framework.takes} of the GPU"
-            return f"; {framework.name}: set {framework.option}={part:g} ({default})"
-        if setting.is_above(part):
-            return f"; {framework.name}: set {framework.option}={part:g} (now {setting.value[:12]})"
+def _advice_for(commands: tuple[ContainerCommand, ...], hundredths: int) -> str:
+    """Return the advice for the first framework whose option is unset or above a part of the GPU."""
+    for setting in (setting for command in commands for setting in settings_of(command)):
+        framework, value = setting.framework, setting.value
+        text = value_text(framework, beside_context(framework, hundredths))
+        form = "{option}={value}" if framework.sets == PLAIN else framework.sets
+        advice = f"; {framework.name}: set {form.format(option=framework.shown, value=text)}"
+        if value is None and not setting.is_hidden:
+            return f"{advice} (by default it takes {framework.part} of {framework.base})"
+        if value is not None and setting.is_above(hundredths / 100):
+            return f"{advice} (now {value[:12]})"
     return ""

@@ -14,6 +14,7 @@ from console.render.expressions import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS,
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from docs.form_differences import DIFFERENCES, DifferenceName
 from kai import keys
+from kai.installation import SharingMode
 from kai.kaishare_keys import FRACTION, MAX_FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -466,6 +467,18 @@ async def plain_shares(team: Team) -> None:
         assert (await team.create(settled(**shares))).status == 403, shares
 
 
+async def frameworks(team: Team) -> None:
+    await team.label(framework_memory="set")
+    pod = bare_pod("case")
+    pod["spec"]["containers"][0]["command"] = ["vllm", "serve", "M"]
+    answer = await team.until(pod, lambda answer: reason_of(answer) == "whole-gpu-converted")
+    assert "args" not in answer.body["spec"]["containers"][0]
+    mode = SharingMode.NON_MEMORY_ENFORCED
+    assert team.decision(pod, DecisionSettings(gpu_sharing_mode=mode)).changes.options
+    by_policies = DecisionSettings(gpu_sharing_mode=mode, by_admission_policies=True)
+    assert not team.decision(pod, by_policies).changes.options
+
+
 async def observe(team: Team) -> None:
     await team.label(mode="observe")
     pod = bare_pod("case")
@@ -512,6 +525,7 @@ CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
     DifferenceName.LARGE_PODS: large_pods,
     DifferenceName.LARGE_NAMESPACES: large_namespaces,
     DifferenceName.PLAIN_SHARES: plain_shares,
+    DifferenceName.FRAMEWORKS: frameworks,
     DifferenceName.OBSERVE: observe,
     DifferenceName.DEFAULT_CLASS: default_class,
     DifferenceName.LIMIT_RANGES: limit_ranges,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.gpus.nvml import NvmlGpus
+from kai.frameworks import PYTORCH, VLLM, Framework, largest_value
 from tests.support.agent_process import Agent
 from tests.support.kube_objects import uid
 from tests.support.real_gpu_node import RealGpuNode, real_gpu_node
@@ -92,6 +93,31 @@ def test_pods_have_the_memory_of_their_processes_and_only_the_one_above_its_shar
         assert transitions["raised"] == 1
         assert transitions["cleared"] + transitions["dropped"] == 1
         assert running.stop() == 0
+
+
+@pytest.mark.parametrize("framework", [VLLM, PYTORCH], ids=lambda framework: framework.name)
+def test_a_program_that_takes_what_its_option_says_is_within_its_share(
+    node: RealGpuNode, framework: Framework
+) -> None:
+    """The program stands for a framework: it holds the part of the card that the webhook sets, or a default.
+
+    vLLM counts the context as a part of what it takes, and PyTorch does not.
+    """
+    node.portions.update({"set": "0.3", "default": "0.3"})
+    with node.agent("--interval", "500ms", "--grace", "2s", "--slack", "64Mi,0%") as running:
+
+        def flagged() -> set[str]:
+            pods = running.shares()["pods"]
+            return {pod["name"] for pod in pods if any(verdict["flagged"] for verdict in pod["verdicts"])}
+
+        total = running.shares()["gpus"][0]["totalBytes"] // MIB
+        (process,) = node.start("set")
+        context = memory_of_pods(node)["set"] if framework.counts_context else 0
+        process.hold(int(total * largest_value(framework, 0.3) / 100) - context)
+        (greedy,) = node.start("default")
+        greedy.hold(int(total * 0.6))  # as with 0.9, and as much as the card has left
+        running.until(lambda: flagged() == {"default"})
+        assert memory_of_pods(node)["set"] <= total * 0.3
 
 
 def test_a_process_that_renames_itself_and_moves_to_a_child_cgroup_stays_in_its_pod(

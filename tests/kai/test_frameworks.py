@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from kai import command_lines, frameworks
-from kai.frameworks import MARKS, Setting, settings_of
+from kai.frameworks import MARKS, Setting, may_run_framework, settings_of
 from kai.pod import Container
 
 MOST = 16_384
@@ -54,13 +54,28 @@ def test_every_framework_has_a_mark() -> None:
         "vLLM": ["python -m vllm.entrypoints.openai.api_server", "vllm serve M"],
         "SGLang": ["python -m sglang.launch_server", "sglang serve M"],
         "TGI": ["text-generation-launcher"],
+        "TensorRT-LLM": ["trtllm-serve M"],
+        "NIM": ["nim-serve"],
+        "Ollama": ["ollama serve"],
+        "llama.cpp": ["llama-server"],
+        "PyTorch": ["torchrun x", "python -m torch.distributed.run x", "accelerate launch x", "deepspeed x"],
     }
-    assert lines.keys() == {framework.name for framework in frameworks.FRAMEWORKS}
+    variables = {framework.name for framework in frameworks.FRAMEWORKS if framework.name not in lines}
+    assert variables == {"JAX", "CuPy", "TensorFlow"}
     for name, each in lines.items():
         for line in each:
             setting = first_setting(*line.split())
             assert setting is not None
             assert setting.framework.name == name
-            assert any(mark in line.encode() for mark in MARKS)
+            assert may_run_framework(container(line))
     for framework in frameworks.FRAMEWORKS:
         assert not framework.image or any(mark in framework.image.encode() for mark in MARKS)
+        if framework.variable:
+            env = Raw(msgspec.json.encode([{"name": framework.variable, "value": "0.7"}]))
+            assert may_run_framework(Container(env=env))
+            named = [setting.framework for setting in settings_of(Container(env=env))]
+            assert named == ([] if framework.is_server else [framework])
+
+
+def container(line: str) -> Container:
+    return Container(command=Raw(msgspec.json.encode(line.split())))

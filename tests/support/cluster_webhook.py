@@ -44,6 +44,7 @@ WEBHOOK_RIGHTS = (
     right("priorityclasses", "list", "watch", group="scheduling.k8s.io"),
     right("limitranges", "list", "watch"),
     right("queues", "list", "watch", group="scheduling.run.ai"),
+    {**right("configs", "get", group="kai.scheduler"), "resourceNames": ["kai-config"]},
     {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
     {**right("configmaps", "patch"), "resourceNames": ["kaishare-settings"]},
     right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),

@@ -250,7 +250,10 @@ PODS: Final[Mapping[str, Kind]] = {
     "a cluster of tasks": Kind(("Container.env",), with_one_container(lambda size: {"env": [{"name": "TF_CONFIG", "value": '{"cluster":{"worker":["a"' + ',"a"' * (size // 8) + "]}}"}]})),
     "a cluster of lists": Kind(("Container.env",), with_one_container(lambda size: {"env": [{"name": "TF_CONFIG", "value": '{"cluster":{"worker":[[]' + ",[]" * (size // 3) + "]}}"}]})),
     "a deep cluster": Kind(("Container.env",), with_one_container(lambda size: {"env": [{"name": "TF_CONFIG", "value": '{"cluster":{"worker":' + "[" * (size // 2) + "]" * (size // 2) + "}}"}]})),
+    "variables of a framework's limit": Kind(("Container.env",), with_one_container(lambda size: {"env": [{"name": "XLA_CLIENT_MEM_FRACTION", "value": "9" * 40}, *([{"name": "PYTORCH_ALLOC_CONF", "value": "per_process_memory_fraction:1," * 9}] * (size // 300))]})),
+    "sources of variables": Kind(("Container.envFrom",), with_one_container(lambda size: {"envFrom": [{"secretRef": {"name": "a"}}] * (size // 30)})),
     # command lines
+    "a launcher of options": Kind(_COMMAND, run("torchrun", words="--nnodes=1 ")),
     "a script of short words": Kind(_COMMAND, run("sh", "-c", words="vllm a ")),
     "a script of quotes": Kind(_COMMAND, run("sh", "-c", words="vllm 'a b' ")),
     "a script of backslashes": Kind(_COMMAND, run("sh", "-c", words="vllm\\\\")),

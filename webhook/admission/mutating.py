@@ -84,6 +84,9 @@ class MutatingWebhook:
         decision = mutation.decision
         if decision.reason is Reason.PATCH_UNSAFE:
             self._metrics.failed("patch")
+        if mutation.sent and decision.changes.options is not None:
+            for framework in decision.changes.options.frameworks:
+                self._metrics.framework_options.labels(framework).inc()
         return Outcome(
             action=decision.action,
             finding=decision.finding,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kai import keys
+from kai.installation import SharingMode
 from kai.queue import Queue, leaf_queues
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
@@ -33,6 +34,7 @@ from webhook.namespaces.cluster_policies import ClusterPolicies, Managed
 from webhook.namespaces.file_policies import FilePolicies, PoliciesError
 from webhook.namespaces.policy_events import PolicyEvents, ProblemLog
 from webhook.namespaces.policy_source import PolicySource
+from webhook.namespaces.sharing_mode import SharingModeReader
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 
@@ -75,6 +77,11 @@ class ClusterDefaults:
     def knows_default_class(self) -> bool:
         """Whether the default PriorityClass is known: the classes are listed, or the settings name one."""
         return self._classes.is_synced or self.current.default_priority_class is not None
+
+    def set_sharing_mode(self, mode: SharingMode | None) -> None:
+        """Store KAI's mode; equal settings stay the same object, so that kept mutations stay valid."""
+        if mode is not self.current.gpu_sharing_mode:
+            self.current = replace(self.current, gpu_sharing_mode=mode)
 
     def _watch(
         self,
@@ -228,6 +235,9 @@ def open_cluster(
         metrics.show_watch(watch)
     tasks = [(writer.run, "events"), (events.run, "events")]
     tasks += [(task, "cluster-rules") for task in completed.tasks]
+    if rules.gpu_sharing_mode is None:
+        modes = SharingModeReader(client, completed.set_sharing_mode, log=log)
+        tasks.append((modes.run, "sharing-mode"))
     supervised = (metrics.supervised(work, stage=stage, log=log) for work, stage in tasks)
     return DecisionInputs(
         policies,

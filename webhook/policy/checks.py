@@ -1,4 +1,4 @@
-"""Checks of a pod's own content: its share, the namespace's caps, reserved keys, framework options.
+"""Checks of a pod's own content: its share, the namespace's caps, and reserved keys.
 
 `decide` turns the findings into warnings, and `verify` turns some of them into denials.
 """
@@ -10,17 +10,16 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from kai import keys
-from kai.frameworks import MARKS, Setting, largest_setting, settings_of
 from kai.gpu_resources import gpus_at_once
 from kai.kaishare_keys import MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.numbers import is_quantity, parse_quantity
 from kai.pod import Container, PodView, Quantity
-from kai.refusals import asks_for_share, judge, share_container
+from kai.refusals import asks_for_share, judge
 from kai.releases import NEWEST_READ, Version
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from service.names import LONGEST_SUBDOMAIN
-from service.text import quoted, shorten
+from service.text import quoted
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
@@ -153,30 +152,6 @@ def _difference(share: Share, text: str) -> str | None:
     return None
 
 
-def hints(
-    pod: PodView, version: Version | None, *, injected: PolicyShare | None, container: Container | None
-) -> Iterator[Finding]:
-    """Yield findings for a framework that would use more GPU memory than its container's share.
-
-    Args:
-        pod: the pod as received.
-        version: KAI's release, which decides the container of a pod's own share.
-        injected: the namespace's default share, if the pod gets it.
-        container: the container that gets the injected share.
-    """
-    try:
-        if container is None:
-            if not (asks_for_share(pod) and pod.containers):
-                return
-            container = share_container(pod, version or NEWEST_READ)
-        if may_run_framework(container):
-            share = injected.request if injected else pod.share_request
-            if share is not None:
-                yield from framework_findings(container, share)
-    except (LookupError, ValueError):
-        return  # KAI refuses the pod, and share_findings says why
-
-
 def cap_findings(policy: NamespacePolicy, pod: PodView, injected: PolicyShare | None) -> Iterator[Finding]:
     """Compare the pod's GPU requests (own share, injected share, whole GPUs) with the namespace's caps.
 
@@ -304,39 +279,3 @@ def _reads_configmap(pod: PodView) -> bool:
         if any(name.startswith(prefix) for name in container.config_map_names(keys.GPU_PORTION_ENV)):
             return True
     return False
-
-
-def may_run_framework(container: Container) -> bool:
-    """Whether the container's command, arguments or image contain a framework's name: a cheap pre-check."""
-    text = bytes(container.command) + bytes(container.args) + (container.image or "").encode()
-    return any(mark in text for mark in MARKS)
-
-
-def framework_findings(container: Container, share: Share) -> Iterator[Finding]:
-    """Yield findings for framework options that would use more GPU memory than the container's share.
-
-    Args:
-        container: the container that gets the share.
-        share: the pod's final share.
-    """
-    for setting in settings_of(container):
-        yield from _findings(setting, share)
-
-
-def _findings(setting: Setting, share: Share) -> Iterator[Finding]:
-    framework, value = setting.framework, setting.value
-    details = {"framework": framework.name, "option": framework.option, "takes": framework.takes}
-    if value is None:
-        if setting.is_hidden:
-            return
-        if share.fraction is not None:
-            yield Finding(Reason.FRAMEWORK_DEFAULT, {**details, "share": _setting(share.fraction)})
-        else:
-            yield Finding(Reason.FRAMEWORK_MEMORY, {**details, "share": f"{share.memory_mib} MiB"})
-    elif share.fraction is not None and setting.is_above(share.fraction):
-        above = {**details, "value": shorten(value, 12), "share": _setting(share.fraction)}
-        yield Finding(Reason.FRAMEWORK_ABOVE_SHARE, above)
-
-
-def _setting(fraction: float) -> str:
-    return f"{largest_setting(fraction):g}"

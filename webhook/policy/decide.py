@@ -28,19 +28,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.kaishare_keys import INJECT, REASON, SIZE
+from kai.kaishare_keys import FRAMEWORK_MEMORY, INJECT, REASON, SIZE
 from kai.pod import MalformedPod, PodView
 from service.text import shorten
 from webhook.policy.checks import (
     cap_findings,
     has_share,
-    hints,
     reserved_key_findings,
     share_findings,
 )
 from webhook.policy.decide_share import NOTHING, GpuKey, ShareOutcome, decide_share, doubts, keeps_ranks_apart
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import evidence_of, evidence_of_share
+from webhook.policy.framework_memory import FrameworkOptions, framework_findings, framework_options
 from webhook.policy.labels import Distributed, Mode, NamespacePolicy, unknown_queue
 from webhook.policy.pod_keys import key_findings, unknown_value_findings
 from webhook.policy.reasons import Action, Finding, Reason
@@ -57,10 +57,16 @@ class Changes(Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = NOTHING
     removed_gpu_keys: tuple[GpuKey, ...] = ()
     toleration: bool = False
+    options: FrameworkOptions | None = None
 
     def __bool__(self) -> bool:
         return bool(
-            self.scheduler or self.labels or self.annotations or self.removed_gpu_keys or self.toleration
+            self.scheduler
+            or self.labels
+            or self.annotations
+            or self.removed_gpu_keys
+            or self.toleration
+            or self.options
         )
 
 
@@ -153,6 +159,7 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings, 
         labels[keys.PRIORITY_LABEL] = policy.priority
 
     share = decide_share(policy, pod, settings)
+    options = framework_options(policy, pod, settings, share)
     wants_toleration = policy.inject_toleration and (share.annotations or has_share(pod))
     changes = Changes(
         scheduler=policy.scheduler if pod.scheduler_name != policy.scheduler else None,
@@ -160,16 +167,20 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings, 
         annotations=share.annotations,
         removed_gpu_keys=share.removed,
         toleration=bool(wants_toleration) and not _tolerates_gpu_taint(pod),
+        options=options,
     )
     action = Action.UNCHANGED
     if changes:
         action = Action.OBSERVED if policy.mode is Mode.OBSERVE else Action.INJECTED
-        changes = replace(changes, annotations={**share.annotations, **_record(pod, share)})
+        record = _record(pod, share) | ({FRAMEWORK_MEMORY: options.record} if options else {})
+        changes = replace(changes, annotations={**share.annotations, **record})
     return Decision(
         action=action,
         finding=share.finding,
         changes=changes,
-        warnings=tuple(islice(_warnings(policy, pod, settings, share), MOST_WARNINGS)) if warn else (),
+        warnings=tuple(islice(_warnings(policy, pod, settings, share, options), MOST_WARNINGS))
+        if warn
+        else (),
         source=share.source,
         size=share.size,
     )
@@ -207,7 +218,11 @@ def _tolerates_gpu_taint(pod: PodView) -> bool:
 
 
 def _warnings(
-    policy: NamespacePolicy, pod: PodView, settings: DecisionSettings, share: ShareOutcome
+    policy: NamespacePolicy,
+    pod: PodView,
+    settings: DecisionSettings,
+    share: ShareOutcome,
+    options: FrameworkOptions | None,
 ) -> Iterator[Finding]:
     """Yield the warnings for the pod's author, most important first."""
     reason = share.finding.reason
@@ -221,7 +236,7 @@ def _warnings(
     yield from key_findings(pod, has_size=share.size is not None)
     yield from unknown_value_findings(pod)
     yield from queue_findings(policy, pod, settings)
-    yield from hints(pod, settings.kai_version, injected=share.injected, container=share.container)
+    yield from framework_findings(policy, pod, settings, share, options)
     yield from _ranks_may_meet(policy, pod, share)
 
 

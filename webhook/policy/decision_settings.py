@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.releases import Version
 from webhook.policy.labels import Mode
@@ -35,5 +36,7 @@ class DecisionSettings:
     """By namespace a LimitRange that refuses pods without nvidia.com/gpu; empty while none is known."""
     queues: frozenset[str] | None = None
     """The queues of KAI that pods can name; None if they are not known."""
+    gpu_sharing_mode: SharingMode | None = None
+    """KAI's mode, which decides what memory a container sees; None if it is not known."""
     by_admission_policies: bool = False
     """Whether admission policies decide, which read no selectors of sizes."""

@@ -20,6 +20,7 @@ from kai.kaishare_keys import (
     ANNOUNCE,
     DISTRIBUTED,
     FRACTION,
+    FRAMEWORK_MEMORY,
     GRACE_FORM,
     GRACE_PATTERN,
     MAX_FRACTION,
@@ -121,6 +122,15 @@ class Distributed(StrEnum):
     """They get a share like any other pod."""
 
 
+class FrameworkMemory(StrEnum):
+    """What happens to the memory option of a framework in a container with a share."""
+
+    WARN = "warn"
+    """The author is told what to set."""
+    SET = "set"
+    """The webhook sets it where it can be set for certain."""
+
+
 class ShareFor(StrEnum):
     """Which pods get the default share."""
 
@@ -152,6 +162,7 @@ class NamespacePolicy:
     priority: str | None = None
     inject_toleration: bool = False
     distributed: Distributed = Distributed.KEEP
+    framework_memory: FrameworkMemory = FrameworkMemory.WARN
     announce: bool = True
     """Whether the author of a pod is told that its whole GPU was converted."""
     is_vcluster_host: bool = False
@@ -433,6 +444,7 @@ _TABLE = (
     ),
     _choice(TOLERATION, "inject_toleration", {INJECT_TOLERATION: True}, "no toleration added"),
     _choice(DISTRIBUTED, "distributed", _words(Distributed), "keep"),
+    _choice(FRAMEWORK_MEMORY, "framework_memory", _words(FrameworkMemory), "warn"),
     _choice(ANNOUNCE, "announce", {"true": True, "false": False}, "true"),
     _choice(VCLUSTER, "is_vcluster_host", {"true": True}, "no vCluster's syncer creates the pods"),
     _choice(OVER_SHARE, "over_share", _words(OverShare), "report"),
@@ -563,6 +575,7 @@ def policy_json(policy: NamespacePolicy) -> dict[str, object]:
         "priority": policy.priority,
         "gpuToleration": policy.inject_toleration,
         "distributed": policy.distributed,
+        "frameworkMemory": policy.framework_memory,
         "announce": policy.announce,
         "vcluster": policy.is_vcluster_host,
         "overShare": policy.over_share,

@@ -1,12 +1,12 @@
 """The JSON Patch (RFC 6902) for a pod: the operations of a decision, applied once to check them.
 
 The API server refuses a pod whose patch does not apply, even under failurePolicy Ignore (verified on
-Kubernetes 1.36.3). The module therefore writes only three kinds of operation: `add` of a map key or of a
-field of spec, `remove` of an `nvidia.com/gpu` that the received pod has, and `add` at the end of
-spec.tolerations.
+Kubernetes 1.36.3). The module therefore writes only these kinds of operation: `add` of a map key or of a
+field, `remove` of an `nvidia.com/gpu` that the received pod has, `add` at the end of spec.tolerations and of
+the `args` and `env` of the container with the share, and `replace` of the script of its shell.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypedDict, TypeVar
 
 import msgspec
@@ -14,7 +14,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.pod import MalformedPod, Metadata, PodDocument, PodView, Spec, decode_document
+from kai.command_lines import first_words
+from kai.pod import Container, MalformedPod, Metadata, PodDocument, PodView, Spec, decode_document
 from webhook.policy.decide import (
     SKIPPED_NOT_MANAGED,
     Changes,
@@ -24,6 +25,7 @@ from webhook.policy.decide import (
     skip_namespace,
 )
 from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.framework_memory import FrameworkOptions
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Action, Finding, Reason
 
@@ -79,7 +81,30 @@ def operations(changes: Changes, pod: PodView) -> list[Operation]:
             patch.append({"op": "add", "path": "/spec/tolerations", "value": [TOLERATION]})
         else:
             patch.append({"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION})
+    if changes.options is not None:
+        patch += _option_operations(changes.options, pod.containers[changes.options.container])
     return patch
+
+
+def _option_operations(options: FrameworkOptions, container: Container) -> Iterator[Operation]:
+    path = f"/spec/containers/{options.container}"
+    if options.script_at is not None:
+        in_command = len(first_words(bytes(container.command)))
+        script_at = options.script_at - in_command
+        place = f"command/{options.script_at}" if script_at < 0 else f"args/{script_at}"
+        script = f"{container.command_line[options.script_at]} {options.argument}"
+        yield {"op": "replace", "path": f"{path}/{place}", "value": script}
+    elif options.argument:
+        yield from _appended(f"{path}/args", container.args, [options.argument])
+    variables = [{"name": name, "value": value} for name, value in options.variables]
+    yield from _appended(f"{path}/env", container.env, variables)
+
+
+def _appended(path: str, field: Raw, values: Sequence[Any]) -> list[Operation]:
+    """Return the operations that append values to a list that may be missing."""
+    if bytes(field) in (b"", b"null"):
+        return [{"op": "add", "path": path, "value": values}] if values else []
+    return [{"op": "add", "path": f"{path}/-", "value": value} for value in values]
 
 
 def _entries(path: str, entries: Mapping[str, str], *, exists: bool) -> list[Operation]:
@@ -111,6 +136,8 @@ def apply_to_pod(patch: Sequence[Operation], pod: PodView) -> PodView:
                 setattr(metadata, field, {**entries, _unescape(key): operation["value"]})
             case "add", "metadata", ("labels" | "annotations") as field if metadata is not None:
                 setattr(metadata, field, operation["value"])
+            case _, "spec", "containers", index, ("command" | "args" | "env") as field, *rest:
+                _change(spec, index, field, rest, operation)
             case "add", "spec", ("schedulerName" | "tolerations") as field:
                 setattr(spec, field, operation["value"])
             case "add", "spec", "tolerations", "-" if spec.tolerations is not None:
@@ -119,8 +146,8 @@ def apply_to_pod(patch: Sequence[Operation], pod: PodView) -> PodView:
                 metadata = Metadata(**operation["value"])
             case _:
                 raise PatchError(f"{operation['op']} {operation['path']} does not apply")
-    changes_containers = any(operation["op"] == "remove" for operation in patch)
-    return PodView(PodDocument(spec, metadata), None if changes_containers else pod.container_facts)
+    changes_gpus = any(operation["op"] == "remove" for operation in patch)
+    return PodView(PodDocument(spec, metadata), None if changes_gpus else pod.container_facts)
 
 
 def _remove(spec: Spec, group: str, index: str, kind: str, key: str) -> None:
@@ -137,6 +164,32 @@ def _remove(spec: Spec, group: str, index: str, kind: str, key: str) -> None:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise PatchError(f"there is no {key} in {kind} of {group}[{index}]") from None
     setattr(resources, kind, amounts)
+
+
+def _change(spec: Spec, index: str, field: str, rest: Sequence[str], operation: Operation) -> None:
+    """Append to a list of one container, replace one of its texts, or add the list.
+
+    The container is copied; the list of `spec` is changed in place.
+    """
+    containers, value = spec.containers or [], operation["value"]
+    try:
+        container = containers[int(index)] = _copy(containers[int(index)])
+        old = bytes(getattr(container, field))
+        match operation["op"], *rest:
+            case "add", "-":
+                new = [*msgspec.json.decode(old, type=list[Raw]), value]
+            case ("add",):
+                new = value
+            case "replace", at:
+                new = msgspec.json.decode(old, type=list[Any])
+                if value[: len(new[int(at)])] != new[int(at)]:
+                    raise PatchError(f"{operation['path']} would lose a part of the script")
+                new[int(at)] = value
+            case _:
+                raise PatchError(f"{operation['op']} {operation['path']} does not apply")
+    except (IndexError, TypeError, ValueError, msgspec.DecodeError):
+        raise PatchError(f"{operation['op']} {operation['path']} does not apply") from None
+    setattr(container, field, Raw(msgspec.json.encode(new)))
 
 
 def _copy(struct: _Struct) -> _Struct:
@@ -165,6 +218,8 @@ def apply_to_document(patch: Sequence[Operation], document: Mapping[str, Any]) -
                 place = place[int(part) if isinstance(place, list) else part]
             if operation["op"] == "remove":
                 del place[last]
+            elif operation["op"] == "replace":
+                place[int(last)] = operation["value"]
             elif isinstance(place, list):
                 place.append(operation["value"])
             else:

@@ -275,17 +275,37 @@ class Reason(Enum):
     FRAMEWORK_DEFAULT = (
         Group.WARNING,
         "framework-default",
-        "{framework} takes {takes} of the GPU: set {option} to {share} or less",
-    )
-    FRAMEWORK_ABOVE_SHARE = (
-        Group.WARNING,
-        "framework-above-share",
-        "{framework} has {option} {value}, above its share: set {share} or less",
+        "{framework} takes {part} of {base}: set {sets}{unless}",
     )
     FRAMEWORK_MEMORY = (
         Group.WARNING,
         "framework-memory",
-        "{framework} takes {takes} of the GPU: set {option} to what fits in {share}",
+        "{framework} takes {part} of {base}: set {sets}{unless}",
+    )
+    FRAMEWORK_ABOVE_SHARE = (
+        Group.WARNING,
+        "framework-above-share",
+        "{framework} has {option} {part}, above its share: set {value}{unless}",
+    )
+    FRAMEWORK_EITHER = (
+        Group.WARNING,
+        "framework-either",
+        "{framework} takes {part} of its hard limit, else of {base}: set {sets} then",
+    )
+    FRAMEWORK_UNSEEN = (
+        Group.WARNING,
+        "framework-unseen",
+        "the pod does not show the memory option of {framework}: set {sets}",
+    )
+    FRAMEWORK_PROCESSES = (
+        Group.WARNING,
+        "framework-processes",
+        "container {container} may run several GPU processes: limit each, to stay within {share} together",
+    )
+    FRAMEWORK_SET = (
+        Group.WARNING,
+        "framework-set",
+        "container {container} gets {options} by namespace {namespace}",
     )
     RANKS_MAY_MEET = (
         Group.WARNING,

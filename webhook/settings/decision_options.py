@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.releases import Version
 from service.command import namespace_names, read_by
@@ -23,11 +24,13 @@ OPTIONS: Final[Mapping[str, str]] = {
     "--exclude-namespaces": "excluded_namespaces",
     "--default-priority-class": "default_priority_class",
     "--gpu-runtime-classes": "gpu_runtime_classes",
+    "--gpu-sharing-mode": "gpu_sharing_mode",
 }
 """The settings in `DecisionSettings` by their options."""
 SETTINGS: Final = frozenset(OPTIONS.values())
 DEFAULT_CLASS: Final = OPTIONS["--default-priority-class"]
-"""The setting that `serve` reads from the cluster unless its option is given."""
+FROM_CLUSTER: Final = frozenset({DEFAULT_CLASS, OPTIONS["--gpu-sharing-mode"]})
+"""The settings that `serve` reads from the cluster unless their options are given."""
 _DEFAULTS: Final = DecisionSettings()
 _UNKNOWN: Final[Mapping[str, str]] = {
     "--kai-version": "KAI's release is not known: the answer holds for every release",
@@ -35,6 +38,7 @@ _UNKNOWN: Final[Mapping[str, str]] = {
     "--exclude-namespaces": "the excluded namespaces are not known: assumed the default",
     "--default-mode": "the default mode is not known: assumed default",
     "--default-priority-class": "the default PriorityClass is not known: assumed none",
+    "--gpu-sharing-mode": "KAI's sharing mode is not known: no option of a framework is set",
 }
 """What the answer of a command assumes about a setting that is not known.
 
@@ -62,6 +66,12 @@ def _class_name(text: str) -> str:
     return text
 
 
+def _mode(text: str) -> SharingMode:
+    if text not in tuple(SharingMode):
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: {', '.join(SharingMode)}")
+    return SharingMode(text)
+
+
 READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "--kai-version": Version.parse,
     "--inject-shares": _boolean,
@@ -69,6 +79,7 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "--exclude-namespaces": namespace_names,
     "--default-priority-class": _class_name,
     "--gpu-runtime-classes": _class_names,
+    "--gpu-sharing-mode": _mode,
 }
 """Reads the value of each option; raises ValueError for a value that is not allowed."""
 
@@ -147,6 +158,14 @@ def add_decision_options(parser: argparse.ArgumentParser, *, default: str = "") 
         metavar="A,B",
         help="RuntimeClasses of NVIDIA's container runtime, in which a share reaches its GPU, beside "
         f"{', '.join(NVIDIA_RUNTIME_CLASSES)} (default: {first}none)",
+    )
+    parser.add_argument(
+        "--gpu-sharing-mode",
+        type=read_by(READERS["--gpu-sharing-mode"]),
+        metavar="MODE",
+        help=f"KAI's global.gpuSharingMode: {', '.join(SharingMode)}; memory options of frameworks are set in"
+        " NonMemoryEnforced only (default:"
+        f" {f'{first}unknown' if default else 'read from kai-config if the policies come from the cluster'})",
     )
 
 

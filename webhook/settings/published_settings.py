@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from kai.installation import SharingMode
 from kai.releases import Version
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable, expect_kind
@@ -42,6 +43,8 @@ class _Document(Struct, rename="camel", kw_only=True, omit_defaults=False):
     default_mode: str
     default_priority_class: str | UnsetType | None = UNSET
     gpu_runtime_classes: list[str] = []
+    gpu_sharing_mode: SharingMode | UnsetType | None = UNSET
+    """Null if the webhook does not know it; absent in documents of older releases."""
     form: Literal["policy"] | UnsetType = UNSET
     """Whether admission policies decide instead of a webhook; the chart then publishes the settings."""
 
@@ -70,6 +73,7 @@ def encode_settings(settings: PublishedSettings) -> str:
         default_mode=rules.default_mode.value,
         default_priority_class=rules.default_priority_class if DEFAULT_CLASS in settings.known else UNSET,
         gpu_runtime_classes=sorted(rules.gpu_runtime_classes),
+        gpu_sharing_mode=rules.gpu_sharing_mode,
         form="policy" if rules.by_admission_policies else UNSET,
     )
     return msgspec.json.encode(document).decode()
@@ -85,7 +89,9 @@ def decode_settings(text: str) -> PublishedSettings:
         raise SettingsError(f"more than {LONGEST} characters")
     try:
         document = msgspec.json.decode(text.encode(), type=_Document)
-        default_class = document.default_priority_class
+        default_class, sharing_mode = document.default_priority_class, document.gpu_sharing_mode
+        unknown = {DEFAULT_CLASS} if default_class is UNSET else set()
+        unknown |= {"gpu_sharing_mode"} if sharing_mode is UNSET else set()
         return PublishedSettings(
             version=document.version,
             policies=document.policies,
@@ -96,9 +102,10 @@ def decode_settings(text: str) -> PublishedSettings:
                 default_mode=read_default_mode(document.default_mode),
                 default_priority_class=None if default_class is UNSET else default_class,
                 gpu_runtime_classes=frozenset(document.gpu_runtime_classes),
+                gpu_sharing_mode=None if sharing_mode is UNSET else sharing_mode,
                 by_admission_policies=document.form == "policy",
             ),
-            known=SETTINGS - {DEFAULT_CLASS} if default_class is UNSET else SETTINGS,
+            known=SETTINGS - unknown,
         )
     except (ValueError, *MALFORMED) as error:
         raise SettingsError(one_line(str(error))) from None

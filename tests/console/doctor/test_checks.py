@@ -25,7 +25,7 @@ from console.doctor.command import anchor, with_link
 from console.doctor.node_checks import nodes_are_labelled
 from console.doctor.plain_gpus import gpus_are_plain
 from console.render.policy_manifests import RELEASES
-from kai.installation import Installation
+from kai.installation import Installation, SharingMode
 from kai.releases import Version
 from kube.kinds import (
     DEVICE_CLASSES,
@@ -288,6 +288,7 @@ def matching(expression: str, name: str = "a-batch") -> WebhookConfiguration:
 
 NAME = "kubernetes.io/metadata.name"
 TEAMS = whole(namespace("a"), namespace("e", mode="enforce"), namespace("o", mode="observe"))
+SETTING = whole(namespace("a", framework_memory="set"))
 OTHERS = "KAI's GPU sharing: on, without memory limits (NonMemoryEnforced), but the webhook gives no shares"
 FITS_NOT = "it gives shares to containers that are not the first of their pod, which v0.9.8 does not support: the first container gets the GPU; gives shares to pods with a dot in the name, which v0.9.8 refuses; warns of a share beside the GPUs of a sidecar or init container, which v0.9.8 admits; warns of fractions such as 0x1p-1, which v0.9.8 admits"
 KEEPS = "it keeps shares from pods whose GPU container is not the first, which v0.17.0 supports; keeps shares from pods with a dot in the name, which v0.17.0 accepts"
@@ -490,6 +491,10 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (of_kai_itself, but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share; policies give shares to pods of a -> install KAI with global.gpuSharing=true, or kaishare with webhook.injectShares=false"),
     (of_kai_itself, but(installation=installed(), running=running(inject_shares=False), namespaces=whole(namespace("a", gpu_fraction="0.5"))), ""),
     (of_kai_itself, but(running=running(inject_shares=False)), f"warning: {OTHERS}"),
+    (of_kai_itself, but(running=running(gpu_sharing_mode=SharingMode.HAMI_CORE)), "problem: KAI's GPU sharing: KAI's mode is NonMemoryEnforced, and the webhook's HamiCore -> install kaishare with webhook.gpuSharingMode=NonMemoryEnforced"),
+    (of_kai_itself, but(namespaces=SETTING), "warning: KAI's GPU sharing: the webhook does not know KAI's mode, NonMemoryEnforced: kaishare.dev/framework-memory=set of a has no effect -> install kaishare with webhook.gpuSharingMode=NonMemoryEnforced"),
+    (of_kai_itself, but(namespaces=SETTING, running=running(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)), ""),
+    (of_kai_itself, but(namespaces=SETTING, running=running(gpu_sharing_mode=SharingMode.HAMI_CORE), installation=installed("--gpu-sharing-enabled", "--hami-core-enabled")), "warning: KAI's GPU sharing: kaishare.dev/framework-memory=set of a has no effect in mode HamiCore"),
     (of_kai_itself, but(installation=installed(program="scheduler")), "unknown: KAI's GPU sharing: no pod of KAI's admission found in kai-scheduler"),
     (of_kai_itself, but(mutating=whole(mutating(), of_kai(namespaceSelector=SELECTS_NOTHING))), "problem: KAI's webhook: mutating-kai-admission does not select vision"),
     (of_kai_itself, but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), 'problem: KAI\'s webhook: matches only pods of my-scheduler, but the policies of vision set the scheduler "kai-scheduler"'),

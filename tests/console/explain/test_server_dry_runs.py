@@ -17,6 +17,7 @@ from console.explain.explainer import AnswerDifference, ExplainedPod, Explainer,
 from console.explain.policy_edits import NamespaceEdits, Policies
 from console.explain.server_dry_runs import pod_to_create, read_refusal
 from console.explain.text import as_table, as_text, sums
+from kai.installation import SharingMode
 from kube.client import KubeClient
 from tests.console.explain.conftest import bare
 from tests.support import server_answers
@@ -25,6 +26,7 @@ from tests.support.cluster_webhook import bare_pod, managed_namespace
 from tests.support.pods import gpu_container
 from tests.support.server_answers import answers
 from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy
 
 Json = dict[str, Any]
 
@@ -408,3 +410,25 @@ def test_without_the_policy_there_is_no_decision_and_no_difference() -> None:
     assert not any(line.startswith(("differs:", "because:")) for line in lines)
     assert list(as_table(pods, columns=120))[1].split()[:4] == ["Pod/a", "default", "admitted", "not"]
     assert not pods[0].is_refused
+
+
+async def test_an_option_of_a_framework_that_does_not_come_back_is_a_difference(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serving = copy.deepcopy(bare_pod("p"))
+    serving["spec"]["containers"] = [gpu_container(command=["vllm", "serve", "M"])]
+    labels = {
+        "kai.scheduler/queue": "q",
+        "kaishare.dev/gpu-fraction": "0.5",
+        "kaishare.dev/framework-memory": "set",
+    }
+    policy = NamespacePolicy.from_labels("team", labels)
+    rules = DecisionSettings(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)
+    (item,) = Explainer("team", {"team": policy}, rules).explain(serving)
+    text = "\n".join(as_text([item], is_live=False, colour=False, columns=100))
+    assert "+    - --gpu-memory-utilization=0.49" in text
+    stored = json.loads(json.dumps(item.final))
+    del stored["spec"]["containers"][0]["args"]
+    server.always = says(json.dumps({**stored, "apiVersion": "v1", "kind": "Pod"}), status=201)
+    (answer,) = await answers(client, [item])
+    assert answer.differences == [AnswerDifference("container main: --gpu-memory-utilization", "0.49", None)]

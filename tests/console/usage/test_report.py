@@ -7,6 +7,8 @@ import json
 import pytest
 
 from console.cli import main
+from console.cluster.prometheus import InstantSeries
+from console.usage.report import options_sentence
 from console.usage.report_table import Report, as_csv, as_html, as_json, as_text, build_report, row_labels
 
 T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
@@ -98,3 +100,13 @@ def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> 
         assert any(line.startswith("! the use") for line in lines) == bool(mark)
         cell = f'<td class="figure marked" data-name="active">0.1{mark}</td>'
         assert as_html(active, "May").count(cell) == (2 if mark else 0)
+
+
+def test_options_that_the_webhook_set_are_told() -> None:
+    rows = [
+        InstantSeries({"framework": name}, value)
+        for name, value in {"vllm": 11.7, "jax": 3.0, "cupy": 0.2, "forged": 9.0}.items()
+    ]
+    sentence = "New pods that an option set by the webhook keeps to their share: vLLM 12, JAX 3."
+    assert options_sentence(rows) == sentence
+    assert options_sentence([]) == ""

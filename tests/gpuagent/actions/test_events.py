@@ -18,6 +18,7 @@ from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict
+from kai.installation import SharingMode
 from kube.events import Event
 from tests.support.kube_objects import fraction
 from tests.support.samples import (
@@ -158,7 +159,7 @@ TGI = {"name": "main", "image": "ghcr.io/huggingface/text-generation-inference:3
     ("container", "advice"),
     [
         ({"name": "main", "command": ["python", "train.py"]}, ""),
-        (VLLM, "; vLLM: set --gpu-memory-utilization=0.33 (by default it takes 0.9 of the GPU)"),
+        (VLLM, "; vLLM: set --gpu-memory-utilization=0.33 (by default it takes about 0.9 of the GPU)"),
         ({**VLLM, "args": ["--gpu-memory-utilization", "0.5"]}, "; vLLM: set --gpu-memory-utilization=0.33 (now 0.5)"),
         ({**VLLM, "args": ["--gpu-memory-utilization=0.3"]}, ""),
         ({**VLLM, "args": ["--gpu-memory-utilization=$(PART)"]}, ""),
@@ -166,13 +167,21 @@ TGI = {"name": "main", "image": "ghcr.io/huggingface/text-generation-inference:3
         ({"name": "main", "command": ["sh", "-c", "exec vllm serve M --gpu-memory-utilization 0.7"]}, "; vLLM: set --gpu-memory-utilization=0.33 (now 0.7)"),
         (TGI, "; TGI: set --cuda-memory-fraction=0.33 (by default it takes all of the GPU)"),
         ({**TGI, "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.4"}]}, "; TGI: set --cuda-memory-fraction=0.33 (now 0.4)"),
+        ({"name": "main", "command": ["torchrun", "train.py"]}, "; PyTorch: set per_process_memory_fraction:0.3 in PYTORCH_ALLOC_CONF (2.10 on) (by default it takes all of the GPU)"),
+        ({"name": "main", "env": [{"name": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "0.5"}]}, "; JAX: set XLA_PYTHON_CLIENT_MEM_FRACTION=0.3 (now 0.5)"),
+        ({"name": "main", "image": "ollama/ollama"}, "; Ollama: set OLLAMA_GPU_OVERHEAD to card less share (by default it takes all of the GPU)"),
         ({**VLLM, "args": ["x" * 5000]}, ""),
     ],
-    ids=["no framework", "its default", "too much", "little enough", "a variable", "in a file", "in a shell", "TGI", "TGI by its environment", "longer than the excerpt"],
+    ids=["no framework", "its default", "too much", "little enough", "a variable", "in a file", "in a shell", "TGI", "TGI by its environment", "PyTorch", "JAX", "Ollama", "longer than the excerpt"],
 )  # fmt: skip
 def test_the_advice_is_for_what_the_container_runs(container: dict[str, Any], advice: str) -> None:
     event = the_event(transition(pod_share=PodShare(pod=runs(container))))
     assert event.message.partition(" for 2 min")[2] == f"{advice}. {FOR_FLAG[FlagReason.OVER_SHARE].text}"
+
+
+def test_where_containers_see_their_share_no_lower_value_is_advised() -> None:
+    share = PodShare(pod=runs(VLLM), sharing_mode=SharingMode.HAMI_CORE)
+    assert "set " not in the_event(transition(pod_share=share)).message.partition(". ")[0]
 
 
 def test_a_message_holds_nothing_of_labels_and_annotations() -> None:
@@ -299,4 +308,7 @@ def test_an_event_after_breaks_names_the_total_time() -> None:
 def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
     limited = with_limit(PodShare(pod=runs(VLLM)), 6 * GIB)
     event = the_event(transition(reason=FlagReason.LIMIT_BYPASSED, pod_share=limited, allowed_bytes=6 * GIB))
-    assert "; vLLM: set --gpu-memory-utilization=0.25 (by default it takes 0.9 of the GPU). " in event.message
+    assert (
+        "; vLLM: set --gpu-memory-utilization=0.25 (by default it takes about 0.9 of the GPU). "
+        in event.message
+    )

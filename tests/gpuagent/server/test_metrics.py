@@ -421,7 +421,7 @@ def test_a_flag_has_the_text_of_its_event_with_present_figures_and_advice() -> N
     (verdict, *_) = api_pods(status_of(*over))["train"]["verdicts"]
     assert verdict["message"] == (
         f"uses 12.0 GiB on GPU 0 ({A}), above its share of 10.0 GiB, for 15 s;"
-        " vLLM: set --gpu-memory-utilization=0.41 (by default it takes 0.9 of the GPU)"
+        " vLLM: set --gpu-memory-utilization=0.41 (by default it takes about 0.9 of the GPU)"
     )
     (verdict, *_) = api_pods(status_of(*over, at(20, GIB)))["train"]["verdicts"]
     assert (verdict["flagged"], verdict["message"]) == (

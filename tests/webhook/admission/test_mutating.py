@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kai.installation import SharingMode
 from tests.support.pod_documents import exact
 from tests.support.pod_strategies import MANY, Case, cases, pods
 from tests.support.pods import gpu_container, pod
@@ -50,7 +51,10 @@ class Webhook:
         self.policies = Policies()
         self.rules = DecisionSettings()
         self.decided = 0
-        self._webhook = MutatingWebhook(policies=self.policies, rules=lambda: self.rules, metrics=Metrics())
+        self.metrics = Metrics()
+        self._webhook = MutatingWebhook(
+            policies=self.policies, rules=lambda: self.rules, metrics=self.metrics
+        )
 
     async def patch(self, document: dict[str, Any], namespace: str = "team-a") -> Any:
         review = review_of(document)
@@ -119,6 +123,24 @@ async def test_pods_of_one_template_are_decided_once_for_a_policy_and_rules(webh
     assert len({first, second, other, await webhook.patch(of_template())}) == 4
     webhook.policies.known["team-a"] = None
     assert await webhook.patch(of_template()) is None
+
+
+async def test_options_of_frameworks_are_counted_for_each_pod(webhook: Webhook) -> None:
+    webhook.rules = DecisionSettings(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)
+    webhook.policies.set("team-a", {**LABELS, "kaishare.dev/framework-memory": "set"})
+    webhook.policies.set(
+        "team-b", {**LABELS, "kaishare.dev/framework-memory": "set", "kaishare.dev/mode": "observe"}
+    )
+    for namespace in ("team-a", "team-a", "team-b"):
+        await webhook.patch(pod(gpu_container(command=["vllm", "serve", "M"])), namespace)
+    await webhook.patch(pod(gpu_container()))
+    counted = {
+        sample.labels["framework"]: sample.value
+        for family in webhook.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "kaishare_webhook_framework_options_total"
+    }
+    assert counted == {"vllm": 2, "jax": 1, "cupy": 1, "tensorflow": 1}
 
 
 async def test_the_memory_is_bounded(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
+from kai.installation import SharingMode
 from kai.pod import Container, Metadata, Owner, PodDocument, Resources, Spec
 from service.log import JsonLog
 from tests.support.hostile_pods import PODS
@@ -47,10 +48,11 @@ SHARE = {
     "kaishare.dev/share-for": "all",
 }
 LABELS = {
-    "team-a": {**SHARE, "kaishare.dev/max-gpu-fraction": "0.9", "kaishare.dev/priority": "train"},
+    "team-a": {**SHARE, "kaishare.dev/priority": "train", "kaishare.dev/framework-memory": "set"},
     "guarded": {**SHARE, "kaishare.dev/mode": "enforce", "kaishare.dev/max-gpu-fraction": "0.9"},
     "observed": {**SHARE, "kaishare.dev/mode": "observe", "kaishare.dev/max-gpu-memory": "2000"},
 }
+SETTINGS = DecisionSettings(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)
 MAX_ANSWER = 96 * KIB
 """Bytes of an answer: a patch of about 520 operations in base64, and eight warnings."""
 MAX_LINE = 16 * KIB
@@ -83,7 +85,7 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
     policies, metrics = FixedPolicies(), Metrics()
     log = JsonLog(log_stream)
     judges: dict[str, AdmissionWebhook] = {
-        "/mutate": MutatingWebhook(policies=policies, rules=DecisionSettings, metrics=metrics),
+        "/mutate": MutatingWebhook(policies=policies, rules=lambda: SETTINGS, metrics=metrics),
         "/validate/pods": PodValidator(policies=policies, rules=DecisionSettings),
         "/validate/namespaces": NamespaceValidator(rules=DecisionSettings),
         "/warn/workloads": WorkloadAdvisor(policies=policies, rules=DecisionSettings),

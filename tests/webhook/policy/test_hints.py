@@ -1,32 +1,39 @@
-"""Hints about frameworks that use the whole GPU by default."""
+"""Hints about frameworks that use the whole GPU by default, by KAI's sharing mode."""
 
+import re
 from typing import Any
 
 import pytest
 
+from kai.installation import SharingMode
 from tests.support.decisions import decide
 from tests.support.pods import container, gpu_container, pod
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 
-HINTS = {"framework-default", "framework-above-share", "framework-memory"}
+HINTS = {"framework-default", "framework-above-share", "framework-memory", "framework-either"}
+MODES = (None, *SharingMode)
 
 
-def decided(document: dict[str, Any], **labels: str) -> Decision:
+def decided(
+    document: dict[str, Any], mode: SharingMode | None = SharingMode.NON_MEMORY_ENFORCED, **labels: str
+) -> Decision:
     named = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **named})
     assert policy is not None
-    return decide(policy, document, DecisionSettings())
+    return decide(policy, document, DecisionSettings(gpu_sharing_mode=mode))
 
 
-def hints(document: dict[str, Any], **labels: str) -> list[tuple[str, str]]:
-    warnings = decided(document, **(labels or {"gpu_fraction": "0.5"})).warnings
+def hints(
+    document: dict[str, Any], mode: SharingMode | None = SharingMode.NON_MEMORY_ENFORCED, **labels: str
+) -> list[tuple[str, str]]:
+    warnings = decided(document, mode, **(labels or {"gpu_fraction": "0.5"})).warnings
     return [(w.reason.code, w.warning) for w in warnings if w.reason.code in HINTS]
 
 
-VLLM = "kaishare: vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to 0.49 or less"
-SGLANG = "kaishare: SGLang takes about 0.9 of the GPU: set --mem-fraction-static to 0.49 or less"
+VLLM = "kaishare: vLLM takes about 0.9 of the GPU: set --gpu-memory-utilization to 0.49 or less"
+SGLANG = "kaishare: SGLang takes 0.9 of free memory: set --mem-fraction-static to 0.49 or less"
 TGI = "kaishare: TGI takes all of the GPU: set --cuda-memory-fraction to 0.49 or less"
 
 UNBOUNDED: list[tuple[str, dict[str, Any], str]] = [
@@ -43,6 +50,14 @@ UNBOUNDED: list[tuple[str, dict[str, Any], str]] = [
     ("commented out", {"command": ["sh", "-c", "vllm serve M # --gpu-memory-utilization=0.4"]}, VLLM),
     ("SGLang's module", {"command": ["python3", "-m", "sglang.launch_server", "--model-path", "M"]}, SGLANG),
     ("TGI's launcher", {"command": ["text-generation-launcher"], "args": ["--model-id=M"]}, TGI),
+    ("TensorRT-LLM", {"command": ["trtllm-serve", "M"]},
+     "kaishare: TensorRT-LLM takes 0.9 of free memory: set max_gpu_total_bytes"),
+    ("NIM's image", {"image": "nvcr.io/nim/meta/llama-3.1-8b-instruct:2.0.0"},
+     "kaishare: NIM takes 0.9 of the GPU: set NIM_PASSTHROUGH_ARGS=--gpu-memory-utilization=0.49 or less"),
+    ("Ollama's image", {"image": "ollama/ollama:0.12"},
+     "kaishare: Ollama takes all of the GPU: set OLLAMA_GPU_OVERHEAD to card less share"),
+    ("llama.cpp", {"command": ["/app/llama-server", "-m", "M.gguf"]},
+     "kaishare: llama.cpp takes all of free memory: set --fit-target to card less share"),
     ("TGI's image", {"image": "ghcr.io/huggingface/text-generation-inference:3.3", "args": ["--model-id", "M"]}, TGI),
 ]  # fmt: skip
 
@@ -64,6 +79,11 @@ ABOVE: list[tuple[str, dict[str, Any]]] = [
                                          "--gpu-memory-utilization=0.7"]}),
     ("SGLang", {"command": ["python", "-m", "sglang.launch_server", "--mem-fraction-static", "0.7"]}),
     ("TGI", {"command": ["text-generation-launcher", "--cuda-memory-fraction=0.7"]}),
+    ("abbreviated", {"command": ["vllm", "serve", "M", "--gpu-mem=0.7"]}),
+    ("JAX", {"env": [{"name": "XLA_CLIENT_MEM_FRACTION", "value": "0.7"}]}),
+    ("PyTorch", {"env": [{"name": "PYTORCH_ALLOC_CONF",
+                          "value": "expandable_segments:True,per_process_memory_fraction:0.7"}]}),
+    ("CuPy", {"env": [{"name": "CUPY_GPU_MEMORY_LIMIT", "value": "70%"}]}),
     ("TGI by its variable", {"command": ["text-generation-launcher"],
                              "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.7"}]}),
 ]  # fmt: skip
@@ -73,7 +93,13 @@ ABOVE: list[tuple[str, dict[str, Any]]] = [
 def test_a_bound_above_the_share(case: tuple[str, dict[str, Any]]) -> None:
     ((code, hint),) = hints(pod(gpu_container(**case[1])))
     assert code == "framework-above-share"
-    assert hint.endswith("0.7, above its share: set 0.49 or less")
+    name, value, set_to = re.fullmatch(
+        r"kaishare: (\S+) has \S+ (.+), above its share: set (.+) or less", hint
+    ).groups()
+    assert value in {"0.7", "70%", "expandable_…"}
+    assert set_to == {
+        "JAX": "0.46", "CuPy": "46%", "PyTorch": "per_process_memory_fraction:0.46"
+    }.get(name, "0.49")  # fmt: skip
 
 
 NONE: list[tuple[str, dict[str, Any]]] = [
@@ -85,7 +111,11 @@ NONE: list[tuple[str, dict[str, Any]]] = [
     ("an absolute cache size", {"command": ["vllm", "serve", "M", "--kv-cache-memory-bytes=1G"]}),
     ("TGI's variable from elsewhere", {"command": ["text-generation-launcher"], "env": [
         {"name": "CUDA_MEMORY_FRACTION", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]}),
+    ("JAX within the share", {"env": [{"name": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": "0.5"}]}),
+    ("bytes for CuPy", {"env": [{"name": "CUPY_GPU_MEMORY_LIMIT", "value": "70000000000"}]}),
+    ("PyTorch, which takes what the program asks for", {"command": ["torchrun", "train.py"]}),
     ("another program", {"command": ["python", "train.py"]}),
+    ("an image with Ollama in its name", {"image": "a/ollama-webui"}),
     ("another vllm command", {"command": ["vllm", "bench", "throughput"]}),
     ("the image, but something else runs in it", {"image": "vllm/vllm-openai", "command": ["sleep", "infinity"]}),
     ("a name that only looks alike", {"image": "example.com/vllm-openai-proxy/nginx:1"}),
@@ -106,7 +136,7 @@ def test_a_share_by_memory_names_the_memory() -> None:
     assert hints(document, gpu_memory="2000") == [
         (
             "framework-memory",
-            "kaishare: vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to what fits in 2000 MiB",
+            "kaishare: vLLM takes about 0.9 of the GPU: set --gpu-memory-utilization to fit 2000 MiB",
         )
     ]
     bounded = pod(gpu_container(command=["vllm", "serve", "M", "--gpu-memory-utilization=0.2"]))
@@ -131,3 +161,29 @@ def test_a_hint_is_one_line_of_120_characters_at_most(name: str) -> None:
     ((_, hint),) = hints(pod(gpu_container(command=["vllm"], args=args)))
     assert len(hint) <= 120
     assert hint.isprintable()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", UNBOUNDED, ids=lambda case: case[0])
+def test_the_mode_decides_what_is_advised(
+    case: tuple[str, dict[str, Any], str], mode: SharingMode | None
+) -> None:
+    """Where KAI enforces memory, the container may see a GPU of its share's size."""
+    _, fields, hint = case
+    above = {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.7"]}
+    said, said_above = hints(pod(gpu_container(**fields)), mode), hints(pod(gpu_container(**above)), mode)
+    if mode in (SharingMode.HAMI_CORE, SharingMode.DISABLED):
+        assert not said
+        assert not said_above
+    elif mode is SharingMode.NV_FRACTIONS:
+        ((code, text),) = said
+        assert code == said_above[0][0] == "framework-either"
+        assert " of its hard limit, else of " in text
+        assert text.endswith(" then")
+    else:
+        is_known = mode is SharingMode.NON_MEMORY_ENFORCED
+        text = hint if is_known else f"{hint.removesuffix(' or less')}, unless KAI enforces memory"
+        assert said == [("framework-default", text)]
+        assert said_above[0][1].startswith(
+            "kaishare: vLLM has --gpu-memory-utilization 0.7, above its share:"
+        )

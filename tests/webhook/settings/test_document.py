@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kai.installation import SharingMode
 from kai.releases import Version
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
@@ -33,6 +34,7 @@ RULES = st.builds(
     default_mode=st.sampled_from([mode for mode in Mode if mode is not Mode.ENFORCE]),
     default_priority_class=st.none() | NAMES,
     gpu_runtime_classes=st.frozensets(NAMES),
+    gpu_sharing_mode=st.none() | st.sampled_from(SharingMode),
 )
 DOCUMENT: dict[str, Any] = {
     "version": "0.1.0",
@@ -42,6 +44,7 @@ DOCUMENT: dict[str, Any] = {
     "excludedNamespaces": ["kube-system"],
     "defaultMode": "observe",
     "defaultPriorityClass": "usual",
+    "gpuSharingMode": "HamiCore",
 }
 
 
@@ -68,6 +71,12 @@ def test_an_unknown_default_class_is_absent_and_none_is_null(rules: DecisionSett
     assert DEFAULT_CLASS not in decode_settings(json.dumps(document)).known
     known = json.loads(encode_settings(settings(rules)))
     assert known["defaultPriorityClass"] == rules.default_priority_class
+
+
+def test_a_document_of_a_release_without_the_sharing_mode_leaves_it_unknown() -> None:
+    older = {key: value for key, value in DOCUMENT.items() if key != "gpuSharingMode"}
+    assert SETTINGS - decode_settings(json.dumps(older)).known == {"gpu_sharing_mode"}
+    assert decode_settings(with_field("gpuSharingMode", None)).known == SETTINGS
 
 
 @given(names=st.lists(NAMES, unique=True))
@@ -102,6 +111,7 @@ HOSTILE = {
     "enforce, which is no default mode": with_field("defaultMode", "enforce"),
     "an unknown mode": with_field("defaultMode", "strict"),
     "a number among RuntimeClasses": with_field("gpuRuntimeClasses", [1]),
+    "an unknown sharing mode": with_field("gpuSharingMode", "Mps"),
     "a number for a class": with_field("defaultPriorityClass", 0),
     "longer than any document": with_field("newKey", "x" * LONGEST),
 }
@@ -155,9 +165,10 @@ def test_each_setting_that_is_not_known_is_named_with_its_option() -> None:
         "--exclude-namespaces",
         "--default-mode",
         "--default-priority-class",
+        "--gpu-sharing-mode",
     )
     sentences = list(KnownSettings().unknown())
-    assert len(sentences) == 5
+    assert len(sentences) == 6
     for option in options:
         assert sum(sentence.endswith(f"give {option}") for sentence in sentences) == 1
     assert [*KnownSettings().completed_by(PUBLISHED).unknown(), *GIVEN.unknown()] == []

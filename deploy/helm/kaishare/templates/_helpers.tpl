@@ -131,6 +131,11 @@ authorization:
 {{- end }}
 {{- end }}
 
+{{- /* KAI's sharing mode for the webhook; empty if it is to be read from the cluster. */ -}}
+{{- define "kaishare.webhookSharingMode" -}}
+{{- .Values.webhook.gpuSharingMode | default .Values.agent.gpuSharingMode | default "" -}}
+{{- end }}
+
 {{- /* Excluded namespaces, as a JSON list. */ -}}
 {{- define "kaishare.excluded" -}}
 {{- concat .Values.excludedNamespaces (list .Release.Namespace .Values.agent.namespace) | uniq | sortAlpha | toJson -}}
