@@ -78,7 +78,7 @@ ADVICE: list[tuple[str, Json, dict[str, str], list[str]]] = [
     ("a share without a GPU", deployment({"name": "main", "image": "i"}), {"kaishare.dev/share-for": "all"},
      ["container main gets gpu-fraction 0.5 by namespace team-a"]),
     ("a framework", deployment(VLLM), {},
-     [CONVERTED, "vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to 0.49 or less"]),
+     [CONVERTED, "vLLM takes about 0.9 of the GPU: set --gpu-memory-utilization to 0.49, unless KAI enforces memory"]),
     ("a key in the wrong place", deployment(labels={"kaishare.dev/whole-gpu": "true"}), {},
      [CONVERTED, "the label kaishare.dev/whole-gpu has no effect here: it must be an annotation"]),
     ("a GPU that is not plain", deployment(runtimeClassName="gvisor"), {},
