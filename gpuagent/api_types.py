@@ -343,6 +343,38 @@ class ApiWorkload(ApiObject, frozen=True, gc=False):
     name: Annotated[str, _about("Name of the controller.")]
 
 
+class ApiContainerLimit(ApiObject, frozen=True, kw_only=True, gc=False):
+    """What the driver holds one container to on one GPU, beside a limit that it was promised."""
+
+    container: Annotated[str, _about("Name of the container; empty while the pod's status lacks it.")]
+    gpu_uuid: Annotated[str, _about("UUID of the GPU.")]
+    promised: Annotated[int | None, _about("Promised limit, in bytes. Null without a promise.")] = None
+    soft: Annotated[int | None, _about("Soft limit, in bytes. Null without a limit, or if unknown.")] = None
+    hard: Annotated[int | None, _about("Hard limit, in bytes. Null without a limit, or if unknown.")] = None
+    inherited: Annotated[
+        bool | None,
+        _about("Whether the limit is that of the pod's cgroup. Null without a limit, or if unknown."),
+    ] = None
+    source: Annotated[
+        str | None,
+        _about(
+            "Origin of the promise: `annotation` of KAI's mode NvFractions, or `variables` of NVIDIA's"
+            " container toolkit. Null without a promise."
+        ),
+    ] = None
+    in_force: Annotated[
+        bool | None,
+        _about("Whether the driver holds the promised limit. Null without a promise, or if unknown."),
+    ] = None
+    cause: Annotated[
+        str | None,
+        _about(
+            "Why the limit is not as promised, or unknown, such as `one-variable` or `too-old`. Null if"
+            " there is no cause, or if it cannot be seen."
+        ),
+    ] = None
+
+
 class ApiPod(ApiObject, frozen=True, gc=False):
     """One pod that has a share, an assigned GPU, memory on a GPU, or a flag, with its verdicts."""
 
@@ -389,6 +421,13 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         dict[str, ApiAmount],
         _about("The limit of an enforcer, by UUID of the GPU. No entry for a GPU without a limit."),
     ] = {}
+    driver_limits: Annotated[
+        list[ApiContainerLimit],
+        _about(
+            "Each container with a process on a GPU that was promised a limit, or that the driver limits"
+            " there. Empty from an older agent."
+        ),
+    ] = []
     candidates: Annotated[
         list[ApiCandidate], _about("The share according to each source, the best source first.")
     ] = []

@@ -11,6 +11,7 @@ from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
+from gpuagent.ledger.driver_limits import DriverLimits
 from gpuagent.node import OpenedNode, open_node
 from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnContainer, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
@@ -109,6 +110,7 @@ async def _serve_pods(
         processes=Processes(proc_root=node.settings.proc_root),
         timing=Timing(interval=settings.interval),
         log=log,
+        cgroup_root=None if node.source.is_simulated else settings.cgroup_root,
     )
     actions: VerdictActions | None = None
     container = None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root)
@@ -150,6 +152,7 @@ async def _serve_pods(
         transition_log=TransitionLog(log),
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
+        driver_limits=DriverLimits(settings.gpu_sharing_mode),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
         own_problems=lambda: _own_problems(container, rights, pods),
     )

@@ -20,6 +20,11 @@ GPU_FRACTION: Final = "gpu-fraction"
 GPU_MEMORY: Final = "gpu-memory"
 NUM_DEVICES: Final = "gpu-fraction-num-devices"
 CONTAINER_NAME: Final = "gpu-fraction-container-name"
+MEMORY_LIMIT_VARIABLE: Final = "NVIDIA_GPU_MEMORY_LIMIT"
+MEMORY_REQUEST_VARIABLE: Final = "NVIDIA_GPU_MEMORY_REQUEST"
+MEMORY_VARIABLES: Final = (MEMORY_REQUEST_VARIABLE, MEMORY_LIMIT_VARIABLE)
+"""Variables of a container, in whole MiB, from which a hook of NVIDIA's container toolkit sets the driver's
+limits. Without both it does nothing (v1.20.1, cmd/nvidia-cdi-hook/apply-cuda-memory-limits)."""
 FRACTION_LIMIT: Final = "gpu-fraction.limit"
 MEMORY_LIMIT: Final = "gpu-memory.limit"
 CONTAINER_PREFIX: Final = "nvidia.com/container."

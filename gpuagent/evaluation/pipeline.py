@@ -10,6 +10,7 @@ from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, pods_stal
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
+from gpuagent.ledger.driver_limits import DriverLimits
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
@@ -40,6 +41,7 @@ class SamplePipeline:
         transition_log: TransitionLog,
         over_share_policies: OverSharePolicies | None = None,
         reservations: Reservations | None = None,
+        driver_limits: DriverLimits | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
         own_problems: Callable[[], tuple[Problem, ...]] = tuple,
     ) -> None:
@@ -57,6 +59,7 @@ class SamplePipeline:
         self._transition_log = transition_log
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
+        self._driver_limits = driver_limits or DriverLimits(None)
         self._on_evaluation = on_evaluation
         self._own_problems = own_problems
         self._transitions: Counter[tuple[FlagReason, Change]] = Counter()
@@ -88,6 +91,10 @@ class SamplePipeline:
             conflicts = self._reservations.problems(inventory, snapshot)
             problems = (*snapshot.problems, *conflicts)
             snapshot = replace(snapshot, problems=problems, labelled_gpus=inventory.labelled_gpus)
+        if attribution is not None:
+            limits = self._driver_limits.read(sample, attribution, pod_shares)
+            unknown = sample.limits.unknown.line if sample.limits.unknown else ""
+            snapshot = replace(snapshot, driver_limits=limits, limits_unknown=unknown)
         graces = {uid: policy.grace for uid, policy in policies.items() if policy.grace is not None}
         verdicts, changes = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
         self.history.record(snapshot)

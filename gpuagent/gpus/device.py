@@ -93,6 +93,11 @@ class Device:
         return None, ()
 
     @property
+    def handle(self) -> Handle | None:
+        """The handle of a GPU that responded to its last call and is not in MIG mode; else None."""
+        return self._handle if self._is_open and not self.is_mig else None
+
+    @property
     def scope(self) -> str:
         """The UUID, or `index-3` if the UUID is unknown, since an empty UUID means the node."""
         return self.uuid or self.place

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from gpuagent.gpus.gpu_reading import Gpu, LostGpu
+from gpuagent.ledger.driver_limits import PodLimits
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import PodShare
 
@@ -70,6 +71,10 @@ class Snapshot:
     """Every pod of the node that has a share, a GPU or GPU memory."""
     pod_uids: frozenset[str] = frozenset()
     """Every unfinished pod of the node, with or without a GPU."""
+    driver_limits: Mapping[tuple[str, str], PodLimits] = field(default_factory=dict)
+    """Limits that the driver holds containers to, by pod UID and GPU."""
+    limits_unknown: str = ""
+    """Why the driver's limits cannot be known on this node, in one line; empty if they can."""
     problems: tuple[Problem, ...] = ()
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of failed driver calls by (call, error)."""

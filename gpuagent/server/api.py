@@ -12,6 +12,7 @@ from gpuagent.api_types import (
     AgentResponse,
     ApiAmount,
     ApiCandidate,
+    ApiContainerLimit,
     ApiGpu,
     ApiHolding,
     ApiLostGpu,
@@ -27,6 +28,7 @@ from gpuagent.api_types import (
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FOR_LOST_GPU, FOR_MISSING_GPU, FOR_PROBLEM, FirstAct, for_gpu
 from gpuagent.gpus.gpu_reading import Xid
+from gpuagent.ledger.driver_limits import ContainerLimit
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import GPU_MISSING, Problem, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare, Validity
@@ -198,6 +200,9 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
                 holding.pod_share.pod.uid, holding.gpu_uuid, snapshot.taken_at
             )
         holdings[holding.pod_share.pod.uid].append(_holding(holding, idle_seconds))
+    limits: dict[str, list[ApiContainerLimit]] = defaultdict(list)
+    for (uid, _), own in snapshot.driver_limits.items():
+        limits[uid] += map(_container_limit, own.containers)
     totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
     for verdict in status.verdicts.by_key.values():
         gpu_bytes = totals.get(verdict.key.gpu_uuid)
@@ -212,6 +217,7 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
             status.over_share_policies.get(pod_share.pod.uid),
             holdings.get(pod_share.pod.uid, []),
             verdicts.get(pod_share.pod.uid, []),
+            limits.get(pod_share.pod.uid, []),
         )
         for pod_share in pod_shares
     ]
@@ -222,6 +228,7 @@ def _pod(
     policy: OverSharePolicy | None,
     holdings: list[ApiHolding],
     verdicts: list[ApiVerdict],
+    driver_limits: list[ApiContainerLimit],
 ) -> ApiPod:
     pod, tenant, workload = pod_share.pod, pod_share.tenant, pod_share.workload
     return ApiPod(
@@ -240,6 +247,7 @@ def _pod(
         lacks_reservation=pod_share.lacks_reservation,
         shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
         limits={uuid: _amount(amount) for uuid, amount in pod_share.limits.items()},
+        driver_limits=driver_limits,
         candidates=[
             ApiCandidate(
                 source=candidate.source,
@@ -254,6 +262,20 @@ def _pod(
         notes=pod_share.notes,
         gpus=holdings,
         verdicts=verdicts,
+    )
+
+
+def _container_limit(limit: ContainerLimit) -> ApiContainerLimit:
+    return ApiContainerLimit(
+        container=limit.container,
+        gpu_uuid=limit.gpu_uuid,
+        promised=limit.promised_bytes,
+        soft=limit.soft_bytes,
+        hard=limit.hard_bytes,
+        inherited=limit.is_inherited,
+        source=limit.source,
+        in_force=limit.is_in_force,
+        cause=limit.cause,
     )
 
 

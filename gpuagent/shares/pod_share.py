@@ -47,6 +47,8 @@ class LimitSource(StrEnum):
     """Source of a limit; the `source` label of the limit series."""
 
     ANNOTATION = "annotation"
+    DRIVER = "driver"
+    """What the driver holds the pod's containers to, whoever set it."""
 
 
 class Validity(Enum):

@@ -18,7 +18,7 @@ from certs.authority import Authority
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
-from tests.support.chart_variants import ON_THE_NODE, VARIANTS
+from tests.support.chart_variants import VARIANTS
 from tests.support.cluster_webhook import (
     Canary,
     bare_pod,

