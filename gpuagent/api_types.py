@@ -181,6 +181,10 @@ class ApiAmount(ApiObject, frozen=True, gc=False):
             "Origin of the amount, as `source` of `kaishare_pod_gpu_memory_share_bytes` or `…_limit_bytes`."
         ),
     ]
+    counts: Annotated[
+        bool,
+        _about("False for a limit above the share that KAI is not known to enforce; the share counts."),
+    ] = True
 
 
 BytesOnGpu: TypeAlias = Annotated[
@@ -436,6 +440,14 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         _about(
             "Settings of the pod's namespace for pods above their share. Null if the namespace has none, or"
             " its labels are unknown."
+        ),
+    ] = None
+    not_evicted: Annotated[
+        str | None,
+        _about(
+            "Why the pod is not evicted although its namespace asks for it and it is over now, as `result` of"
+            " `kaishare_agent_evictions_total`, or `eviction-off`. Null else, and for a pod that waits for"
+            " its turn."
         ),
     ] = None
     share_changed: Annotated[

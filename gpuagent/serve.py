@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules, not_evicted
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
@@ -124,6 +124,7 @@ async def _serve_pods(
             stale_after=longest_gap(settings.interval),
             log=log,
         )
+    rules = _rules(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -155,6 +156,7 @@ async def _serve_pods(
         driver_limits=DriverLimits(settings.gpu_sharing_mode),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
         own_problems=lambda: _own_problems(container, rights, pods),
+        not_evicted=lambda evaluation: not_evicted(evaluation, rules, settings.eviction),
     )
     metrics = Metrics(
         node=node.settings.node,
@@ -277,11 +279,16 @@ def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
         events=settings.events,
         eviction=settings.eviction,
         budget=settings.eviction_budget,
-        rules=EvictionRules(
-            excluded_namespaces=settings.excluded_namespaces,
-            reservation_namespace=settings.node.reservation_namespace,
-            slack=settings.slack,
-        ),
+        rules=_rules(settings),
+    )
+
+
+def _rules(settings: Settings) -> EvictionRules:
+    return EvictionRules(
+        excluded_namespaces=settings.excluded_namespaces,
+        reservation_namespace=settings.node.reservation_namespace,
+        slack=settings.slack,
+        gpu_sharing_mode=settings.gpu_sharing_mode,
     )
 
 

@@ -98,7 +98,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("/sys/fs/cgroup"),
         metavar="DIR",
-        help="mount point of the host's cgroup tree, in which the driver names the containers whose memory it"
+        help="mount point of the host's cgroup tree, in which the driver names the containers that it"
         " limits (default %(default)s)",
     )
     options.add_argument(
@@ -107,7 +107,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         metavar="MODE",
         help=(
             "global.gpuSharingMode of KAI's chart; it decides whether a memory limit above the share counts:"
-            f" {', '.join(SharingMode)} (default: unknown; such pods are flagged and not evicted)"
+            f" {', '.join(SharingMode)} (default: unknown; no pod is evicted then)"
         ),
     )
     options.add_argument(

@@ -44,11 +44,12 @@ class SamplePipeline:
         driver_limits: DriverLimits | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
         own_problems: Callable[[], tuple[Problem, ...]] = tuple,
+        not_evicted: Callable[[Evaluation], Mapping[str, str]] = lambda _evaluation: {},
     ) -> None:
         """Set the parts of the pipeline.
 
         `interval` is in seconds. `on_evaluation` receives the evaluation of each sample. `own_problems`
-        returns the present faults of the agent's own pod.
+        returns the present faults of the agent's own pod, `not_evicted` why pods are not evicted, by UID.
         """
         self._pods = pods
         self._share_resolver = share_resolver
@@ -62,6 +63,7 @@ class SamplePipeline:
         self._driver_limits = driver_limits or DriverLimits(None)
         self._on_evaluation = on_evaluation
         self._own_problems = own_problems
+        self._not_evicted = not_evicted
         self._transitions: Counter[tuple[FlagReason, Change]] = Counter()
         self.history = History(interval=interval)
         self._started_at = clock()
@@ -111,6 +113,7 @@ class SamplePipeline:
             good_wall_time=sample.wall_time + sample.seconds if is_good else before.good_wall_time,
             history=self.history,
         )
+        self._evaluation = evaluation = replace(evaluation, not_evicted=self._not_evicted(evaluation))
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)
         self._transition_log.transitions(changes)

@@ -34,6 +34,8 @@ class Evaluation:
     """Flags raised, cleared and dropped since the agent started, with those of this sample."""
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
     """Over-share policies by pod UID; a pod without a policy is absent."""
+    not_evicted: Mapping[str, str] = field(default_factory=dict)
+    """Why pods whose namespace requests their eviction now are not evicted, by UID."""
     reservation_uids: frozenset[str] = frozenset()
     """UIDs of the reservation pods of the cluster's own KAI, by their namespace. Tenants' pods with the
     labels of a reservation pod are not included."""

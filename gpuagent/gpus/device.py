@@ -175,6 +175,7 @@ class Device:
             utilization=utilization,
             utilization_unknown=self._why_utilization_is_unknown(),
             sensors=self._health.sensors(self.uuid),
+            mps_clients=self._readers.lists.mps_clients,
         )
         return gpu, tuple(problems)
 
@@ -190,7 +191,7 @@ class Device:
         percents = self._readers.utilization.read(self._handle, now)
         if percents is None:
             return None
-        return {**dict.fromkeys(self._readers.lists.mps_clients), **percents}
+        return {**dict.fromkeys(self._readers.lists.mps_clients or ()), **percents}
 
     def _why_utilization_is_unknown(self) -> str:
         if self.is_mig:

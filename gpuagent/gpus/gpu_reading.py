@@ -86,6 +86,8 @@ class Gpu:
     utilization_unknown: str = ""
     """Why the driver does not report the utilisation, in one line; empty while it does."""
     sensors: Sensors = NO_SENSORS
+    mps_clients: frozenset[int] | None = frozenset()
+    """PIDs of the clients of MPS servers; None if the driver does not list them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     driver does not report it."""
     is_mig: bool = False
     """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
+    may_share_mps: bool = False
+    """Whether a process of the pod is, or may be, a client of an MPS server outside of the pod."""
     is_attributed_by_uid: bool = True
     """Whether the cgroup path of every process names the pod first, by its UID, which the API server
     assigned. Tenants can write a container ID, a static pod's hash, or the name of a cgroup below their

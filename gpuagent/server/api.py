@@ -218,6 +218,7 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
             holdings.get(pod_share.pod.uid, []),
             verdicts.get(pod_share.pod.uid, []),
             limits.get(pod_share.pod.uid, []),
+            status.not_evicted.get(pod_share.pod.uid),
         )
         for pod_share in pod_shares
     ]
@@ -229,6 +230,7 @@ def _pod(
     holdings: list[ApiHolding],
     verdicts: list[ApiVerdict],
     driver_limits: list[ApiContainerLimit],
+    not_evicted: str | None,
 ) -> ApiPod:
     pod, tenant, workload = pod_share.pod, pod_share.tenant, pod_share.workload
     return ApiPod(
@@ -246,7 +248,11 @@ def _pod(
         has_unsized_gpus=pod.has_unsized_gpus,
         lacks_reservation=pod_share.lacks_reservation,
         shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
-        limits={uuid: _amount(amount) for uuid, amount in pod_share.limits.items()},
+        limits={
+            uuid: ApiAmount(limit.bytes, limit.source, counts=each.limit is not None)
+            for uuid, each in pod_share.entitlements.items()
+            if (limit := each.limit or each.ignored_limit) is not None
+        },
         driver_limits=driver_limits,
         candidates=[
             ApiCandidate(
@@ -258,6 +264,7 @@ def _pod(
             for candidate in pod_share.candidates
         ],
         over_share_policy=ApiOverSharePolicy(policy.evict, policy.grace) if policy else None,
+        not_evicted=not_evicted,
         share_changed=pod_share.changed or None,
         notes=pod_share.notes,
         gpus=holdings,
