@@ -171,7 +171,7 @@ class ApiLostGpu(ApiObject, frozen=True, gc=False):
     runbook: RunbookSection = None
 
 
-class ApiAmount(ApiObject, frozen=True, gc=False):
+class ApiAmount(ApiObject, frozen=True, gc=False, omit_defaults=True):
     """A share or a limit on one GPU."""
 
     bytes: Annotated[int, _about("Amount of memory, in bytes.")]
@@ -183,7 +183,10 @@ class ApiAmount(ApiObject, frozen=True, gc=False):
     ]
     counts: Annotated[
         bool,
-        _about("False for a limit above the share that KAI is not known to enforce; the share counts."),
+        _about(
+            "False for a limit above the share that KAI is not known to enforce. The agent omits the field"
+            " where it is true."
+        ),
     ] = True
 
 
