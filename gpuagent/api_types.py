@@ -502,6 +502,9 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
             " Null before the first one."
         ),
     ] = None
+    gpu_sharing_mode: Annotated[
+        str | None, _about("KAI's mode by `--gpu-sharing-mode`. Null without the option.")
+    ] = None
     attribution_ok: Annotated[
         bool | None,
         _about(

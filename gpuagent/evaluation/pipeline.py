@@ -112,6 +112,7 @@ class SamplePipeline:
             good_at=sample.ended_at if is_good else before.good_at,
             good_wall_time=sample.wall_time + sample.seconds if is_good else before.good_wall_time,
             history=self.history,
+            gpu_sharing_mode=self._driver_limits.mode,
         )
         self._evaluation = evaluation = replace(evaluation, not_evicted=self._not_evicted(evaluation))
         self._transition_log.snapshot(snapshot)

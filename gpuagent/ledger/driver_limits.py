@@ -210,7 +210,8 @@ class DriverLimits:
     """
 
     def __init__(self, mode: SharingMode | None) -> None:
-        self._are_annotations_promises = mode is SharingMode.NV_FRACTIONS
+        self.mode = mode
+        """KAI's mode; None if it is not known."""
         self._pods: dict[str, _Memory] = {}
 
     def read(
@@ -317,7 +318,7 @@ class DriverLimits:
         """Remember the first promise of each container by the annotations of a pod that KAI placed."""
         pod = pod_share.pod
         is_placed = pod_share.source in (ShareSource.BIND_REQUEST, ShareSource.ANNOTATION)
-        if self._are_annotations_promises and is_placed and not pod_share.awaits_record:
+        if self.mode is SharingMode.NV_FRACTIONS and is_placed and not pod_share.awaits_record:
             try:
                 amounts = container_memory(pod.annotations)
             except ValueError:  # KAI refuses such a pod

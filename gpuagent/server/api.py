@@ -97,6 +97,7 @@ def response_of(
         driver_version=status.driver_version or None,
         sample_timestamp=snapshot.wall_time if snapshot else None,
         last_good_sample_timestamp=status.good_wall_time,
+        gpu_sharing_mode=status.gpu_sharing_mode,
         attribution_ok=status.attribution_ok,
         flag_transitions={
             reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
