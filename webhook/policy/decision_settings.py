@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.releases import Version
 from webhook.policy.labels import Mode
@@ -26,5 +27,7 @@ class DecisionSettings:
 
     The API server writes this class into every pod without a class before it calls a webhook.
     """
+    gpu_sharing_mode: SharingMode | None = None
+    """KAI's mode, which decides what memory a container sees; None if it is not known."""
     by_admission_policies: bool = False
     """Whether admission policies decide, which read no selectors of sizes."""
