@@ -1,7 +1,7 @@
 """Predicts what KAI's admission refuses in the sharing mode NvFractions.
 
-Read in `gpu_sharing_validation.go` and `nvfractions_test.go` of KAI 0.18.0, and in PR #2238 for 0.18.3. It was
-never run. A message has KAI's words; the rest of KAI's sentence may differ.
+Read in `gpu_sharing_validation.go` and `nvfractions_test.go` of KAI 0.18.0, and in PR #2238 for 0.18.3. It
+was never run. A message has KAI's words; the rest of KAI's sentence may differ.
 """
 
 from collections.abc import Iterator, Mapping
