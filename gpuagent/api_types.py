@@ -221,7 +221,7 @@ class ApiLostGpu(ApiObject, frozen=True, gc=False):
     ] = True
 
 
-class ApiAmount(ApiObject, frozen=True, gc=False):
+class ApiAmount(ApiObject, frozen=True, gc=False, omit_defaults=True):
     """A share or a limit on one GPU."""
 
     bytes: Annotated[int, _about("Amount of memory, in bytes.")]
@@ -231,6 +231,13 @@ class ApiAmount(ApiObject, frozen=True, gc=False):
             "Origin of the amount, as `source` of `kaishare_pod_gpu_memory_share_bytes` or `…_limit_bytes`."
         ),
     ]
+    counts: Annotated[
+        bool,
+        _about(
+            "False for a limit above the share that KAI is not known to enforce. The agent omits the field"
+            " where it is true."
+        ),
+    ] = True
 
 
 BytesOnGpu: TypeAlias = Annotated[
@@ -393,6 +400,38 @@ class ApiWorkload(ApiObject, frozen=True, gc=False):
     name: Annotated[str, _about("Name of the controller.")]
 
 
+class ApiContainerLimit(ApiObject, frozen=True, kw_only=True, gc=False):
+    """What the driver holds one container to on one GPU, beside a limit that it was promised."""
+
+    container: Annotated[str, _about("Name of the container; empty while the pod's status lacks it.")]
+    gpu_uuid: Annotated[str, _about("UUID of the GPU.")]
+    promised: Annotated[int | None, _about("Promised limit, in bytes. Null without a promise.")] = None
+    soft: Annotated[int | None, _about("Soft limit, in bytes. Null without a limit, or if unknown.")] = None
+    hard: Annotated[int | None, _about("Hard limit, in bytes. Null without a limit, or if unknown.")] = None
+    inherited: Annotated[
+        bool | None,
+        _about("Whether the limit is that of the pod's cgroup. Null without a limit, or if unknown."),
+    ] = None
+    source: Annotated[
+        str | None,
+        _about(
+            "Origin of the promise: `annotation` of KAI's mode NvFractions, or `variables` of NVIDIA's"
+            " container toolkit. Null without a promise."
+        ),
+    ] = None
+    in_force: Annotated[
+        bool | None,
+        _about("Whether the driver holds the promised limit. Null without a promise, or if unknown."),
+    ] = None
+    cause: Annotated[
+        str | None,
+        _about(
+            "Why the limit is not as promised, or unknown, such as `one-variable` or `too-old`. Null if"
+            " there is no cause, or if it cannot be seen."
+        ),
+    ] = None
+
+
 class ApiPod(ApiObject, frozen=True, gc=False):
     """One pod that has a share, an assigned GPU, memory on a GPU, or a flag, with its verdicts."""
 
@@ -439,6 +478,13 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         dict[str, ApiAmount],
         _about("The limit of an enforcer, by UUID of the GPU. No entry for a GPU without a limit."),
     ] = {}
+    driver_limits: Annotated[
+        list[ApiContainerLimit],
+        _about(
+            "Each container with a process on a GPU that was promised a limit, or that the driver limits"
+            " there. Empty from an older agent."
+        ),
+    ] = []
     candidates: Annotated[
         list[ApiCandidate], _about("The share according to each source, the best source first.")
     ] = []
@@ -447,6 +493,14 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         _about(
             "Settings of the pod's namespace for pods above their share. Null if the namespace has none, or"
             " its labels are unknown."
+        ),
+    ] = None
+    not_evicted: Annotated[
+        str | None,
+        _about(
+            "Why the pod is not evicted although its namespace asks for it and it is over now, as `result` of"
+            " `kaishare_agent_evictions_total`, or `eviction-off`. Null else, and for a pod that waits for"
+            " its turn."
         ),
     ] = None
     share_changed: Annotated[
@@ -497,6 +551,9 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
             "Unix time of the last sample for which the driver answered, in seconds, on the agent's clock."
             " Null before the first one."
         ),
+    ] = None
+    gpu_sharing_mode: Annotated[
+        str | None, _about("KAI's mode by `--gpu-sharing-mode`. Null without the option.")
     ] = None
     attribution_ok: Annotated[
         bool | None,

@@ -54,6 +54,15 @@ FOR_FLAG: Final[Mapping[str, FirstAct]] = {
         "Delete the pod, so that its owner recreates it and KAI reserves a GPU for it.",
         "KaisharePodWithoutReservation",
     ),
+    "limit-not-in-force": FirstAct(
+        "Check the container toolkit (1.20.1 or newer), its hook in the pod's CDI devices, and both of its"
+        " memory variables; then recreate the pod.",
+        "KaisharePodLimitNotInForce",
+    ),
+    "limit-differs": FirstAct(
+        "Remove the variables NVIDIA_GPU_MEMORY_* from the pod's manifest and image, and recreate the pod.",
+        "KaisharePodLimitDiffers",
+    ),
 }
 """By the reason of a flag."""
 FOR_IGNORED_ANNOTATION: Final = FirstAct(

@@ -50,6 +50,9 @@ LEAVES_LOWER_BOUNDS: Final = frozenset({Cause.TRUNCATED, Cause.PROC_DENIED})
 """Problems that hide processes, but leave the others and their owners as they are. The memory of these is a
 lower bound, and a lower bound above a limit still grounds a verdict."""
 
+NEEDS_MEMORY: Final = LEAVES_LOWER_BOUNDS | {Cause.GARBAGE, Cause.NEGATIVE_UNATTRIBUTED}
+"""Problems of figures of memory. A limit of the driver is known without them, for the listed containers."""
+
 
 class OwnCause(StrEnum):
     """A fault of the agent's own pod or the node's labels: in the API and the log, not in metrics.

@@ -7,11 +7,12 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules, not_evicted
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.saved_state import SavedState, boot_id
 from gpuagent.evaluation.transition_log import TransitionLog
+from gpuagent.ledger.driver_limits import DriverLimits
 from gpuagent.node import OpenedNode, open_node
 from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnContainer, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
@@ -110,6 +111,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         processes=Processes(proc_root=node.settings.proc_root),
         timing=Timing(interval=settings.interval),
         log=log,
+        cgroup_root=None if node.source.is_simulated else settings.cgroup_root,
     )
     actions: VerdictActions | None = None
     container = None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root)
@@ -123,6 +125,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
             stale_after=longest_gap(settings.interval),
             log=log,
         )
+    rules = _rules(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -164,8 +167,10 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         transition_log=TransitionLog(log),
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
+        driver_limits=DriverLimits(settings.gpu_sharing_mode),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
         own_problems=lambda: _own_problems(container, rights, pods),
+        not_evicted=lambda evaluation: not_evicted(evaluation, rules, settings.eviction),
     )
     metrics = Metrics(
         node=node.settings.node,
@@ -294,11 +299,16 @@ def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
         events=settings.events,
         eviction=settings.eviction,
         budget=settings.eviction_budget,
-        rules=EvictionRules(
-            excluded_namespaces=settings.excluded_namespaces,
-            reservation_namespace=settings.node.reservation_namespace,
-            slack=settings.slack,
-        ),
+        rules=_rules(settings),
+    )
+
+
+def _rules(settings: Settings) -> EvictionRules:
+    return EvictionRules(
+        excluded_namespaces=settings.excluded_namespaces,
+        reservation_namespace=settings.node.reservation_namespace,
+        slack=settings.slack,
+        gpu_sharing_mode=settings.gpu_sharing_mode,
     )
 
 

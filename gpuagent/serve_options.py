@@ -35,6 +35,8 @@ class Settings:
     grace_bounds: GraceBounds
     slack: Slack
     excluded_namespaces: frozenset[str]
+    cgroup_root: Path = Path("/sys/fs/cgroup")
+    """Root of the host's cgroup tree."""
     gpu_sharing_mode: SharingMode | None = None
     """None if the administrator has not stated it."""
     events: bool = True
@@ -93,12 +95,20 @@ def add_options(options: argparse.ArgumentParser) -> None:
         help="mean time between two samples, which are random: 0.2 to 2.5 times it (default %(default)s)",
     )
     options.add_argument(
+        "--cgroup-root",
+        type=Path,
+        default=Path("/sys/fs/cgroup"),
+        metavar="DIR",
+        help="mount point of the host's cgroup tree, in which the driver names the containers that it"
+        " limits (default %(default)s)",
+    )
+    options.add_argument(
         "--gpu-sharing-mode",
         type=read_by(parse_sharing_mode),
         metavar="MODE",
         help=(
             "global.gpuSharingMode of KAI's chart; it decides whether a memory limit above the share counts:"
-            f" {', '.join(SharingMode)} (default: unknown; such pods are flagged and not evicted)"
+            f" {', '.join(SharingMode)} (default: unknown; no pod is evicted then)"
         ),
     )
     options.add_argument(
@@ -269,6 +279,7 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
         grace=arguments.grace,
         slack=arguments.slack,
         excluded_namespaces=arguments.exclude_namespaces,
+        cgroup_root=arguments.cgroup_root,
         gpu_sharing_mode=arguments.gpu_sharing_mode,
         authenticates=arguments.authentication == TOKENS,
         certificate_directory=arguments.certs,

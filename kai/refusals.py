@@ -11,7 +11,9 @@ from enum import StrEnum
 from fractions import Fraction
 
 from kai import keys
+from kai.installation import SharingMode
 from kai.numbers import is_quantity, parse_quantity
+from kai.nv_fractions import refused_in_nv_fractions
 from kai.pod import Container, PodView
 from kai.releases import Version
 from kai.share import fraction_of
@@ -38,8 +40,18 @@ def asks_for_share(pod: PodView) -> bool:
     return keys.GPU_FRACTION in pod.annotations or keys.GPU_MEMORY in pod.annotations
 
 
-def judge(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | None:
-    """Return the refusal for a pod as if its schedulerName were KAI's; None if KAI admits the pod."""
+def judge(
+    pod: PodView, version: Version, *, sharing: bool = True, mode: SharingMode | None = None
+) -> Refusal | None:
+    """Return the refusal for a pod as if its schedulerName were KAI's; None if KAI admits the pod.
+
+    `mode` is that of KAI 0.18. In NvFractions a plugin of its own validates, and KAI adds no ConfigMap; the
+    other modes have the checks of before, but for Disabled, which refuses every share.
+    """
+    if mode is SharingMode.NV_FRACTIONS:
+        words = refused_in_nv_fractions(pod, version)
+        return Refusal(RefusedBy.KAI, words) if words else None
+    sharing = sharing and mode is not SharingMode.DISABLED
     if asks_for_share(pod) and pod.containers:
         try:
             share_container(pod, version)

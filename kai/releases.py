@@ -126,6 +126,11 @@ class Version:
         return self._is_at_least(0, 18, 0)
 
     @property
+    def reads_short_limits(self) -> bool:
+        """Whether KAI reads `gpu-fraction.limit` and `gpu-memory.limit` (since v0.18.3, PR #2238)."""
+        return self._is_at_least(0, 18, 3)
+
+    @property
     def has_sharing_modes(self) -> bool:
         """Whether KAI's chart has `global.gpuSharingMode` instead of `global.gpuSharing` (since v0.18)."""
         return self._is_at_least(0, 18, 0)

@@ -203,3 +203,35 @@ def requested_by_container(annotations: Mapping[str, str]) -> int:
         if memory.kind == "request" or memory.container not in requested:
             requested[memory.container] = memory.memory_bytes
     return sum(requested.values())
+
+
+def run_ai_limit(annotations: Mapping[str, str], container: str) -> str:
+    """Return what to write instead of a limit of Run:ai 2.x; empty without one.
+
+    Run:ai 2.x has `gpu-fraction-limit` and `gpu-memory-limit` (NVIDIA's documentation of Run:ai; the latter
+    is an inference), which KAI does not know. KAI 0.18.0 has limits by container, in mode NvFractions; their
+    short forms came with 0.18.3 (gpu_sharing_validation.go).
+    """
+    name = annotations.get(keys.CONTAINER_NAME) or container
+    if keys.RUN_AI_FRACTION_LIMIT in annotations:
+        limit, key = annotations[keys.RUN_AI_FRACTION_LIMIT], keys.RUN_AI_FRACTION_LIMIT
+        try:
+            fraction = float(annotations.get(keys.GPU_FRACTION, "nan"))
+            is_limit = fraction < float(limit) < 1
+        except ValueError:
+            is_limit = False
+        if not is_limit:
+            return f"remove {key}: a limit must be above gpu-fraction and below 1"
+        new = f"{keys.CONTAINER_PORTION_PREFIX}{name}{CONTAINER_MEMORY}portion.limit"
+        return f'write {new}: "{limit}" instead of {key} (KAI 0.18, mode NvFractions)'
+    if keys.RUN_AI_MEMORY_LIMIT in annotations:
+        limit, key = annotations[keys.RUN_AI_MEMORY_LIMIT], keys.RUN_AI_MEMORY_LIMIT
+        memory = annotations.get(keys.GPU_MEMORY, "")
+        if not (limit.isascii() and limit.isdecimal() and memory.isascii() and memory.isdecimal()):
+            return f"remove {key}: a limit in MiB belongs beside gpu-memory"
+        prefix = f"{keys.CONTAINER_PREFIX}{name}{CONTAINER_MEMORY}"
+        return (
+            f"write {prefix}request: {memory}Mi and {prefix}limit: {limit}Mi instead of gpu-memory and {key}"
+            " (KAI 0.18, mode NvFractions)"
+        )
+    return ""

@@ -22,6 +22,7 @@ from console.doctor import (
     queues,
     registration,
     serving,
+    sharing_checks,
 )
 from console.doctor.check_results import (
     CheckResult,
@@ -108,6 +109,9 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("guard", guard.guard_stands),
     Check("KAI's version", kai_checks.release_fits, _WHOLE | _PRE),
     Check("KAI's GPU sharing", kai_checks.sharing_is_on, _WHOLE | _PRE),
+    Measurement("NvFractions", sharing_checks.operator_is_ready),
+    Check("Run:ai's keys", sharing_checks.run_ai_keys, _POLICY, ("waiting",)),
+    Check("kai-resource-management", sharing_checks.resource_management, _WHOLE | _PRE),
     Check("KAI's queue label", kai_checks.label_is_read, _WHOLE | _PRE),
     Check("KAI's webhook", kai_checks.kai_sees_the_pods, _WHOLE | _PRE),
     Check("pods without KAI's webhook", kai_checks.kai_saw_the_pods),

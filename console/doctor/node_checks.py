@@ -25,6 +25,7 @@ from console.cluster.prometheus import (
 )
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
+from console.doctor.sharing_checks import mode_findings
 from gpuagent.api_types import ApiProblem
 from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING, Cause, OwnCause
@@ -179,6 +180,7 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
         ("agent readiness", pod_findings(pods or (), of_unready, now)),
         ("agent responses", response_findings(readings, now)),
         ("attribution", attribution_findings([*readings, *of_unready])),
+        ("sharing mode", mode_findings(cluster, [*readings, *of_unready])),
         ("releases", release_findings(pods or (), items(cluster.webhook_pods), release, version())),
     ):
         for result in named(name, results):

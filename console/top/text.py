@@ -42,7 +42,15 @@ from console.top.pod_rows import (
     figures_text,
     message_text,
 )
-from gpuagent.api_types import ApiPod, ApiVerdict, NotAnAnswer, read_document, transitions_text
+from gpuagent.api_types import (
+    ApiAmount,
+    ApiContainerLimit,
+    ApiPod,
+    ApiVerdict,
+    NotAnAnswer,
+    read_document,
+    transitions_text,
+)
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, listed
 from service.units import duration, size
@@ -313,6 +321,8 @@ def _pod(row: PodRow, rows: Sequence[PodRow], table: NodeTable) -> Iterator[str]
     if row.why_command:
         yield f"command     {row.why_command}"
     yield from _what_to_do(rows, table)
+    if pod.not_evicted:
+        yield f"not evicted {plain(pod.not_evicted, 48)}"
     if pod.vcluster is not None:
         yield f"in vCluster {row.cells['tenant']}"
     yield f"uid         {plain(pod.uid, 64)}"
@@ -359,15 +369,33 @@ def _acts(acts: Iterable[Act | None]) -> Iterator[str]:
         yield f"runbook     {act.runbook}"
 
 
+def _limit_source(limit: ApiAmount) -> str:
+    counts = "" if limit.counts else ", does not count"
+    return f"{plain(limit.source, 64)}{counts}" or NONE
+
+
 def _on_gpu(row: PodRow) -> Iterator[str]:
     yield f"on GPU {row.cells['gpu']} {plain(row.key[2], 64)}".rstrip()
     limit = row.api_pod.limits.get(row.key[2])
-    sources = {"share": row.cells["source"], "limit": (plain(limit.source, 64) if limit else "") or NONE}
+    sources = {"share": row.cells["source"], "limit": _limit_source(limit) if limit else NONE}
     for name in ("state", "used", "processes", "utilization", "share", "limit"):
         source = f" ({sources[name]})" if sources.get(name, NONE) != NONE else ""
         yield f"  {name:<13}{row.cells[name]}{source}"
+    for each in [each for each in row.api_pod.driver_limits if each.gpu_uuid == row.key[2]][:_MOST]:
+        yield f"  driver       {_driver_limit(each)}"
     verdicts = [verdict for verdict in row.api_pod.verdicts if verdict.gpu_uuid == row.key[2]]
     yield from (f"  {_verdict(verdict)}" for verdict in verdicts[:_MOST])
+
+
+def _driver_limit(limit: ApiContainerLimit) -> str:
+    """Describe what the driver holds a container to, beside what it was promised."""
+    held, promised = known_bytes(limit.hard), known_bytes(limit.promised)
+    parts = [f"{plain(limit.container, 64)}: {size(held) if held is not None else 'no known limit'}"]
+    if promised is not None:
+        parts.append(f"promised {size(promised)} by {plain(limit.source or '', 48)}")
+    if limit.cause:
+        parts.append(plain(limit.cause, 48))
+    return ", ".join(parts)
 
 
 def _verdict(verdict: ApiVerdict) -> str:

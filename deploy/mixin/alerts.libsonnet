@@ -206,6 +206,18 @@ local notScraped(installed, selector, expected) = |||
           flagged('share-changed'),
           "The annotations of {{ $labels.namespace }}/{{ $labels.pod }}{{ with $labels.queue }} (queue {{ . }}){{ end }} on {{ $labels.node }} contradict KAI's record, or their own first values. The record counts."
         ),
+        alert(
+          'KaisharePodLimitNotInForce',
+          'A pod was promised a GPU memory limit that the driver does not hold',
+          flagged('limit-not-in-force'),
+          pod + ' has no limit in the driver on ' + gpu + ', although it was promised one: nothing keeps it from taking the memory of others.'
+        ),
+        alert(
+          'KaisharePodLimitDiffers',
+          'The driver holds a pod to another GPU memory limit than promised',
+          flagged('limit-differs'),
+          pod + ' has another limit in the driver than it was promised on ' + gpu + '.'
+        ),
       ],
     },
     {

@@ -42,6 +42,8 @@
       KaisharePodWithoutShare: { severity: 'warning', minutes: 5 },
       KaisharePodWithoutReservation: { severity: 'warning', minutes: 3 },
       KaisharePodShareChanged: { severity: 'warning', minutes: 2 },
+      KaisharePodLimitNotInForce: { severity: 'warning', minutes: 2 },
+      KaisharePodLimitDiffers: { severity: 'warning', minutes: 2 },
 
       // The next allocation fails, so the agent's grace is not awaited.
       KaishareGPUMemoryAtRisk: { 'for': '1m', severity: 'warning', gibibytes: 0 },

@@ -19,6 +19,7 @@ from gpuagent.shares.pod_share import Amount, PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Key, Verdict
 from kai import keys
+from kai.installation import SharingMode
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.eviction import EvictionAnswer
@@ -29,6 +30,9 @@ from service.units import parse_duration
 
 NO_FRESH_SAMPLE: Final = "no-fresh-sample"
 """Result of an attempt without a usable sample."""
+
+EVICTION_OFF: Final = "eviction-off"
+"""Reason in the API of a pod that `--eviction=off` keeps."""
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 
@@ -53,7 +57,8 @@ class EvictionRefusal(StrEnum):
     WEAK_EVIDENCE = "weak-evidence"
     CONSENT_WITHDRAWN = "consent-withdrawn"
     POD_CHANGED = "pod-changed"
-    UNDECIDED_LIMIT = "undecided-limit"
+    MODE_UNKNOWN = "mode-unknown"
+    MPS_CLIENT = "mps-client"
 
 
 _LINES: Final = {
@@ -66,7 +71,9 @@ _LINES: Final = {
     EvictionRefusal.POD_CHANGED: "the pod's share was edited after the sample",
     EvictionRefusal.WEAK_EVIDENCE: "a process was not attributed by the pod's UID: the evidence is too weak"
     " to evict it",
-    EvictionRefusal.UNDECIDED_LIMIT: "its memory limit is above its share, and --gpu-sharing-mode is not set",
+    EvictionRefusal.MODE_UNKNOWN: "--gpu-sharing-mode is not set, so KAI's limits are unknown",
+    EvictionRefusal.MPS_CLIENT: "it is, or may be, a client of an MPS server of another pod, whose clients"
+    " its end could end, too",
 }
 
 
@@ -77,6 +84,8 @@ class EvictionRules:
     excluded_namespaces: frozenset[str]
     reservation_namespace: str
     slack: Slack
+    gpu_sharing_mode: SharingMode | None = None
+    """KAI's mode; no pod is evicted while it is unknown."""
 
     def refusal(self, verdict: Verdict, evaluation: Evaluation) -> EvictionRefusal | None:
         """Return why a pod must not be evicted; None if eviction is allowed."""
@@ -86,8 +95,12 @@ class EvictionRules:
         refusal = self.refusal_by_state(pod)
         if refusal is not None:
             return refusal
-        if verdict.pod_share.on(verdict.key.gpu_uuid).has_undecided_limit:
-            return EvictionRefusal.UNDECIDED_LIMIT
+        if self.gpu_sharing_mode is None:
+            return EvictionRefusal.MODE_UNKNOWN
+        # Up to CUDA 13.5 a client that is killed in the middle of its work ends the other clients of its
+        # server (NVIDIA's MPS documentation, "Client Early Termination").
+        if any(h.pod_share.pod.uid == pod.uid and h.may_share_mps for h in evaluation.sampled.holdings):
+            return EvictionRefusal.MPS_CLIENT
         return None if self._is_proven(verdict, evaluation) else EvictionRefusal.WEAK_EVIDENCE
 
     def refusal_by_state(self, pod: NodePod) -> EvictionRefusal | None:
@@ -127,6 +140,16 @@ def candidates(evaluation: Evaluation) -> list[Verdict]:
     for verdict in sorted(_evictable_verdicts(evaluation), key=_excess, reverse=True):
         worst.setdefault(verdict.key.uid, verdict)
     return list(worst.values())
+
+
+def not_evicted(evaluation: Evaluation, rules: EvictionRules, mode: EvictionMode) -> dict[str, str]:
+    """Return why pods whose namespace requests their eviction now are not evicted, by UID."""
+    reasons: dict[str, str] = {}
+    for verdict in candidates(evaluation):
+        refusal = rules.refusal(verdict, evaluation) if mode is not EvictionMode.OFF else EVICTION_OFF
+        if refusal is not None:
+            reasons[verdict.key.uid] = refusal
+    return reasons
 
 
 def still(key: Key, evaluation: Evaluation) -> Verdict | None:

@@ -10,6 +10,7 @@ from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, pods_stal
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
+from gpuagent.ledger.driver_limits import DriverLimits
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
@@ -41,13 +42,15 @@ class SamplePipeline:
         transition_log: TransitionLog,
         over_share_policies: OverSharePolicies | None = None,
         reservations: Reservations | None = None,
+        driver_limits: DriverLimits | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
         own_problems: Callable[[], tuple[Problem, ...]] = tuple,
+        not_evicted: Callable[[Evaluation], Mapping[str, str]] = lambda _evaluation: {},
     ) -> None:
         """Set the parts of the pipeline.
 
         `interval` is in seconds. `on_evaluation` receives the evaluation of each sample. `own_problems`
-        returns the present faults of the agent's own pod.
+        returns the present faults of the agent's own pod, `not_evicted` why pods are not evicted, by UID.
         """
         self._pods = pods
         self._share_resolver = share_resolver
@@ -58,8 +61,10 @@ class SamplePipeline:
         self._transition_log = transition_log
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
+        self._driver_limits = driver_limits or DriverLimits(None)
         self._on_evaluation = on_evaluation
         self._own_problems = own_problems
+        self._not_evicted = not_evicted
         self._transitions: Counter[tuple[FlagReason, Change]] = Counter()
         self.history = History(interval=interval)
         self._started_at = clock()
@@ -88,6 +93,10 @@ class SamplePipeline:
             conflicts = self._reservations.problems(inventory, snapshot)
             problems = (*snapshot.problems, *conflicts, *label_problems(inventory, snapshot))
             snapshot = replace(snapshot, problems=problems)
+        if attribution is not None:
+            limits = self._driver_limits.read(sample, attribution, pod_shares)
+            unknown = sample.limits.unknown.line if sample.limits.unknown else ""
+            snapshot = replace(snapshot, driver_limits=limits, limits_unknown=unknown)
         graces = {uid: policy.grace for uid, policy in policies.items() if policy.grace is not None}
         verdicts, changes = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
         self.history.record(snapshot)
@@ -104,7 +113,9 @@ class SamplePipeline:
             good_at=sample.ended_at if is_good else before.good_at,
             good_wall_time=sample.wall_time + sample.seconds if is_good else before.good_wall_time,
             history=self.history,
+            gpu_sharing_mode=self._driver_limits.mode,
         )
+        self._evaluation = evaluation = replace(evaluation, not_evicted=self._not_evicted(evaluation))
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)
         self._transition_log.transitions(changes)

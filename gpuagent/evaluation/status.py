@@ -14,6 +14,7 @@ from gpuagent.sampling.sampler import longest_gap
 from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Transition, TransitionCounts, Verdicts
+from kai.installation import SharingMode
 
 PODS_STALE_SECONDS: Final = 180.0
 """Time without contact after which the pods count as unknown.
@@ -37,6 +38,10 @@ class Evaluation:
     """Flags raised, cleared and dropped since the agent started, with those of this sample."""
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
     """Over-share policies by pod UID; a pod without a policy is absent."""
+    gpu_sharing_mode: SharingMode | None = None
+    """KAI's mode; None if the administrator has not stated it."""
+    not_evicted: Mapping[str, str] = field(default_factory=dict)
+    """Why pods whose namespace requests their eviction now are not evicted, by UID."""
     reservation_uids: frozenset[str] = frozenset()
     """UIDs of the reservation pods of the cluster's own KAI, by their namespace. Tenants' pods with the
     labels of a reservation pod are not included."""

@@ -24,6 +24,7 @@ class TransitionLog:
         self._notes = NewLines()
         self._policy_notes = NewLines()
         self._gpus: tuple[str, ...] | None = None
+        self._limits_unknown = ""
 
     def problems(self, present: Iterable[Problem]) -> None:
         """Log problems that appeared or disappeared."""
@@ -45,6 +46,9 @@ class TransitionLog:
             for entry in snapshot.gpus:
                 if reason := entry.gpu.utilization_unknown:
                     self._log("utilisation by process not reported", gpu=entry.gpu.uuid, reason=reason)
+        if snapshot.limits_unknown not in ("", self._limits_unknown):
+            self._limits_unknown = snapshot.limits_unknown
+            self._log("memory limits of the driver unknown", reason=snapshot.limits_unknown)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
         new, more = self._notes.update(notes)
         for note in new:

@@ -87,6 +87,11 @@ class Device:
         return None, ()
 
     @property
+    def handle(self) -> Handle | None:
+        """The handle of a GPU that responded to its last call and is not in MIG mode; else None."""
+        return self._handle if self._is_open and not self.is_mig else None
+
+    @property
     def scope(self) -> str:
         """The UUID, or `index-3` if the UUID is unknown, since an empty UUID means the node."""
         return self.uuid or self.place
@@ -166,6 +171,7 @@ class Device:
             utilization=utilization,
             utilization_unknown=self._why_utilization_is_unknown(),
             sensors=self._health.sensors(self.uuid),
+            mps_clients=self._readers.lists.mps_clients,
         )
         return gpu, tuple(problems)
 
@@ -181,7 +187,7 @@ class Device:
         percents = self._readers.utilization.read(self._handle, now)
         if percents is None:
             return None
-        return {**dict.fromkeys(self._readers.lists.mps_clients), **percents}
+        return {**dict.fromkeys(self._readers.lists.mps_clients or ()), **percents}
 
     def _why_utilization_is_unknown(self) -> str:
         if self.is_mig:

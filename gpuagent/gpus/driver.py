@@ -7,6 +7,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from gpuagent.gpus.memory_limits import LimitAnswer
+
 
 class CallFailed(Exception):
     """A driver call failed, for one device, or for the node if the call has no device."""
@@ -225,6 +227,9 @@ class Driver(Protocol):
 
         The first call after an initialisation of the driver begins to record errors. Never waits for one.
         """
+
+    def memory_limit(self, device: Handle, group: str) -> LimitAnswer:
+        """Return the limit of a cgroup on a GPU, given the path of its folder; failures are answers, too."""
 
     def is_mig(self, device: Handle) -> bool:
         """Whether the GPU is in MIG mode."""

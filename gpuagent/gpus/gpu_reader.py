@@ -1,6 +1,6 @@
 """Reads all GPUs of a node through a Driver, and recovers from failures: a GpuSource for any Driver."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -11,13 +11,15 @@ from gpuagent.gpus.driver import (
     CallTimedOut,
     Driver,
     DriverGone,
+    Handle,
     NotOffered,
     NotPermitted,
     ThreadNotStarted,
     explained,
 )
 from gpuagent.gpus.gpu_reading import Gpu, GpuReading, LostGpu, Sensors
-from gpuagent.gpus.health import HealthReader, NewestXids, health_call
+from gpuagent.gpus.health import PART_OF_DEADLINE, HealthReader, NewestXids, health_call
+from gpuagent.gpus.memory_limits import LimitAnswer, LimitAnswers, LimitKind
 from gpuagent.gpus.supervised_call import Call, SupervisedCall
 from gpuagent.problems import NOT_LISTED, OF_WHOLE_DRIVER, Cause, Problem
 from service.backoff import Backoff
@@ -62,6 +64,7 @@ class GpuReader:
         """By index; those of GPUs that are gone remain, without a call."""
         self._health_calls: list[SupervisedCall[Sensors]] = []
         """Likewise, for the calls whose failure leaves the figures of the GPU known."""
+        self._limit_calls: list[SupervisedCall[dict[str, LimitAnswer]]] = []
         self._starting: Call[tuple[str, int]] | None = None
         """An initialisation that is unanswered, or was answered after its deadline."""
         self._devices: list[Device] | None = None
@@ -88,7 +91,7 @@ class GpuReader:
 
     @property
     def _calls(self) -> tuple[SupervisedCall[Any], ...]:
-        return (self._node_call, *self._device_calls, *self._health_calls)
+        return (self._node_call, *self._device_calls, *self._health_calls, *self._limit_calls)
 
     def expect(self, count: int | None) -> None:
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
@@ -131,6 +134,23 @@ class GpuReader:
             self._nothing = reading
         return reading
 
+    def memory_limits(self, groups: Mapping[str, Collection[str]]) -> LimitAnswers:
+        """Ask for the limits of cgroups, by UUID of the GPU, after `read`; late answers are missing."""
+        asked = [
+            (device, self._limit_calls[device.index], sorted(groups[device.uuid]))
+            for device in self._devices or ()
+            if device.handle is not None and groups.get(device.uuid)
+        ]
+        for device, call, paths in asked:
+            call.begin(partial(_limits, self._driver, device.handle, paths), self._clock())
+            call.wait(_TURN_SECONDS)
+        answers: dict[tuple[str, str], LimitAnswer] = {}
+        for device, call, _ in asked:
+            answered = call.finish()
+            if answered is not None and answered.error is None:
+                answers |= {(device.uuid, path): answer for path, answer in answered.result().items()}
+        return answers
+
     def close(self) -> None:
         """Shut the driver down, and end the threads; a later read starts them again.
 
@@ -155,6 +175,11 @@ class GpuReader:
                 SupervisedCall(f"gpu-{index}", deadline=self._deadline, retry=Backoff())
             )
             self._health_calls.append(health_call(index, self._deadline))
+            self._limit_calls.append(
+                SupervisedCall(
+                    f"gpu-{index}-limits", deadline=self._deadline * PART_OF_DEADLINE, retry=Backoff()
+                )
+            )
         self._version = version
         self._recount_at = now + RECOUNT_SECONDS
         self._devices = [
@@ -352,3 +377,13 @@ class GpuReader:
         if isinstance(failure, NotPermitted):
             return bool(self._known)  # the container had device files before, so a new one may get them again
         return not isinstance(failure, NotOffered | CallTimedOut | ThreadNotStarted)
+
+
+def _limits(driver: Driver, device: Handle, groups: Iterable[str]) -> dict[str, LimitAnswer]:
+    """Ask for the limits of cgroups on one GPU, in the thread of its call."""
+    answers: dict[str, LimitAnswer] = {}
+    for group in groups:
+        answers[group] = answer = driver.memory_limit(device, group)
+        if answer.kind is LimitKind.TOO_OLD:
+            break
+    return answers

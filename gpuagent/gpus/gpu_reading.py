@@ -3,12 +3,13 @@
 All amounts are in bytes. None is a figure that the driver does not report.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Struct
 
+from gpuagent.gpus.memory_limits import LimitAnswers
 from gpuagent.problems import LOST, NOT_LISTED, Problem
 
 
@@ -85,6 +86,8 @@ class Gpu:
     utilization_unknown: str = ""
     """Why the driver does not report the utilisation, in one line; empty while it does."""
     sensors: Sensors = NO_SENSORS
+    mps_clients: frozenset[int] | None = frozenset()
+    """PIDs of the clients of MPS servers; None if the driver does not list them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,9 @@ class GpuSource(Protocol):
         Raises:
             DriverReplaced: only a new process can help.
         """
+
+    def memory_limits(self, groups: Mapping[str, Collection[str]]) -> LimitAnswers:
+        """Return the limits of cgroups, by UUID of the GPU; called after `read`, from the same thread."""
 
     def close(self) -> None:
         """Shut the driver down, unless a call is unanswered."""

@@ -202,13 +202,13 @@ class SensorReader:
         return value if smallest <= value <= largest and value != _UNKNOWN else None
 
 
-_PART_OF_DEADLINE: Final = 0.25
+PART_OF_DEADLINE: Final = 0.25
 """Longest wait for the answers, as a part of the GPU's deadline. The rest is for its memory and processes."""
 
 
 def health_call(index: int, deadline: float) -> SupervisedCall[Sensors]:
     """Return the call for the sensors and errors of a GPU, whose deadline is in seconds of real time."""
-    return SupervisedCall(f"gpu-{index}-health", deadline=deadline * _PART_OF_DEADLINE, retry=Backoff())
+    return SupervisedCall(f"gpu-{index}-health", deadline=deadline * PART_OF_DEADLINE, retry=Backoff())
 
 
 class HealthReader:

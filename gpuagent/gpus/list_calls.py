@@ -6,12 +6,14 @@ the memory of the agent's container.
 
 import ctypes
 import mmap
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped]
 
 from gpuagent.gpus.driver import PROCESS_UTILIZATION, ListedProcess, UtilizationSample
+from gpuagent.gpus.memory_limits import MEMORY_LIMITS, NO_LIMIT, LimitAnswer, LimitKind
 
 _ENTRY: Final = pynvml.c_nvmlProcessInfo_v2_t
 """`nvmlProcessInfo_t` of nvml.h, the entry of versions 2 and 3 of the calls."""
@@ -139,6 +141,31 @@ def _samples(call: Callable[[Any], int], count: Callable[[], int], kind: Any) ->
     # ctypes' own descriptors: the binding's attribute access takes four times as long.
     pid, time_stamp, percent = kind.pid.__get__, kind.timeStamp.__get__, kind.smUtil.__get__
     return [UtilizationSample(pid(row), time_stamp(row), percent(row)) for row in rows[: count()]]
+
+
+class _GetMemoryLimits(ctypes.Structure):
+    """`nvmlGetMemoryLimits_v1_t` of nvml.h of CUDA 13.4, which has no version field."""
+
+    _fields_ = (
+        ("nameSpace", ctypes.c_char_p),
+        ("softLimit", ctypes.c_ulonglong),
+        ("hardLimit", ctypes.c_ulonglong),
+        ("currentUsed", ctypes.c_ulonglong),
+    )
+
+
+def memory_limits(handle: Any, group: str) -> LimitAnswer:
+    """Ask the library for the limit of a cgroup on a GPU.
+
+    Raises:
+        pynvml.NVMLError: the call failed.
+    """
+    limits = _GetMemoryLimits(os.fsencode(group))
+    code = _library_function(f"{MEMORY_LIMITS}_v1")(handle, ctypes.byref(limits))
+    if code != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(code)
+    soft, hard, used = limits.softLimit, limits.hardLimit, limits.currentUsed
+    return LimitAnswer(LimitKind.NONE if hard == NO_LIMIT else LimitKind.LIMIT, soft, hard, used)
 
 
 def _library_function(symbol: str) -> Any:

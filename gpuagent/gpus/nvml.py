@@ -30,9 +30,11 @@ from gpuagent.gpus.health import EventSets
 from gpuagent.gpus.list_calls import (
     PROCESSES_UTILIZATION_INFO,
     ProcessListCall,
+    memory_limits,
     process_utilization,
     processes_utilization_info,
 )
+from gpuagent.gpus.memory_limits import EXPECTED_ERRORS, MEMORY_LIMITS, LimitAnswer, answer_of_error
 from gpuagent.problems import OF_WHOLE_DRIVER
 
 _KIND: Final[dict[int, type[CallFailed]]] = {
@@ -242,6 +244,16 @@ class NvmlDriver:
     def xids(self, device: _Device, most: int) -> list[int]:
         """Return the codes of the errors that NVML queued for a GPU."""
         return self._event_sets.codes(device.index, device.handle, most)
+
+    def memory_limit(self, device: _Device, group: str) -> LimitAnswer:
+        """Return the limit of a cgroup on a GPU. Without the call, as before r615, nothing is counted."""
+        try:
+            answer: LimitAnswer = self._call(
+                MEMORY_LIMITS, memory_limits, device.handle, group, expected=EXPECTED_ERRORS
+            )
+        except CallFailed as failed:  # if the GPU or the driver is lost, the next memory call shows it
+            return answer_of_error(failed.error)
+        return answer
 
     def _sized(
         self, name: str, function: Callable[..., Any], *arguments: Any, expected: tuple[str, ...] = ()

@@ -50,13 +50,15 @@ class ProcessLists:
     so no cheaper call shows that the list is still valid. The other lists are empty on most GPUs. Each of
     them is read every time while it has entries that the compute list lacks, else every sixth time. It is
     also read when the device's used memory changes by more than 1 MiB that the compute list does not explain,
-    and every time if the used memory is unknown.
+    when the compute list has a new process, and every time if the used memory is unknown.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self.mps_clients: frozenset[int] = frozenset()
-        """PIDs of the MPS list at its last reading."""
+        self.mps_clients: frozenset[int] | None = frozenset()
+        """PIDs of the MPS list at its last reading; None if the driver does not have the list."""
+        self._pids: set[int] = set()
+        """PIDs of the last compute list."""
         self._tells_more = dict.fromkeys(_OTHERS, True)
         self._not_offered = {which: Backoff(first=60, most=600) for which in _OTHERS}
         self._refusal = Merged(())
@@ -132,11 +134,14 @@ class ProcessLists:
         lists = {ProcessList.COMPUTE: compute}
         unexplained = (used or 0) - sum([entry.used_bytes or 0 for entry in compute])
         self._reads_since_full += 1
+        pids = {entry.pid for entry in compute}
         is_full = (
             used is None
             or self._reads_since_full >= _READS_PER_FULL_ONE
             or abs(unexplained - self._unexplained) > _EXPLAINED_WITHIN
+            or not pids <= self._pids
         )
+        self._pids = pids
         if is_full:
             self._reads_since_full = 0
             self._unexplained = unexplained
@@ -147,6 +152,8 @@ class ProcessLists:
                 except NotOffered:
                     self._not_offered[which].back_off(now)
                     self._tells_more[which] = False
+                    if which is ProcessList.MPS:
+                        self.mps_clients = None
                 else:
                     self._not_offered[which].reset()
                     self._tells_more[which] = bool(lists[which]) and not set(lists[which]) <= set(compute)

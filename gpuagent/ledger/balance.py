@@ -6,7 +6,7 @@ memory of all processes.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.ledger.snapshot import EndedHolding, GpuAccount, Holding, RiskCause, Snapshot
 from gpuagent.pods.inventory import EndedPod
 from gpuagent.problems import Cause, Problem, RiskName
-from gpuagent.sampling.sample import Sample
+from gpuagent.sampling.sample import Origin, Sample
 from gpuagent.shares.pod_share import PodShare
 from service.text import counted
 
@@ -84,6 +84,8 @@ def _allowed(holding: Holding) -> int | None:
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
 _MOST_PROMISED: Final = (1 << 63) - 1
 """Bytes; the largest integer in JSON. A thousand shares of the largest accepted size exceed it."""
+_MPS_SERVER: Final = "nvidia-cuda-mps"
+"""Begin of the names of the MPS server and of its control daemon."""
 _LIST_INCOMPLETE: Final = frozenset({Cause.TRUNCATED, Cause.PID_NAMESPACE, Cause.GARBAGE})
 _OWNER_HIDDEN: Final = _LIST_INCOMPLETE | {Cause.PROC_DENIED}
 
@@ -122,9 +124,10 @@ def build_snapshot(
     accounts, holdings = [], []
     for gpu in reading.gpus:
         tally = _Tally(gpu, all_problems, attribution)
+        sharers = _mps_sharers(gpu, sample.origins, attribution)
         all_problems += tally.problems
         promised_bytes = None if attribution is None else _promised_bytes(gpu, assigned[gpu.uuid])
-        on_gpu = tally.holdings(shares_by_uid, assigned)
+        on_gpu = tally.holdings(shares_by_uid, assigned, sharers)
         holdings += on_gpu
         at_risk, causes = None, list[RiskCause]()
         if promised_bytes is not None:
@@ -162,6 +165,31 @@ def build_snapshot(
         is_simulated=is_simulated,
         pods_are_listed=attribution is not None,
     )
+
+
+def _mps_sharers(gpu: Gpu, origins: Mapping[int, Origin], attribution: Attribution | None) -> frozenset[str]:
+    """Return the UIDs of pods with a process that may be a client of an MPS server outside of the pod.
+
+    A process cannot be matched with its server. A pod is no sharer if the only servers on the GPU run in the
+    pod itself. Without the driver's list of clients, every process beside a server may be one. The name of a
+    server is chosen by its process, so a pod's own process cannot pose as another pod's server.
+    """
+    if attribution is None or gpu.mps_clients == frozenset():
+        return frozenset()
+    owners = attribution.owners
+    uids = {
+        process.pid: owner.uid if (owner := owners[process.pid]) else ""
+        for process in gpu.processes or ()
+        if process.pid in owners
+    }
+    servers = {pid for pid in uids if origins[pid].name.startswith(_MPS_SERVER)}
+    clients = uids.keys() - servers
+    if gpu.mps_clients is not None:
+        clients &= gpu.mps_clients
+    elif not servers:
+        return frozenset()
+    hosts = {uids[pid] for pid in servers}
+    return frozenset(uid for pid in clients if (uid := uids[pid]) and hosts != {uid})
 
 
 def _without_lost_gpus(pod_share: PodShare, present: set[str]) -> PodShare:
@@ -316,7 +344,10 @@ class _Tally:
         return problems
 
     def holdings(
-        self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, Sequence[PodShare]]
+        self,
+        pod_shares: Mapping[str, PodShare],
+        assigned: Mapping[str, Sequence[PodShare]],
+        mps_sharers: Collection[str],
     ) -> list[Holding]:
         """Return a Holding for each pod that uses this GPU or to which the GPU is assigned.
 
@@ -338,6 +369,7 @@ class _Tally:
                         known_bytes=usage.known_bytes,
                         utilization_ratio=None if is_hidden else usage.utilization_ratio,
                         is_mig=gpu.mig,
+                        may_share_mps=uid in mps_sharers,
                         is_attributed_by_uid=usage.is_attributed_by_uid,
                     )
                 )

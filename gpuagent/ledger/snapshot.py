@@ -7,6 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gpuagent.gpus.gpu_reading import Gpu, LostGpu
+from gpuagent.ledger.driver_limits import PodLimits
 from gpuagent.pods.inventory import EndedPod
 from gpuagent.problems import Cause, Problem, RiskName
 from gpuagent.shares.pod_share import PodShare
@@ -32,6 +33,8 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     driver does not report it."""
     is_mig: bool = False
     """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
+    may_share_mps: bool = False
+    """Whether a process of the pod is, or may be, a client of an MPS server outside of the pod."""
     is_attributed_by_uid: bool = True
     """Whether the cgroup path of every process names the pod first, by its UID, which the API server
     assigned. Tenants can write a container ID, a static pod's hash, or the name of a cgroup below their
@@ -89,6 +92,10 @@ class Snapshot:
     """Every pod of the node that has a share, a GPU or GPU memory."""
     pod_uids: frozenset[str] = frozenset()
     """Every unfinished pod of the node, with or without a GPU."""
+    driver_limits: Mapping[tuple[str, str], PodLimits] = field(default_factory=dict)
+    """Limits that the driver holds containers to, by pod UID and GPU."""
+    limits_unknown: str = ""
+    """Why the driver's limits cannot be known on this node, in one line; empty if they can."""
     problems: tuple[Problem, ...] = ()
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of failed driver calls by (call, error)."""

@@ -66,6 +66,10 @@ class NodePod:
     annotations: Mapping[str, str]
     container_ids: tuple[str, ...] = ()
     """IDs of all containers: 64 hex digits from `status.*containerStatuses[].containerID`."""
+    container_names: tuple[str, ...] = ()
+    """Names of the containers with these IDs, in the same order."""
+    memory_variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By container: the variables of `keys.MEMORY_VARIABLES` in the pod's spec, for those that have one."""
     whole_gpus: int = 0
     """Number of `nvidia.com/gpu` from the device plugin: of all containers and sidecars together, or of an
     init container and the sidecars before it, if those are more."""

@@ -44,6 +44,8 @@ from service.text import MALFORMED, one_line, quoted
 
 MOST_CONTAINER_IDS: Final = 128
 _MOST_GPUS: Final = 1 << 16
+_DIGITS: Final = 20
+"""Longest number of a variable in characters."""
 """Amounts that request nothing; the API server writes every zero as "0"."""
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
@@ -58,8 +60,11 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
     namespace, name, uid = _identity(metadata)
     where = f"Pod {namespace}/{name}"
     labels, annotations = LABELS.kept(metadata.labels), ANNOTATIONS.kept(metadata.annotations)
-    matches = [_CONTAINER_ID.fullmatch(container.container_id or "") for container in status.containers]
-    ids = [match[1] for match in matches if match]
+    ids = [
+        (match[1], container.name[:LONGEST_LABEL])
+        for container in status.containers
+        if (match := _CONTAINER_ID.fullmatch(container.container_id or ""))
+    ]
     controller = metadata.controller
     whole_gpus, notes_on_gpus = _whole_gpus(spec, where)
     return NodePod(
@@ -69,7 +74,9 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
         phase=bounded(status.phase) or "Unknown",
         labels=labels,
         annotations=annotations,
-        container_ids=tuple(ids[:MOST_CONTAINER_IDS]),
+        container_ids=tuple(container_id for container_id, _ in ids[:MOST_CONTAINER_IDS]),
+        container_names=tuple(container for _, container in ids[:MOST_CONTAINER_IDS]),
+        memory_variables=_memory_variables(spec),
         whole_gpus=whole_gpus,
         has_unsized_gpus=_has_unsized_gpus(spec),
         commands=commands() if shows_share((*labels, *annotations)) else (),
@@ -145,6 +152,20 @@ def _whole(quantity: objects.Quantity) -> int:
     if amount.denominator != 1 or amount.numerator < 0:
         raise ValueError(f'"{str(quantity)[:40]}" is not a whole number')
     return amount.numerator
+
+
+def _memory_variables(spec: objects.PodSpec) -> dict[str, dict[str, str]]:
+    """Return the variables by which a container asks the container toolkit for a memory limit."""
+    found: dict[str, dict[str, str]] = {}
+    for container in chain(spec.containers or (), spec.init_containers or ()):
+        own = {
+            variable.name: variable.value
+            for variable in container.env or ()
+            if variable.name in keys.MEMORY_VARIABLES and variable.value and len(variable.value) <= _DIGITS
+        }
+        if own and len(found) < MOST_CONTAINER_IDS:
+            found[container.name[:LONGEST_LABEL]] = own
+    return found
 
 
 def _has_unsized_gpus(spec: objects.PodSpec) -> bool:

@@ -85,11 +85,19 @@ class Resources(Struct, frozen=True):
         return self.requests.get(keys.GPU_RESOURCE) if self.requests else None
 
 
+class Variable(Struct, frozen=True):
+    """An entry of `env` of a container."""
+
+    name: str | None = None
+    value: str | None = None
+
+
 class Container(Struct, frozen=True):
     """One container of any type."""
 
     name: str
     resources: Resources | None = None
+    env: list[Variable] | None = None
     restart_policy: str | None = field(default=None, name="restartPolicy")
 
     @property

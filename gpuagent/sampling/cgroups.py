@@ -26,6 +26,9 @@ class CgroupNames:
     """Outermost pod first: UIDs with dashes, or 32 hex digits for a static pod (its config hash)."""
     container_id: str = ""
     """The outermost container below the outermost pod, or of the whole path without a pod."""
+    container_path: str = field(default="", compare=False)
+    """Path of that container's cgroup in the unified hierarchy; empty without both. A process may be in a
+    cgroup below it."""
     hides_exiting: bool = field(default=False, compare=False)
     """Whether a path may be wrong for an exiting process: cgroup v1 shows such a process in the root
     (kernel/cgroup/cgroup.c `proc_cgroup_show`), cgroup v2 in its last cgroup."""
@@ -45,7 +48,7 @@ def read_names(text: str) -> CgroupNames:
         MalformedCgroup: no line has the form of a cgroup line.
     """
     paths: list[str] = []
-    has_v1 = False
+    has_v1 = has_v2 = False
     for line in text.split("\n"):  # not splitlines: a cgroup's name may contain all other line breaks
         match = _LINE.fullmatch(line)
         if match is None:
@@ -54,13 +57,15 @@ def read_names(text: str) -> CgroupNames:
             has_v1 = True
             paths.append(match[2])
         else:
+            has_v2 = True
             paths.insert(0, match[2])
     if not paths:
         raise MalformedCgroup("no line of the form <hierarchy>:<controllers>:<path>")
     names = [read_path(path) for path in paths]
     named = [entry for entry in names if entry.pod_uids] or [entry for entry in names if entry.container_id]
     best = named[0] if named else CgroupNames()
-    return replace(best, hides_exiting=has_v1 or paths == ["/"])
+    path = best.container_path if has_v2 and best is names[0] else ""
+    return replace(best, container_path=path, hides_exiting=has_v1 or paths == ["/"])
 
 
 def read_path(path: str) -> CgroupNames:
@@ -69,10 +74,11 @@ def read_path(path: str) -> CgroupNames:
     Processes in a container may be able to create cgroups with any name below their own. The kubelet names
     the outer cgroups, so the outermost name decides.
     """
-    path = path.removesuffix(_DELETED).replace(_ESCAPED_DASH, "-")
+    segments = path.removesuffix(_DELETED).split("/")
     pods: list[str] = []
-    container = ""
-    for segment in path.split("/"):
+    container, depth = "", 0
+    for number, escaped in enumerate(segments, 1):
+        segment = escaped.replace(_ESCAPED_DASH, "-")
         pod = _POD.search(segment)
         if pod:
             if not pods:
@@ -81,5 +87,5 @@ def read_path(path: str) -> CgroupNames:
         if not container:
             leaf = _CONTAINER.search(segment)
             if leaf and _CONMON not in segment:
-                container = leaf[1]
-    return CgroupNames(tuple(pods), container)
+                container, depth = leaf[1], number
+    return CgroupNames(tuple(pods), container, "/".join(segments[:depth]) if container else "")

@@ -6,6 +6,7 @@ No other source is used: workloads can forge environment, mounts and host name.
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -357,6 +358,7 @@ def _origin(names: CgroupNames, name: str) -> Origin:
         pod_uids=names.pod_uids,
         container_id=names.container_id,
         name=name,
+        container_path=sys.intern(names.container_path),  # the processes of a container share one
     )
 
 

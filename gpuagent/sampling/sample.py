@@ -1,9 +1,10 @@
 """Data types of a sample: the GPUs, and the origin of each process according to /proc."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuagent.gpus.gpu_reading import GpuReading
+from gpuagent.gpus.memory_limits import NO_LIMITS, NodeLimits
 from gpuagent.problems import Problem
 
 
@@ -33,6 +34,8 @@ class Origin:
     """64 hex digits, or empty."""
     name: str = ""
     """`/proc/<pid>/comm`, which the process chooses. It identifies an MPS server, but never an owner."""
+    container_path: str = field(default="", compare=False)
+    """Path of the container's cgroup in the unified hierarchy, as the agent sees it; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Sample:
     problems: tuple[Problem, ...] = ()
     """Problems of the look-up in /proc (`proc-denied`, `pid-namespace`). The driver's problems are in the
     reading."""
+    limits: NodeLimits = NO_LIMITS
+    """Limits that the driver holds the containers with a process to."""
 
     @property
     def ended_at(self) -> float:

@@ -14,10 +14,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import SystemRandom
 from typing import Final, TypeVar
 
 from gpuagent.gpus.gpu_reading import DriverReplaced, GpuSource
+from gpuagent.gpus.memory_limits import NO_LIMITS
+from gpuagent.sampling.container_limits import ContainerLimits
 from gpuagent.sampling.processes import Processes, ProcessLookup, ticks_since_boot
 from gpuagent.sampling.sample import Sample
 from service.log import JsonLog
@@ -111,8 +114,22 @@ class Sampler:
     source itself limits the calls to the driver.
     """
 
-    def __init__(self, *, source: GpuSource, processes: Processes, timing: Timing, log: JsonLog) -> None:
+    def __init__(
+        self,
+        *,
+        source: GpuSource,
+        processes: Processes,
+        timing: Timing,
+        log: JsonLog,
+        cgroup_root: Path | None = None,
+    ) -> None:
+        """Set the parts; without `cgroup_root` the driver is not asked for the limits of containers."""
         self._source = source
+        self._limits = None
+        if cgroup_root is not None:
+            self._limits = ContainerLimits(
+                cgroup_root, source.memory_limits, deadline=answer_deadline(timing.interval)
+            )
         self._lookup = ProcessLookup(processes, deadline=answer_deadline(timing.interval))
         self._timing = timing
         self._log = log
@@ -182,6 +199,8 @@ class Sampler:
             self._call_began = self._clock()
             self._source.close()
             self._lookup.close()
+            if self._limits is not None:
+                self._limits.close()
             self._call_began = None
 
     def _sample_until_stopped(
@@ -219,6 +238,7 @@ class Sampler:
         try:
             reading = self._source.read()
             origins, problems = self._lookup.look_up(reading, began=began_ticks)
+            limits = self._limits.read(reading, origins) if self._limits else NO_LIMITS
         except DriverReplaced:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, the next sample may go well
@@ -238,6 +258,7 @@ class Sampler:
             seconds=self._clock() - began,
             is_extra=is_extra,
             problems=problems,
+            limits=limits,
         )
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, callback: Callable[[_T], None], value: _T) -> None:

@@ -11,6 +11,7 @@ from gpuagent.api_types import (
     AgentResponse,
     ApiAmount,
     ApiCandidate,
+    ApiContainerLimit,
     ApiEndedPod,
     ApiGpu,
     ApiHolding,
@@ -29,6 +30,7 @@ from gpuagent.api_types import (
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FirstAct, for_gpu, for_problem
 from gpuagent.gpus.gpu_reading import Xid
+from gpuagent.ledger.driver_limits import ContainerLimit
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Cause, Problem, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare, Validity
@@ -95,6 +97,7 @@ def response_of(
         driver_version=status.driver_version or None,
         sample_timestamp=snapshot.wall_time if snapshot else None,
         last_good_sample_timestamp=status.good_wall_time,
+        gpu_sharing_mode=status.gpu_sharing_mode,
         attribution_ok=status.attribution_ok,
         grace_seconds=status.grace,
         flag_transitions={
@@ -217,6 +220,9 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
                 holding.pod_share.pod.uid, holding.gpu_uuid, snapshot.taken_at
             )
         holdings[holding.pod_share.pod.uid].append(_holding(holding, idle_seconds))
+    limits: dict[str, list[ApiContainerLimit]] = defaultdict(list)
+    for (uid, _), own in snapshot.driver_limits.items():
+        limits[uid] += map(_container_limit, own.containers)
     totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
     for verdict in status.verdicts.by_key.values():
         gpu_bytes = totals.get(verdict.key.gpu_uuid)
@@ -231,6 +237,8 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
             status.over_share_policies.get(pod_share.pod.uid),
             holdings.get(pod_share.pod.uid, []),
             verdicts.get(pod_share.pod.uid, []),
+            limits.get(pod_share.pod.uid, []),
+            status.not_evicted.get(pod_share.pod.uid),
         )
         for pod_share in pod_shares
     ]
@@ -241,6 +249,8 @@ def _pod(
     policy: OverSharePolicy | None,
     holdings: list[ApiHolding],
     verdicts: list[ApiVerdict],
+    driver_limits: list[ApiContainerLimit],
+    not_evicted: str | None,
 ) -> ApiPod:
     pod, tenant, workload = pod_share.pod, pod_share.tenant, pod_share.workload
     return ApiPod(
@@ -258,7 +268,12 @@ def _pod(
         has_unsized_gpus=pod.has_unsized_gpus,
         lacks_reservation=pod_share.lacks_reservation,
         shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
-        limits={uuid: _amount(amount) for uuid, amount in pod_share.limits.items()},
+        limits={
+            uuid: ApiAmount(limit.bytes, limit.source, counts=each.limit is not None)
+            for uuid, each in pod_share.entitlements.items()
+            if (limit := each.limit or each.ignored_limit) is not None
+        },
+        driver_limits=driver_limits,
         candidates=[
             ApiCandidate(
                 source=candidate.source,
@@ -269,10 +284,25 @@ def _pod(
             for candidate in pod_share.candidates
         ],
         over_share_policy=ApiOverSharePolicy(policy.evict, policy.grace) if policy else None,
+        not_evicted=not_evicted,
         share_changed=pod_share.changed or None,
         notes=pod_share.notes,
         gpus=holdings,
         verdicts=verdicts,
+    )
+
+
+def _container_limit(limit: ContainerLimit) -> ApiContainerLimit:
+    return ApiContainerLimit(
+        container=limit.container,
+        gpu_uuid=limit.gpu_uuid,
+        promised=limit.promised_bytes,
+        soft=limit.soft_bytes,
+        hard=limit.hard_bytes,
+        inherited=limit.is_inherited,
+        source=limit.source,
+        in_force=limit.is_in_force,
+        cause=limit.cause,
     )
 
 

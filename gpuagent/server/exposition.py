@@ -16,7 +16,7 @@ from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import OwnCause
 from gpuagent.server.metric_families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
-from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.pod_share import LimitSource, PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
 from kube.watch import Watch
@@ -181,6 +181,9 @@ class Metrics:
                 page.add(Family.POD_OVER_SECONDS, labels, over_seconds)
             if (limit := entitlement.limit) is not None:
                 page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
+            held = snapshot.driver_limits.get((pod_share.pod.uid, uuid))
+            if held is not None and held.held_bytes is not None and holding.processes is not None:
+                page.add(Family.POD_LIMIT, f'{labels},source="{LimitSource.DRIVER}"', held.held_bytes)
         self._add_info(page, snapshot)
         for key, verdict in verdicts.by_key.items():
             labels = pod_labels.text(verdict.pod_share, key.gpu_uuid, verdict.gpu_index)

@@ -66,8 +66,10 @@ class Family(Enum):
         name="kaishare_pod_gpu_memory_limit_bytes",
         kind="gauge",
         labels=(*POD, "source"),
-        help="GPU memory limit of the pod on this GPU, as configured for an enforcer.",
-        absent="no limit is configured",
+        help="GPU memory limit of the pod on this GPU: as configured for an enforcer (`source` is"
+        " `annotation`), or the sum of what the driver holds its containers to (`driver`).",
+        absent="no limit is configured; for `driver` also if a container with a process on this GPU has no"
+        " limit, or it is unknown",
     )
     POD_UTILIZATION = Described(
         name="kaishare_pod_gpu_utilization_ratio",

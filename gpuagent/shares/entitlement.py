@@ -66,7 +66,7 @@ def entitlement(
     share: Amount | None = None,
     limit: Amount | None = None,
     *,
-    has_undecided_limit: bool = False,
+    ignored_limit: Amount | None = None,
 ) -> Entitlement:
     """Return what a pod may use on a GPU, given the amounts there by the source that counts.
 
@@ -105,7 +105,7 @@ def entitlement(
     is_whole = counts is ShareSource.WHOLE_GPU
     if relation is Relation.OWN:
         is_excused = is_whole or share is None
-        return Entitlement(relation, share, limit, is_excused, has_undecided_limit)
+        return Entitlement(relation, share, limit, is_excused, ignored_limit)
     if is_whole:
         return Entitlement(relation, is_excused=relation is not Relation.WITHHELD or is_unsized)
     if relation is Relation.POSSIBLE:

@@ -48,6 +48,8 @@ class LimitSource(StrEnum):
     """Source of a limit; the `source` label of the limit series."""
 
     ANNOTATION = "annotation"
+    DRIVER = "driver"
+    """What the driver holds the pod's containers to, by any tool."""
 
 
 class Validity(Enum):
@@ -105,9 +107,8 @@ class Entitlement(Struct, frozen=True, gc=False):
     """Limit of an enforcer, which takes precedence over the share."""
     is_excused: bool = False
     """Whether the use of the GPU is no violation, or cannot be compared with anything."""
-    has_undecided_limit: bool = False
-    """Whether the pod has a limit above its share, and `--gpu-sharing-mode` does not state whether KAI
-    enforces it. The pod is compared with its share there, and not evicted."""
+    ignored_limit: Amount | None = None
+    """A limit that does not count: it is above the share, and KAI's mode is not known to enforce it."""
 
 
 NOTHING: Final = Entitlement(Relation.OTHER)

@@ -341,7 +341,7 @@ class _Resolution:
                 relation,
                 share,
                 None if counts is None else Amount(counts, LimitSource.ANNOTATION),
-                has_undecided_limit=counts is None and self._mode is None,
+                ignored_limit=Amount(limit, LimitSource.ANNOTATION) if counts is None else None,
             )
         return entitlements, entitlement(sources, others)
 

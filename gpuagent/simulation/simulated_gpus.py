@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuProcess, GpuReading
+from gpuagent.gpus.memory_limits import LimitAnswers
 from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.pods.inventory import Inventory, NodePod, PodSource
 from gpuagent.pods.lookups import may_be_kais
@@ -300,6 +301,10 @@ class SimulatedGpus:
         totals = {gpu.uuid: gpu.total_bytes for gpu in self._gpus}
         seconds = {uid: now - started for uid, started in self._started.items()}
         return self._reading(used_bytes(self._simulated.pods, seconds, totals), inventory.pods)
+
+    def memory_limits(self, groups: Mapping[str, Collection[str]]) -> LimitAnswers:  # noqa: ARG002
+        """Return no limits: no driver holds them."""
+        return {}
 
     def close(self) -> None:
         """Remove the temporary folder."""

@@ -62,7 +62,22 @@ class FlagReason(StrEnum):
         "its GPU group has no reservation pod",
         "a reservation pod for its GPU group in two consecutive samples",
     )
+    LIMIT_NOT_IN_FORCE = (
+        "limit-not-in-force",
+        "GPULimitNotInForce",
+        "was promised a memory limit that the driver does not hold",
+        "the promised limit in the driver in two consecutive samples",
+    )
+    LIMIT_DIFFERS = (
+        "limit-differs",
+        "GPULimitDiffers",
+        "was promised another memory limit than the driver holds",
+        "the promised limit in the driver in two consecutive samples",
+    )
 
 
 FROM_KAI_RECORDS: Final = frozenset({FlagReason.SHARE_CHANGED, FlagReason.NO_RESERVATION})
 """Reasons that are about KAI's records, and not about memory."""
+
+OF_DRIVER_LIMITS: Final = frozenset({FlagReason.LIMIT_NOT_IN_FORCE, FlagReason.LIMIT_DIFFERS})
+"""Reasons that compare a promised limit with the driver's, container by container."""

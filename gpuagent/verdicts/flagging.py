@@ -15,7 +15,7 @@ before an eviction, counts nothing either, and clears no flag.
 
 Reasons without a limit have a balance, too: `unassigned-gpu` and `no-share` by the samples with more than
 256 MiB on a GPU without a share there, `no-reservation` by those without a reservation pod. `share-changed`
-has no grace.
+has no grace, and the flags about the driver's limits take two consecutive samples.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
 from gpuagent.shares.pod_share import PodShare
-from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, OF_DRIVER_LIMITS, FlagReason
 from gpuagent.verdicts.grounds import Ground, Grounds
 from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict, Verdicts
 
@@ -42,6 +42,8 @@ _RECOVERY: Final = 2
 _OWN_GRACE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _OF_MEMORY: Final = _OWN_GRACE | {FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE}
 """Reasons whose GPU a pod can choose, by allocating memory there."""
+_SAMPLES_TO_FLAG: Final = {FlagReason.SHARE_CHANGED: 1} | dict.fromkeys(OF_DRIVER_LIMITS, 2)
+"""Consecutive samples with a violation that raise a flag, for the reasons without a grace."""
 _NO_GRACES: Final[Mapping[str, float]] = {}
 
 
@@ -87,6 +89,7 @@ class _History(Struct, gc=False):
     balance: int = 0
     """Nanoseconds."""
     over_since: float | None = None
+    over_samples: int = 0
     clean_samples: int = 0
 
     @property
@@ -100,7 +103,7 @@ class _History(Struct, gc=False):
     def forget_the_present(self) -> None:
         """Forget everything that needs consecutive samples; keep balance and flag."""
         self.over_since = None
-        self.clean_samples = 0
+        self.over_samples = self.clean_samples = 0
 
     def update(self, pod_share: PodShare) -> None:
         """Keep the newest pod share, so that old versions of the pod do not stay in memory."""
@@ -353,19 +356,21 @@ class Judge:
         elif since is None:
             # A violation may have begun unseen since the previous sample, unless the pod is new.
             since = now - seconds((sample.seen or 0) if key.uid in self._listed else 0)
-        is_immediate = key.reason is FlagReason.SHARE_CHANGED
+        needed = _SAMPLES_TO_FLAG.get(key.reason)
+        is_immediate = needed == 1
+        over_samples = history.over_samples + (is_immediate or not sample.is_extra) if ground.is_over else 0
         own_grace = graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
         grace = nanoseconds(own_grace)
-        if not is_immediate:
+        if needed is None:
             balance = next_balance(
                 balance, interval=sample.counted, standing=sample.standing(ground), grace=grace
             )
         if was_flagged:
             is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
         else:
-            is_flagged = ground.is_over and (is_immediate or balance >= grace)
+            is_flagged = ground.is_over and (balance >= grace if needed is None else over_samples >= needed)
         verdict = replace(ground.verdict, is_flagged=is_flagged, since=since, balance=seconds(balance))
-        history = _History(verdict, balance, since, clean_samples)
+        history = _History(verdict, balance, since, over_samples, clean_samples)
         if history.is_empty:
             self._histories.pop(key, None)
         else:

@@ -5,11 +5,12 @@ from typing import Final
 
 from msgspec import Struct
 
+from gpuagent.ledger.driver_limits import TOLERANCE_BYTES, LimitState, PodLimits
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
-from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Suspension
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, NEEDS_MEMORY, Cause, Suspension
 from gpuagent.shares.pod_share import PodShare
-from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, OF_DRIVER_LIMITS, FlagReason
 from gpuagent.verdicts.verdict import Key, Verdict
 
 SMALL_BYTES: Final = 256 << 20
@@ -42,6 +43,8 @@ class Grounds:
         self._suspension = Suspension.of(snapshot.problems, present)
         self._silence = Suspension.of(snapshot.problems, present, ignored=LEAVES_LOWER_BOUNDS)
         """The scope in which not even a lower bound is known."""
+        self._limits_silence = Suspension.of(snapshot.problems, present, ignored=NEEDS_MEMORY)
+        """The scope in which the limits of known containers are unknown."""
         self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
         self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
@@ -50,6 +53,7 @@ class Grounds:
             self._suspension.covers_all
             or self._suspension.gpu_uuids
             or self.unknown_uids
+            or snapshot.driver_limits
             or any(pod_share.awaits_record for pod_share in snapshot.pod_shares)
         )
         self._are_pods_stale = any(problem.cause is Cause.PODS_STALE for problem in snapshot.problems)
@@ -64,6 +68,10 @@ class Grounds:
         if key.reason in FROM_KAI_RECORDS:
             is_gone = bool(key.gpu_uuid) and key.gpu_uuid not in self._evaluated_gpus
             return self._are_pods_stale or (is_gone and self._suspension.covers(key.gpu_uuid))
+        if key.reason in OF_DRIVER_LIMITS:
+            limits = self._snapshot.driver_limits.get((key.uid, key.gpu_uuid))
+            has_promise = limits is not None and any(row.source for row in limits.containers)
+            return has_promise or self._suspension.covers(key.gpu_uuid)
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         is_unknown = holding is not None and holding.used_bytes is None
         return self._suspension.covers(key.gpu_uuid) or self._awaits_record(key) or is_unknown
@@ -73,6 +81,8 @@ class Grounds:
             return False
         if verdict.key.reason in FROM_KAI_RECORDS:  # about objects: the list of processes does not matter
             return self._are_pods_stale
+        if verdict.key.reason in OF_DRIVER_LIMITS:
+            return self._limits_silence.covers(verdict.key.gpu_uuid)
         scope = self._silence if verdict.is_lower_bound else self._suspension
         return scope.covers(verdict.key.gpu_uuid) or self._awaits_record(verdict.key)
 
@@ -89,7 +99,8 @@ class Grounds:
         """
         key = last.key
         index = self._evaluated_gpus.get(key.gpu_uuid)
-        if key.reason in FROM_KAI_RECORDS or key.uid not in self._snapshot.pod_uids or index is None:
+        is_of_memory = key.reason not in FROM_KAI_RECORDS | OF_DRIVER_LIMITS
+        if not is_of_memory or key.uid not in self._snapshot.pod_uids or index is None:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid, last.pod_share)
@@ -111,6 +122,8 @@ class Grounds:
             ground = self._of_holding(holding)
             if ground is not None and (ground.is_over or not ground.verdict.is_lower_bound):
                 yield ground
+        for (uid, gpu_uuid), limits in self._snapshot.driver_limits.items():
+            yield from self._of_limits(uid, gpu_uuid, limits)
         for pod_share in self._snapshot.pod_shares:
             if pod_share.has_share and not pod_share.pod.is_finished and not pod_share.is_whole:
                 yield from self._of_records(pod_share)
@@ -133,9 +146,47 @@ class Grounds:
             reason = FlagReason.NO_SHARE
         key = Key(pod_share.pod.uid, holding.gpu_uuid, reason)
         is_lower_bound = holding.used_bytes is None
-        return self._compare(
+        ground = self._compare(
             key, pod_share, holding.gpu_index, holding.known_bytes, allowed, is_lower_bound=is_lower_bound
         )
+        if ground.is_over and reason is FlagReason.LIMIT_BYPASSED and self._is_held(holding, allowed or 0):
+            return Ground(ground.verdict, False, True)
+        return ground
+
+    def _is_held(self, holding: Holding, limit_bytes: int) -> bool:
+        """Whether the driver holds all containers to the limit.
+
+        Memory above it is then managed memory, or older than the limit ("MPS v3 Memory Partitioning").
+        """
+        limits = self._snapshot.driver_limits.get((holding.pod_share.pod.uid, holding.gpu_uuid))
+        held_bytes = limits.held_bytes if limits and holding.processes is not None else None
+        return held_bytes is not None and held_bytes <= limit_bytes + TOLERANCE_BYTES
+
+    def _of_limits(self, uid: str, gpu_uuid: str, limits: PodLimits) -> Iterator[Ground]:
+        """Compare the promised limits of a pod's containers with the driver's on one GPU.
+
+        The containers that are known are enough for a violation, and not for its absence.
+        """
+        rows = [row for row in limits.containers if row.source is not None]
+        holding, pod_share = self._holdings.get((uid, gpu_uuid)), self._pod_shares.get(uid)
+        if not rows or pod_share is None or pod_share.pod.is_finished:
+            return
+        is_complete = holding is not None and holding.processes is not None
+        is_known = is_complete and all(row.state is not LimitState.UNKNOWN for row in rows)
+        for reason, state in (
+            (FlagReason.LIMIT_NOT_IN_FORCE, LimitState.NOT_IN_FORCE),
+            (FlagReason.LIMIT_DIFFERS, LimitState.DIFFERS),
+        ):
+            row = next((row for row in rows if row.state is state), None)
+            if row is not None or is_known:
+                verdict = Verdict(
+                    key=Key(uid, gpu_uuid, reason),
+                    pod_share=pod_share,
+                    gpu_index=self._evaluated_gpus.get(gpu_uuid),
+                    allowed_bytes=row.promised_bytes if row else None,
+                    detail=row.text if row else "",
+                )
+                yield Ground(verdict, row is not None, row is None)
 
     def _compare(
         self,

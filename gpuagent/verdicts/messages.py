@@ -31,6 +31,8 @@ _TEMPLATES: Final = {
     FlagReason.NO_RESERVATION: (
         "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod"
     ),
+    FlagReason.LIMIT_NOT_IN_FORCE: "{detail} on {gpu}",
+    FlagReason.LIMIT_DIFFERS: "{detail} on {gpu}",
 }
 """Message of a raised flag by reason; the names in braces stand for the figures of the verdict."""
 _ANNOTATION_IGNORED: Final = (
@@ -96,6 +98,7 @@ def _description(verdict: Verdict, seconds: float) -> str:
         allowed=size(verdict.allowed_bytes),
         gpu=_gpu(verdict),
         lasted=time_over(seconds, verdict.balance),
+        detail=verdict.detail,
         changed=verdict.pod_share.changed or "the share differs from the first one",
     )
 
@@ -112,7 +115,13 @@ def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
     except in HamiCore: there a container sees a GPU of its share's size, and a process without HAMi-core is
     at fault. An advice is kept, since reading a command line takes up to 5 ms.
     """
-    if not gpu_bytes or not verdict.allowed_bytes or verdict.pod_share.sharing_mode is SharingMode.HAMI_CORE:
+    mode = verdict.pod_share.sharing_mode
+    if (
+        not gpu_bytes
+        or not verdict.allowed_bytes
+        or verdict.used_bytes is None
+        or mode is SharingMode.HAMI_CORE
+    ):
         return ""
     hundredths = floor(verdict.allowed_bytes / gpu_bytes * 100)
     commands = verdict.pod_share.pod.commands

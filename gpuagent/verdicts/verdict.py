@@ -36,6 +36,8 @@ class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     """Whether the pod may use more than `used_bytes`."""
     allowed_bytes: int | None = None
     """Share or limit that the usage is compared with, without slack; None if there is none."""
+    detail: str = ""
+    """The finding in one clause, for a limit of the driver."""
     is_flagged: bool = False
     since: float | None = None
     """Start of the current uninterrupted violation, in monotonic seconds; None if there is none."""

@@ -181,6 +181,12 @@ function course(series, bucketSeconds, failure) {
 
 const figures = (pairs) => h("dl", {}, pairs.filter(([, value]) => value || value === 0).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 
+// What the driver holds a container to, beside what it was promised.
+function driverLimit(limit) {
+  const promise = limit.promised === null ? "" : `, promised ${size(limit.promised)} by ${plain(limit.source)}`;
+  return `${limit.hard === null ? "no known limit" : size(limit.hard)}${promise}${limit.cause ? `, ${plain(limit.cause)}` : ""}`;
+}
+
 export function podDetails(rows, history, runbooksUrl, isFleet) {
   const { pod, node } = rows[0];
   const policy = pod.overSharePolicy;
@@ -198,9 +204,10 @@ export function podDetails(rows, history, runbooksUrl, isFleet) {
       row.uuid ? course(ofPod.find((each) => each.gpuUuid === row.uuid), history?.bucketSeconds ?? 0, history?.failure) : null,
       figures([
         ["state", row.state], ["used", row.holding && size(row.used)], ["share", row.share !== null && `${size(row.share)}${row.source && ` (${row.source})`}`],
-        ["of share", row.share && percent(row.ofShare)], ["limit", row.limit !== null && `${size(row.limit)} (${pod.limits[row.uuid].source})`],
+        ["of share", row.share && percent(row.ofShare)], ["limit", row.limit !== null && `${size(row.limit)} (${pod.limits[row.uuid].source}${pod.limits[row.uuid].counts === false ? ", does not count" : ""})`],
         ["kernels", row.holding && percent(row.utilization)], ["processes", row.holding && (row.holding.processes ?? "unknown")],
         ["over for", row.over !== null && duration(row.over)], ["counts to grace", row.visible.length && duration(Math.max(...row.visible.map((each) => each.balanceSeconds ?? 0)))],
+        ...(pod.driverLimits ?? []).filter((each) => each.gpuUuid === row.uuid).slice(0, MOST_CANDIDATES).map((each) => [`driver, ${plain(each.container)}`, driverLimit(each)]),
       ]),
     ].filter(Boolean)),
     h("h3", {}, "Pod"),
@@ -209,7 +216,7 @@ export function podDetails(rows, history, runbooksUrl, isFleet) {
       ["vCluster", pod.vcluster && `${pod.vcluster.name}: ${pod.vcluster.namespace}/${pod.vcluster.pod}`], ["phase", pod.phase], ["UID", pod.uid],
       ["GPU groups", pod.gpuGroups.slice(0, MOST_CANDIDATES).join(", ")],
       ...pod.candidates.slice(0, MOST_CANDIDATES).map((each) => [`share by ${plain(each.source)}`, `${each.text}${each.counts === false ? " (does not count)" : ""}`]),
-      ["above the share", policy && `${policy.evict ? "evict" : "report"}${grace}, by the namespace`], ["difference", pod.shareChanged],
+      ["above the share", policy && `${policy.evict ? "evict" : "report"}${grace}, by the namespace`], ["not evicted", pod.notEvicted], ["difference", pod.shareChanged],
       ["reservation", pod.lacksReservation && "its GPU group has no reservation pod"], ...pod.notes.map((note) => ["note", note]),
     ]),
   ].filter(Boolean);

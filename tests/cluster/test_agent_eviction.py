@@ -85,7 +85,7 @@ async def test_a_pod_over_its_share_gets_an_event_and_is_then_evicted(node: GpuN
     uid = await node.pod("half", namespace=NAMESPACE)
     other = await node.pod("within", number=2, namespace=NAMESPACE)
     token = await node.admin.token("evictor", *RIGHTS, *EVICT)
-    with node.agent(token, "--eviction", "on") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
         policies = [{"evict": True, "graceSeconds": None}] * 2
         await until(lambda: [pod["overSharePolicy"] for pod in running.shares()["pods"]] == policies, running)
         node.hold({uid: OVER, other: 100})
@@ -113,7 +113,7 @@ async def test_a_disruption_budget_protects_the_pod_and_is_rarely_retried(node: 
     await make_ready(node.admin, "half")
     await budget(node.admin, 0)
     token = await node.admin.token("evictor-refused", *RIGHTS, *EVICT)
-    with node.agent(token, "--eviction", "on") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
         await asyncio.sleep(10 * INTERVAL)
@@ -129,7 +129,7 @@ async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) 
     uid = await node.pod("half", namespace=NAMESPACE)
     before = await stored_pod(node.admin, "half")
     token = await node.admin.token("evictor-dry", *RIGHTS)
-    with node.agent(token, "--eviction", "dry-run") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "dry-run") as running:
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
         assert counted(running, "evictions") == {'result="dry-run"': 1}
@@ -146,7 +146,7 @@ async def test_an_eviction_without_permission_is_logged(node: GpuNode, missing: 
     uid = await node.pod("half", namespace=NAMESPACE)
     rights = [right for number, right in enumerate(EVICT) if number != missing]
     token = await node.admin.token(f"evictor-forbidden-{missing}", *RIGHTS, *rights)
-    with node.agent(token, "--eviction", "on") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
         assert counted(running, "evictions") == {'result="forbidden"': 1}
@@ -198,7 +198,7 @@ async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending
     await make_ready(node.admin, "half")
     await budget(node.admin, 0)
     token = await node.admin.token("evictor-init", *RIGHTS, *EVICT)
-    with node.agent(token, "--eviction", "on") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
         node.hold({uid: OVER})
         await until(lambda: running.log_lines("pod evicted"), running)
         assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {
@@ -393,13 +393,15 @@ async def test_budget_and_back_off_hold_across_kills(node: GpuNode) -> None:
         uids[name] = (await node.admin.create(of_replica_set(name, number)))["metadata"]["uid"]
     token = await node.admin.token("evictor-killed", *RIGHTS, *EVICT)
     node.hold(dict.fromkeys(uids.values(), 7500))
-    with node.agent(token, "--eviction", "on") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
         await until(lambda: leaving(node.admin, "abc"), running)
         assert running.stop(signal.SIGKILL) == -signal.SIGKILL
     evicted = await leaving(node.admin, "abc")
     assert len(evicted) == 1
     for budget in ("1/10m", "1/10m", "9/10m"):
-        with node.agent(token, "--eviction", "on", "--eviction-budget", budget) as running:
+        with node.agent(
+            token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on", "--eviction-budget", budget
+        ) as running:
             await until(lambda: 'result="owner-backoff"' in counted(running, "evictions"), running)
             await asyncio.sleep(1)
             assert running.log_lines("past evictions read")[0]["evictions"] == 1
@@ -425,7 +427,7 @@ async def test_events_that_a_tenant_invents_or_deletes_change_no_budget(node: Gp
             },
         )
     token = await node.admin.token("evictor-deceived", *RIGHTS, *EVICT)
-    with node.agent(token, "--eviction", "on") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
         assert counted(running, "evictions") == {'result="evicted"': 1}
@@ -438,7 +440,7 @@ async def test_events_that_a_tenant_invents_or_deletes_change_no_budget(node: Gp
     assert record["related"]["uid"] == uid
     node.hold({})
     again = await node.pod("again", number=2, namespace=NAMESPACE)
-    with node.agent(token, "--eviction", "on") as running:
+    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
         node.hold({again: OVER})
         await until(lambda: counted(running, "evictions"), running)
         assert counted(running, "evictions") == {'result="budget"': 1}

@@ -66,6 +66,8 @@ BY_THE_SCHEMA: list[tuple[dict[str, Any], str]] = [
     ({"webhook": {"image": {"repository": "*registry"}}}, "/webhook/image/repository"),
     ({"webhook": {"certificates": {"certManager": {"issuerRef": {"kind": "ClusterIssuer"}}}}}, "/webhook/certificates/certManager/issuerRef': properties 'name' required"),
     ({"agent": {"eviction": {"mode": True}}}, "/agent/eviction/mode"),
+    ({"agent": {"eviction": {"mode": "on"}, "gpuSharingMode": ""}}, "/agent/gpuSharingMode"),
+    ({"agent": {"cgroupRoot": "sys/fs/cgroup"}}, "/agent/cgroupRoot"),
     ({"agent": {"slack": "5%"}}, "/agent/slack"),
     ({"agent": {"namespace": "Not A Name"}}, "/agent/namespace"),
     ({"agent": {"hostNames": ["agent:9445"]}}, "/agent/hostNames/0"),
@@ -97,7 +99,7 @@ BY_THE_SCHEMA: list[tuple[dict[str, Any], str]] = [
 BY_A_CHECK: list[tuple[dict[str, Any], str]] = [
     ({"webhook": {"certificates": {"mode": "secret"}}}, "mode secret needs the CA's PEM certificates"),
     ({"webhook": {"port": 8080}}, "webhook.port and webhook.opsPort are both 8080; they must differ"),
-    ({"agent": {"simulated": True, "eviction": {"mode": "on"}}}, "agent.simulated=true refuses agent.eviction.mode=on: synthetic figures must not evict pods"),
+    ({"agent": {"simulated": True, "gpuSharingMode": "HamiCore", "eviction": {"mode": "on"}}}, "agent.simulated=true refuses agent.eviction.mode=on: synthetic figures must not evict pods"),
     ({"agent": {"graceMin": "61m", "graceMax": "1h"}}, "agent.graceMin=61m is longer than agent.graceMax=1h"),
     ({"agent": {"graceMin": "999999999h"}}, "agent.graceMin=999999999h is longer than agent.graceMax=24h"),
     ({"agent": {"graceMin": "29s"}}, f"agent.graceMin=29s has no effect: {ALLOWED_GRACE}"),

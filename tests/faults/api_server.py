@@ -550,7 +550,14 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         )
         hostile.account(tokens["agent"])
         agent = stack.enter_context(
-            node.agent(tokens["agent"], "--eviction", "on", is_forked=False, **clock.environment)
+            node.agent(
+                tokens["agent"],
+                "--gpu-sharing-mode=NonMemoryEnforced",
+                "--eviction",
+                "on",
+                is_forked=False,
+                **clock.environment,
+            )
         )
         outage = Outage(hostile, admin, webhook, agent, node, clock, tokens, innocents)
         outage.hold(used)

@@ -21,7 +21,14 @@ pytestmark = pytest.mark.timeout(300)
 
 TEAM = "team-a"
 LABELS = {"kai.scheduler/queue": TEAM, "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/over-share": "evict"}
-VALUES = {"agent": {"interval": "1s", "grace": "10s", "eviction": {"mode": "on", "budget": "5/1m"}}}
+VALUES = {
+    "agent": {
+        "interval": "1s",
+        "grace": "10s",
+        "eviction": {"mode": "on", "budget": "5/1m"},
+        "gpuSharingMode": "NonMemoryEnforced",
+    }
+}
 
 
 def queue(name: str, parent: str | None) -> dict[str, Any]:

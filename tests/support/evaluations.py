@@ -17,12 +17,14 @@ from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicy
+from kai.installation import SharingMode
 from tests.support.samples import GIB, balance_of, gpu, in_pod, pod_share, sample
 
 RULES = EvictionRules(
     excluded_namespaces=frozenset({"kube-system"}),
     reservation_namespace="kai-resource-reservation",
     slack=DEFAULT_SLACK,
+    gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED,
 )
 EVICT = OverSharePolicy(evict=True)
 SHARE = 8 * GIB

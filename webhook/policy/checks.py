@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from kai import keys
 from kai.gpu_resources import gpus_at_once
+from kai.installation import SharingMode
 from kai.kaishare_keys import MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.numbers import is_quantity, parse_quantity
@@ -106,7 +107,9 @@ def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int
     return count
 
 
-def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> Iterator[Finding]:
+def share_findings(
+    pod: PodView, version: Version | None, *, sharing: bool, mode: SharingMode | None = None
+) -> Iterator[Finding]:
     """Yield findings for a share that KAI refuses, or that KAI counts differently from its written value.
 
     Without a version the rules of the newest known release apply. That release refuses all that older ones
@@ -114,7 +117,7 @@ def share_findings(pod: PodView, version: Version | None, *, sharing: bool) -> I
     """
     if not (writes_own_share(pod) or keys.MPS in pod.annotations):
         return
-    refused = judge(pod, version or NEWEST_READ, sharing=sharing)
+    refused = judge(pod, version or NEWEST_READ, sharing=sharing, mode=mode)
     if refused is not None:
         yield Finding(Reason.KAI_REFUSES, {"message": refused.message})
         return

@@ -230,7 +230,8 @@ def _warnings(
         yield share.finding
     yield from doubts(policy, pod, share)
     if share.injected is None:
-        yield from share_findings(pod, settings.kai_version, sharing=settings.inject_shares)
+        mode = settings.gpu_sharing_mode
+        yield from share_findings(pod, settings.kai_version, sharing=settings.inject_shares, mode=mode)
     yield from cap_findings(policy, pod, share.injected)
     yield from reserved_key_findings(policy, pod)
     yield from key_findings(pod, has_size=share.size is not None)

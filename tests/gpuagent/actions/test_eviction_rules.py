@@ -7,22 +7,26 @@ import pytest
 
 from gpuagent.actions.eviction_rules import (
     Budget,
+    EvictionMode,
     EvictionRefusal,
     candidates,
     explained,
     is_settled,
+    not_evicted,
     owner_of,
     still,
 )
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.pod_owners import Tenant
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.pod_share import PodShare, ShareSource
-from gpuagent.verdicts.flag_reasons import FlagReason
+from gpuagent.verdicts.flag_reasons import OF_DRIVER_LIMITS, FlagReason
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicy
-from gpuagent.verdicts.verdict import Key
+from gpuagent.verdicts.verdict import Key, Verdict, Verdicts
 from kai import keys
-from tests.support.evaluations import EVICT, RULES, SHARE, Node, of_pod
-from tests.support.samples import GIB, A, B, pod_share, uid_of, with_limit
+from tests.support.evaluations import EVICT, RULES, SHARE, Node, api_pods, of_pod
+from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of, with_limit
 
 TRAIN = pod_share("train", SHARE)
 OVER = {"train": 12 * GIB}
@@ -125,9 +129,13 @@ def test_flags_other_than_over_share_and_limit_bypassed_make_no_candidate(reason
         FlagReason.NO_SHARE: pod_share("train"),
         FlagReason.SHARE_CHANGED: replace(TRAIN, changed="the pod declares 0.9"),
         FlagReason.NO_RESERVATION: replace(TRAIN, lacks_reservation=True),
-    }[reason]
+    }.get(reason, TRAIN)
     within = {"train": SHARE} if made.shares and A in made.shares else OVER
     judged = Node(made).flagged(within)
+    if reason in OF_DRIVER_LIMITS:
+        key = Key(made.pod.uid, A, reason)
+        verdict = Verdict(key=key, pod_share=made, gpu_index=0, is_flagged=True, since=0.0)
+        judged = replace(judged, verdicts=Verdicts(by_key={key: verdict}))
     assert reason in {key.reason for key, verdict in judged.verdicts.by_key.items() if verdict.is_flagged}
     assert names(judged) == []
 
@@ -199,3 +207,78 @@ def test_a_budget_is_a_count_in_a_period() -> None:
     for wrong in ("", "1", "10m", "0/1m", "1/0s", "1/10", "-1/1m", "1000/1m", "1/1m/1m"):
         with pytest.raises(ValueError, match="is not a budget"):
             Budget.parse(wrong)
+
+
+@pytest.mark.parametrize("limit", [None, SHARE - 1, SHARE + 1])
+def test_no_pod_is_evicted_before_the_mode_is_said(limit: int | None) -> None:
+    made = TRAIN if limit is None else with_limit(TRAIN, limit)
+    judged = Node(made).flagged(OVER)
+    (verdict,) = candidates(judged)
+    rules = replace(RULES, gpu_sharing_mode=None)
+    assert rules.refusal(verdict, judged) is EvictionRefusal.MODE_UNKNOWN
+
+
+SERVER, CLIENT, TENANT_SERVER, PLAIN = 1, 2, 3, 4
+MPS_CASES: dict[str, tuple[dict[int, Origin], frozenset[int] | None, bool]] = {
+    "no MPS": ({CLIENT: in_pod("train")}, frozenset(), False),
+    "a client of the host's server": (
+        {SERVER: Origin(result=LookupResult.HOST, name="nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
+        frozenset({CLIENT}),
+        True,
+    ),
+    "a client of another pod's server": (
+        {SERVER: in_pod("mps", "nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
+        frozenset({CLIENT}),
+        True,
+    ),
+    "a client of its own server": (
+        {SERVER: in_pod("train", "nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
+        frozenset({CLIENT}),
+        False,
+    ),
+    "a client of its own server or of another": (
+        {
+            SERVER: in_pod("mps", "nvidia-cuda-mps-server"),
+            TENANT_SERVER: in_pod("train", "nvidia-cuda-mps-server"),
+            CLIENT: in_pod("train"),
+        },
+        frozenset({CLIENT}),
+        True,
+    ),
+    "a client of a server that is not listed": ({CLIENT: in_pod("train")}, frozenset({CLIENT}), True),
+    "beside the clients of others": (
+        {SERVER: in_pod("mps", "nvidia-cuda-mps-server"), CLIENT: in_pod("other"), PLAIN: in_pod("train")},
+        frozenset({CLIENT}),
+        False,
+    ),
+    "a driver that does not list clients, beside a server": (
+        {SERVER: in_pod("mps", "nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
+        None,
+        True,
+    ),
+    "a driver that does not list clients, and no server": ({CLIENT: in_pod("train")}, None, False),
+}
+
+
+@pytest.mark.parametrize(("origins", "clients", "is_kept"), MPS_CASES.values(), ids=MPS_CASES)
+def test_a_client_of_an_mps_server_of_others_is_never_evicted(
+    origins: dict[int, Origin], clients: frozenset[int] | None, is_kept: bool
+) -> None:
+    pods = (TRAIN, pod_share("mps"), pod_share("other"))
+    used = {pid: 9 * GIB if origin.pod_uids == (uid_of("train"),) else GIB for pid, origin in origins.items()}
+    judge = Judge(grace=10, interval=10, longest_gap=1000)
+    for at in (0, 10):
+        taken = sample(gpu(*used.items(), mps_clients=clients), origins=origins, at=at)
+        snapshot = snapshot_of(taken, *pods)
+        judged = Evaluation(
+            snapshot=snapshot,
+            verdicts=judge.judge(snapshot)[0],
+            over_share_policies={each.pod.uid: EVICT for each in pods},
+        )
+    (verdict,) = [each for each in candidates(judged) if each.key.uid == uid_of("train")]
+    expected = EvictionRefusal.MPS_CLIENT if is_kept else None
+    assert RULES.refusal(verdict, judged) is expected
+    reasons = not_evicted(judged, RULES, EvictionMode.ON)
+    assert reasons.get(uid_of("train")) == expected
+    off = replace(judged, not_evicted=not_evicted(judged, RULES, EvictionMode.OFF))
+    assert api_pods(off)["train"]["notEvicted"] == "eviction-off"

@@ -300,7 +300,7 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("mode", "refusal"),
         [
-            (None, EvictionRefusal.UNDECIDED_LIMIT),
+            (None, EvictionRefusal.MODE_UNKNOWN),
             *((mode, None) for mode in SharingMode if mode is not SharingMode.NV_FRACTIONS),
         ],
     )
@@ -312,10 +312,8 @@ class TestLimits:
         assert seen.flagged == {OVER}
         assert seen.judged[-1].verdicts.over_seconds == {(POD, GPU_0): 15.0}
         (verdict,) = [each for each in seen.judged[-1].verdicts.by_key.values() if each.is_flagged]
-        assert RULES.refusal(verdict, seen.judged[-1]) is refusal
-        without = self.pipeline(limited("8Gi"), mode=None).judged[-1]
-        (verdict,) = [each for each in without.verdicts.by_key.values() if each.is_flagged]
-        assert RULES.refusal(verdict, without) is None, "above a limit that counts it is evicted"
+        assert replace(RULES, gpu_sharing_mode=mode).refusal(verdict, seen.judged[-1]) is refusal
+        assert seen.pod_share(POD).on(GPU_0).ignored_limit is not None
 
     @pytest.mark.parametrize(("used", "is_flagged"), [(15, False), (18, True)])
     def test_with_nv_fractions_the_limit_counts(self, used: int, is_flagged: bool) -> None:

@@ -22,6 +22,9 @@
  *                                                  once after nvmlInit, the smallest first
  *   lie CALL INDEX|- NUMBER CODE                   the call does its work, and then returns CODE and this number: a count
  *                                                  of GPUs, processes, samples or MIG devices, or the MIG mode
+ *   backend INDEX misc|dmem                        the GPU can limit cgroups; without the line it answers 3
+ *   group PATH misc|dmem                           a cgroup that exists for the driver, with or without files of dmem
+ *   limit INDEX SOFT HARD USED PATH                the limit of a cgroup, until the line is gone
  *   hang                                           every call blocks until the line is gone
  *   delay INDEX MILLISECONDS|-                     each call on a GPU and its MIG devices takes so long, "-" for ever;
  *                                                  the call goes on when the line is gone
@@ -31,7 +34,8 @@
  * Like NVIDIA's library it may be called from several threads: calls wait for each other, except while they block.
  *
  * Layouts and codes are those of NVIDIA's nvml.h. Built with -DWITHOUT_V3 it lacks the newest process lists,
- * with -DWITHOUT_MEMORY_V2 the newest memory call, as older drivers do.
+ * with -DWITHOUT_MEMORY_V2 the newest memory call, with -DWITHOUT_LIMITS those for memory limits, as older drivers
+ * do (those limits came with r615).
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -42,7 +46,7 @@
 #include <unistd.h>
 
 enum {
-    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9, TIMEOUT = 10, IN_USE = 19, VERSION_MISMATCH = 25,
     SENSORS = 4, XIDS = 256, EVENT_SETS = 128,
     GPUS = 64, MIGS = 8, FAILURES = 256, LISTS = 3, EVERY = -1, THE_GPU = -2, FOR_EVER = -1, STEP_MS = 10
@@ -78,6 +82,9 @@ struct device {
 static device_t gpus[GPUS];
 static device_t migs[GPUS][MIGS];
 static int gpu_count;
+enum { OFF, MISC, DMEM, GROUPS = 512 };
+static struct { int index, has_files; bytes_t soft, hard, used; char path[400]; } limits[GROUPS];
+static int limit_count, backends[GPUS];
 static struct { char call[80]; int index, place, code; } failures[FAILURES];
 static struct { char call[80]; int index, code; unsigned number; } lies[FAILURES];
 static int lie_count, delays_ms[GPUS];
@@ -107,6 +114,8 @@ static void forget(void) {
             device->sample_empty = NOT_FOUND;
         }
     memset(delays_ms, 0, sizeof delays_ms);
+    memset(backends, 0, sizeof backends);
+    limit_count = 0;
     gpu_count = failure_count = lie_count = hangs = is_there = is_sticky = is_serial = 0;
     strcpy(version, "580.65.06");
 }
@@ -177,6 +186,14 @@ static void read_line(const char *line) {
     } else if (sscanf(line, "xid %d %d %u", &index, &code, &process.pid) == 3 && gpus[index].xid_count < XIDS) {
         xids[index][gpus[index].xid_count].number = code;
         xids[index][gpus[index].xid_count++].code = process.pid;
+    } else if (sscanf(line, "backend %d %79s", &index, word) == 2) {
+        backends[index] = strcmp(word, "dmem") ? MISC : DMEM;
+    } else if (limit_count < GROUPS && sscanf(line, "group %399s %79s", limits[limit_count].path, word) == 2) {
+        limits[limit_count].index = EVERY, limits[limit_count++].has_files = !strcmp(word, "dmem");
+    } else if (limit_count < GROUPS && sscanf(line, "limit %d %llu %llu %llu %399s", &index, &total, &reserved, &used,
+                                              limits[limit_count].path) == 5) {
+        limits[limit_count].index = index, limits[limit_count].soft = total;
+        limits[limit_count].hard = reserved, limits[limit_count++].used = used;
     } else if (sscanf(line, "delay %d %79s", &index, word) == 2) {
         delays_ms[index] = strcmp(word, "-") ? atoi(word) : FOR_EVER;
     } else if (strncmp(line, "serial", 6) == 0) {
@@ -201,7 +218,7 @@ static void refresh(void) {
         return;
     FILE *file = fopen(path, "r");
     if (!file) return;
-    char line[512];
+    char line[600];
     forget();
     seen = now;
     is_there = 1;
@@ -570,3 +587,42 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device_t *mig, device_t **devic
     *device = &gpus[mig->index];
     return SUCCESS;
 }
+
+#ifndef WITHOUT_LIMITS
+typedef struct { const char *path; bytes_t soft, hard, used; } get_limits_t;
+typedef struct { const char *path; bytes_t soft, hard; } set_limits_t;
+
+static int find(const char *path, size_t length, int index) {
+    for (int i = 0; i < limit_count; i++)
+        if (limits[i].index == index && strlen(limits[i].path) == length && !strncmp(limits[i].path, path, length)) return i;
+    return -1;
+}
+
+/* misc: the nearest limited cgroup at or above this one, else NOT_SUPPORTED (memacct.c). dmem: the cgroup's own files,
+ * in which "max" is 2^64-1; without files NOT_FOUND. A MIG device is an invalid argument. */
+int nvmlDeviceGetMemoryLimits_v1(device_t *device, get_limits_t *asked) {
+    ENTER_DEVICE(device);
+    if (device->is_mig || !asked->path || asked->path[0] != '/') return INVALID_ARGUMENT;
+    int backend = backends[device->index], found = -1;
+    size_t length = strlen(asked->path);
+    if (backend == OFF) return NOT_SUPPORTED;
+    int group = find(asked->path, length, EVERY);
+    if (group < 0 || (backend == DMEM && !limits[group].has_files)) return NOT_FOUND;
+    for (; length > 0; length--)
+        if (asked->path[length] == 0 || asked->path[length] == '/') {
+            if ((found = find(asked->path, length, device->index)) >= 0 || backend == DMEM) break;
+        }
+    if (found < 0 && backend == MISC) return NOT_SUPPORTED;
+    asked->soft = found < 0 ? 0 : limits[found].soft;
+    asked->hard = found < 0 ? UNKNOWN_BYTES : limits[found].hard;
+    asked->used = found < 0 ? 0 : limits[found].used;
+    return SUCCESS;
+}
+
+/* Only root may set a limit, on no root cgroup. The agent must never call it. */
+int nvmlDeviceSetMemoryLimits_v1(device_t *device, const set_limits_t *asked) {
+    ENTER_DEVICE(device);
+    if (device->is_mig || !asked->path) return INVALID_ARGUMENT;
+    return backends[device->index] == OFF ? NOT_SUPPORTED : NO_PERMISSION;
+}
+#endif

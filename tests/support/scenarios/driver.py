@@ -23,6 +23,7 @@ from gpuagent.gpus.driver import (
     UtilizationSample,
 )
 from gpuagent.gpus.gpu_reading import DriverReplaced
+from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind
 from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.problems import OF_WHOLE_DRIVER
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
@@ -317,6 +318,9 @@ class SimulatedDriver:
         codes = self._at(device).xids[done : done + most]
         self._xids_read[device.index] = done + len(codes)
         return list(codes)
+
+    def memory_limit(self, device: _Device, group: str) -> LimitAnswer:
+        return LimitAnswer(LimitKind.TOO_OLD)
 
     def is_mig(self, device: _Device) -> bool:
         self._enter("nvmlDeviceGetMigMode", device.index)

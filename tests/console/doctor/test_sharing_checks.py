@@ -1,0 +1,168 @@
+"""Doctor on KAI's sharing mode, its operator, and keys of other products."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from console.cluster.agents import AgentPod, AgentReading, Received
+from console.cluster.facts import Fact, FactReader, ServedKind, Why
+from console.doctor.check_results import CheckResult
+from console.doctor.cluster_state import ClusterFacts, ClusterNode
+from console.doctor.sharing_checks import mode_findings, operator_is_ready, resource_management, run_ai_keys
+from gpuagent.api_types import AgentResponse, ApiPod
+from kai.share import run_ai_limit
+from kube.kinds import Pod
+from tests.console.doctor.test_node_checks import pod as agent_pod
+from tests.support.cluster_facts import but, installed, mutating, other, whole
+
+SHARING = "--gpu-sharing-enabled=true"
+NV_FRACTIONS = but(installation=installed("--nv-fractions-enabled=true"))
+UNENFORCED = but(installation=installed(SHARING))
+
+
+def lines_of(findings: Iterable[CheckResult]) -> list[str]:
+    return [f"{each.state}: {each.what} -> {each.advice}" for each in findings]
+
+
+def reading(number: int = 0, **answer: Any) -> AgentReading:
+    response = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})
+    pod: AgentPod = agent_pod(number)
+    return AgentReading(pod=pod, received=Received(answer=response, body=b"", at=0.0, age=1.0))
+
+
+WITHHELD = (
+    "problem: evictions are withheld, since the agents do not know KAI's sharing mode: train -> install kaishare"
+    " with agent.gpuSharingMode=NonMemoryEnforced"
+)
+KEPT = ApiPod(namespace="a", name="train", uid="u", not_evicted="mode-unknown")
+CASES: dict[str, tuple[ClusterFacts, list[AgentReading], list[str]]] = {
+    "no agent says a mode": (UNENFORCED, [reading()], []),
+    "the same mode": (UNENFORCED, [reading(gpu_sharing_mode="NonMemoryEnforced")], []),
+    "another mode": (
+        UNENFORCED,
+        [reading(gpu_sharing_mode="HamiCore"), reading(1, gpu_sharing_mode="NonMemoryEnforced")],
+        ["problem: KAI's sharing mode is NonMemoryEnforced, and agents run with --gpu-sharing-mode HamiCore: n0"],
+    ),
+    "KAI's mode is not known": (but(installation=None), [reading(gpu_sharing_mode="HamiCore")], []),
+    "withheld evictions": (
+        UNENFORCED,
+        [reading(pods=[KEPT])],
+        [WITHHELD],
+    ),
+    "an old driver in NvFractions": (
+        NV_FRACTIONS,
+        [reading(driver_version="595.91.07"), reading(1, driver_version="620.70.06"), reading(2)],
+        ["problem: in NvFractions the driver must hold the limits, and that of n0 is older than 615"],
+    ),
+    "an old driver in another mode": (UNENFORCED, [reading(driver_version="595.91.07")], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("cluster", "readings", "expected"), CASES.values(), ids=CASES)
+def test_the_agents_mode_is_compared_with_kais(
+    cluster: ClusterFacts, readings: list[AgentReading], expected: list[str]
+) -> None:
+    lines = lines_of(mode_findings(cluster, readings))
+    assert len(lines) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
+
+
+class Reader:
+    """Answers of the API server: served kinds, and nodes with their conditions."""
+
+    def __init__(self, kinds: tuple[str, ...], conditions: dict[str, list[dict[str, str]]]) -> None:
+        self._kinds, self._conditions = kinds, conditions
+
+    async def served(self) -> Fact[tuple[ServedKind, ...]]:
+        made = [
+            ServedKind(
+                group="nvidia.com",
+                version="v1",
+                kind=kind,
+                resource=f"{kind.lower()}s",
+                is_namespaced=False,
+            )
+            for kind in self._kinds
+        ]
+        return Fact(tuple(made))
+
+    async def list(self, kind: Any) -> Fact[tuple[Any, ...]]:
+        documents = [
+            {"metadata": {"name": name}, "status": {"conditions": conditions}}
+            for name, conditions in self._conditions.items()
+        ]
+        return Fact(tuple(kind.decode(msgspec.json.encode(document)) for document in documents))
+
+
+NEW, OLD = "gpu-fractioning.nvidia.com/Ready", "gpu-sharing.nvidia.com/Ready"
+ABSENT = "problem: KAI shares GPUs by NvFractions, and no GpuFractioningConfig or GpuSharingConfig is served"
+UNREADY = f"problem: 1 node with GPUs without the condition {NEW} or {OLD}: n0"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "condition", "expected"),
+    [
+        (("GpuFractioningConfig",), {"type": NEW, "status": "True"}, ["ok: the operator's kind is gpufra"]),
+        (("GpuSharingConfig",), {"type": OLD, "status": "True"}, ["ok: the operator's kind is gpushar"]),
+        (("GpuSharingConfig",), {"type": NEW, "status": "Unknown"}, ["ok: ", UNREADY]),
+        (("GpuFractioningConfig",), {"type": "Ready", "status": "True"}, ["ok: ", UNREADY]),
+        ((), {"type": NEW, "status": "True"}, [ABSENT]),
+    ],
+)
+async def test_the_operator_is_found_under_both_names(
+    kinds: tuple[str, ...], condition: dict[str, str], expected: list[str]
+) -> None:
+    reader = cast(FactReader, Reader(kinds, {"n0": [condition], "without-gpus": []}))
+    nodes = whole(ClusterNode(name="n0"), ClusterNode(name="without-gpus", has_gpus=False))
+    cluster = but(installation=NV_FRACTIONS.installation, nodes=nodes)
+    lines = lines_of([each async for each in operator_is_ready(cluster, reader)])
+    assert len(lines) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
+    assert [each async for each in operator_is_ready(UNENFORCED, reader)] == []
+
+
+def test_kai_resource_management_and_the_guard_exclude_each_other() -> None:
+    cluster = but(mutating=whole(mutating(), other("kai-pod-group-mutation")))
+    (line,) = lines_of(resource_management(cluster))
+    assert line.startswith(
+        "warning: kai-resource-management assigns queues here (webhook kai-pod-group-mutation)"
+    )
+    assert "guard" in line
+    assert lines_of(resource_management(but(mutating=whole(mutating())))) == []
+
+
+WRITE = "write nvidia.com/container.main.gpu-memory.request: 4000Mi and"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, ""),
+        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5"},
+         'write kai.scheduler/container.main.gpu-memory.portion.limit: "0.5" instead of gpu-fraction-limit'),
+        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5", "gpu-fraction-container-name": "b"},
+         'write kai.scheduler/container.b.gpu-memory.portion.limit: "0.5"'),
+        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "1"}, "remove gpu-fraction-limit"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "0.5"}, "remove gpu-fraction-limit"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "nan"}, "remove gpu-fraction-limit"),
+        ({"gpu-fraction": "half", "gpu-fraction-limit": "x"}, "remove gpu-fraction-limit"),
+        ({"gpu-memory": "4000", "gpu-memory-limit": "8000"}, WRITE),
+        ({"gpu-memory": "4Gi", "gpu-memory-limit": "8000"}, "remove gpu-memory-limit"),
+    ],
+)  # fmt: skip
+def test_keys_of_run_ai_are_named_with_what_to_write(annotations: dict[str, str], expected: str) -> None:
+    advice = run_ai_limit(annotations, "main")
+    assert advice.startswith(expected)
+    assert bool(advice) == bool(expected)
+    document = {"metadata": {"name": "p", "namespace": "a", "annotations": annotations},
+                "spec": {"containers": [{"name": "main"}]}}  # fmt: skip
+    cluster = but(waiting=whole(msgspec.convert(document, Pod)))
+    lines = lines_of(run_ai_keys(cluster))
+    assert len(lines) == bool(expected)
+    assert all(line.startswith("warning: a/p: an annotation of Run:ai 2.x") for line in lines)
+
+
+def test_what_may_not_be_read_is_no_finding() -> None:
+    assert lines_of(run_ai_keys(but(waiting=Fact(None, Why.FORBIDDEN)))) == []
