@@ -371,3 +371,13 @@ def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
         FOR_FLAG["over-share"].line,
     ):
         assert part in text
+
+
+def test_no_name_is_cut_in_a_pipe() -> None:
+    widths = {"pod": 63, "namespace": 40, "node": 50, "used": 9, "share": 9}
+    for is_whole in (True, False):
+        chosen = layout(80, widths, is_whole=is_whole)
+        sizes = {column.name: size for column, size in chosen.columns}
+        assert (sizes["pod"] >= 63) is is_whole
+        assert (chosen.width > 80) is is_whole
+        assert sum(sizes.values()) + len(sizes) + 2 <= chosen.width
