@@ -12,6 +12,7 @@ from console.cluster.facts import NOT_READ, Fact, Why
 from console.why.core import explain, find_cause
 from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision
 from console.why.explanation import Code, Explanation
+from console.why.holders import gpu_pod
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from kai import keys
@@ -235,15 +236,35 @@ def test_a_hostile_text_is_bounded_and_escaped_in_linear_time(text: str) -> None
         make_pod(unschedulable=text),
         make_pod(unschedulable=f"OverLimit: {text}"),
         make_pod(unschedulable=f"{_HEAD}1 {text}"),
+        make_pod(unschedulable=f"{_HEAD}1 only whole gpu jobs can run {text}"),
+        make_pod(unschedulable=f"No node in the x node-pool has {text} resources"),
         make_pod(**_RUNS, containers=broken),
+        make_pod(
+            **_RUNS,
+            containers=[
+                {"name": text[:5000], "state": {"terminated": {"reason": "StartError", "message": text}}}
+            ],
+        ),
+        make_pod(phase="Failed", node=text[:5000], status={"reason": text[:5000], "message": text}),
+        make_pod(node=text[:5000]),
         GONE,
     ]
     refused = [make_event("FailedCreate", f'admission webhook "x.example.com" denied the request: {text}')]
     group = make_pod_group(queue=text[:5000], priorityClassName=text[:5000])
-    events = [refusal_event(text), make_event("GPUMemoryOverShare", text)]
+    events = [
+        *(refusal_event(text), make_event("GPUMemoryOverShare", text)),
+        *(make_event("TriggeredScaleUp", text, component="karpenter"), make_event("Failed", text, component="kubelet", type_="Warning")),
+    ]  # fmt: skip
+    fields: dict[str, Any] = {
+        "creation_events": refused,
+        "owners": [_owner(name=text[:5000], status={"replicas": 2})],
+    }
+    fields["gpu_pods"] = [
+        gpu_pod(make_pod(name=text[:5000], labels={keys.QUEUE_LABEL: text[:5000]}, node="a"))
+    ]
     for pod in pods:
         for each in (events, refused):
-            _check(explain(make_evidence(pod, pod_group=group, creation_events=refused, pod_events=each)))
+            _check(explain(make_evidence(pod, pod_group=group, pod_events=each, **fields)))
 
 
 # --- one table of evidence, cause, words of the cause, and the begin of the first act ---
