@@ -16,6 +16,7 @@ from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentR
 from console.cluster.facts import FactReader, items
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
+from console.help import link
 from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING
 from kai import keys
@@ -276,7 +277,8 @@ def _by_reason(
         first = by_node[min(by_node)]
         more = f": {first}" if first else ""
         step = FOR_PROBLEM.get(reason)  # the details of the other reasons have the remedy
-        yield make(f"{reason} on {listed(by_node)}{more}", step.line if step else "")
+        advice = f"{step.text} See {link(f'docs/runbooks.md#{step.section}')}." if step else ""
+        yield make(f"{reason} on {listed(by_node)}{more}", advice)
 
 
 def place(pod: AgentPod, now: datetime | None) -> str:
