@@ -21,7 +21,7 @@ from console.cluster.webhook import (
     pod_queues,
     read_scope,
 )
-from console.text_table import GAP, column_widths, natural_widths, table_lines
+from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
 from kube.answers import ApiError
 from kube.client import KubeClient
@@ -185,8 +185,8 @@ def as_table(
 ) -> Iterator[str]:
     """Yield the lines of a table, and lines for each problem below it, in red with `colour`.
 
-    Names are cut to fit the columns of a terminal; None for a file or pipe. `wide` has all values, whole.
-    Where no table fits into a terminal, the values are one below the other.
+    Names are cut to fit the columns of a terminal, if they can; None for a file or pipe. `wide` has all
+    values, whole.
     """
     folded, columns = columns or DEFAULT_COLUMNS, None if wide else columns
     if not table.rows:
@@ -197,37 +197,22 @@ def as_table(
     rows = [[name.upper().replace(" ", "-") for name in names]]
     for each, of_row in zip(cells, sizes, strict=True):
         rows.append([(each | {"sizes": ",".join(of_row) or _NONE})[name] for name in names])
-    widths: list[int] | None = natural_widths(rows)
-    if columns is not None:
-        widths = column_widths(rows, columns, list(_COLUMNS.values()))
-    if widths is not None:
-        index = names.index("sizes")
-        for line, of_row in zip(rows[1:], sizes, strict=True):
-            line[index] = _some_sizes(of_row, widths[index])
-        yield from table_lines(rows, widths)
-        for row in table.rows:
-            beginning = f"problem: {one_line(row.policy.namespace)}: "
-            yield from _problem_lines(row.policy, folded, beginning, colour=colour)
-        return
-    longest = max(map(len, cells[0]))
-    for number, (each, row) in enumerate(zip(cells, table.rows, strict=True)):
-        yield from [""] * bool(number)
-        yield from fold(each["namespace"], folded)
-        for name in list(each)[1:-1]:
-            head = f"{_INDENT}{name:<{longest}}{GAP}"
-            yield from fold(each[name], folded, head=head, indent=" " * len(head))
-        yield from _problem_lines(row.policy, folded, "problem: ", indent=_INDENT, colour=colour)
+    fitted = column_widths(rows, columns, list(_COLUMNS.values())) if columns is not None else None
+    widths, index = fitted or natural_widths(rows), names.index("sizes")
+    for line, of_row in zip(rows[1:], sizes, strict=True):
+        line[index] = _some_sizes(of_row, widths[index])
+    yield from table_lines(rows, widths)
+    for row in table.rows:
+        yield from _problem_lines(row.policy, folded, colour=colour)
 
 
-def _problem_lines(
-    policy: NamespacePolicy, columns: int, beginning: str, *, indent: str = "", colour: bool
-) -> Iterator[str]:
+def _problem_lines(policy: NamespacePolicy, columns: int, *, colour: bool) -> Iterator[str]:
     problems = [one_line(str(problem)) for problem in policy.problems]
     if policy.more_problems:
         problems.append(f"and {policy.more_problems} more invalid labels or selectors")
     for problem in problems:
-        lines = fold(beginning + problem, columns, head=indent, indent=f"{indent}{_INDENT}")
-        yield from (f"{_RED}{line}{_RESET}" if colour else line for line in lines)
+        for line in fold(f"problem: {one_line(policy.namespace)}: {problem}", columns, indent=_INDENT):
+            yield f"{_RED}{line}{_RESET}" if colour else line
 
 
 def as_json(table: PolicyTable) -> str:

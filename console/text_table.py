@@ -1,5 +1,6 @@
-"""Tables of text for a number of terminal columns. Pure functions."""
+"""Tables of text for a number of terminal columns."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -32,6 +33,12 @@ def column_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Seque
         widths[index] -= 1
         excess -= 1
     return widths
+
+
+def shown_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Sequence[int]) -> list[int]:
+    """Return the widths of a table on standard output: no cell is cut but to fit a terminal's columns."""
+    fitted = column_widths(rows, columns, shrinkable) if sys.stdout.isatty() else None
+    return fitted or natural_widths(rows)
 
 
 def table_lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:

@@ -17,16 +17,6 @@ class FirstAct(Struct, frozen=True):
     text: str
     section: str
 
-    @property
-    def line(self) -> str:
-        """What to do and where to read on, in one line."""
-        return f"{self.text} See {self.runbook}."
-
-    @property
-    def runbook(self) -> str:
-        """The command that prints the section, for a person."""
-        return f"kaishare help {self.section}"
-
 
 FOR_FLAG: Final[Mapping[str, FirstAct]] = {
     "over-share": FirstAct(

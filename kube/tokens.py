@@ -138,9 +138,8 @@ _TOKEN_START: Final = 8
 
 _BUSY: Final = AccessRefusal(status=503, problem="too many tokens to check; try again in a few seconds")
 
-VIEW_GROUP: Final = "kaishare.dev"
-VIEW_RESOURCE: Final = "shares"
-"""API group and resource, which no server serves, whose `get` in a namespace is the right to its figures."""
+VIEW: Final = {"group": "kaishare.dev", "resource": "shares", "verb": "get"}
+"""The right to the figures of a namespace, of a resource that no server serves."""
 
 _Key = tuple[bytes, bool, str, str]
 """Hash of a token, whether it must be for this service alone, a path, and a namespace or nothing."""
@@ -261,8 +260,7 @@ class TokenAuthorizer:
             {"nonResourceAttributes": {"path": right_url(path), "verb": "get"}}
         ]
         if namespace:
-            resource = {"group": VIEW_GROUP, "resource": VIEW_RESOURCE, "namespace": namespace, "verb": "get"}
-            rights.insert(0, {"resourceAttributes": resource})
+            rights.insert(0, {"resourceAttributes": {**VIEW, "namespace": namespace}})
         for right in rights:
             spec = identity | right
             status = await _review(self._client, ACCESS_REVIEWS, spec, _access_review, CHECK_SECONDS)
@@ -270,7 +268,7 @@ class TokenAuthorizer:
                 return None
         problem = f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
         if namespace:
-            problem = f"the user may not get {VIEW_RESOURCE}.{VIEW_GROUP} in namespace {namespace}"
+            problem = f"the user may not get shares.kaishare.dev in namespace {namespace}"
         return AccessRefusal(status=403, problem=problem, user=name)
 
     async def _user(self, token: str, audience: str | None = None) -> _User | None:

@@ -1,6 +1,6 @@
 """The webhook's Prometheus metrics; docs/metrics.md describes each of them."""
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -93,7 +93,7 @@ class Metrics:
     def show_policies(
         self,
         policies: Callable[[], Mapping[str, NamespacePolicy] | None],
-        queues: Callable[[], Collection[str] | None] = lambda: None,
+        queues: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
         """Export the state of policies; both must be thread-safe, and policies of None export nothing."""
         self.registry.register(_Families(partial(_policies, policies, queues)))
@@ -152,7 +152,7 @@ class _Families(Collector):
 
 def _policies(
     policies: Callable[[], Mapping[str, NamespacePolicy] | None],
-    queues: Callable[[], Collection[str] | None],
+    queues: Callable[[], frozenset[str] | None],
 ) -> Iterator[Metric]:
     """Yield policies by state, rebuilt at every scrape so that no series of a deleted namespace stays."""
     by_state = GaugeMetricFamily(

@@ -26,6 +26,7 @@ from console.cluster.prometheus import (
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from console.doctor.sharing_checks import mode_findings
+from console.help import link
 from gpuagent.api_types import ApiProblem
 from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING, Cause, OwnCause
@@ -324,11 +325,13 @@ _MINOR: Final = SUSPENDS_NOTHING - {Cause.GPU_MISSING} | {OwnCause.NODE_LABEL}
 
 def _step(entry: ApiProblem) -> str:
     """Return what to do about a problem, by the agent's word; an older agent has none for some."""
-    if not entry.first_act:  # the details of such a reason have the remedy
-        act = FOR_PROBLEM.get(entry.reason)
-        return act.line if act else ""
     text, section = (one_line(each or "", _LONGEST_DETAIL) for each in (entry.first_act, entry.runbook))
-    return f"{text} See docs/runbooks.md, {section}."
+    if not text:  # the details of such a reason have the remedy
+        act = FOR_PROBLEM.get(entry.reason)
+        if act is None:
+            return ""
+        text, section = act.text, act.section
+    return f"{text} See {link(f'docs/runbooks.md#{section}')}."
 
 
 def _by_reason(

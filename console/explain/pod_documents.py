@@ -73,11 +73,9 @@ def before_share(pod: dict[str, Any]) -> dict[str, Any]:
         named = annotations.get(keys.CONTAINER_NAME, first)
 
         def whole(container: dict[str, Any]) -> dict[str, Any]:
-            if container.get("name") != named:
-                return container
             resources, gpu = as_map(container.get("resources")), {keys.GPU_RESOURCE: "1"}
-            amounts = {part: {**as_map(resources.get(part)), **gpu} for part in ("limits", "requests")}
-            return {**container, "resources": {**resources, **amounts}}
+            amounts = {part: as_map(resources.get(part)) | gpu for part in ("limits", "requests")}
+            return container | ({"resources": resources | amounts} if container.get("name") == named else {})
 
         spec = with_containers(spec, whole, ("containers",))
     return {**pod, "metadata": metadata, "spec": spec}

@@ -114,7 +114,8 @@ async def _print_once(
     if arguments.output == "json":
         all(map(write_output, json_parts(fleet, arrangement, now)))  # until there is no reader
     else:
-        write_output(as_text(fleet, arrangement, now, columns=columns_of(sys.stdout)))
+        is_whole = not sys.stdout.isatty()
+        write_output(as_text(fleet, arrangement, now, columns=columns_of(sys.stdout), is_whole=is_whole))
     return int(not fleet.agents or any(agent.failure for agent in fleet.agents.values()))
 
 

@@ -114,8 +114,11 @@ def sign(row: PodRow, *, is_old: bool) -> str:
     return mark + (SIGN_OLD if is_old else " ")
 
 
-def layout(width: int, widths: Widths, *, without: Collection[str] = ()) -> Layout:
-    """Choose the columns for a terminal: as many as fit in their order of rank, then widen the long ones."""
+def layout(width: int, widths: Widths, *, without: Collection[str] = (), is_whole: bool = False) -> Layout:
+    """Choose the columns for a terminal: as many as fit in their order of rank, then widen the long ones.
+
+    With `is_whole`, for a file or pipe, no cell is cut, and the table is as wide as it needs.
+    """
     wanted = [
         column
         for column in COLUMNS
@@ -129,6 +132,9 @@ def layout(width: int, widths: Widths, *, without: Collection[str] = ()) -> Layo
         widths = {**widths, "pod": widths.get("pod", 0) + widths.get("namespace", 0) + 1}
         chosen = [_POD_WITH_NAMESPACE if column.name == "pod" else column for column in chosen]
     chosen.sort(key=lambda column: _ORDER[column.name])
+    if is_whole:
+        whole = [column._replace(narrowest=widths.get(column.name, 0)) for column in chosen]
+        width = max(width, _needed(whole, widths))
     return Layout(_widened(chosen, widths, width), width)
 
 

@@ -148,8 +148,17 @@ def _joined(notes: Sequence[_Note]) -> str:
     return "; ".join(note.counts for note in notes) + (f" ({details})" if details else "")
 
 
-def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int = DEFAULT_COLUMNS) -> str:
+def as_text(
+    fleet: Fleet,
+    arrangement: Arrangement,
+    now: float,
+    *,
+    columns: int = DEFAULT_COLUMNS,
+    is_whole: bool = False,
+) -> str:
     """Return the head and all lines of the table, with the columns that fit, each with a line break.
+
+    With `is_whole`, for a file or pipe, no name is cut, so that the table may be wider.
 
     A state without room in its column is below its row, but for `within share`. The table of a single agent
     has its sample, each of its GPUs, and what to do first.
@@ -160,20 +169,21 @@ def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int 
         if agent.received is not None:
             lines += fold(_sample_text(agent.node, agent.received, now), columns, indent="  ")
         if agent.table.gpus:
-            lines += ["", *_gpu_lines(agent.table.gpus, columns)]
-    lines += _table_lines(fleet, arrangement, now, columns)
+            lines += ["", *_gpu_lines(agent.table.gpus, columns, is_whole=is_whole)]
+    lines += _table_lines(fleet, arrangement, now, columns, is_whole=is_whole)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _gpu_lines(gpus: Sequence[GpuState], columns: int) -> Iterator[str]:
+def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_whole: bool) -> Iterator[str]:
     """Yield the table of the GPUs, with FREE if that fits, or a sentence for each of them."""
     lines: Iterable[str] = (line for gpu in gpus for line in _folded(gpu.text, columns))
     for is_narrow in (False, True):
         kept = [name != "FREE" or not is_narrow for name in GPU_HEADINGS]
         rows = [tuple(compress(cells, kept)) for cells in (GPU_HEADINGS, *(gpu.cells for gpu in gpus))]
-        widths = column_widths(rows, columns, [5 if name == "MODEL" and is_narrow else 0 for name in rows[0]])
-        if widths is not None:
-            lines = table_lines(rows, widths)
+        is_cut = is_narrow and not is_whole
+        widths = column_widths(rows, columns, [5 if name == "MODEL" and is_cut else 0 for name in rows[0]])
+        if widths is not None or (is_narrow and is_whole):
+            lines = table_lines(rows, widths or natural_widths(rows))
             break
     yield from lines
     acts: dict[Act, list[str]] = {}
@@ -214,7 +224,9 @@ def _folded(text: str, columns: int, *, head: str = "", indent: str = "  ") -> l
     return [line.replace(_NO_BREAK, " ") for line in fold(whole, columns, head=head, indent=indent)]
 
 
-def _table_lines(fleet: Fleet, arrangement: Arrangement, now: float, columns: int) -> Iterator[str]:
+def _table_lines(
+    fleet: Fleet, arrangement: Arrangement, now: float, columns: int, *, is_whole: bool
+) -> Iterator[str]:
     """Yield the headings and the lines of the table, or why there is none."""
     lines, is_single = arrange(fleet, arrangement), len(fleet.agents) == 1
     if not lines:
@@ -226,7 +238,7 @@ def _table_lines(fleet: Fleet, arrangement: Arrangement, now: float, columns: in
         return
     widths = merge_widths(agent.widths for agent in fleet.agents.values())
     without = {"bar", "node"} if is_single else {"bar"}  # the head names the one node
-    chosen = layout(columns, widths, without=without)
+    chosen = layout(columns, widths, without=without, is_whole=is_whole)
     yield from ("", chosen.heading())
     for line in lines:
         if not isinstance(line, PodRow):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from console.caller import add_running_default_mode, default_kubeconfig
 from console.cluster.webhook import WebhookScope, fetch_namespaces, read_scope
-from console.text_table import column_widths, natural_widths, table_lines
+from console.text_table import shown_widths, table_lines
 from console.usage.advice import KnownNamespace, TargetCluster
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Drawing, drawing, render
@@ -250,7 +250,7 @@ def as_text(advice: Advice, strategy: Strategy, *, columns: int = DEFAULT_COLUMN
         over = _NONE if row.over_hours is None else f"{row.over_hours:.1f}h"
         seen = str(row.pods), f"{row.pod_hours:.0f}"
         rows.append([place, subject, *seen, *amounts, over, str(row.current), _suggestion(row)])
-    yield from table_lines(rows, column_widths(rows, columns, [9, 8, *[0] * 7]) or natural_widths(rows))
+    yield from table_lines(rows, shown_widths(rows, columns, [9, 8, *[0] * 7]))
     notes = list(_notes(advice.rows))
     yield from ("",) if notes else ()
     for note in notes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from console.text_table import column_widths, natural_widths, table_lines
+from console.text_table import shown_widths, table_lines
 from console.usage.page import render
 from console.usage.pod_use import LEAST_KNOWN, are_names
 from service.command import DEFAULT_COLUMNS
@@ -235,7 +235,7 @@ def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
     table = _table(report)
     rows = [[heading.upper() for heading in (*table.names, *table.figures)], *table.rows]
     least = [_LEAST] * len(table.names) + [0] * len(table.figures)
-    yield from table_lines(rows, column_widths(rows, columns, least) or natural_widths(rows))
+    yield from table_lines(rows, shown_widths(rows, columns, least))
     yield ""
     for sentence in _remarks(report, table):
         yield from fold(one_line(sentence, 1000), columns)

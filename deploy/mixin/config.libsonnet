@@ -46,7 +46,8 @@
       KaisharePodLimitDiffers: { severity: 'warning', minutes: 2 },
 
       // The next allocation fails, so the agent's grace is not awaited.
-      KaishareGPUMemoryAtRisk: { 'for': '1m', severity: 'warning', gibibytes: 0 },
+      // The driver's own memory makes a fully promised GPU a little short, which harms nothing until its pods use all.
+      KaishareGPUMemoryAtRisk: { 'for': '1m', severity: 'warning', gibibytes: 0.5 },
       // 1 %: KAI counts a share in hundredths of a GPU, of a total floored to 100 MiB.
       KaishareGPUOverpromised: { 'for': '10m', severity: 'warning', percent: 101 },
       // Software of the host itself stays below 2 GiB. A CUDA context takes up to about 500 MiB, and a display server, an

@@ -132,14 +132,7 @@ def of_namespace(response: AgentResponse, namespace: str) -> AgentResponse:
     pods = [pod for pod in response.pods if pod.namespace == namespace]
     held = {uuid for pod in pods for uuid in (*pod.gpu_uuids, *(holding.gpu_uuid for holding in pod.gpus))}
     gpus = [
-        ApiGpu(
-            uuid=gpu.uuid,
-            index=gpu.index,
-            model=gpu.model,
-            mig=gpu.mig,
-            verdicts_suspended=gpu.verdicts_suspended,
-            total_bytes=gpu.total_bytes,
-        )
+        ApiGpu(gpu.uuid, gpu.index, gpu.model, gpu.mig, gpu.verdicts_suspended, gpu.total_bytes)
         for gpu in response.gpus
         if gpu.uuid in held
     ]

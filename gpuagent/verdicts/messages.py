@@ -65,8 +65,19 @@ def message(transition: Transition, gpu_bytes: int | None) -> str:
 
 
 def first_act(verdict: Verdict) -> FirstAct:
-    """Return what to do first about a flag."""
-    return FOR_IGNORED_ANNOTATION if _is_annotation_ignored(verdict) else FOR_FLAG[verdict.key.reason]
+    """Return what to do first about a flag.
+
+    In HamiCore every share is a limit, so that a pod above it escapes HAMi-core.
+    """
+    if _is_annotation_ignored(verdict):
+        return FOR_IGNORED_ANNOTATION
+    is_bypass = verdict.key.reason is FlagReason.OVER_SHARE and _sees_its_share(verdict)
+    return FOR_FLAG[FlagReason.LIMIT_BYPASSED if is_bypass else verdict.key.reason]
+
+
+def _sees_its_share(verdict: Verdict) -> bool:
+    """Whether KAI lets a container see a GPU of its share's size."""
+    return verdict.pod_share.sharing_mode is SharingMode.HAMI_CORE
 
 
 def flag_message(verdict: Verdict, now: float, gpu_bytes: int | None) -> str:
@@ -115,13 +126,7 @@ def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
     except in HamiCore: there a container sees a GPU of its share's size, and a process without HAMi-core is
     at fault. An advice is kept, since reading a command line takes up to 5 ms.
     """
-    mode = verdict.pod_share.sharing_mode
-    if (
-        not gpu_bytes
-        or not verdict.allowed_bytes
-        or verdict.used_bytes is None
-        or mode is SharingMode.HAMI_CORE
-    ):
+    if not gpu_bytes or not verdict.allowed_bytes or verdict.used_bytes is None or _sees_its_share(verdict):
         return ""
     hundredths = floor(verdict.allowed_bytes / gpu_bytes * 100)
     commands = verdict.pod_share.pod.commands

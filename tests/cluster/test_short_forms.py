@@ -20,7 +20,7 @@ from tests.faults.api_server import CASES, SHORT, run_cases, two_api_servers
 from tests.support import tls_connections
 from tests.support.control_plane import ControlPlane, control_plane
 from tests.support.control_plane_fixtures import needed_assets
-from tests.support.markers import nightly, scaled
+from tests.support.markers import scaled
 
 # No pod is lost while the webhook is replaced, its CA rotates or its default mode is switched; a crash loses only the
 # reviews in flight: `python -m benchmarks.rollout`.
@@ -67,8 +67,9 @@ def test_a_phase_with_lost_pods_is_a_problem(phase: Phase, problem: str) -> None
 # An hour of bad luck, each minute of it two seconds: `python -m benchmarks.night`.
 
 
-@nightly
+@pytest.mark.nightly
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_an_hour_of_bad_luck(tmp_path: Path) -> None:
     (folder := tmp_path / "night").mkdir()
     with control_plane(needed_assets(), tmp_path) as plane:

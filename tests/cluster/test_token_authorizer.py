@@ -334,4 +334,4 @@ async def test_memory_of_results_is_bounded(
     assert len(port.authorizer._allowed) <= MOST_ALLOWED
     assert port.authorizer._checks == {}
     kept = [*port.authorizer._refused, *port.authorizer._allowed]
-    assert all(isinstance(digest, bytes) and len(digest) == 32 for digest, _, _ in kept)
+    assert all(isinstance(digest, bytes) and len(digest) == 32 for digest, *_ in kept)

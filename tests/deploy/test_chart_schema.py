@@ -323,6 +323,7 @@ def test_a_null_value_counts_as_empty() -> None:
 
 # What Kubernetes itself explains, and switches named after what they switch.
 PLAIN = {
+    "apps", "batch",  # API groups
     "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
     "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
     "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "grafana_folder", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",

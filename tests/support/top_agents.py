@@ -12,11 +12,18 @@ from typing import Any
 from console.cluster.agents import AgentPod, AgentReading, Agents, Received
 from console.top.fleet import Fleet
 from gpuagent.api_types import read_answer
-from gpuagent.first_acts import FOR_FLAG, for_gpu
+from gpuagent.first_acts import FOR_FLAG, FirstAct, for_gpu
 from gpuagent.problems import RiskName
 from kube.answers import Unreachable
 
 GIB = 1 << 30
+
+
+def act_line(act: FirstAct) -> str:
+    """Return what `top` and `doctor` say to do."""
+    return f"{act.text} See kaishare help {act.section}."
+
+
 FLAG_ACT = {"firstAct": FOR_FLAG["over-share"].text, "runbook": FOR_FLAG["over-share"].section}
 
 

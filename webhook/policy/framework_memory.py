@@ -144,8 +144,9 @@ def _options(target: _Target, index: int) -> FrameworkOptions | None:
     if not all(map(_is_list, (container.command, container.args, container.env))):
         return None  # the API server refuses the pod
     line = container.command_line
-    words = script_words(beginning(line))
-    command = one_command(line)
+    if beginning(line) is not line:
+        return None  # the part that is not read may name anything
+    words, command = script_words(line), one_command(line)
     servers = [row for row in FRAMEWORKS if row.is_server and frameworks.is_run(row, container, words)]
     if servers:
         part = 0 if target.fraction is None else largest_value(servers[0], target.fraction)
@@ -188,7 +189,7 @@ def _understood(row: Framework, container: Container, command: OneCommand | None
         line = container.command_line
         name = (container.image or "").partition("@")[0].rpartition("/")[2].partition(":")[0]
         is_alone = name == row.image and (row is TGI or (row is VLLM and bool(line)))
-        return OneCommand(line) if is_alone and beginning(line) is line else None
+        return OneCommand(line) if is_alone else None
     if command is None:
         return None
     name = program(command.words[0])

@@ -371,14 +371,15 @@ A TrainJob names a runtime, whose templates are not in its manifest.
 """
 
 
-def scheduler_of(holder: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+def scheduler_of(holder: Mapping[str, Any], path: Place, spec: Mapping[str, Any]) -> str:
     """Return the scheduler of a template's pods that their workload names in a field of its own; else empty.
 
     Volcano's controller fills in the Job's `schedulerName` where a template has none, and its webhook fills
     in `volcano` where the Job has none (pkg/controllers/job job_controller_util.go,
     pkg/webhooks/admission/jobs/mutate). KubeRay writes the scheduler of the label ray.io/scheduler-name
     (ray-operator controllers/ray/batchscheduler), and the Spark operator `batchScheduler`, else
-    `schedulerName` of driver or executor (internal/webhook addSchedulerName), over the template's.
+    `schedulerName` of driver or executor (internal/webhook addSchedulerName), over the template's. A
+    `spec.schedulerName` of another kind can be for its pods only.
     """
     group, kind = group_of(str(holder.get("apiVersion"))), str(holder.get("kind"))
     own, name = as_map(holder.get("spec")), spec.get("schedulerName")
@@ -390,7 +391,10 @@ def scheduler_of(holder: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         name = _RAY_SCHEDULERS.get(label, label) if isinstance(label, str) and label else name
     elif group == "sparkoperator.k8s.io":
         application = as_map(own.get("template")) if kind == "ScheduledSparkApplication" else own
-        name = application.get("batchScheduler") or name
+        role = as_map(application.get(str(path[-2]))) if len(path) > 1 else {}
+        name = application.get("batchScheduler") or role.get("schedulerName") or name
+    else:  # such as NVIDIA's NIMService
+        name = name or own.get("schedulerName")
     return name if isinstance(name, str) else ""
 
 

@@ -395,7 +395,7 @@ def _walk(
             path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
-            scheduler="" if is_pod else scheduler_of(holder, as_map(template.get("spec"))),
+            scheduler="" if is_pod else scheduler_of(holder, path, as_map(template.get("spec"))),
         )
         return
     for key, child in node.items():

@@ -1,7 +1,7 @@
 """The HTTP server for metrics, health and policies."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import orjson
@@ -30,7 +30,7 @@ class OpsServer:
         policies: PolicySource,
         metrics: Metrics,
         log: JsonLog,
-        queues: Callable[[], Collection[str] | None] = lambda: None,
+        queues: Callable[[], frozenset[str] | None] = lambda: None,
         certificate_problem: Callable[[], str] = lambda: "",
         limits: ConnectionLimits = OPS_CONNECTIONS,
     ) -> None:
@@ -99,7 +99,7 @@ class OpsServer:
         return text_page("ok\n")
 
 
-def _as_json(policies: Mapping[str, NamespacePolicy], queues: Collection[str] | None) -> bytes:
+def _as_json(policies: Mapping[str, NamespacePolicy], queues: frozenset[str] | None) -> bytes:
     """Encode all policies as JSON. Call it in a thread, because thousands of policies take up to a second.
 
     Policies are encoded one by one, because encoding all at once would hold the interpreter lock for 60 ms.

@@ -26,9 +26,10 @@ _LONGEST: Final = 4096
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}
-_NOT_STARTED: Final = ("StartError", "ContainerCannotRun", "ContainerStatusUnknown")
-"""Reasons of a container that has "ended", though the runtime never started it (containerd, Docker), or the
-kubelet cannot tell; it has no log."""
+_NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
+"""Reasons of a container that has "ended", though the runtime never started it (containerd, Docker)."""
+_WITHOUT_LOG: Final = (*_NOT_STARTED, "ContainerStatusUnknown")
+"""Reasons of a container that has no log: the last one is of a container that the kubelet does not find."""
 _NOT_CREATED: Final = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
 _OF_NODE: Final = ("kubelet", "attachdetach-controller")
 """The programs that write Events about a pod on its node."""
@@ -67,7 +68,7 @@ def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
     code, what = Code.FAILED, f"the pod has failed: {ended}"
     if acts[0] == "delete-refused" and not has_run:
         code, where = Code.REFUSED_BY_KUBELET, f" of node {node}" if node else ""
-        what = f"the kubelet{where} refused or ended the pod before a container ran: {ended}"
+        what = f"the kubelet{where} refused or ended the pod, which has no log: {ended}"
     return finding(evidence, code, what, *acts, causes=causes, node=node or "NODE")
 
 
@@ -190,9 +191,9 @@ def _runtime_error(container: ContainerStatus) -> str:
 
 
 def _has_run(container: ContainerStatus) -> bool:
-    """Whether the runtime has ever started the container, as far as its status tells; else it has no log."""
+    """Whether the container has run and has a log, as far as its status tells."""
     ends = (container.state.terminated, container.last_state.terminated)
-    return bool(container.state.running) or any(end and end.reason not in _NOT_STARTED for end in ends)
+    return bool(container.state.running) or any(end and end.reason not in _WITHOUT_LOG for end in ends)
 
 
 def _trouble(evidence: PodEvidence, container: ContainerStatus) -> str:

@@ -26,6 +26,7 @@ from kube.kinds import DAEMON_SETS, Controller, Taint
 from service.text import MOST_LINES
 from tests.support.cluster_facts import alone, but, by_policies, of_kai, whole
 from tests.support.prometheus_standin import prometheus_standin
+from tests.support.top_agents import act_line
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -83,9 +84,9 @@ SIX = [reading(0, attribution_ok=False, problems=[DENIED]), reading(1, attributi
         (response_findings([LACKING], NOW), [f"unknown: n0 (pod agent-0, 3 d old): the caller may not {RIGHT} -> grant the right to {RIGHT}"]),
         (attributed(*SIX), ["problem: not possible on n6", "problem: the figures are old: n4 (10 min)", "problem: proc-denied on n0, n1: cannot read /proc", "warning: reservation-conflict on n2: two namespaces", "unknown: no sample yet on n5"]),
         # The detail of the agent's own faults has the remedy.
-        (attributed(reading(problems=[DENIED, RIGHTS])), [f"problem: proc-denied on n0: cannot read /proc -> {FOR_PROBLEM['proc-denied'].line}", "problem: rights on n0: no right to create events: apply the chart's roles -> "]),
+        (attributed(reading(problems=[DENIED, RIGHTS])), [f"problem: proc-denied on n0: cannot read /proc -> {act_line(FOR_PROBLEM['proc-denied'])}", "problem: rights on n0: no right to create events: apply the chart's roles -> "]),
         (attributed(reading(problems=[MISSING, LABEL])), ["problem: gpu-missing on n0: one of two -> Run nvidia-smi -L on the node,", "warning: node-label on n0: two models"]),
-        (attributed(reading(problems=[REPLACED])), ["problem: nvml on n0: DriverNotLoaded -> Wait if the node's driver is being replaced. See docs/runbooks.md, KaishareAgentBlind."]),
+        (attributed(reading(problems=[REPLACED])), ["problem: nvml on n0: DriverNotLoaded -> Wait if the node's driver is being replaced. See kaishare help KaishareAgentBlind."]),
         (attributed(UNREADY_WITH_FILES), ["problem: device-files on n0: there is no /dev/nvidiactl: use CDI"]),
         (attributed(reading(gpus=[BLANK])), ["warning: the memory of GPUs is unknown: GPU 3 of n0: nvmlDeviceGetMemoryInfo: NoPermission -> on MIG nodes set the chart's agent.migMonitor"]),
         (release_findings([pod(0)], (), "0.1.0", "0.1.0"), ["ok: 0.1.0 (agent, published settings, this command)"]),

@@ -271,6 +271,8 @@ SCHEDULERS: list[tuple[str, dict[str, Any], str]] = [
     ("RayCluster without", {"kind": "RayCluster", "apiVersion": "ray.io/v1", "spec": {"headGroupSpec": {"template": TEMPLATE}}}, ""),
     ("Spark", {"kind": "SparkApplication", "apiVersion": "sparkoperator.k8s.io/v1beta2", "spec": {"batchScheduler": "volcano", "executor": {"template": TEMPLATE}}}, "volcano"),
     ("Spark, scheduled", {"kind": "ScheduledSparkApplication", "apiVersion": "sparkoperator.k8s.io/v1beta2", "spec": {"template": {"batchScheduler": "volcano", "driver": {"template": TEMPLATE}}}}, "volcano"),
+    ("Spark, by role", {"kind": "SparkApplication", "apiVersion": "sparkoperator.k8s.io/v1beta2", "spec": {"driver": {"schedulerName": "other"}, "executor": {"schedulerName": "mine", "template": TEMPLATE}}}, "mine"),
+    ("a kind of its own", {"kind": "NIMService", "apiVersion": "apps.nvidia.com/v1alpha1", "spec": {"schedulerName": "mine", "template": TEMPLATE}}, "mine"),
     ("inside of another object", {"kind": "AppWrapper", "apiVersion": "workload.codeflare.dev/v1beta2", "spec": {"components": [{"template": {"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1", "spec": {"tasks": [{"template": TEMPLATE}]}}}]}}, "volcano"),
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from console.cli import main
 from gpuagent.first_acts import FOR_FLAG
 from tests.support.free_ports import free_port
 from tests.support.markers import sampled
-from tests.support.top_agents import GIB, document, gives, pod, serving
+from tests.support.top_agents import GIB, act_line, document, gives, pod, serving
 
 ROOT = Path(__file__).parents[3]
 BODY = document(
@@ -53,7 +53,7 @@ def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]
     assert lines[8].split() == ["STATE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE"]
     assert lines[9].split()[:8] == ["!", "flagged:", "over-share", "0", "3.0", "GiB", "2.0", "GiB"]
     assert "flagged-\ufffd[31m" in lines[9]
-    assert " ".join(line.strip() for line in lines[10:-1]) == FOR_FLAG["over-share"].line
+    assert " ".join(line.strip() for line in lines[10:-1]) == act_line(FOR_FLAG["over-share"])
     assert "fine" in lines[-1]
     assert max(map(len, lines)) <= 80
     assert ("\x1b" in out, err) == (False, "")

@@ -17,7 +17,7 @@ from console.top.pod_rows import MAX_ROWS, PodRow
 from console.top.text import as_text, details_of, head, json_parts
 from gpuagent.first_acts import FOR_FLAG
 from service.text import width
-from tests.support.top_agents import GIB, agent_pod, document, fleet_of, gpu, pod, received
+from tests.support.top_agents import GIB, act_line, agent_pod, document, fleet_of, gpu, pod, received
 
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 SILENT = "no answer within 5 s"
@@ -368,6 +368,16 @@ def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
     for part in (
         "note: gpu-memory: 7 GiB",
         "above its share of 2.0 GiB, for 5 min",
-        FOR_FLAG["over-share"].line,
+        act_line(FOR_FLAG["over-share"]),
     ):
         assert part in text
+
+
+def test_no_name_is_cut_in_a_pipe() -> None:
+    widths = {"pod": 63, "namespace": 40, "node": 50, "used": 9, "share": 9}
+    for is_whole in (True, False):
+        chosen = layout(80, widths, is_whole=is_whole)
+        sizes = {column.name: size for column, size in chosen.columns}
+        assert (sizes["pod"] >= 63) is is_whole
+        assert (chosen.width > 80) is is_whole
+        assert sum(sizes.values()) + len(sizes) + 2 <= chosen.width

@@ -241,7 +241,10 @@ QUESTIONS: Final[dict[str, tuple[PodEvidence, Code, str, str]]] = {
         Code.NO_GPU_FITS, "cluster-autoscaler adds no node: 1 max node group size reached", "Wait until other pods end"),
     # the kubelet, and the reservation pod
     "refused after a restart of the node": (_rejected("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present"),
-        Code.REFUSED_BY_KUBELET, "the kubelet of node n1 refused or ended the pod before a container ran: UnexpectedAdmissionError: Allocate failed", "Delete the pod: it never runs again. Its controller makes a new one"),
+        Code.REFUSED_BY_KUBELET, "the kubelet of node n1 refused or ended the pod, which has no log: UnexpectedAdmissionError: Allocate failed", "Delete the pod: it never runs again. Its controller makes a new one"),
+    "evicted by the kubelet, which does not find the container": (_of({"phase": "Failed", "node": "n1", "status": {"reason": "Evicted", "message": "no room"},
+        "containers": _container(terminated={"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "not located"})}),
+        Code.REFUSED_BY_KUBELET, "which has no log: Evicted: no room", "Delete the pod"),
     "evicted by the kubelet after it ran": (_of({"phase": "Failed", "node": "n1", "containers": _container(terminated={"exitCode": 137, "reason": "Error"}), "status": {"reason": "Evicted", "message": "The node was low on resource: memory"}}),
         Code.FAILED, "Evicted: The node was low on resource: memory", "Delete the pod: it never runs again"),
     "the pod's deadline has passed": (_rejected("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"),

@@ -181,7 +181,8 @@ def test_the_advice_is_for_what_the_container_runs(container: dict[str, Any], ad
 
 def test_where_containers_see_their_share_no_lower_value_is_advised() -> None:
     share = PodShare(pod=runs(VLLM), sharing_mode=SharingMode.HAMI_CORE)
-    assert "set " not in the_event(transition(pod_share=share)).message.partition(". ")[0]
+    message = the_event(transition(pod_share=share)).message
+    assert message.partition(" for 2 min")[2] == f". {FOR_FLAG[FlagReason.LIMIT_BYPASSED].text}"
 
 
 def test_a_message_holds_nothing_of_labels_and_annotations() -> None:

@@ -275,8 +275,8 @@ def test_a_gpu_whose_thread_does_not_start_is_lost_for_that_sample(driven, clock
     for _ in range(2):
         reading = gpus.read()
         assert [gpu.uuid for gpu in reading.gpus] == [A]
-        assert reading.lost == (LostGpu(1),)
-        assert reading.problems == (Problem(Cause.NVML, "index-1", f"thread gpu-1: {WHY}"),)
+        assert reading.lost == (LostGpu(1, error="NotStarted"),)
+        assert reading.problems == (Problem(Cause.NVML, "index-1", f"thread gpu-1: {WHY}", "NotStarted"),)
         clock.now += 5
     refused.clear()
     reading = gpus.read()
@@ -306,7 +306,7 @@ def test_without_any_thread_no_gpu_responds_until_threads_start_again(
     for _ in range(3):
         reading = gpus.read()
         assert (reading.gpus, reading.restart_may_help, reading.is_hanging) == ((), False, False)
-        assert reading.problems == (Problem(Cause.NVML, "", f"thread driver: {WHY}"),)
+        assert reading.problems == (Problem(Cause.NVML, "", f"thread driver: {WHY}", "NotStarted"),)
         clock.now += 60
     refused.remove("driver")
     reading = gpus.read()

@@ -1,10 +1,12 @@
 """The real binding over a library that answers, and fails, as a driver does."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent.gpus.gpu_reading import DriverReplaced, GpuProcess, LostGpu, MigInstance
 from gpuagent.gpus.process_lists import MOST_LISTED
-from gpuagent.problems import Cause
+from gpuagent.problems import NOT_LISTED, Cause
 from tests.support.scenarios import GIB, A, B, causes, node, process
 
 
@@ -104,7 +106,8 @@ def test_a_gpu_lost_before_the_agent_started_has_no_uuid_yet(driven, clock, faul
     reading = gpus.read()
     assert [gpu.uuid for gpu in reading.gpus] == [B]
     assert causes(reading) == [(Cause.NVML, "index-0")]  # empty would be the whole node
-    assert reading.lost == (LostGpu(0),)
+    assert [replace(lost, error=NOT_LISTED) for lost in reading.lost] == [LostGpu(0)]
+    assert reading.lost[0].error == reading.problems[0].error
     answers.show(5)
     clock.now += 1
     assert [gpu.uuid for gpu in gpus.read().gpus] == [A, B]

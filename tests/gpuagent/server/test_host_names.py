@@ -17,7 +17,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     options = ("--gpus", SIMULATED, "--host-name", "Agent.Example.com.", "--host-name", "kaishare-agent")
     log = tmp_path_factory.mktemp("agent") / "log"
     with agent(log, *options, POD_NAME="kaishare-agent-x7k2p", HOSTNAME="own-host") as started:
-        started.until(lambda: started.get("/readyz")[0] == 200)
+        started.until(lambda: "kaishare_agent_attribution_ok" in started.series())
         yield started
 
 

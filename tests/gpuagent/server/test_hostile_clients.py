@@ -57,7 +57,7 @@ def test_1100_half_open_connections_and_clients_that_do_not_read(
     """Also where the agent may open few files."""
     program = ("-m", "tests.support.limited_files", str(files), "tests.support.scenarios.agent")
     with agent(tmp_path / "log", SCENARIO, program=program) as running:
-        running.until(lambda: running.get("/readyz")[0] == 200)
+        running.until(lambda: "kaishare_agent_attribution_ok" in running.series())
         address = Address.parse(running.url.removeprefix("http://"))
         with half_open(address, opened), not_reading(address, unread):
             for _ in range(5):
@@ -71,7 +71,7 @@ def test_1100_half_open_connections_and_clients_that_do_not_read(
 
 def test_a_flood_of_bytes_that_are_no_requests_is_not_logged(tmp_path: Path) -> None:
     with agent(tmp_path / "log", SCENARIO) as running:
-        running.until(lambda: running.get("/readyz")[0] == 200)
+        running.until(lambda: "kaishare_agent_attribution_ok" in running.series())
         address = Address.parse(running.url.removeprefix("http://"))
         size = running.log.stat().st_size
         for sent in (

@@ -34,7 +34,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     environment = {"LD_LIBRARY_PATH": str(built_library(folder).parent), ANSWERS: f"{folder}/answers"}
     options = ("--node=node-1", f"--pods={folder}/pods.json", f"--proc-root={folder}/proc")
     with agent(folder / "log", *options, **environment) as running:
-        running.until(lambda: running.get("/readyz")[0] == 200)
+        running.until(lambda: "kaishare_agent_attribution_ok" in running.series())
         yield running
 
 

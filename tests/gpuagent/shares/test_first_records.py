@@ -347,6 +347,7 @@ class TestLimits:
             made = inventory(node(), *others, reservation())
             shares = ShareResolver(gpu_sharing_mode=mode).resolve(made, DEVICES)
             assert [sum(each.bytes for each in share.limits.values()) for share in shares] == [most, most]
+            assert {share.sharing_mode for share in shares} == {mode}
 
     def test_the_names_of_the_modes_are_kais(self) -> None:
         assert parse_sharing_mode("NvFractions") is SharingMode.NV_FRACTIONS

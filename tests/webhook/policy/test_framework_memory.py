@@ -158,6 +158,7 @@ LEFT: dict[str, tuple[dict[str, Any], str | None]] = {
     "vLLM's image without arguments": ({"image": "vllm/vllm-openai"}, "framework-default"),
     "an image of another name": ({"image": "a/vllm-openai-x", "args": ["M"]}, "framework-default"),
     "more than is read": ({"command": ["vllm", "serve", "M" * 20_000]}, "framework-unseen"),
+    "more of another command than is read": ({"command": ["python", "M" * 20_000]}, None),
     "two servers": ({"command": [*SERVE, "text-generation-launcher"]}, "framework-default"),
     "another server": ({"command": ["sglang", "serve"]}, "framework-default"),
     "TGI with its option": ({"command": ["text-generation-launcher", "--cuda-memory-fraction", "0.3"]}, None),

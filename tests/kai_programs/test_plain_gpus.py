@@ -1,0 +1,201 @@
+"""No pod that KAI's own programs run without kaishare waits or is refused with it, in mode default.
+
+Pods, namespaces, LimitRanges and nodes are generated: MIG nodes of strategy single, nodes with other accelerators,
+RuntimeClasses, pods of vClusters. KAISHARE_PLAIN_PODS=3000 is the large form.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kai import keys
+from kube.client import KubeClient
+from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, our_configurations, serving
+from tests.support.kai_programs import KaiCluster, kai_cluster
+from tests.support.kinds import list_path, made
+from tests.support.kube_user import Asker
+from tests.support.pods import GPU, container
+
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
+Json = dict[str, Any]
+PODS = int(os.environ.get("KAISHARE_PLAIN_PODS", "48"))
+AT_ONCE: Final = 48
+SECONDS: Final = 90.0
+ACCELERATORS: Final = ("amd.com/gpu", "google.com/tpu", "nvidia.com/gpumem", "example.com/dongle", "rdma/hca")
+LIMITS: Final[dict[str, Json | None]] = {
+    "free": None,
+    "most": {"type": "Container", "max": {GPU: "1"}},
+    "least": {"type": "Container", "min": {GPU: "1"}},
+    "pod": {"type": "Pod", "max": {GPU: "2"}},
+    "ratio": {"type": "Container", "maxLimitRequestRatio": {GPU: "1"}, "default": {GPU: "1"}},
+    "default": {"type": "Container", "default": {GPU: "0"}},
+}
+"""LimitRanges by the name of their namespaces."""
+NODES: Final[dict[str, tuple[Json, Json]]] = {
+    "plain": ({"nvidia.com/gpu.product": "NVIDIA-A10"}, {}),
+    "mig": ({"nvidia.com/mig.strategy": "single", "nvidia.com/gpu.product": "A100-MIG-1g.5gb",
+             "node-role.kubernetes.io/mig-enabled": "true"}, {}),
+    "other": ({}, dict.fromkeys(ACCELERATORS, "1000")),
+}  # fmt: skip
+"""Labels and further resources of the nodes."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KaiCluster]:
+    with kai_cluster(tmp_path_factory.mktemp("kai")) as cluster:
+        yield cluster
+
+
+def node(name: str, labels: Json, resources: Json) -> Json:
+    amounts = {"cpu": "2000", "memory": "2000Gi", "pods": "2000", GPU: "400", **resources}
+    at = "2026-01-01T00:00:00Z"
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    ready |= {"lastHeartbeatTime": at, "lastTransitionTime": at}
+    own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.count": "400", "nvidia.com/gpu.memory": "23028"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    return made("Node", name, labels=own | labels, status=status)
+
+
+def generated(chance: random.Random, name: str) -> Json:
+    """Return a pod that a user sends, without kaishare's and KAI's keys."""
+    amounts: Json = chance.choice(({GPU: "1"}, {GPU: "1"}, {GPU: "1"}, {GPU: "0"}, {}))
+    if chance.random() < 0.25:
+        amounts = amounts | {chance.choice(ACCELERATORS): chance.choice(("0", "1"))}
+    spec: Json = {"containers": [container(limits=amounts)], "restartPolicy": "Never"}
+    if chance.random() < 0.3:
+        spec["nodeSelector"] = chance.choice(
+            ({"nvidia.com/mig.strategy": "single"}, {"nvidia.com/gpu.product": "A100-MIG-1g.5gb"},
+             {"nvidia.com/gpu.product": "NVIDIA-A10"})
+        )  # fmt: skip
+    elif chance.random() < 0.2:
+        line = {"key": "nvidia.com/mig.strategy", "operator": chance.choice(("Exists", "DoesNotExist"))}
+        required = {"nodeSelectorTerms": [{"matchExpressions": [line]}]}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    if chance.random() < 0.2:
+        spec["runtimeClassName"] = chance.choice(("nvidia", "gvisor"))
+    labels = {keys.VCLUSTER_MANAGED_BY: "team"} if chance.random() < 0.15 else {}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+async def prepare(asker: Asker) -> None:
+    async def send(method: str, path: str, body: Json) -> None:
+        answer = await asker.send(
+            method,
+            path,
+            body,
+            content_type="application/json" if method == "POST" else "application/merge-patch+json",
+        )
+        assert answer.status < 300, answer.message
+
+    unbounded = {kind: {"quota": -1, "limit": -1, "overQuotaWeight": 1} for kind in ("cpu", "memory", "gpu")}
+    for name, parent in (("department", {}), ("team", {"parentQueue": "department"})):
+        queue = made("Queue", name, spec={**parent, "resources": unbounded})
+        await send("POST", "/apis/scheduling.run.ai/v2/queues", queue)
+    await send("POST", list_path("RuntimeClass"), made("RuntimeClass", "gvisor", handler="runsc"))
+    for name, (labels, resources) in NODES.items():
+        await send("POST", "/api/v1/nodes", node(name, labels, resources))
+        await send("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+    for limits, item in LIMITS.items():
+        for form in ("without", "with", "all"):
+            labels = (
+                {} if form == "without" else {keys.QUEUE_LABEL: "team", "kaishare.dev/gpu-fraction": "0.5"}
+            )
+            labels |= {"kaishare.dev/share-for": "all"} if form == "all" else {}
+            space = f"{form}-{limits}"
+            await send("POST", "/api/v1/namespaces", {"metadata": {"name": space, "labels": labels}})
+            if item:
+                path = f"/api/v1/namespaces/{space}/limitranges"
+                await send("POST", path, made("LimitRange", "gpus", space, spec={"limits": [item]}))
+
+
+async def test_no_pod_that_runs_without_kaishare_waits_or_is_refused_with_it(
+    cluster: KaiCluster, tmp_path: Path
+) -> None:
+    plane, chance = cluster.plane, random.Random(17)
+    lost: list[str] = []
+    seen = Counter[str]()
+    async with KubeClient(plane.access()) as client, Asker(plane) as asker:
+        await prepare(asker)
+        options = (*from_cluster(plane, tmp_path), f"--kai-version={cluster.build.version}")
+        async with (
+            serving(tmp_path / "log", *options) as webhook,
+            configured(client, *our_configurations(webhook.target, ca_of(tmp_path))),
+        ):
+            await Canary(client, "with-free").until_mutated()
+            await asyncio.sleep(2)  # LimitRanges have been listed
+            for first in range(0, PODS, AT_ONCE):
+                pods = [
+                    (
+                        chance.choice(list(LIMITS)),
+                        chance.choice(("with", "with", "all")),
+                        generated(chance, f"p{n}"),
+                    )
+                    for n in range(first, min(first + AT_ONCE, PODS))
+                ]
+                lost += await compared(asker, pods, seen)
+    assert not lost, "\n".join(lost[:10])
+    assert seen["runs"] > PODS / 3
+    assert {"whole-gpu-converted", "limit-range", "vcluster-synced", "mig-nodes"} <= seen.keys(), seen
+
+
+async def compared(asker: Asker, pods: list[tuple[str, str, Json]], seen: Counter[str]) -> list[str]:
+    """Create pods in both namespaces; return those that run in the first alone."""
+    refused: dict[str, str] = {}
+    for limits, form, pod in pods:
+        own = {
+            **pod,
+            "metadata": pod["metadata"] | {"labels": pod["metadata"]["labels"] | {keys.QUEUE_LABEL: "team"}},
+        }
+        own["spec"] = pod["spec"] | {"schedulerName": keys.SCHEDULER_NAME}
+        for space, body in ((f"without-{limits}", own), (f"{form}-{limits}", pod)):
+            answer = await asker.send("POST", f"/api/v1/namespaces/{space}/pods", body)
+            if answer.status >= 300:
+                refused[f"{space}/{pod['metadata']['name']}"] = answer.message
+    lost: list[str] = []
+    until = time.monotonic() + SECONDS
+    while True:
+        found = (await asker.send("GET", "/api/v1/pods")).body["items"]
+        running = {f"{p['metadata']['namespace']}/{p['metadata']['name']}": p for p in found}
+        is_running = {name for name, p in running.items() if p["status"].get("phase") == "Running"}
+        lost = [
+            f"{form}-{limits}/{pod['metadata']['name']}"
+            for limits, form, pod in pods
+            if f"without-{limits}/{pod['metadata']['name']}" in is_running
+            and f"{form}-{limits}/{pod['metadata']['name']}" not in is_running
+        ]
+        waits = [name for name in running if name.startswith("without-") and name not in is_running]
+        if (not lost and (not waits or time.monotonic() > until - SECONDS + 25)) or time.monotonic() > until:
+            break
+        await asyncio.sleep(1)
+    for limits, form, pod in pods:
+        name = f"{form}-{limits}/{pod['metadata']['name']}"
+        after = running.get(name, {})
+        reason = after.get("metadata", {}).get("annotations", {}).get("kaishare.dev/reason", "refused")
+        seen[reason] += 1
+        seen["runs"] += name in is_running
+        if pod["spec"].get("runtimeClassName") == "gvisor" and after:
+            share = after["metadata"].get("annotations", {}).get("gpu-fraction")
+            assert share is None, f"{name}: a share in gVisor"
+    details = [f"{name}: {refused.get(name) or json_of(running.get(name))}" for name in lost]
+    for limits, form, pod in pods:
+        for space in (f"without-{limits}", f"{form}-{limits}"):
+            await asker.send(
+                "DELETE", f"/api/v1/namespaces/{space}/pods/{pod['metadata']['name']}", gracePeriodSeconds="0"
+            )
+    return details
+
+
+def json_of(pod: Json | None) -> str:
+    if pod is None:
+        return "does not exist"
+    kept = {key: pod["metadata"].get(key) for key in ("labels", "annotations")}
+    conditions = [each.get("message") for each in pod["status"].get("conditions", ())]
+    return str({**kept, "spec": {k: v for k, v in pod["spec"].items() if k in ("nodeSelector", "runtimeClassName")},
+                "resources": [c.get("resources") for c in pod["spec"]["containers"]], "conditions": conditions})  # fmt: skip
