@@ -72,6 +72,7 @@ TLS: Values = {"webhook": {"opsTlsSecret": "webhook-tls"}, "agent": {"tlsSecret"
 MONITORS: Values = {"enabled": True, "tokenSecret": {"name": "prometheus", "key": "bearer"}}
 TRUSTED = {"ca": {"secret": {"name": "ca", "key": "ca.crt"}}}
 URLS = {"runbooks": "https://git.example.com/main/", "fleet": "https://g.example.com/d/x?var-node={node}#a:"}
+CGROUP = {"name": "cgroup", "hostPath": {"path": "/sys/fs/cgroup"}}
 VOLUME, MOUNT = {"name": "scratch", "emptyDir": {}}, {"name": "scratch", "mountPath": "/scratch"}
 SCRATCH: Values = {"extraVolumes": [VOLUME], "extraVolumeMounts": [MOUNT]}
 
@@ -123,9 +124,10 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     # The doctor of `helm test` may not read the Deployment, so it is told.
     ({}, {"webhook args.--default-mode": None, "doctor args.--default-mode": "default"}),
     # The agent and the driver.
-    ({}, {"agent env": GPU_ENV, "agent spec.runtimeClassName": "nvidia", "agent spec.volumes": None, "agent args.--gpus": None, "agent args.--host-name": None}),
+    ({}, {"agent env": GPU_ENV, "agent spec.runtimeClassName": "nvidia", "agent spec.volumes": [CGROUP], "agent mounts": {"/host/cgroup": True}, "agent args.--cgroup-root": "/host/cgroup", "agent args.--gpus": None, "agent args.--host-name": None}),
     ({}, {"agent spec.containers.0.env.1.name": "POD_NAME", "agent spec.containers.0.env.1.valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
-    (VARIANTS["GPUs by a mount"], {"agent env.NVIDIA_VISIBLE_DEVICES": DEVICES, "agent mounts": {f"{DEVICES}/all": True}, "agent spec.volumes.0.hostPath.path": "/dev/null"}),
+    (VARIANTS["GPUs by a mount"], {"agent env.NVIDIA_VISIBLE_DEVICES": DEVICES, "agent mounts": {f"{DEVICES}/all": True, "/host/cgroup": True}, "agent spec.volumes.0.hostPath.path": "/dev/null"}),
+    ({"agent": {"cgroupRoot": ""}}, {"agent spec.volumes": None, "agent args.--cgroup-root": None}),
     (VARIANTS["GPUs by CDI"], {"agent env": {}, "agent spec.runtimeClassName": None, "agent metadata.annotations.cdi\\.k8s\\.io/kaishare": "management.nvidia.com/gpu=all"}),
     (VARIANTS["no runtime class"], {"agent spec.runtimeClassName": None}),
     ({"agent": {"hostNames": ["Agent.example.com"]}}, {"agent args.--host-name": "Agent.example.com"}),
@@ -164,10 +166,10 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     ({"imagePullSecrets": ["registry", {"name": "mirror"}]}, {f"{part} spec.imagePullSecrets": [{"name": "registry"}, {"name": "mirror"}] for part in PODS}),
     *(
         ({part: {**own, **SCRATCH}}, {f"{part} spec.volumes.1": VOLUME, f"{part} spec.containers.0.volumeMounts.1": MOUNT})
-        for part, own in (("webhook", CERT_MANAGER["webhook"]), ("agent", {"gpuAccess": "volume-mounts"}))
+        for part, own in (("webhook", CERT_MANAGER["webhook"]), ("agent", {"gpuAccess": "volume-mounts", "cgroupRoot": ""}))
     ),
     *(
-        ({part: {**SCRATCH, "serviceAccountAnnotations": {"a": "b"}, "podLabels": {"team": "x"}}}, {
+        ({part: {**SCRATCH, **({"cgroupRoot": ""} if part == "agent" else {}), "serviceAccountAnnotations": {"a": "b"}, "podLabels": {"team": "x"}}}, {
             f"{part} spec.volumes": [VOLUME], f"{part} spec.containers.0.volumeMounts": [MOUNT],
             f"{part} metadata.labels.team": "x", f"{part} metadata.labels.app\\.kubernetes\\.io/component": part,
             f"{SHORT[part].removesuffix('template.')}selector.matchLabels.team": None, f"ServiceAccount/kaishare-{part} metadata.annotations": {"a": "b"},
@@ -372,7 +374,7 @@ def test_the_readers_role_has_every_page_by_the_url_that_the_services_ask_for() 
 @pytest.mark.parametrize(("part", "option"), [("webhook", "ops_certs"), ("agent", "certs")])
 def test_tls_has_its_secret_and_the_kubelet_its_scheme(part: str, option: str) -> None:
     plain, pod = PODS[part](), PODS[part](TLS)
-    (mount,), (volume,) = container(pod)["volumeMounts"], pod["spec"]["volumes"]
+    mount, volume = container(pod)["volumeMounts"][0], pod["spec"]["volumes"][0]
     directory = getattr(PARSERS[part]().parse_args(container(pod)["args"]), option)
     assert (mount["mountPath"], mount["readOnly"]) == (str(directory), True)
     assert volume["secret"] == {"secretName": f"{part}-tls", "defaultMode": 0o440}
