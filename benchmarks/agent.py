@@ -93,6 +93,10 @@ there are 512 shares, not 64.
 """
 
 
+_MOST_GROUPS = 64
+"""Pods with limits; the simulated library knows 512 lines about cgroups."""
+
+
 class Spread(StrEnum):
     """Which GPUs the pods use, as the end of a printed row."""
 
@@ -252,6 +256,18 @@ def write_node(load: Load, folder: Path, uids: Sequence[str] = ()) -> None:
         if load.utilization:
             lines.append(f"sample {gpu} {pid} 0 {10 + pid % 90}")
         proc.add(pid, in_pod(uids[pod] if uids else pod_uid(pod), f"{pod:064x}"))
+    # The driver limits the containers: it is asked for each one's cgroup and for its pod's.
+    root = folder / "cgroup"
+    root.mkdir()
+    (root / "cgroup.controllers").touch()
+    lines += [f"backend {index} misc" for index in range(load.gpus)]
+    for pod in range(min(load.pods, _MOST_GROUPS)):
+        path = root / in_pod(uids[pod] if uids else pod_uid(pod), f"{pod:064x}").removeprefix("0::/")
+        lines += [
+            f"group {path} misc",
+            f"group {path.parent} misc",
+            f"limit {pod % load.gpus} 0 {each} 0 {path}",
+        ]
     (folder / "answers").write_text("".join(f"{line}\n" for line in lines))
     if not uids:
         items = list(pods_of(load))
@@ -317,7 +333,7 @@ async def agent(start: Start, library: Path, interval_ms: int) -> AsyncIterator[
     """Start an agent, and wait until it has listed its pods; yield its process and address."""
     options = (
         f"--node node-1 --pods {start.pods} --proc-root {start.folder}/proc"
-        f" --interval {interval_ms}ms --grace 100ms"
+        f" --cgroup-root {start.folder}/cgroup --interval {interval_ms}ms --grace 100ms"
     )
     log = start.folder / "log"
     with log.open("wb") as stream:

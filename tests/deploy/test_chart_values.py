@@ -80,6 +80,7 @@ NOT_UPGRADING = {
 }
 TERMS = "agent spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 SPREAD: Object = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+CGROUP = {"name": "cgroup", "hostPath": {"path": "/sys/fs/cgroup"}}
 VOLUME, MOUNT = {"name": "scratch", "emptyDir": {}}, {"name": "scratch", "mountPath": "/scratch"}
 SCRATCH: Values = {"extraVolumes": [VOLUME], "extraVolumeMounts": [MOUNT]}
 
@@ -131,9 +132,10 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     # The doctor of `helm test` may not read the Deployment, so it is told.
     ({}, {"webhook args.--default-mode": None, "doctor args.--default-mode": "default"}),
     # The agent and the driver.
-    ({}, {"agent env": GPU_ENV, "agent spec.runtimeClassName": "nvidia", "agent spec.volumes": [STATE], "agent mounts": {STATE_PATH: None}, "agent args.--state": STATE_PATH, "agent args.--gpus": None, "agent args.--host-name": None}),
+    ({}, {"agent env": GPU_ENV, "agent spec.runtimeClassName": "nvidia", "agent spec.volumes": [CGROUP, STATE], "agent mounts": {"/host/cgroup": True, STATE_PATH: None}, "agent args.--cgroup-root": "/host/cgroup", "agent args.--state": STATE_PATH, "agent args.--gpus": None, "agent args.--host-name": None}),
     ({}, {"agent spec.containers.0.env.1.name": "POD_NAME", "agent spec.containers.0.env.1.valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
-    (VARIANTS["GPUs by a mount"], {"agent env.NVIDIA_VISIBLE_DEVICES": DEVICES, "agent mounts": {f"{DEVICES}/all": True, STATE_PATH: None}, "agent spec.volumes.0.hostPath.path": "/dev/null"}),
+    (VARIANTS["GPUs by a mount"], {"agent env.NVIDIA_VISIBLE_DEVICES": DEVICES, "agent mounts": {f"{DEVICES}/all": True, "/host/cgroup": True, STATE_PATH: None}, "agent spec.volumes.0.hostPath.path": "/dev/null"}),
+    ({"agent": {"cgroupRoot": ""}}, {"agent spec.volumes": [STATE], "agent args.--cgroup-root": None}),
     (VARIANTS["GPUs by CDI"], {"agent env": {}, "agent spec.runtimeClassName": None, "agent metadata.annotations.cdi\\.k8s\\.io/kaishare": "management.nvidia.com/gpu=all"}),
     (VARIANTS["no runtime class"], {"agent spec.runtimeClassName": None}),
     ({"agent": {"hostNames": ["Agent.example.com"]}}, {"agent args.--host-name": "Agent.example.com"}),
@@ -175,7 +177,7 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     ({"imagePullSecrets": ["registry", {"name": "mirror"}]}, {f"{part} spec.imagePullSecrets": [{"name": "registry"}, {"name": "mirror"}] for part in PODS}),
     *(
         ({part: {**own, **SCRATCH}}, {f"{part} spec.volumes.{index}": VOLUME, f"{part} spec.containers.0.volumeMounts.{index}": MOUNT})
-        for part, own, index in (("webhook", CERT_MANAGER["webhook"], 1), ("agent", {"gpuAccess": "volume-mounts"}, 2))
+        for part, own, index in (("webhook", CERT_MANAGER["webhook"], 1), ("agent", {"gpuAccess": "volume-mounts"}, 3))
     ),
     *(
         ({part: {**SCRATCH, "serviceAccountAnnotations": {"a": "b"}, "podLabels": {"team": "x"}}}, {
@@ -183,7 +185,7 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
             f"{part} metadata.labels.team": "x", f"{part} metadata.labels.app\\.kubernetes\\.io/component": part,
             f"{SHORT[part].removesuffix('template.')}selector.matchLabels.team": None, f"ServiceAccount/kaishare-{part} metadata.annotations": {"a": "b"},
         })
-        for part, own in (("webhook", []), ("agent", [STATE]))
+        for part, own in (("webhook", []), ("agent", [CGROUP, STATE]))
     ),
     *(({part: {"logLevel": level}}, {f"{part} args.--log-level": level}) for part in PODS for level in ("debug", "warning", "error")),
     ({"dashboard": {"enabled": True, "labels": {"board": "yes"}, "annotations": {"folder": "GPU"}}}, {

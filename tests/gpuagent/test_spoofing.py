@@ -17,6 +17,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.assemble import EndedPods
 from gpuagent.pods.pod_owners import NO_WORKLOAD, Tenant, Workload
 from gpuagent.sampling.sample import LookupResult, Origin
+from kai.installation import SharingMode
 from kai.kaishare_keys import OVER_SHARE, VCLUSTER
 from kube.events import Event
 from tests.support.inventories import inventory
@@ -39,7 +40,10 @@ from tests.support.samples import MIB
 
 HALF = 11500 * MIB
 RULES = EvictionRules(
-    excluded_namespaces=frozenset(), reservation_namespace=RESERVATIONS, slack=DEFAULT_SLACK
+    excluded_namespaces=frozenset(),
+    reservation_namespace=RESERVATIONS,
+    slack=DEFAULT_SLACK,
+    gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED,
 )
 VICTIM, ATTACKER = uid(1), uid(2)
 
