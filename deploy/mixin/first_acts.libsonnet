@@ -19,6 +19,8 @@ local byReason(reason, otherwise) =
   KaisharePodOverShareRepeatedly: agent.flags['over-share'],
   KaishareWorkloadOverShare: agent.flags['over-share'],
   KaisharePodLimitBypassed: agent.flags['limit-bypassed'],
+  KaisharePodLimitNotInForce: agent.flags['limit-not-in-force'],
+  KaisharePodLimitDiffers: agent.flags['limit-differs'],
   KaisharePodUnassignedGPU: agent.flags['unassigned-gpu'],
   KaisharePodWithoutShare: agent.flags['no-share'],
   KaisharePodWithoutReservation: agent.flags['no-reservation'],
