@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace as replaced
 
 from gpuagent.gpus.device_figures import Percents
 from gpuagent.gpus.gpu_reading import Gpu, GpuProcess
@@ -47,12 +48,12 @@ def at_risk_bytes(
         return None
     has_cause, is_unknown = promised_bytes > gpu.total_bytes, False
     unused_bytes = most_unused_bytes = 0
-    for holding in holdings:
+    for holding in _together(holdings, gpu.uuid):
         pod_share = holding.pod_share
         entitlement = pod_share.on(gpu.uuid)
         amount = entitlement.share
         share_bytes = amount.bytes if amount else 0
-        if amount is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
+        if amount is None and (pod_share.is_unresolved or pod_share.has_unsized_gpus):
             is_unknown |= holding.used_bytes != 0  # what it may use here is unknown
             continue
         if holding.known_bytes > share_bytes + slack.of(share_bytes):
@@ -72,6 +73,19 @@ def at_risk_bytes(
     if has_cause and unused_bytes > free_bytes:
         return unused_bytes - free_bytes
     return None if is_unknown else 0
+
+
+def _together(holdings: Iterable[Holding], gpu_uuid: str) -> Iterable[Holding]:
+    """Return the holdings, with one for all pods that share the same ResourceClaims."""
+    by_owner: dict[frozenset[str] | str, Holding] = {}
+    for holding in holdings:
+        owner = holding.pod_share.on(gpu_uuid).peers or holding.pod_share.pod.uid
+        first = by_owner.setdefault(owner, holding)
+        if first is not holding:
+            known = first.known_bytes + holding.known_bytes
+            used = None if None in (first.used_bytes, holding.used_bytes) else known
+            by_owner[owner] = replaced(first, used_bytes=used, known_bytes=known)
+    return by_owner.values()
 
 
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
@@ -160,8 +174,15 @@ def _without_lost_gpus(pod_share: PodShare, present: set[str]) -> PodShare:
 
 
 def _promised_bytes(gpu: Gpu, assigned: Iterable[PodShare]) -> int | None:
-    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real."""
-    promises = [pod_share.promised_on(gpu.uuid) for pod_share in assigned]
+    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real.
+
+    ResourceClaims that several pods share count once.
+    """
+    by_owner = {
+        pod_share.on(gpu.uuid).peers or pod_share.pod.uid: pod_share.promised_on(gpu.uuid)
+        for pod_share in assigned
+    }
+    promises = by_owner.values()
     if gpu.total_bytes is None and None in promises:  # a share that is a fraction of the total
         return None
     promised = sum(amount.bytes for amount in promises if amount is not None)

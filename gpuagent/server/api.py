@@ -179,7 +179,7 @@ def _is_above_share(holding: Holding) -> bool:
     """Whether a pod holds noticeably more than it may on a GPU. A pod whose share is unknown does not."""
     pod_share = holding.pod_share
     share = pod_share.on(holding.gpu_uuid).share
-    if share is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
+    if share is None and (pod_share.is_unresolved or pod_share.has_unsized_gpus):
         return False
     return (holding.used_bytes or 0) > (share.bytes if share else 0) + _NOTICEABLE
 
@@ -236,7 +236,7 @@ def _pod(
         gpu_groups=pod_share.groups,
         gpu_uuids=pod_share.gpu_uuids,
         gpu_unresolved=pod_share.is_unresolved,
-        has_unsized_gpus=pod.has_unsized_gpus,
+        has_unsized_gpus=pod_share.has_unsized_gpus,
         lacks_reservation=pod_share.lacks_reservation,
         shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
         limits={uuid: _amount(amount) for uuid, amount in pod_share.limits.items()},

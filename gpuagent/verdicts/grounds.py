@@ -43,6 +43,7 @@ class Grounds:
         self._silence = Suspension.of(snapshot.problems, present, ignored=LEAVES_LOWER_BOUNDS)
         """The scope in which not even a lower bound is known."""
         self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
+        self._used_by_peers: dict[tuple[str, frozenset[str]], tuple[int, bool]] = {}
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
         self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
         """Pods that may use more memory on some GPU than is known."""
@@ -61,7 +62,7 @@ class Grounds:
         if self._suspends_nothing:  # the usual case
             return False
         holding = self._holdings.get((key.uid, key.gpu_uuid))
-        is_unknown = holding is not None and holding.used_bytes is None
+        is_unknown = holding is not None and self._use(holding)[1]
         return (
             self._suspension.covers(key.gpu_uuid)
             or self._awaits_record(key)
@@ -91,7 +92,7 @@ class Grounds:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid, last.pod_share)
-        used = (holding.used_bytes or 0) if holding else 0
+        used = self._use(holding)[0] if holding else 0
         if key.reason in _ON_FOREIGN_GPU:
             if key.gpu_uuid in pod_share.gpu_uuids and not pod_share.is_whole:
                 return Ground(_of_memory(key, pod_share, index, used), False, True)
@@ -110,7 +111,7 @@ class Grounds:
             if ground is not None and (ground.is_over or not ground.verdict.is_lower_bound):
                 yield ground
         for pod_share in self._snapshot.pod_shares:
-            if pod_share.has_share and not pod_share.pod.is_finished and not pod_share.is_whole:
+            if pod_share.is_from_kai and not pod_share.pod.is_finished:
                 yield from self._of_records(pod_share)
 
     def _of_holding(self, holding: Holding) -> Ground | None:
@@ -130,10 +131,22 @@ class Grounds:
         else:
             reason = FlagReason.NO_SHARE
         key = Key(pod_share.pod.uid, holding.gpu_uuid, reason)
-        is_lower_bound = holding.used_bytes is None
-        return self._compare(
-            key, pod_share, holding.gpu_index, holding.known_bytes, allowed, is_lower_bound=is_lower_bound
-        )
+        used, is_lower_bound = self._use(holding)
+        return self._compare(key, pod_share, holding.gpu_index, used, allowed, is_lower_bound=is_lower_bound)
+
+    def _use(self, holding: Holding) -> tuple[int, bool]:
+        """Return the known memory of a pod on a GPU, and whether it may use more.
+
+        Pods that share a ResourceClaim are compared with it together.
+        """
+        gpu, peers = holding.gpu_uuid, holding.pod_share.on(holding.gpu_uuid).peers
+        if not peers:
+            return holding.known_bytes, holding.used_bytes is None
+        if (gpu, peers) not in self._used_by_peers:
+            held = [each for uid in peers if (each := self._holdings.get((uid, gpu))) is not None]
+            used = sum(each.known_bytes for each in held), any(each.used_bytes is None for each in held)
+            self._used_by_peers[gpu, peers] = used
+        return self._used_by_peers[gpu, peers]
 
     def _compare(
         self,

@@ -105,6 +105,7 @@ def pod_share(
             "is_unresolved": is_unresolved,
             "entitlements": entitlements,
             "elsewhere": entitlement(sources, others),
+            "has_unsized_gpus": pod.has_unsized_gpus,
             **fields,
         }
     )
