@@ -309,8 +309,9 @@ class _Resolution:
                 None if counts is None else Amount(counts, LimitSource.ANNOTATION),
                 has_undecided_limit=counts is None and self._mode is None,
             )
+        is_claim = sources.counts is ShareSource.RESOURCE_CLAIM
         for gpu, claimed in self._claimed.items():
-            entitlements[gpu] = self._with_claim(gpu, claimed, entitlements.get(gpu))
+            entitlements[gpu] = self._with_claim(gpu, claimed, None if is_claim else entitlements.get(gpu))
         return entitlements, entitlement(sources, others)
 
     def _claimed_on(self, gpu: str) -> int | None:
