@@ -199,6 +199,14 @@ class _Volume(Struct, frozen=True, rename="camel"):
     persistent_volume_claim: _ClaimVolume | None = None
 
 
+class DeviceClaim(Struct, frozen=True, rename="camel"):
+    """One of a pod's `spec.resourceClaims` or `status.resourceClaimStatuses`."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(Struct, frozen=True, rename="camel"):
     containers: list[Container] | None = None
     scheduler_name: str = ""
@@ -208,6 +216,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
     volumes: list[_Volume] | None = None
+    resource_claims: list[DeviceClaim] | None = None
 
 
 class PodCondition(Struct, frozen=True, rename="camel"):
@@ -249,6 +258,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     conditions: list[PodCondition] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[DeviceClaim] | None = None
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:
@@ -326,6 +336,13 @@ class Pod(PartialObject, frozen=True, dict=True):
     def gpu_groups(self) -> frozenset[str]:
         """The GPU groups of a pod with a share, one for each of its GPUs."""
         return frozenset(gpu_groups(self.metadata.labels)) - {""}
+
+    def claim_of(self, reference: DeviceClaim) -> str | None:
+        """Return the name of a ResourceClaim of the pod, empty before it has one; None if none is needed."""
+        if reference.resource_claim_name:
+            return reference.resource_claim_name
+        made = {each.name: each.resource_claim_name for each in self.status.resource_claim_statuses or ()}
+        return made.get(reference.name, "")
 
     @property
     def claim_names(self) -> tuple[str, ...]:

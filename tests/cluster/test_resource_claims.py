@@ -1,6 +1,9 @@
 """Parts of a GPU by ResourceClaims: the real API server and kube-scheduler, and an agent over the simulated driver."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.administrator import Administrator, right
-from tests.support.agent_process import Agent
+from tests.support.agent_process import ROOT, Agent
 from tests.support.control_plane import ControlPlane, component, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.gpu_node import RIGHTS, GpuNode
@@ -114,8 +117,33 @@ def share(gib: int) -> dict[str, Any]:
     return {GPU_0: {"bytes": gib * GIB, "source": "resource-claim"}}
 
 
+async def why(plane: ControlPlane, name: str) -> tuple[str, str]:
+    command = [sys.executable, "-m", "console", "why", name, "-n", "research", "-o", "json"]
+    command += ["--kubeconfig", str(plane.kubeconfig())]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True)
+    assert not done.stderr, done.stderr
+    cause = json.loads(done.stdout)["findings"][0]
+    return cause["code"], cause["sentence"]
+
+
+async def test_what_is_missing_is_told(plane: ControlPlane, admin: Administrator) -> None:
+    await admin.create(made("ResourceClaim", "no-class", "research", spec=devices("20Gi")))
+    await create(admin, "no-class", resourceClaimName="no-class")
+    expected = "the ResourceClaim no-class names the DeviceClass gpu.nvidia.com, which does not exist"
+    assert await why(plane, "no-class") == ("device-class-missing", expected)
+    await admin.create(CLASS)
+    code, sentence = await why(plane, "no-class")
+    assert (code, sentence.endswith("the driver gpu.nvidia.com publishes no device")) == (
+        "devices-not-published",
+        True,
+    )
+    await create(admin, "no-claim", resourceClaimName="absent")
+    expected = "the pod names the ResourceClaim absent, which does not exist"
+    assert await why(plane, "no-claim") == ("resource-claim-missing", expected)
+
+
 async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
-    node: GpuNode, admin: Administrator
+    plane: ControlPlane, node: GpuNode, admin: Administrator
 ) -> None:
     await admin.create(made("ResourceClaimTemplate", "part", "research", spec={"spec": devices("20Gi")}))
     names = [f"part-{number}" for number in range(5)]
@@ -139,6 +167,10 @@ async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
     (waiting,) = set(names) - set(bound)
     for name in bound:
         await start(admin, name)
+    claim = (await admin.read(f"{PODS}/{waiting}"))["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+    asks = f"the ResourceClaim {claim} asks for 20.0 GiB of memory of a device of class gpu.nvidia.com"
+    free = f"no device has that much free: at most 0 B of 80.0 GiB are free, on gpu-0 of node {NODE}"
+    assert await why(plane, waiting) == ("resource-claim-does-not-fit", f"{asks}, and {free}")
     greedy, released = bound[0], bound[1]
     node.hold({uids[name]: (30 if name == greedy else 10) * MIB_OF_GIB for name in bound})
     token = await admin.token("claims", *RIGHTS, *CLAIM_RIGHTS)
