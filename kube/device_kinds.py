@@ -1,24 +1,31 @@
-"""The kinds of dynamic resource allocation (resource.k8s.io/v1) that tools read; see `kube.kinds`."""
+"""The objects of dynamic resource allocation (resource.k8s.io/v1) that the agent and tools read.
+
+All fields are optional, and unknown fields are ignored, as in `kube.kinds`.
+"""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from msgspec import Struct, field
 
 from kai.numbers import parse_quantity
 from kai.pod import Quantity
-from kube.kinds import Kind, PartialObject
+from kube.metadata import ObjectMeta
 
-MEMORY: Final = "memory"
+FULL_GPU, MIG_DEVICE = "GPU-", "MIG-"
+"""Beginnings of UUIDs of NVIDIA's devices."""
 
 
 def memory_in(amounts: Mapping[str, Quantity] | None, driver: str = "") -> int | None:
     """Return the amount of memory in bytes; None without a valid one. A name may have the driver's domain."""
-    found = (amounts or {}).get(MEMORY, (amounts or {}).get(f"{driver}/{MEMORY}"))
+    found = (amounts or {}).get("memory", (amounts or {}).get(f"{driver}/memory"))
     try:
         return None if found is None else int(parse_quantity(found))
     except ValueError:
         return None
+
+
+class _Meta(ObjectMeta, frozen=True):
+    uid: str = ""
 
 
 class _Capacity(Struct, frozen=True):
@@ -40,7 +47,6 @@ class DeviceAsk(Struct, frozen=True, rename="camel"):
 
 
 class _Request(Struct, frozen=True, rename="camel"):
-    name: str = ""
     exactly: DeviceAsk | None = None
     first_available: list[DeviceAsk] | None = None
 
@@ -54,7 +60,7 @@ class _ClaimSpec(Struct, frozen=True):
 
 
 class DeviceResult(Struct, frozen=True, rename="camel"):
-    """A device that the scheduler has given to a claim."""
+    """A device that the scheduler has given to a claim; without `consumedCapacity` the whole one."""
 
     driver: str = ""
     pool: str = ""
@@ -71,15 +77,23 @@ class _Allocation(Struct, frozen=True):
     devices: _Results = _Results()
 
 
-class _ClaimStatus(Struct, frozen=True):
+class _Consumer(Struct, frozen=True):
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _ClaimStatus(Struct, frozen=True, rename="camel"):
     allocation: _Allocation | None = None
+    reserved_for: list[_Consumer] | None = None
 
 
-class ResourceClaim(PartialObject, frozen=True):
+class ResourceClaim(Struct, frozen=True):
     """A claim on devices, and which devices it has."""
 
+    metadata: _Meta
     spec: _ClaimSpec = _ClaimSpec()
-    status: _ClaimStatus = _ClaimStatus()
+    status: _ClaimStatus | None = None
 
     @property
     def asks(self) -> list[list[DeviceAsk]]:
@@ -90,8 +104,13 @@ class ResourceClaim(PartialObject, frozen=True):
     @property
     def results(self) -> tuple[DeviceResult, ...] | None:
         """The devices that the claim has; None if it is not allocated."""
-        allocation = self.status.allocation
+        allocation = self.status.allocation if self.status else None
         return None if allocation is None else tuple(allocation.devices.results or ())
+
+    @property
+    def consumers(self) -> tuple[_Consumer, ...]:
+        """The pods and PodGroups for which the claim is reserved."""
+        return tuple((self.status.reserved_for if self.status else None) or ())
 
 
 class _Attribute(Struct, frozen=True):
@@ -110,14 +129,17 @@ class Device(Struct, frozen=True, rename="camel"):
     attributes: dict[str, _Attribute] | None = None
     capacity: dict[str, _Amount] | None = None
 
-    def is_gpu(self, driver: str) -> bool:
-        """Whether the device is a whole GPU: NVIDIA's drivers publish its UUID."""
+    def uuid(self, driver: str) -> str:
+        """Return the UUID of a GPU or a MIG device; empty for another device.
+
+        An attribute without a domain belongs to the driver.
+        """
         attributes = self.attributes or {}
         found = attributes.get("uuid") or attributes.get(f"{driver}/uuid")
-        return found is not None and found.text.startswith("GPU-")
+        return found.text if found is not None and found.text.startswith((FULL_GPU, MIG_DEVICE)) else ""
 
     def memory(self, driver: str) -> int | None:
-        """The device's memory in bytes; None if the driver publishes none."""
+        """Return the device's memory in bytes; None if the driver publishes none."""
         return memory_in({name: amount.value for name, amount in (self.capacity or {}).items()}, driver)
 
 
@@ -134,19 +156,17 @@ class _SliceSpec(Struct, frozen=True, rename="camel"):
     devices: list[Device] | None = None
 
 
-class ResourceSlice(PartialObject, frozen=True):
+class ResourceSlice(Struct, frozen=True):
     """Some devices of a driver's pool."""
 
+    metadata: _Meta
     spec: _SliceSpec = _SliceSpec()
 
 
 def newest(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
     """Return the slices of the newest generation of each pool, complete or not."""
-    kept = list(slices)
-    generations: dict[tuple[str, str], int] = {}
-    for each in kept:
-        pool = each.spec.driver, each.spec.pool.name
-        generations[pool] = max(generations.get(pool, 0), each.spec.pool.generation)
+    kept = sorted(slices, key=lambda each: each.spec.pool.generation)
+    generations = {(each.spec.driver, each.spec.pool.name): each.spec.pool.generation for each in kept}
     return [
         each
         for each in kept
@@ -166,18 +186,13 @@ class _ClassSpec(Struct, frozen=True):
     selectors: list[_Selector] | None = None
 
 
-class DeviceClass(PartialObject, frozen=True):
-    """The devices that a claim may ask for by one name."""
+class DeviceClass(Struct, frozen=True):
+    """The devices that a claim may ask for by one name, selected in CEL."""
 
+    metadata: _Meta
     spec: _ClassSpec = _ClassSpec()
 
     @property
     def expressions(self) -> tuple[str, ...]:
         """The conditions in CEL that select the devices."""
         return tuple(each.cel.expression for each in self.spec.selectors or ())
-
-
-_GROUP: Final = "resource.k8s.io"
-RESOURCE_CLAIMS: Final = Kind(_GROUP, "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
-RESOURCE_SLICES: Final = Kind(_GROUP, "v1", "resourceslices", "ResourceSlice", ResourceSlice)
-DEVICE_CLASSES: Final = Kind(_GROUP, "v1", "deviceclasses", "DeviceClass", DeviceClass)

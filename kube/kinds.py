@@ -18,6 +18,7 @@ from kai import keys
 from kai.numbers import parse_quantity
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.queue import Queue
+from kube.device_kinds import DeviceClass, ResourceClaim, ResourceSlice
 from kube.metadata import EVERYTHING, LabelSelector, ObjectMeta, Requirement, Time, resource_path
 from service.text import one_line
 
@@ -764,6 +765,9 @@ QUEUES: Final = Kind("scheduling.run.ai", "v2", "queues", "Queue", Queue)
 POD_GROUPS: Final = Kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", PodGroup)
 BIND_REQUESTS: Final = Kind("scheduling.run.ai", "v1alpha2", "bindrequests", "BindRequest", BindRequest)
 SHARDS: Final = Kind("kai.scheduler", "v1", "schedulingshards", "SchedulingShard", SchedulingShard)
+RESOURCE_CLAIMS: Final = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
+RESOURCE_SLICES: Final = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice)
+DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", PartialObject)
 
 _ADMISSION: Final = "admissionregistration.k8s.io"

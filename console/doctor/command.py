@@ -17,6 +17,7 @@ from console.cluster.agents import add_agent_options, parse_agent_options
 from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.doctor import (
     accounting,
+    devices,
     dry_run,
     guard,
     kai_checks,
@@ -117,6 +118,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("accounting", accounting.requests_add_up),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
+    Measurement("resource claims", devices.devices_are_given_once),
     Measurement("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )

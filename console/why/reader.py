@@ -27,7 +27,6 @@ from kai.queue import Queue
 from kube import kinds
 from kube.answers import REQUEST_ERRORS
 from kube.client import KubeClient
-from kube.device_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from kube.kinds import FullMeta, Namespace, Pod, PodOwner, decode_pod_with_document
 from service.command import UsageError
 from service.names import is_dns_subdomain
@@ -143,8 +142,8 @@ class _Reading:
             work += [self._read("claims", claims)]
         if pod.spec.resource_claims:
             work += [self._read_device_claims(pod)]
-            work += [self._read("device_classes", self.reader.list(DEVICE_CLASSES))]
-            work += [self._read("slices", self.reader.list(RESOURCE_SLICES))]
+            work += [self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))]
+            work += [self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))]
         group = evidence.pod_group.known
         labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
         if keys.NODE_POOL_LABEL in labels:
@@ -168,10 +167,12 @@ class _Reading:
 
     async def _read_device_claims(self, pod: Pod) -> None:
         """Read the ResourceClaims of all namespaces, which hold the devices, or else of the pod's own."""
-        claims = await self.reader.list(RESOURCE_CLAIMS, what="ResourceClaims of other namespaces")
+        claims = await self.reader.list(kinds.RESOURCE_CLAIMS, what="ResourceClaims of other namespaces")
         self.evidence.are_device_claims_of_all = claims.is_known
         if claims.why is Why.FORBIDDEN:
-            claims = await self.reader.list(RESOURCE_CLAIMS, pod.metadata.namespace, what="ResourceClaims")
+            claims = await self.reader.list(
+                kinds.RESOURCE_CLAIMS, pod.metadata.namespace, what="ResourceClaims"
+            )
         self.evidence.device_claims = claims
 
     async def _read_namespace(self) -> None:

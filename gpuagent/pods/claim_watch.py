@@ -11,17 +11,11 @@ from gpuagent.pods.inventory import Availability, Key, NodePod, PodClaims, Unava
 from gpuagent.pods.lookups import FetchTiming
 from gpuagent.pods.node_pods import decoder
 from gpuagent.pods.objects import ObjectError
-from gpuagent.pods.resource_claims import (
-    ClaimPins,
-    NodeDevices,
-    ResourceClaim,
-    ResourceSlice,
-    SliceDevices,
-    slice_devices,
-)
+from gpuagent.pods.resource_claims import ClaimPins, NodeDevices, SliceDevices, slice_devices
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
+from kube.device_kinds import ResourceClaim, ResourceSlice
 from kube.watch import Resource, Watch, WatchTiming
 from service.backoff import JITTER_AROUND, JITTER_UP, Backoff, jittered
 from service.log import JsonLog
@@ -120,7 +114,7 @@ class ResourceClaims:
             group.create_task(self._fetch_when_due())
 
     def request(self, pods: Iterable[NodePod]) -> None:
-        """Fetch the claims of these pods that are not known, at once if a pod of theirs changed."""
+        """Fetch the claims of these pods that are not known, at once if one of their pods changed."""
         present = {pod.uid: pod for pod in pods if not pod.is_finished}
         self._pins.keep(present)
         wanted: dict[Key, dict[str, NodePod]] = {}

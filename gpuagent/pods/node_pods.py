@@ -29,6 +29,7 @@ from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
 from kai.numbers import is_quantity, parse_quantity
 from kai.share import shows_share
+from kube.metadata import ObjectMeta
 from service.json_depth import shallow_object
 from service.names import LONGEST_LABEL
 from service.text import MALFORMED, one_line, quoted
@@ -194,7 +195,7 @@ def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterat
 
 class _Named(Protocol):
     @property
-    def metadata(self) -> Metadata: ...
+    def metadata(self) -> Metadata | ObjectMeta: ...
 
 
 _Object = TypeVar("_Object", bound=_Named)

@@ -10,109 +10,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import Struct, field
-
 from gpuagent.pods.bounds import bounded
 from gpuagent.pods.inventory import ClaimedGpu, NodePod, PodClaims
-from gpuagent.pods.objects import Metadata, ObjectError, Quantity
-from kai.numbers import parse_quantity
+from gpuagent.pods.objects import ObjectError
 from kai.share import MOST_BYTES
+from kube.device_kinds import MIG_DEVICE, DeviceResult, ResourceClaim, ResourceSlice, memory_in
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 """Name of NVIDIA's DRA driver (its cmd/gpu-kubelet-plugin/driver.go, v0.5)."""
 _MOST_RESULTS: Final = 256
 """Maximum of results of one claim; the API allows 32 (resource/v1 AllocationResultsMaxSize)."""
-_FULL_GPU, _MIG_DEVICE = "GPU-", "MIG-"
-_MEMORY: Final = "memory"
-_UUID: Final = "uuid"
-
-
-class _Result(Struct, frozen=True, rename="camel"):
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
-    admin_access: bool | None = None
-    consumed_capacity: dict[str, Quantity] | None = None
-
-
-class _Devices(Struct, frozen=True):
-    results: list[_Result] | None = None
-
-
-class _Allocation(Struct, frozen=True):
-    devices: _Devices | None = None
-
-
-class _Consumer(Struct, frozen=True):
-    resource: str = ""
-    name: str = ""
-    uid: str = ""
-
-
-class _ClaimStatus(Struct, frozen=True, rename="camel"):
-    allocation: _Allocation | None = None
-    reserved_for: list[_Consumer] | None = None
-
-
-class ResourceClaim(Struct, frozen=True):
-    """A ResourceClaim, without its spec."""
-
-    metadata: Metadata
-    status: _ClaimStatus | None = None
-
-
-class _Attribute(Struct, frozen=True):
-    text: str | None = field(default=None, name="string")
-
-
-class _Device(Struct, frozen=True):
-    name: str = ""
-    attributes: dict[str, _Attribute] | None = None
-
-
-class _Pool(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    generation: int = 0
-    resource_slice_count: int = 0
-
-
-class _SliceSpec(Struct, frozen=True):
-    driver: str = ""
-    pool: _Pool = _Pool()
-    devices: list[_Device] | None = None
-
-
-class ResourceSlice(Struct, frozen=True):
-    """A ResourceSlice: some devices of a pool."""
-
-    metadata: Metadata
-    spec: _SliceSpec = _SliceSpec()
 
 
 @dataclass(frozen=True, slots=True)
 class SliceDevices:
-    """The devices of one ResourceSlice."""
+    """The devices of one ResourceSlice, and how many slices its pool has in this generation."""
 
     driver: str
     pool: str
     generation: int
     slices: int
-    """Number of slices of the pool in this generation."""
     uuids: Mapping[str, str]
     """UUID of the GPU or MIG device by name of the device; empty for another device."""
 
 
 def slice_devices(slice_: ResourceSlice) -> SliceDevices:
     """Return the devices of a slice."""
-    spec = slice_.spec
-    names = (_UUID, f"{spec.driver}/{_UUID}")  # an attribute without a domain belongs to the driver
-    uuids = {}
-    for device in spec.devices or ():
-        attributes = device.attributes or {}
-        texts = [attributes[name].text for name in names if name in attributes]
-        uuid = bounded(next(iter(texts), ""))
-        uuids[bounded(device.name)] = uuid if uuid.startswith((_FULL_GPU, _MIG_DEVICE)) else ""
-    pool = spec.pool
+    spec, pool = slice_.spec, slice_.spec.pool
+    uuids = {bounded(each.name): bounded(each.uuid(spec.driver)) for each in spec.devices or ()}
     return SliceDevices(spec.driver, pool.name, pool.generation, pool.resource_slice_count, uuids)
 
 
@@ -141,9 +66,9 @@ class NodeDevices:
         """Whether the driver's devices may be GPUs."""
         return driver in self._gpu_drivers
 
-    def uuid_of(self, driver: str, pool: str, device: str) -> str | None:
+    def uuid_of(self, result: DeviceResult) -> str | None:
         """Return the UUID of a GPU or MIG device, empty for another device; None while it is unknown."""
-        return self._by_place.get((driver, pool, device))
+        return self._by_place.get((result.driver, result.pool, result.device))
 
 
 @dataclass(slots=True)
@@ -151,8 +76,7 @@ class _Pin:
     """An allocation of a claim that is reserved for a pod, and the devices of its results, as first known."""
 
     claim_uid: str
-    claim: str
-    results: tuple[_Result, ...]
+    results: tuple[DeviceResult, ...]
     uuids: list[str | None]
 
 
@@ -179,54 +103,47 @@ class ClaimPins:
         Raises:
             ObjectError: it has more results than the API allows.
         """
-        name, status = claim.metadata.name or "", claim.status or _ClaimStatus()
-        devices = status.allocation.devices if status.allocation else None
-        results = tuple((devices.results if devices else None) or ())
+        name, results = claim.metadata.name, claim.results
+        if results is None:
+            return
         if len(results) > _MOST_RESULTS:
-            raise ObjectError(
-                f"ResourceClaim {'/'.join(claim.metadata.key)}: more than {_MOST_RESULTS} devices"
-            )
-        consumers = status.reserved_for or ()
-        uids = {each.uid for each in consumers if each.resource == "pods"}
-        groups = {each.name for each in consumers if each.resource == "podgroups"}
+            where = f"ResourceClaim {claim.metadata.namespace}/{name}"
+            raise ObjectError(f"{where}: more than {_MOST_RESULTS} devices")
+        uids = {each.uid for each in claim.consumers if each.resource == "pods"}
+        groups = {each.name for each in claim.consumers if each.resource == "podgroups"}
         for pod in pods:
             is_reserved = pod.uid in uids or (pod.scheduling_group and pod.scheduling_group in groups)
-            if is_reserved and status.allocation is not None and not self.is_known(pod, name):
-                pin = _Pin(claim.metadata.uid or "", name, results, [None] * len(results))
+            if is_reserved and not self.is_known(pod, name):
+                pin = _Pin(claim.metadata.uid, results, [None] * len(results))
                 self._pins.setdefault(pod.uid, {})[name] = pin
 
     def of(self, pod: NodePod, devices: NodeDevices) -> PodClaims:
         """Return what the claims of a pod give."""
-        is_sized = not pod.has_unnamed_claims
-        amounts: dict[tuple[str, str, str], int | None] = {}
+        pins = self._pins.get(pod.uid, {})
+        amounts: dict[tuple[str, str], int | None] = {}
         unsized: set[str | None] = set()
         for name in pod.claims:
-            pin = self._pins.get(pod.uid, {}).get(name)
-            if pin is None:
-                is_sized = False
-                continue
-            for index, result in enumerate(pin.results):
-                if pin.uuids[index] is None:
-                    pin.uuids[index] = devices.uuid_of(result.driver, result.pool, result.device)
-                uuid = pin.uuids[index]
+            for index, result in enumerate(pins[name].results if name in pins else ()):
+                uuids = pins[name].uuids
+                uuid = uuids[index] = uuids[index] or devices.uuid_of(result)
                 if not uuid and not devices.is_gpu_driver(result.driver):
                     continue  # such as a network card
                 amount = _memory(result)
-                if not uuid or uuid.startswith(_MIG_DEVICE) or amount == 0:
+                if not uuid or uuid.startswith(MIG_DEVICE) or amount == 0:
                     unsized.add(uuid)
                     continue
-                key = (pin.claim_uid, name, uuid)
-                before = amounts.get(key, 0)
-                amounts[key] = None if amount is None or before is None else before + amount
+                before = amounts.get((name, uuid), 0)
+                amounts[name, uuid] = None if amount is None or before is None else before + amount
         gpus = tuple(
-            ClaimedGpu(claim_uid=claim_uid, claim=name, gpu_uuid=uuid, bytes=amount)
-            for (claim_uid, name, uuid), amount in amounts.items()
+            ClaimedGpu(claim_uid=pins[name].claim_uid, claim=name, gpu_uuid=uuid, bytes=amount)
+            for (name, uuid), amount in amounts.items()
             if uuid not in unsized
         )
-        return PodClaims(gpus=gpus, is_sized=is_sized and not unsized)
+        are_known = pins.keys() >= set(pod.claims) and not pod.has_unnamed_claims
+        return PodClaims(gpus=gpus, is_sized=are_known and not unsized)
 
 
-def _memory(result: _Result) -> int | None:
+def _memory(result: DeviceResult) -> int | None:
     """Return the memory of a result in bytes: None for the whole GPU, 0 if it is not known.
 
     The scheduler writes the whole capacity for adminAccess, and counts it nowhere (seen on 1.36.3). A slot of
@@ -236,10 +153,5 @@ def _memory(result: _Result) -> int | None:
         return 0
     if result.consumed_capacity is None:
         return None
-    capacity = result.consumed_capacity
-    amount = capacity.get(_MEMORY, capacity.get(f"{result.driver}/{_MEMORY}", "0"))
-    try:
-        number = int(parse_quantity(amount))
-    except ValueError:
-        return 0
-    return number if 0 < number <= MOST_BYTES else 0
+    amount = memory_in(result.consumed_capacity, result.driver) or 0
+    return amount if 0 < amount <= MOST_BYTES else 0

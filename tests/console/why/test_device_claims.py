@@ -9,7 +9,7 @@ from console.cluster.facts import Fact
 from console.why.core import explain, find_cause
 from console.why.evidence import PodEvidence, request_of
 from console.why.explanation import Code
-from kube.device_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from kube.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.support.kinds import made
 from tests.support.kube_objects import GPU_0
 from tests.support.resource_claims import DRIVER, GIB, gpu_slice, result

@@ -11,9 +11,10 @@ from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.inventory import ClaimedGpu, Inventory, PodClaims
 from gpuagent.pods.node_pods import MOST_CLAIMS, decoder, read_pod
 from gpuagent.pods.objects import ObjectError
-from gpuagent.pods.resource_claims import ClaimPins, NodeDevices, ResourceClaim, ResourceSlice, slice_devices
+from gpuagent.pods.resource_claims import ClaimPins, NodeDevices, slice_devices
 from gpuagent.shares.pod_share import ShareSource
 from gpuagent.verdicts.messages import flag_message
+from kube.device_kinds import ResourceClaim, ResourceSlice
 from tests.support.inventories import built
 from tests.support.kube_objects import GPU_0, GPU_1, bind_request, fraction, node, pod, reservation, uid
 from tests.support.resource_claims import GIB, allocated, claiming, gpu_slice, result
