@@ -12,13 +12,14 @@ import pytest
 
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import ROOT, Agent
-from tests.support.control_plane import ControlPlane, component, controller_manager
+from tests.support.control_plane import AUDITED, ControlPlane, component, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.gpu_node import RIGHTS, GpuNode
 from tests.support.gpu_node import until as until_agent
 from tests.support.kinds import list_path, made
 from tests.support.kube_objects import GPU_0, NODE
 from tests.support.kube_objects import node as node_object
+from tests.support.memory import peak_resident_mib
 from tests.support.resource_claims import DRIVER, GIB, gpu_slice
 
 pytestmark = pytest.mark.slow
@@ -126,6 +127,22 @@ async def why(plane: ControlPlane, name: str) -> tuple[str, str]:
     return cause["code"], cause["sentence"]
 
 
+async def doctor(plane: ControlPlane) -> list[tuple[str, str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "console",
+        "doctor",
+        "-o",
+        "json",
+        "--kubeconfig",
+        str(plane.kubeconfig()),
+    ]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True)
+    findings = json.loads(done.stdout)["findings"]
+    return [(each["state"], each["what"]) for each in findings if each["check"] == "resource claims"]
+
+
 async def test_what_is_missing_is_told(plane: ControlPlane, admin: Administrator) -> None:
     await admin.create(made("ResourceClaim", "no-class", "research", spec=devices("20Gi")))
     await create(admin, "no-class", resourceClaimName="no-class")
@@ -173,7 +190,7 @@ async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
     assert await why(plane, waiting) == ("resource-claim-does-not-fit", f"{asks}, and {free}")
     greedy, released = bound[0], bound[1]
     node.hold({uids[name]: (30 if name == greedy else 10) * MIB_OF_GIB for name in bound})
-    token = await admin.token("claims", *RIGHTS, *CLAIM_RIGHTS)
+    token = await admin.token(AUDITED, *RIGHTS, *CLAIM_RIGHTS)
     with node.agent(token, "--resource-claims=true") as running:
         await until_agent(lambda: shares(running) == dict.fromkeys(bound, share(20)), running)
         await until_agent(lambda: flags(running) == {(greedy, "over-share")}, running)
@@ -196,6 +213,10 @@ async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
         await asyncio.sleep(1)
         assert shares(running) == dict.fromkeys(placed, share(20))
         assert not running.log_lines("sample failed")
+        requests = [each[:2] for each in plane.requests_of_audited()]
+        assert requests.count(("get", "resourceclaims")) == 5, "one for each claim"
+        assert requests.count(("watch", "resourceslices")) == 1
+        assert peak_resident_mib(running.process.pid) <= 60
         assert running.stop() == 0
 
 
@@ -228,7 +249,7 @@ async def test_containers_and_pods_with_one_claim_and_a_claim_made_anew(
 
 
 async def test_without_the_right_pods_with_claims_are_excused_and_one_line_says_so(
-    node: GpuNode, admin: Administrator
+    plane: ControlPlane, node: GpuNode, admin: Administrator
 ) -> None:
     await admin.create(made("ResourceClaim", "alone", "research", spec=devices("10Gi")))
     used = {await create(admin, "alone", resourceClaimName="alone"): 30 * MIB_OF_GIB}
@@ -246,3 +267,9 @@ async def test_without_the_right_pods_with_claims_are_excused_and_one_line_says_
         assert [pod["hasUnsizedGpus"] for pod in running.shares()["pods"]] == [True]
         assert any("resourceclaims" in problem["detail"] for problem in running.shares()["problems"])
         assert running.stop() == 0
+    assert await doctor(plane) == [
+        ("ok", "GPUs of 1 node by ResourceClaims of gpu.nvidia.com, of 0 nodes by the device plugin")
+    ]
+    await admin.merge(f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": {"nvidia.com/gpu": "1"}}})
+    ((state, what),) = await doctor(plane)
+    assert (state, what.partition(";")[0]) == ("problem", f"1 node hands out each GPU twice: {NODE}")

@@ -17,12 +17,12 @@ from tests.project.sources import PACKAGES, ROOT, matching, modules
 LINES: Final = {
     "kai": 2_500,
     "certs": 1_400,
-    "console": 18_600,
-    "gpuagent": 13_500,
-    "kube": 3_200,
+    "console": 18_900,
+    "gpuagent": 14_200,
+    "kube": 3_450,
     "service": 3_400,
     "webhook": 7_600,
-    "tests": 75_000,
+    "tests": 80_100,
 }
 """Most lines of Python in a folder."""
 
@@ -40,7 +40,7 @@ def test_a_folder_does_not_grow(folder: str, most: int) -> None:
 
 def test_the_whole_does_not_grow() -> None:
     files = list(modules(ROOT))
-    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 49_700
+    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 50_900
     assert len([file for file in files if file.name != "__init__.py"]) <= 260
     assert (
         len(
@@ -78,7 +78,7 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
     ("services", "most"),
     [
         pytest.param("webhook.cli, webhook.serve", 16_000, id="webhook"),
-        pytest.param("gpuagent.cli, gpuagent.serve", 18_600, id="agent"),
+        pytest.param("gpuagent.cli, gpuagent.serve", 19_400, id="agent"),
     ],
 )
 def test_a_service_loads_few_lines_and_nothing_of_the_console(services: str, most: int) -> None:
