@@ -67,7 +67,7 @@ class NodePod:
     whole_gpus: int = 0
     """Number of `nvidia.com/gpu` from the device plugin: of all containers and sidecars together, or of an
     init container and the sidecars before it, if those are more."""
-    has_unsized_gpus: bool = False
+    has_unsized_resource: bool = False
     """Whether the pod requests a GPU resource of unknown size, other than `nvidia.com/gpu`."""
     claims: tuple[str, ...] = ()
     """Names of the pod's ResourceClaims (DRA)."""

@@ -31,7 +31,7 @@ from kai.numbers import is_quantity, parse_quantity
 from kai.share import shows_share
 from kube.metadata import ObjectMeta
 from service.json_depth import shallow_object
-from service.names import LONGEST_LABEL
+from service.names import LONGEST_LABEL, is_dns_subdomain
 from service.text import MALFORMED, one_line, quoted
 
 MOST_CONTAINER_IDS: Final = 128
@@ -69,7 +69,7 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
         annotations=annotations,
         container_ids=tuple(ids[:MOST_CONTAINER_IDS]),
         whole_gpus=whole_gpus,
-        has_unsized_gpus=_has_unsized_gpus(spec),
+        has_unsized_resource=_has_unsized_resource(spec),
         claims=claims[:MOST_CLAIMS],
         has_unnamed_claims=has_unnamed_claims or len(claims) > MOST_CLAIMS,
         has_gpus_by_claim=any(each.resource_name == keys.GPU_RESOURCE for each in extended),
@@ -149,7 +149,7 @@ def _whole(quantity: objects.Quantity) -> int:
     return amount.numerator
 
 
-def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
+def _has_unsized_resource(spec: objects.PodSpec) -> bool:
     """Whether the pod requests GPUs of unknown size.
 
     A GPU resource other than `nvidia.com/gpu` is a part of a GPU, or a renamed resource of the device plugin.
@@ -177,10 +177,11 @@ def _claims(spec: objects.PodSpec, status: objects.PodStatus) -> tuple[tuple[str
     for claim in spec.resource_claims or ():
         if not claim.resource_claim_name and claim.name not in generated:
             is_unnamed = True
-        names.append(bounded(claim.resource_claim_name or generated.get(claim.name)))
+        names.append(claim.resource_claim_name or generated.get(claim.name) or "")
     if status.extended_resource_claim_status is not None:
-        names.append(bounded(status.extended_resource_claim_status.resource_claim_name))
-    return tuple(dict.fromkeys(name for name in names if name)), is_unnamed
+        names.append(status.extended_resource_claim_status.resource_claim_name or "")
+    valid = [name for name in names if is_dns_subdomain(name)]  # becomes part of a path
+    return tuple(dict.fromkeys(valid)), is_unnamed or len(valid) < len(list(filter(None, names)))
 
 
 def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:

@@ -176,7 +176,7 @@ class _Resolution:
             has_annotation=request.has_share,
             has_whole_gpus=pod.holds_whole_gpus and pod.uid not in inventory.tenant_reservation_uids,
             has_claimed_gpus=bool(claimed),
-            has_unsized_gpus=pod.has_unsized_gpus
+            has_unsized_gpus=pod.has_unsized_resource
             or (bool(pod.claims or pod.has_unnamed_claims) and not self._claims.is_sized),
             is_running=pod.is_running,
         )

@@ -119,6 +119,7 @@ NAMED: dict[str, tuple[Json, tuple[str, ...], bool]] = {
     "of a template, not needed": (in_spec(TEMPLATE, resourceClaimStatuses=[{"name": "gpu"}]), (), False),
     "of an extended resource": (in_spec(extendedResourceClaimStatus=EXTENDED), ("x",), False),
     "too many": (in_spec(*({"name": f"c{n}", "resourceClaimName": f"c{n}"} for n in range(33))), tuple(f"c{n}" for n in range(MOST_CLAIMS)), True),
+    "no name": (in_spec({"name": "gpu", "resourceClaimName": "../../../v1/nodes"}), (), True),
     "none": (pod("train", 1), (), False),
 }  # fmt: skip
 
