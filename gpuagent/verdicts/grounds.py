@@ -8,7 +8,7 @@ from msgspec import Struct
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
-from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
 from gpuagent.verdicts.verdict import Key, Verdict
 
@@ -185,11 +185,19 @@ class Grounds:
                 yield Ground(verdict, is_the_case, not is_the_case)
 
     def _gpus_of(self, pod_share: PodShare) -> tuple[str, ...]:
-        """Return the pod's GPUs that responded; one empty UUID if this node knows no GPU of the pod."""
-        known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._evaluated_gpus)
-        is_known = known or any(
-            (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
+        """Return the GPUs of the pod's share that responded; one empty UUID if this node knows none.
+
+        GPUs of ResourceClaims are in no record of KAI.
+        """
+        claimed = ShareSource.RESOURCE_CLAIM
+        own = [
+            uuid
             for uuid in pod_share.gpu_uuids
+            if (amount := pod_share.on(uuid).share) is None or amount.source is not claimed
+        ]
+        known = tuple(uuid for uuid in own if uuid in self._evaluated_gpus)
+        is_known = known or any(
+            (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid) for uuid in own
         )
         return known if is_known else ("",)
 

@@ -262,6 +262,19 @@ def test_a_claim_beside_a_share_of_kai_adds_its_memory_and_gives_no_immunity() -
         assert seen.flagged == {(uid(1), gpu, "over-share")}
 
 
+def test_a_changed_share_of_kai_is_flagged_on_its_gpu_alone() -> None:
+    world, seen = World(), Pipeline()
+    for share in ("0.5", "0.7"):
+        document = fraction("half", 1, share=share)
+        document["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "c"}]
+        claims = [of_c(result("gpu-1", "2Gi"))]
+        seen.process(
+            world.inventory([document], claims, *NODES, reservation(), bind_request("half", 1)), {}, times=2
+        )
+    assert seen.flagged == {(uid(1), GPU_0, "share-changed")}
+    assert seen.pod_share(uid(1)).gpu_uuids == (GPU_0, GPU_1)
+
+
 def test_a_claimed_gpu_is_not_inferred_to_be_a_whole_gpu_of_another_pod() -> None:
     whole = pod("whole", 2, gpus=1)
     inventory = World().inventory([POD, whole], [of_c(result())], *NODES)
