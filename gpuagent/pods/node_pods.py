@@ -35,7 +35,7 @@ from service.names import LONGEST_LABEL, is_dns_subdomain
 from service.text import MALFORMED, one_line, quoted
 
 MOST_CONTAINER_IDS: Final = 128
-MOST_CLAIMS: Final = 32
+MOST_CLAIMS: Final = 16
 """Maximum of ResourceClaims that are read of one pod."""
 _MOST_GPUS: Final = 1 << 16
 _NOTHING: Final = (None, "0", 0)

@@ -12,7 +12,6 @@ from typing import Final
 
 from gpuagent.pods.bounds import bounded
 from gpuagent.pods.inventory import ClaimedGpu, NodePod, PodClaims
-from gpuagent.pods.objects import ObjectError
 from kai.share import MOST_BYTES
 from kube.device_kinds import MIG_DEVICE, DeviceResult, ResourceClaim, ResourceSlice, memory_in
 
@@ -98,17 +97,12 @@ class ClaimPins:
     def add(self, claim: ResourceClaim, pods: Iterable[NodePod]) -> None:
         """Remember a claim's allocation for those of its namespace's pods for which it is reserved.
 
-        A PodGroup is reserved for as a whole, by its name (Kubernetes 1.36, DRAWorkloadResourceClaims).
-
-        Raises:
-            ObjectError: it has more results than the API allows.
+        A PodGroup is reserved for as a whole, by its name (Kubernetes 1.36, DRAWorkloadResourceClaims). A
+        claim with more results than the API allows does not count.
         """
         name, results = claim.metadata.name, claim.results
-        if results is None:
+        if results is None or len(results) > _MOST_RESULTS:
             return
-        if len(results) > _MOST_RESULTS:
-            where = f"ResourceClaim {claim.metadata.namespace}/{name}"
-            raise ObjectError(f"{where}: more than {_MOST_RESULTS} devices")
         uids = {each.uid for each in claim.consumers if each.resource == "pods"}
         groups = {each.name for each in claim.consumers if each.resource == "podgroups"}
         for pod in pods:

@@ -1,13 +1,15 @@
 """ResourceClaims of a node's pods: one request each, and what happens while they cannot be read."""
 
 import asyncio
+from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from gpuagent.pods.inventory import UnavailableReason
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
-from tests.support.cluster_pods import offer, running, versioned
+from tests.support.cluster_pods import SOON, offer, running, versioned
 from tests.support.kube_objects import pod, uid
 from tests.support.resource_claims import allocated, claiming, result
 from tests.support.waiting import until
@@ -71,6 +73,32 @@ async def test_a_claim_is_read_once_and_again_only_until_it_is_allocated_for_its
         finished = claiming("train", 1, "c", phase="Succeeded")
         server.change("MODIFIED", versioned(finished, 6))
         await until(lambda: run.inventory.claims == {})
+
+
+async def test_pods_that_change_all_the_time_keep_no_claim_of_others_from_being_read(
+    server: ApiServer, client: KubeClient
+) -> None:
+    restless = {f"restless-{number}": number for number in range(10, 14)}
+    quiet = {f"quiet-{number}": number for number in range(1, 7)}
+    offer(server, *(claiming(name, number, f"of-{name}") for name, number in (restless | quiet).items()))
+    for name, number in quiet.items():
+        path = f"{PATH.removesuffix('/c')}/of-{name}"
+        server.named[path] = allocated(f"of-{name}", NETWORK, to=(uid(number),))
+    server.refusals = NO_SLICES
+    slow = replace(SOON, gap=0.4)
+    async with running(client, reads_claims=True, fetch_timing=slow) as run:
+        await until(lambda: run.pods.inventory)
+        versions = count(100)
+
+        def are_known() -> bool:
+            for name, number in restless.items():
+                version = next(versions)
+                labels = {"edited": str(version)}
+                edited = claiming(name, number, f"of-{name}", labels=labels)
+                server.change("MODIFIED", versioned(edited, version))
+            return sum(each.is_sized for each in run.inventory.claims.values()) == len(quiet)
+
+        await until(are_known, seconds=12)
 
 
 async def test_without_the_option_no_claim_is_read(server: ApiServer, client: KubeClient) -> None:
