@@ -22,7 +22,7 @@ LINES: Final = {
     "kube": 3_450,
     "service": 3_400,
     "webhook": 7_600,
-    "tests": 80_100,
+    "tests": 80_200,
 }
 """Most lines of Python in a folder."""
 
