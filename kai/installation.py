@@ -25,6 +25,7 @@ RUNTIME_CLASS: Final = "nvidia"
 
 _PROGRAMS: Final = frozenset(
     {"admission", "binder", "operator", "podgroupcontroller", "podgrouper", "queuecontroller", "scheduler"}
+    | {"node-scale-adjuster", "nodescaleadjuster"}
 )
 _TAG = re.compile(r"(?:^|/)([a-z0-9._-]+):([A-Za-z0-9._-]+)(?:@[^/]*)?$")
 _SHARES: Final = "--gpu-sharing-enabled"
@@ -177,6 +178,11 @@ class Installation:
         """Key of the label with a pod's queue (`global.queueLabelKey`); None if no pod-grouper was found."""
         groupers = self.programs.get("podgrouper")
         return next(_values(groupers, _QUEUE_LABEL), keys.QUEUE_LABEL) if groupers else None
+
+    @property
+    def asks_for_nodes(self) -> bool:
+        """Whether the node-scale-adjuster runs, which asks autoscalers for nodes (`clusterAutoscaling`)."""
+        return not self.programs.keys().isdisjoint(("node-scale-adjuster", "nodescaleadjuster"))
 
     @property
     def _deciding(self) -> tuple[ProgramContainer, ...]:

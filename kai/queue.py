@@ -13,6 +13,7 @@ from kai.pod import Quantity
 
 class _Metadata(Struct, frozen=True):
     name: str
+    labels: dict[str, str] = {}
 
 
 class _Gpus(Struct, frozen=True):
@@ -50,6 +51,11 @@ class Queue(Struct, frozen=True):
     def display_name(self) -> str:
         """Name of the queue in KAI's messages (v0.9.8, `queue_info.go`); it may have several words."""
         return self.spec.display_name or self.name
+
+    @property
+    def node_pool(self) -> str:
+        """The node pool whose scheduler serves the queue; empty for the default one."""
+        return self.metadata.labels.get(keys.NODE_POOL_LABEL, "")
 
     @property
     def parent(self) -> str:

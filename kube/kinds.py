@@ -218,6 +218,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     tolerations: list[Toleration] | None = None
     volumes: list[_Volume] | None = None
     resource_claims: list[DeviceClaim] | None = None
+    active_deadline_seconds: int | None = None
 
 
 class PodCondition(Struct, frozen=True, rename="camel"):
@@ -488,6 +489,7 @@ class _Series(Struct, frozen=True, rename="camel"):
 
 class Event(PartialObject, frozen=True, rename="camel"):
     involved_object: _InvolvedObject = _InvolvedObject()
+    type: str = ""
     reason: str = ""
     message: str = ""
     source: _EventSource = _EventSource()
@@ -561,6 +563,16 @@ class PodOwner(PartialObject, frozen=True):
 
     kind: str = ""
     spec: _OwnerSpec = _OwnerSpec()
+    status: Any = None
+
+    @property
+    def old_pods(self) -> int:
+        """Pods of an earlier template that a Deployment keeps beside a new one (`maxSurge`); else 0."""
+        if self.kind != "Deployment" or not isinstance(self.status, dict):
+            return 0
+        every, updated = self.status.get("replicas", 0), self.status.get("updatedReplicas", 0)
+        is_surging = isinstance(every, int) and isinstance(updated, int) and every > (self.spec.replicas or 0)
+        return max(every - updated, 0) if is_surging else 0
 
     @property
     def has_template(self) -> bool:

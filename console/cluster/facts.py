@@ -303,6 +303,8 @@ class FactReader:
                     return MISSING
                 return Fact(why=Why.UNSERVED, line=f"the API server does not serve {what}")
         reason = "no answer in time" if isinstance(error, TimeoutError) else one_line(str(error))
+        if isinstance(error, ApiError) and error.is_unauthorized:
+            reason += "; the API server does not accept your credentials: log in again"
         line = f"{what} not read: {reason}"
         self.note(line)
         return Fact(why=Why.FAILED, line=line)

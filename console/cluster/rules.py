@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kai import keys
-from kai.installation import Installation
+from kai.installation import NAMESPACE, Installation
 from kai.queue import Queue
 from kai.releases import Version
 from kube.kinds import Pod
@@ -141,8 +141,6 @@ _REFUSER: Final = re.compile(
     r"|ValidatingAdmissionPolicy '(?P<policy>[^']{1,253})' with binding '[^']{1,253}' denied request"
 )
 """Who refuses a pod, first in the message (k8s.io/apiserver `plugin/webhook/errors/statuserror.go`)."""
-_WEBHOOKS: Final = (("kai-scheduler", "KAI's admission"), ("kaishare", "kaishare"))
-"""A part of a webhook's name, which is the namespace of its pods, too, and its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +162,16 @@ def refuser_of(message: str) -> Refuser | None:
     )
 
 
-def unreachable_webhook(message: str) -> Fault | None:
-    """Return the fault of a webhook that does not answer, by the API server's message about a pod."""
+def unreachable_webhook(message: str, kai_namespace: str = NAMESPACE) -> Fault | None:
+    """Return the fault of a webhook that does not answer, by the API server's message about a pod.
+
+    The namespace of its pods is a part of the webhook's name.
+    """
     refuser = refuser_of(message)
     if refuser is None or not refuser.is_silent:
         return None
-    home, owner = next((each for each in _WEBHOOKS if each[0] in refuser.name), ("", "a webhook"))
+    webhooks = (("kaishare", "kaishare"), (kai_namespace, "KAI's admission"))
+    home, owner = next((each for each in webhooks if each[0] in refuser.name), ("", "a webhook"))
     return Fault(
         "webhook-unreachable",
         f"{owner} does not answer ({one_line(refuser.name)}), so that the API server refuses the pod",

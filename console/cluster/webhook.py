@@ -12,7 +12,7 @@ from console.cluster.facts import FactReader, items
 from kai.command_lines import option_value
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kube.access import AccessError
-from kube.answers import ApiError, Unreachable
+from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
 from kube.client import KubeClient
 from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, Controller, Kind
 from service.text import MALFORMED, one_line
@@ -56,6 +56,16 @@ async def fetch_namespaces(
             return dict([decode_metadata(item) async for item in namespaces])
     except NamespaceError as error:
         raise Unreachable(f"GET {PATH}: {error}") from None
+
+
+async def kai_namespace(client: KubeClient) -> str:
+    """Return the namespace of KAI's programs, by KAI's webhook; empty if the caller may not read it."""
+    try:
+        async with client.list_objects(MUTATING.path()) as found:
+            configurations = [MUTATING.decode(item) async for item in found]
+    except (*REQUEST_ERRORS, *MALFORMED):
+        return ""
+    return next((each.service_namespace for each in configurations if each.is_served_by_kai), "")
 
 
 def may_not_get(namespace: str) -> str:

@@ -115,6 +115,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Check("KAI's webhook", kai_checks.kai_sees_the_pods, _WHOLE | _PRE),
     Check("pods without KAI's webhook", kai_checks.kai_saw_the_pods),
     Measurement("RuntimeClass", kai_checks.runtime_classes_exist, _WHOLE | _PRE),
+    Measurement("autoscaling", kai_checks.nodes_are_added),
     Measurement("accounting", accounting.requests_add_up),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),

@@ -195,7 +195,7 @@ async def _try(
                 f"not tried in {namespace}: the caller may not create pods there",
                 "run doctor with the right to create pods in a managed namespace; a dry run stores nothing",
             )
-        fault = unreachable_webhook(error.message)
+        fault = unreachable_webhook(error.message, cluster.kai_namespace)
         make = problem if fault or _is_ours(error, cluster) else unknown
         return make(f"refused in {namespace}: {error.message}", fault.remedy if fault else "")
     except (Unreachable, AccessError, *MALFORMED) as error:

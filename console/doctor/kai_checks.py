@@ -12,7 +12,7 @@ from console.doctor.policy_checks import labelled_hosts
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE, RUNTIME_CLASS, Installation, SharingMode
 from kai.releases import Version
-from kube.kinds import PODS, RUNTIME_CLASSES, Pod
+from kube.kinds import CONFIG_MAPS, PODS, RUNTIME_CLASSES, Pod
 from service.text import counted, listed, one_line
 from webhook.registration.configuration_objects import WebhookConfiguration
 
@@ -223,6 +223,33 @@ async def runtime_classes_exist(cluster: ClusterFacts, reader: FactReader) -> As
                 "install NVIDIA's container toolkit or operator, which creates it, or configure KAI to set"
                 " none",
             )
+
+
+async def nodes_are_added(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield a finding where an autoscaler adds nodes, which sees no request for a GPU in a pod with a share.
+
+    KAI's node-scale-adjuster asks for whole GPUs in the place of such pods (v0.13.4, v0.17.0,
+    `docs/gpu-sharing/autoscaling`). cluster-autoscaler has a ConfigMap with its status, Karpenter an API
+    group.
+    """
+    installed = cluster.installation
+    if installed is None or not installed.programs:
+        return
+    if installed.asks_for_nodes:
+        yield ok("KAI's node-scale-adjuster asks autoscalers for nodes, in the place of pods with a share")
+        return
+    if not any(policy.share or policy.sizes for policy in cluster.managed.values()):
+        return
+    status = await reader.get(CONFIG_MAPS, "cluster-autoscaler-status", "kube-system")
+    names = ["cluster-autoscaler"] if status.known is not None else []
+    served = (await reader.served()).known or ()
+    names += ["Karpenter"] if any(kind.group == "karpenter.sh" for kind in served) else []
+    if names:
+        yield warning(
+            f"no node is added for a pod with a share: {listed(names)} cannot see that it needs a GPU, and"
+            " KAI's node-scale-adjuster does not run",
+            "install KAI with global.clusterAutoscaling=true, or keep nodes with GPUs running",
+        )
 
 
 async def no_kai_inside_vclusters(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:

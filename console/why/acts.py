@@ -5,6 +5,7 @@ Every act is an imperative. A person who needs more rights than the pod's author
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from console.cluster.facts import Fact
@@ -72,14 +73,14 @@ left-before: Delete the pod and let it be created again: kaishare's webhook did 
 # KAI has not looked at the pod.
 open-gate: Ask the owner of the program that put the gate there, which removes it.
 read-pod-grouper: Administrator: look at the log of KAI's pod-grouper.
-start-kai: Administrator: start KAI's {program} again. $ kubectl get pods --namespace kai-scheduler
+start-kai: Administrator: start KAI's {program} again. $ kubectl get pods --namespace {kai}
 wait-seconds: Wait some seconds.
 find-missing-pods: Find out why the others do not exist: the workload's Events name a quota or a webhook that
     refuses them.
 correct-node-pool: Remove the label kai.scheduler/node-pool from the workload, or correct it.
 create-shard: Administrator: create the SchedulingShard.
 start-scheduler: Administrator: start KAI's scheduler again, which does not run or ends at every start; look
-    at its log. $ kubectl get pods --namespace kai-scheduler
+    at its log. $ kubectl get pods --namespace {kai}
 mend-root-queues: Administrator: give every queue spec.parentQueue or children. KAI before v0.16.5 ends when a
     queue without a parent is to give GPUs back.
 ask-host: In a vCluster: ask the host's administrators, who see the pod's objects.
@@ -98,6 +99,9 @@ guard-spark: Remove the label spark-app-selector from the pod's template: its va
 guard-annotations: Remove these annotations from the object that owns the pod.
 guard-other: Undo what these words name. Ask an administrator where they are not clear.
 # The queue.
+name-queue-of-pool: Name a queue of the node pool {pool} with the label kai.scheduler/queue, {place}.
+    $ kubectl get queues.scheduling.run.ai --label-columns kai.scheduler/node-pool
+name-pool-of-queue: Or set the label kai.scheduler/node-pool to the queue's pool.
 set-queue: Set the label kai.scheduler/queue to {which}: {place}.
 set-queue-of-workload: If the workload names its queue itself, set the label kai.scheduler/queue to {which}:
     {place}.
@@ -108,8 +112,9 @@ create-queue: Administrator: create the queue, or correct spec.parentQueue.
     $ kubectl get queues.scheduling.run.ai
 ask-about-queue: Ask an administrator whether the queue {queue} has child queues, or no parent: KAI says no
     more than this about both. $ kubectl get queues.scheduling.run.ai
-wait-in-queue: Wait until other pods of the queue end, or request less.
+wait-in-queue: Wait until other pods of the queue end{holders}. Or request less.
 request-less-or-other-queue: Request less, or name another queue.
+fewer-or-other-queue: Start the workload with fewer or smaller pods, or name another queue.
 raise-queue: Administrator: raise spec.resources.{resource} of the queue.
     $ kubectl edit queues.scheduling.run.ai {queue}
 raise-some-queue: Administrator: raise spec.resources.{resource} of the queue.
@@ -119,7 +124,7 @@ preemptible: {change}, {place}. KAI may then evict the pod when another queue ne
 wait-for-guaranteed: Or wait until other pods of the queue end that are not preemptible.
 name-a-queue: Or name a queue with the label kai.scheduler/queue, {place}.
 # KAI finds no node.
-wait-for-pods: Wait until other pods end.
+wait-for-pods: Wait until other pods end{holders}.
 request-smaller: Or request less, if a smaller part of a GPU is enough.
 request-card: Request less, or GPUs with more memory.
     $ kubectl get nodes --label-columns nvidia.com/gpu.memory
@@ -127,7 +132,7 @@ correct-affinity: Correct nodeSelector or affinity of the pod's template. $ kube
 tolerate: Add the toleration to the pod's template.
     $ kubectl get nodes -o custom-columns=N:.metadata.name,TAINTS:.spec.taints
 uncordon: Administrator: uncordon a node. $ kubectl get nodes
-wait-for-gpu-nodes: Or wait until other pods end on the nodes that lack GPUs, if these have any.
+wait-for-gpu-nodes: Or wait until other pods end on the nodes that lack GPUs, if these have any{holders}.
 change-requirements: Change what the pod's template asks of nodes, or wait. $ kubectl describe nodes
 start-device-plugin: Administrator: look at the pods of the device plugin and their log: it does not run, or
     sees no GPU. $ kubectl describe nodes
@@ -141,7 +146,27 @@ prefer-topology: Wait, ask for fewer pods, or ask for the placement by
 read-claim: Look at the claim's own Events.
     $ kubectl describe persistentvolumeclaim {claims} --namespace {namespace}
 fit-node: Request what one node has, or spread the work over several pods. $ kubectl describe nodes
-shrink-gang: Wait until other pods end, or start the workload with fewer or smaller pods.
+shrink-gang: Wait until other pods end{holders}. Or start the workload with fewer or smaller pods.
+roll-in-place: Let the rollout end an old pod before it starts a new one: spec.strategy.rollingUpdate with
+    maxSurge 0 and maxUnavailable 1, or the type Recreate.
+    $ kubectl edit deployment {deployment} --namespace {namespace}
+delete-old-pod: Or delete an old pod, if the service may be down meanwhile.
+wait-for-node: Wait some minutes until the node has joined and offers its GPUs.
+read-autoscaler: If no node comes, an administrator looks at the autoscaler's log and limits.
+    $ kubectl get nodes
+scale-from-zero: If the nodes with GPUs are scaled to zero, an administrator raises their number: an
+    autoscaler sees no request for a GPU in a pod with a share, unless KAI is installed with
+    global.clusterAutoscaling=true.
+correct-resource: Correct the resource's name in the pod's template, if it is a typing mistake.
+    $ kubectl describe nodes
+install-plugin: Administrator: install the device plugin that offers {resource}, or look at its pods' log.
+keep-whole-gpu: Request a whole GPU, which these nodes take: set the annotation kaishare.dev/whole-gpu: "true"
+    in the pod's template.
+request-whole-gpu: Request a whole GPU, which these nodes take: nvidia.com/gpu: 1 instead of the share.
+request-mig: Request a MIG device by its resource name, such as nvidia.com/mig-1g.10gb, or GPUs on nodes
+    without MIG. Waiting does not help. $ kubectl get nodes --label-columns nvidia.com/mig.strategy
+no-share-there: Policy owner: give no share in this namespace, if its pods are for these nodes
+    (kaishare.dev/gpu-fraction).
 wait-for-evicted: Wait: an evicted pod may take its terminationGracePeriodSeconds, 30 s by default.
 check-names: Check the names that the pod uses: {names}.
 ask-why: Ask an administrator to run the same command, and to look at the log of KAI's scheduler.
@@ -154,10 +179,14 @@ ask-for-binding: Then ask an administrator to type it: it shows more with the ri
 delete-missed: Delete the pod and create it again. $ kubectl delete pod {pod} --namespace {namespace}
 order-webhooks: Administrator: let kaishare's webhook be called before KAI's, so its name must sort first.
     $ kubectl get mutatingwebhookconfigurations
+delete-if-missed: Delete the pod and create it again, if KAI is older than v0.18: it lacks the annotation
+    runai/shared-gpu-configmap, which KAI's webhook writes. $ kubectl delete pod {pod} --namespace {namespace}
 read-binder: If it repeats, an administrator looks at the log of KAI's binder.
-    $ kubectl get pods --namespace kai-scheduler
+    $ kubectl get pods --namespace {kai}
 read-reservations: If it lasts, an administrator looks at the reservation pods: image, RuntimeClass, device
     plugin. $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
+read-failed-reservation: Administrator: look at the reservation pod: image, RuntimeClass, device plugin.
+    $ kubectl describe pod {reservation} --namespace kai-resource-reservation
 find-reservation: Administrator: find out whether the reservation pod of the GPU has started.
     $ kubectl get pods --all-namespaces --selector app=kai-resource-reservation
 # The pod is bound.
@@ -170,8 +199,15 @@ read-probe: Look whether its readiness probe fails, in the pod's Events.
 read-gate: Look at the pod's conditions, which name a readiness gate that is not met.
     $ kubectl describe pod {pod} --namespace {namespace}
 look-at-node: Administrator: look at the node. $ kubectl get node {node}
-part-schedulers: Administrator: give each scheduler its own nodes. Two schedulers share a node, so that KAI
-    allocated a GPU that was taken.
+raise-deadline: Raise activeDeadlineSeconds in the pod's template, if the work takes longer.
+delete-refused: Delete the pod: it never runs again. Its controller makes a new one, if it has one.
+    $ kubectl delete pod {pod} --namespace {namespace}
+read-kubelet: If it repeats, an administrator looks at the node: {causes}. $ kubectl describe node {node}
+mend-runtime: Administrator: correct NVIDIA's container runtime on the node: it lacks the handler or the CDI
+    specification that these words name. $ kubectl describe node {node}
+correct-command: Correct the container's command or image in the pod's template: the image lacks that program.
+ask-for-share: Or ask for a larger share, if the pod needs it: the annotation gpu-fraction or the label
+    kaishare.dev/size in its template, as far as the namespace allows.
 wait-for-end: Wait for its containers to end; a finalizer can hold it as well.
     $ kubectl get pod {pod} --namespace {namespace} -o jsonpath={{.metadata.finalizers}}
 place-again: Delete the pod, so that it is placed again. $ kubectl delete pod {pod} --namespace {namespace}
@@ -219,9 +255,13 @@ def finding(
         "kind": evidence.kind.lower(),
         "name": evidence.name,
         "pod": evidence.pod.known.name if evidence.pod.known else evidence.name,
+        "kai": evidence.kai_namespace,
+        "holders": "",
         **{key: one_line(str(value), LONGEST_LINE * 2) for key, value in values.items()},
     }
     remedies = [_remedy(ACTS[act], texts) for act in acts]
+    if remedies and remedies[0].text.startswith("Or "):  # where the acts before it do not apply
+        remedies[0] = replace(remedies[0], text=f"{remedies[0].text[3].upper()}{remedies[0].text[4:]}")
     return PodFinding(code, one_line(sentence, LONGEST_LINE * 3), remedies, details or {}, excluded_by)
 
 

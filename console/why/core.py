@@ -12,9 +12,11 @@ from typing import Final
 
 from console.why.acts import finding
 from console.why.causes import unscheduled
-from console.why.causes.bound import binding, bound, chosen, failed, running, waiting_for_evicted
+from console.why.causes.binding import binding, chosen, missed, waiting_for_evicted
+from console.why.causes.bound import bound, failed, running
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.device_claims import waits_for_devices
+from console.why.causes.more_room import more_room
 from console.why.causes.nodes import unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
 from console.why.causes.unscheduled import guarded, is_in_kai, outside_kai
@@ -28,7 +30,7 @@ from service.text import one_line
 CAUSES: Final[tuple[Callable[[PodEvidence, Pod], PodFinding | None], ...]] = (
     # of the pod's own objects
     *(unscheduled.gated, unscheduled.refused_by_host, unscheduled.ungrouped),
-    *(waiting_for_evicted, binding, chosen, unusable_queue),
+    *(missed, waiting_for_evicted, binding, chosen, unusable_queue),
     # in KAI's words
     *(full_queue, unschedulable, unexplained),
     # of a pod about which KAI says nothing
@@ -104,7 +106,7 @@ def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
         words = f"; its last words: {one_line(verdict.text)}" if verdict else ", and says nothing"
         return _undecided(evidence, pod, f"KAI has not placed the pod{waited(age)}{words}")
     what = f"{cause.sentence}, and not all that may explain it could be read"
-    return _undecided(evidence, pod, what) if _is_open(cause) else cause
+    return _undecided(evidence, pod, what) if _is_open(cause) else more_room(evidence, cause)
 
 
 def _is_open(cause: PodFinding) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 from console.cluster.facts import NOT_READ, Fact, Listing, Why, items
 from gpuagent.api_types import ApiPod
 from kai import keys
+from kai.installation import NAMESPACE
 from kai.queue import Queue
 from kai.releases import Version
 from kai.share_bytes import Card
@@ -40,6 +41,24 @@ class AgentFigures:
     """None if the agent does not list the pod: it has no share, no GPU and no memory on one."""
     neighbours: int = 0
     """Number of other pods on the pod's GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPod:
+    """A pod of KAI that holds GPUs, or waits for them."""
+
+    namespace: str
+    name: str
+    queue: str
+    """Queue label of the pod; empty without one."""
+    group: str
+    """Name of the PodGroup; empty before KAI has grouped the pod."""
+    request: str
+    """The GPUs in words."""
+    created_at: datetime
+    is_bound: bool
+    ends_at: datetime | None = None
+    """When Kubernetes ends the pod at the latest, by `spec.activeDeadlineSeconds`; None without that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +92,10 @@ class PodEvidence:
 
     Of a bound pod those in its own groups; if they have no reservation pod, those of other groups as well.
     """
+    gpu_pods: Listing[GpuPod] = NOT_READ
+    """KAI's pods of all namespaces that hold GPUs, or wait for them."""
+    scaling_pods: Listing[Pod] = NOT_READ
+    """The utility pods of KAI's node-scale-adjuster, which ask an autoscaler for nodes with GPUs."""
     group_members: Sequence[Pod] = ()
     """The other pods of the pod's namespace in the pod's GPU groups."""
     claims: Listing[VolumeClaim] = NOT_READ
@@ -88,6 +111,8 @@ class PodEvidence:
     """The scheduler that the namespace's policy names."""
     decision: Fact[PolicyDecision] = NOT_READ
     """A missing one: the pod's namespace has no queue label, so that kaishare leaves its pods alone."""
+    kai_namespace: str = NAMESPACE
+    """The namespace of KAI's programs, by KAI's webhook; the usual one if that cannot be read."""
     kai_version: Version | None = None
     """KAI's release by the webhook's settings; None if unknown."""
     figures: Fact[AgentFigures] = NOT_READ
@@ -127,6 +152,12 @@ class PodEvidence:
         return Why.UNSERVED not in (self.pod_group.why, self.bind_request.why)
 
     @property
+    def gang_size(self) -> int | None:
+        """Number of pods that KAI starts together; None if the PodGroup is not known."""
+        group = self.pod_group.known
+        return None if group is None else max(group.spec.min_member or 1, 1)
+
+    @property
     def queue_name(self) -> str:
         """The queue that counts: the PodGroup's, else the topmost owner's label, else the pod's; or empty."""
         if self.pod_group.known:
@@ -135,9 +166,9 @@ class PodEvidence:
         return top or (self.pod.known.queue_label if self.pod.known else "")
 
     @property
-    def has_reservations(self) -> bool:
-        """Whether any reservation pod was read, so that a missing one means something."""
-        return any(map(is_reservation, items(self.shared_gpu_pods)))
+    def reservations(self) -> list[Pod]:
+        """The reservation pods that were read; without any, a missing one means nothing."""
+        return [pod for pod in items(self.shared_gpu_pods) if is_reservation(pod)]
 
     @property
     def verdict(self) -> "SchedulerVerdict | None":
@@ -182,6 +213,7 @@ def waited(age: timedelta | None) -> str:
 
 _MOST_CLAIMS: Final = 8
 """ResourceClaims of a pod that a sentence names."""
+_SAME: Final = 0.005
 _MOST_GPUS: Final = 65536
 """More GPUs than any node has; a larger number is no number of GPUs."""
 
@@ -219,12 +251,33 @@ class Request:
         part = number(self.fraction or 0) if self.memory_mib is None else f"{self.memory_mib} MiB"
         return f"{part} of {f'each of {self.devices} GPUs' if self.devices > 1 else 'a GPU'}"
 
+    @property
+    def total(self) -> float | None:
+        """Number of GPUs that KAI counts for the pod; None for an amount of memory."""
+        if self.memory_mib is not None:
+            return None
+        return self.whole if self.fraction is None else round(self.fraction, 2) * self.devices
+
     def portion(self, card: Card | None) -> float | None:
         """Return the part of such a GPU that is needed in one piece, as KAI counts it; 1 for a whole one."""
         if self.memory_mib is not None:
             return None if card is None else card.portion_of_memory(self.memory_mib)
         whole = 1.0 if self.whole else None
         return whole if self.fraction is None else round(self.fraction, 2)
+
+
+def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU") -> str:
+    """Return the subject of what KAI says that "the workload" requests, an amount of a unit.
+
+    KAI's number is that of all pods that it starts together. The pod is the subject only where it is alone,
+    or where its own request is the number.
+    """
+    pod, size = evidence.pod.known, evidence.gang_size
+    if size is not None and size > 1:
+        return f"the workload needs {size} pods at the same time, which request {number(requested)} in all"
+    own = request_of(pod).total if pod is not None and "GPU" in unit else None
+    is_of_pod = size == 1 if own is None else abs(own - requested) < _SAME
+    return f"the {'pod' if is_of_pod else 'workload'} requests {number(requested)}"
 
 
 def request_of(pod: Pod) -> Request:

@@ -1,4 +1,4 @@
-"""Reads the evidence about one pod with the caller's rights and at most 12 requests.
+"""Reads the evidence about one pod with the caller's rights and at most 16 requests.
 
 A tenant can write the names, so each is checked before it becomes part of a path. Requests run in waves: the
 pod; what every answer needs; what the state of the pod needs; what completes the story, as far as requests
@@ -13,21 +13,32 @@ from typing import Any, Final
 
 from console.cluster.agents import AgentOptions, Agents
 from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
-from console.cluster.webhook import does_not_exist, read_settings
+from console.cluster.rules import is_missed_by_kai
+from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
 from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
+from console.why.core import find_cause
 from console.why.events import EventReader, is_of
-from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision, SchedulerVerdict
+from console.why.evidence import (
+    AgentFigures,
+    GpuPod,
+    PodEvidence,
+    PolicyDecision,
+    SchedulerVerdict,
+    request_of,
+)
+from console.why.holders import gpu_pod
 from console.why.target import POD, Target, find_pod, owner_kind
 from gpuagent.api_types import ApiPod
 from kai import keys
+from kai.installation import NAMESPACE
 from kai.kaishare_keys import REASON
 from kai.queue import Queue
 from kube import kinds
-from kube.answers import REQUEST_ERRORS
+from kube.answers import REQUEST_ERRORS, AccessError, ApiError, Unreachable
 from kube.client import KubeClient
-from kube.kinds import FullMeta, Namespace, Pod, PodOwner, decode_pod_with_document
+from kube.kinds import FullMeta, Kind, Namespace, Pod, PodOwner, decode_pod_with_document
 from service.command import UsageError
 from service.names import is_dns_subdomain
 from service.text import one_line
@@ -35,7 +46,7 @@ from webhook.policy.labels import PolicyMetadata
 from webhook.policy.sizes import Source
 from webhook.settings.published_settings import SettingsError
 
-MOST_REQUESTS: Final = 12
+MOST_REQUESTS: Final = 16
 """Maximum number of HTTP requests for one answer."""
 _MOST_OWNERS: Final = 3
 _MOST_QUEUES: Final = 5
@@ -44,7 +55,12 @@ _LONGEST_REASON: Final = 40
 _SOMETHING_ELSE: Final = "something else, because the policy or the pod has changed since"
 _NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 """Selects pods that hold their GPUs; an ended pod keeps its labels."""
-_OF_QUEUES: Final = ("QueueDoesNotExist", "OverLimit", "NonPreemptibleOverQuota")
+_NOT_SUCCEEDED: Final = {"fieldSelector": "status.phase!=Succeeded"}
+_SCALING: Final = "kai-scale-adjust"
+"""Namespace of the pods of KAI's node-scale-adjuster (v0.13.4, v0.17.0 `options.go`)."""
+_SCALING_QUERY: Final = {"labelSelector": "app=scaling-pod"}
+_OF_FULL_QUEUES: Final = ("OverLimit", "NonPreemptibleOverQuota")
+_OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)
 """Reasons of verdicts that are about queues only."""
 _OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
 
@@ -75,6 +91,10 @@ async def read_evidence(
     await _run(reading.details(agents, settings_namespace))
     await _run(reading.rest())
     evidence.now = reader.client.server_time() or datetime.now(UTC)
+    texts = [act.command for act in find_cause(evidence).remedies]
+    texts += [event.message for event in (*items(evidence.creation_events), *items(evidence.pod_events))]
+    if any(f"--namespace {NAMESPACE}" in text or 'webhook "admission.' in text for text in texts):
+        evidence.kai_namespace = await kai_namespace(client) or NAMESPACE
     evidence.not_visible, evidence.notes = reader.not_visible, reader.notes
     return evidence
 
@@ -129,12 +149,15 @@ class _Reading:
     def _of_waiting(self, pod: Pod) -> _Work:
         evidence, verdict = self.evidence, self.evidence.verdict
         work: _Work = [self._read_queues(pod)]
-        if evidence.bind_request.why is Why.FORBIDDEN and not pod.pod_group_name:
+        is_unclear = not pod.pod_group_name or is_missed_by_kai(pod)
+        if evidence.bind_request.why is Why.FORBIDDEN and is_unclear:
             work += [self._discover_kai()]
         if verdict is not None and _is_about_nodes(verdict):
             work += [self._read("nodes", self.reader.list(kinds.NODES)), self._read_shared_gpu_pods(pod)]
         elif evidence.bind_request.known is not None:
             work += [self._read_shared_gpu_pods(pod)]
+        if verdict is not None and (verdict.reason in _OF_FULL_QUEUES or _is_about_nodes(verdict)):
+            work += [self._read("gpu_pods", self._list_gpu_pods())]
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
             claims = self.reader.list(
                 kinds.VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims"
@@ -156,7 +179,10 @@ class _Reading:
         if pod is None:
             return []
         work: _Work = []
-        if pod.is_bound and shared.is_known and not self.evidence.has_reservations:
+        if self.evidence.gpu_pods.is_known and request_of(pod).is_share:
+            scaling = self._list_pods(_SCALING, _SCALING_QUERY, f"pods in {_SCALING}")
+            work += [self._read("scaling_pods", scaling)]
+        if pod.is_bound and shared.is_known and not self.evidence.reservations:
             work += [self._read_reservations()]
         if not self.evidence.owners and self.reader.remaining > len(work):
             work += [self._read_owners(pod, is_optional=True)]
@@ -199,10 +225,11 @@ class _Reading:
         path = f"/apis/{kinds.POD_GROUPS.group}"
         try:
             await self.reader.client.get(path)
-        except REQUEST_ERRORS as error:
-            group: Fact[Any] = self.reader.record(error, "KAI's API group", f"get {path}")
-            if group.is_missing or group.why is Why.UNSERVED:
+        except ApiError as error:
+            if error.is_not_found:
                 self.evidence.bind_request = Fact(why=Why.UNSERVED)
+        except (Unreachable, AccessError) as error:
+            self.reader.record(error, "KAI's API group", f"get {path}")
 
     async def _read_queues(self, pod: Pod) -> None:
         """Read the queue and its parents, up to one that cannot be read."""
@@ -242,11 +269,11 @@ class _Reading:
         """Read the pods in GPU groups that have not ended: of all namespaces if the caller may, else of one.
 
         Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list. A
-        share of several GPUs has other labels.
+        share of several GPUs has other labels. A reservation pod for which a pod waits may have failed.
         """
         groups = sorted(pod.gpu_groups) if pod.is_bound else []
         selector = f"{keys.GPU_GROUP} in ({','.join(groups)})" if groups else keys.GPU_GROUP
-        query = {"labelSelector": selector, **_NOT_ENDED}
+        query = {"labelSelector": selector, **(_NOT_ENDED if pod.is_bound else _NOT_SUCCEEDED)}
         pods = near = await self._list_pods("", query, "pods of other namespaces")
         if not is_read(pods) and pod.gpu_groups:
             near = await self._list_pods(pod.metadata.namespace, query, "pods")
@@ -262,6 +289,18 @@ class _Reading:
         shared = self.evidence.shared_gpu_pods
         self.evidence.shared_gpu_pods = Fact((*items(shared), *items(others)), others.why, others.line)
 
+    async def _list_gpu_pods(self) -> Listing[GpuPod]:
+        """List what holds GPUs, and what waits for them: the pods of the scheduler, with little of each."""
+        scheduler = one_line(self.evidence.scheduler)
+        query = {"fieldSelector": f"spec.schedulerName={scheduler},{_NOT_ENDED['fieldSelector']}"}
+
+        def decode(document: bytes) -> GpuPod | None:
+            return gpu_pod(decode_pod_with_document(document))
+
+        kind: Kind[Any] = kinds.PODS
+        what = "pods of other namespaces"
+        return await self.reader.list(kind, query=query, decode=decode, keeps_little=True, what=what)
+
     async def _list_pods(self, namespace: str, query: Mapping[str, str], what: str) -> Listing[Pod]:
         decode = decode_pod_with_document
         return await self.reader.list(kinds.PODS, namespace, query=query, decode=decode, what=what)
@@ -272,18 +311,19 @@ class _Reading:
         Without the settings, a preview would be a guess and is left out. LimitRanges are not read.
         """
         metadata, name = _policy(namespace), namespace.metadata.name
-        if metadata.policy(name) is None:
-            self.evidence.decision = MISSING
-            return
+        is_managed = metadata.policy(name) is not None
         reason = one_line(pod.metadata.annotations.get(REASON, ""), _LONGEST_REASON)
-        self.evidence.decision = Fact(PolicyDecision(reason=reason))
+        self.evidence.decision = Fact(PolicyDecision(reason=reason)) if is_managed else MISSING
+        if not is_managed and not is_missed_by_kai(pod):
+            return
         try:
             published = await read_settings(self.reader.client, settings_namespace)
         except SettingsError as error:
-            self.reader.note(f"what a new pod would get is not known: {error}")
+            if is_managed:
+                self.reader.note(f"what a new pod would get is not known: {error}")
             return
         self.evidence.kai_version = published.rules.kai_version
-        if published.policies != "cluster":
+        if published.policies != "cluster" or not is_managed:
             return
         own = metadata.policy(name, published.rules.default_mode)
         explainer = Explainer(name, {} if own is None else {name: own}, published.rules)

@@ -23,6 +23,7 @@ from gpuagent.verdicts.messages import EVICTED, WITHIN_SHARE
 from kai import kaishare_keys
 from kube.kinds import Event, Pod
 from service.text import ELLIPSIS, LONGEST_VALUE, counted, joined, one_line
+from webhook.policy.decide_share import MOST_GPU_CONTAINERS
 from webhook.policy.reasons import Reason
 
 _OF_GROUP: Final = frozenset({"Unschedulable", "NotReady", "StaleJob"})
@@ -30,6 +31,7 @@ _OF_POD: Final = frozenset(
     {
         *("Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning"),  # KAI's
         *("FailedScheduling", "SyncError"),  # of Kubernetes' scheduler and of vCluster
+        *("TriggeredScaleUp", "NotTriggerScaleUp", "Nominated"),  # of autoscalers
         # the kubelet's
         *("BackOff", "Failed", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMount"),
         *("FailedPrepareDynamicResources", "NetworkNotReady", "UnexpectedAdmissionError"),
@@ -38,6 +40,20 @@ _OF_POD: Final = frozenset(
 """Reasons of the Events about a pod that waits."""
 _FLAGS: Final = frozenset({reason.event_reason for reason in FlagReason} | {WITHIN_SHARE})
 _DECISIONS: Final = {reason.code: reason.text for reason in Reason}
+_IN_GENERAL: Final = {
+    "count": "several",
+    "containers": "its containers",
+    "share_for": "whole-gpu or marked",
+    "most": str(MOST_GPU_CONTAINERS),
+    "resource": "something else than nvidia.com/gpu",
+    "quantity": "an amount of",
+    "evidence": "the pod may be one rank of several",
+    "where": "gives it a share",
+    "sizes": "",
+    "named": "another container",
+    "what": "this name",
+}
+"""Details of a decision that the pod does not keep."""
 _MOST: Final = 5
 """Different messages of one kind that are steps of their own."""
 _MOST_COMPARED: Final = 50
@@ -112,22 +128,20 @@ def _decided(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
 
 
 def _decision(code: str, pod: Pod) -> str:
-    """Return the sentence of a reason, up to the first detail that the pod does not have."""
+    """Return the sentence of a reason; what the pod does not tell any more is told in general."""
     template = _DECISIONS.get(code)
     if template is None:
         return f"by kaishare: {one_line(code, LONGEST_VALUE)}"
     size = one_line(pod.metadata.annotations.get(kaishare_keys.SIZE, ""), LONGEST_VALUE)
     names = [container.name or "" for container in pod.view.containers] if pod.view else []
-    details = {
+    details = _IN_GENERAL | {
         "container": one_line(names[0], LONGEST_VALUE) if names else ELLIPSIS,
         "share": request_of(pod).text,
         "namespace": pod.metadata.namespace,
-        "size": f", size {size}" if size else "",
     }
-    for name, value in details.items():
-        template = template.replace(f"{{{name}}}", value)
-    sentence, unknown, _ = template.partition("{")
-    return f"{sentence}{ELLIPSIS if unknown else ''} ({code})"
+    template = template.replace("{namespace}{size}", "{namespace}" + (", size {size}" if size else ""))
+    sentence = template.format_map(defaultdict(lambda: ELLIPSIS, details | {"size": size or ELLIPSIS}))
+    return f"{sentence.rstrip('; :')} ({code})"
 
 
 def _grouped(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:

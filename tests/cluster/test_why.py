@@ -259,6 +259,7 @@ async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers
     administrator = await site.why(ADMINISTRATOR, "train-1", "-o", "json")
     assert edit.code == administrator.code == Code.NO_GPU_FITS
     assert "not visible" not in administrator.text
+    assert f"{RIVALS}/{SECRET}-pod (0.5 of a GPU, queue {SECRET}-queue)" in administrator.text
 
 
 YOUNG = {"27d-podgroupcontroller-down": (Code.RUNNING, Code.RUNNING)}

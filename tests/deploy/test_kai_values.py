@@ -11,17 +11,19 @@ from tests.support import yaml_text
 from tests.support.helm_chart import ROOT
 
 FOLDER = ROOT / "deploy" / "kai"
+AUTOSCALING = "global.clusterAutoscaling"
 SHARED = {"global.gpuSharing", "global.resourceReservation.namespace"}
 READ_BY_CHART: dict[str, set[str]] = {
     "v0.7.11": SHARED,
     "v0.9": {*SHARED, "global.resourceReservation.runtimeClassName", "admission.gpuPodRuntimeClassName"},
-    "v0.13": {*SHARED, "binder.runtimeClassName", "admission.gpuPodRuntimeClassName"},
-    "v0.17": {*SHARED, "binder.runtimeClassName", "admission.gpuFractionRuntimeClassName"},
+    "v0.13": {*SHARED, AUTOSCALING, "binder.runtimeClassName", "admission.gpuPodRuntimeClassName"},
+    "v0.17": {*SHARED, AUTOSCALING, "binder.runtimeClassName", "admission.gpuFractionRuntimeClassName"},
 }
 """Names that the templates of KAI's chart read.
 
 Found by rendering the charts of v0.7.11, v0.9.8, v0.9.20, v0.13.4 and v0.17.0 with each name set. v0.10.0, v0.15.3 and
-v0.16.8 read the names of the file that README.md gives for them.
+v0.16.8 read the names of the file that README.md gives for them. The value for autoscaling is that of KAI's page
+gpu-sharing/autoscaling (v0.13.4, v0.17.0).
 """
 
 
@@ -44,6 +46,7 @@ def test_a_file_has_the_values_that_its_chart_reads_and_the_command_that_install
     values = dict(leaves(yaml_text.load(text)))
     assert set(values) == READ_BY_CHART[release]
     assert values.pop("global.gpuSharing") is True
+    assert values.pop(AUTOSCALING, False) is False
     assert values.pop("global.resourceReservation.namespace") == "kai-resource-reservation"
     assert set(values.values()) <= {"nvidia"}
     (version,) = re.findall(r"--version v(\S+)", text)

@@ -4,11 +4,14 @@ import pytest
 
 from tests.golden import records
 from tests.golden.__main__ import GROUPS, MOST_SHOWN, compared, missing
+from tests.support.markers import nightly
+
+DAILY = {"agent", "commands", "doctor", "evictions", "explain"}
+"""Groups of a few seconds: what the commands and the agent print, as users see it."""
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [group if group in DAILY else nightly(group) for group in GROUPS])
 def test_every_answer_is_as_recorded(group: str) -> None:
     if lack := missing(group):
         pytest.skip(lack)

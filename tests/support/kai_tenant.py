@@ -34,7 +34,8 @@ def _queue(name: str, parent: str, quota: float, limit: float) -> Object:
     return made("Queue", name, spec={**({"parentQueue": parent} if parent else {}), "resources": resources})
 
 
-def _node(name: str, place: str, gpus: int) -> Object:
+def ready_node(name: str, place: str, gpus: int) -> Object:
+    """Return a node that is ready, with GPUs of an A10."""
     amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi", GPU: str(gpus)}
     labels = {
         "kubernetes.io/hostname": name,
@@ -93,7 +94,7 @@ class Tenant:
         await self._admin("POST", _QUEUES, _queue(self.queue, department, self.quota, self.limit))
         await self._admin("POST", _QUEUES, _queue(self.other, department, self.gpus - self.quota, -1))
         node = f"{self.name}-node"
-        await self._admin("POST", "/api/v1/nodes", _node(node, self.name, self.gpus))
+        await self._admin("POST", "/api/v1/nodes", ready_node(node, self.name, self.gpus))
         await self._admin("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": None}})
         for name in (self.name, self.other):
             await self._admin("POST", "/api/v1/namespaces", {"metadata": {"name": name}})

@@ -61,6 +61,7 @@ def make_pod(
     given = dict(annotations or {})
     if fraction is not None and not whole:
         given.setdefault(keys.GPU_FRACTION, fraction)
+        given.setdefault(keys.SHARED_GPU_CONFIGMAP, f"{name}-shared-gpu")
     if grouped:
         given.setdefault(keys.POD_GROUP_NAME, GROUP)
     unscheduled = [
@@ -103,11 +104,13 @@ def make_event(
     count: int = 1,
     component: str = "kai-scheduler",
     uid: str = "",
+    type_: str = "Normal",
 ) -> Event:
     """Return an Event; by default one about the pod."""
     document = {
         "metadata": {"name": "e", "creationTimestamp": at(age)},
         "involvedObject": {"kind": kind, "name": name, "uid": uid},
+        "type": type_,
         "reason": reason,
         "message": message,
         "count": count,
@@ -227,7 +230,7 @@ def make_evidence(pod: Pod | Fact[Pod] | None = None, **fields: Any) -> PodEvide
 
 _PLAIN = frozenset(
     {
-        *("now", "namespace", "kind", "name", "scheduler", "kai_version"),
+        *("now", "namespace", "kind", "name", "scheduler", "kai_version", "kai_namespace"),
         *("notes", "not_visible"),
         *("owners", "group_members", "queues"),
     }

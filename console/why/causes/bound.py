@@ -1,141 +1,84 @@
-"""What is the matter with a pod for which KAI chose a node: its binding, containers, GPU and flags. Pure.
+"""What is the matter with a pod that has a node: its containers, GPU and flags. Pure."""
 
-The condition PodBound and the Events Scheduled and Bound prove nothing: KAI v0.9.8, v0.13.4 and v0.17.0 wrote
-them for pods that were never bound. BindRequests are created again for every attempt.
-"""
-
+import re
 from collections.abc import Iterator
-from datetime import UTC, timedelta
+from datetime import UTC
 from operator import attrgetter
 from typing import Any, Final
 
-from console.cluster.facts import Fact, items
-from console.cluster.rules import is_missed_by_kai, missed_by_kai
+from console.cluster.facts import items
 from console.why.acts import finding
 from console.why.causes.unscheduled import SETTLED, guarded
-from console.why.evidence import AgentFigures, PodEvidence, is_reservation, request_of, waited
+from console.why.evidence import AgentFigures, PodEvidence, request_of, waited
 from console.why.explanation import Code, PodFinding
 from gpuagent.api_types import ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
-from kube.kinds import NO_RESERVED_GPU, BindRequest, ContainerStatus, Event, Pod
-from service.text import counted, first_few, one_line, quoted
-from service.units import duration, size
+from kube.kinds import NO_RESERVED_GPU, ContainerStatus, Event, Pod
+from service.text import LONGEST_LINE, counted, first_few, one_line, quoted
+from service.units import size
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 _MANY_RESTARTS: Final = 3
+_LONGEST: Final = 4096
+"""Characters of the kubelet's message that are read."""
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}
-_NO_CONFIG_MAP: Final = "no desired configmap name found"
-_NO_RESERVATION: Final = "failed waiting for GPU reservation pod"
-_RESERVES: Final = "KAI reserves the pod's GPU with a reservation pod, which"
-_WAITS_FOR: Final = "waits for the reservation pod of the GPU, which"
-_ATTEMPT: Final = timedelta(minutes=2)
-"""Time within which an error of the binder explains the next attempt, which KAI makes every 40 s."""
-_LONGEST_END: Final = timedelta(minutes=10)
-"""Time after which a pod that waits for the end of evicted pods waits for something else."""
-
-
-def waiting_for_evicted(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
-    """Return the finding for a pod that KAI will place where pods that it evicted still end.
-
-    The Event Pipelined tells of it in v0.9.8, v0.13.4 and v0.17.0.
-    """
-    events = [e for e in items(evidence.pod_events) if e.component in ("", keys.SCHEDULER_NAME) and e.last]
-    newest = max(events, key=lambda event: event.last or evidence.now, default=None)
-    if newest is None or newest.reason != "Pipelined" or evidence.bind_request.known is not None:
-        return None
-    if newest.last is not None and evidence.now - newest.last > _LONGEST_END:
-        return None
-    what = "KAI has evicted pods for this one, and waits until they have ended"
-    return finding(evidence, Code.WAITING_FOR_EVICTED, what, "wait-for-evicted")
-
-
-def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
-    """Return why the binder has not bound the pod; None if KAI has not chosen a node."""
-    request = evidence.bind_request.known
-    error = _last_error(evidence)
-    if request is None and (error is None or not _is_last(evidence, "BindingError", "Unschedulable")):
-        return None
-    text = error.message if error else (request.status.reason if request and request.status else "")
-    bound = pod.status.condition("PodBound")
-    text = text or (bound.message if bound and bound.status == "False" else "")
-    # Later attempts of v0.9.8 have another error than the one that tells of the missed webhook.
-    was_told = any(_NO_CONFIG_MAP in event.message for event in items(evidence.pod_events))
-    if _NO_CONFIG_MAP in text or (was_told and is_missed_by_kai(pod)):
-        what = missed_by_kai().sentence
-        return finding(evidence, Code.KAI_ADMISSION_MISSED, what, "delete-missed", "order-webhooks")
-    if _NO_RESERVATION in text:
-        return _reservation_not_ready(evidence, f"{_RESERVES} has not reported its GPU in time")
-    if text:
-        what = f"KAI's binder cannot bind the pod: {one_line(text)}"
-        return finding(evidence, Code.BINDING_FAILED, what, "wait-a-minute", "read-binder")
-    return _in_progress(evidence, request) if request is not None else None
-
-
-def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
-    """Return the finding for a pod for which KAI chose a node last, where the BindRequest cannot be read."""
-    if evidence.bind_request.known is not None or not _is_last(evidence, "Scheduled", "Unschedulable"):
-        return None
-    what = (
-        "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the reservation"
-    )
-    return finding(evidence, Code.UNDECIDED, f"{what} of the GPU", "wait-a-minute", "ask-for-binding")
-
-
-def _last_error(evidence: PodEvidence) -> Event | None:
-    """Return the binder's newest error; None if it is about an earlier attempt and some time ago."""
-    errors = evidence.about_pod("BindingError")
-    request = evidence.bind_request.known
-    created = request.metadata.creation_timestamp if request is not None else None
-    if not errors or errors[-1].last is None or created is None:
-        return errors[-1] if errors else None
-    return errors[-1] if errors[-1].last >= created or created - errors[-1].last < _ATTEMPT else None
-
-
-def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
-    """Whether there is an Event of a reason, and none of another reason after it."""
-    own, others = (max((e.moment for e in evidence.about_pod(each)), default=0.0) for each in (reason, other))
-    return 0 < own >= others
-
-
-def _reservation_not_ready(evidence: PodEvidence, what: str) -> PodFinding:
-    return finding(evidence, Code.RESERVATION_NOT_READY, what, "wait-a-minute", "read-reservations")
-
-
-def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
-    """Return the finding for a BindRequest without a result and without an error."""
-    groups = frozenset(request.spec.selected_gpu_groups or ())
-    pods = [pod for pod in items(evidence.shared_gpu_pods) if is_reservation(pod) and pod.gpu_groups & groups]
-    reserved = [pod.metadata.annotations.get(keys.RESERVED_GPU, "") for pod in pods]
-    if NO_RESERVED_GPU in reserved:
-        return _reservation_not_ready(evidence, f"{_RESERVES} found no GPU")
-    if "" in reserved:
-        what = f"KAI chose a node, and {_WAITS_FOR} has not reported its GPU yet"
-        return _reservation_not_ready(evidence, what)
-    age = evidence.since(request.metadata.creation_timestamp)
-    if age is not None and age < SETTLED:
-        passed = duration(age.total_seconds())
-        what = f"KAI chose a node {passed} ago, and its binder has not answered yet"
-        return finding(evidence, Code.BINDER_SILENT, what, "wait-seconds")
-    what = f"KAI chose a node, and its binder has not answered{waited(age)}"
-    acts = ["find-reservation"] if groups and not evidence.has_reservations else []
-    known: list[Fact[Any]] = [evidence.pod_events, *([evidence.shared_gpu_pods] if groups else [])]
-    acts += ["start-kai"]
-    return finding(evidence, Code.BINDER_SILENT, what, *acts, excluded_by=known, program="binder")
+_NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
+"""Reasons of a container that has "ended", though the runtime never started it (containerd, Docker)."""
+_WITHOUT_LOG: Final = (*_NOT_STARTED, "ContainerStatusUnknown")
+"""Reasons of a container that has no log: the last one is of a container that the kubelet does not find."""
+_NOT_CREATED: Final = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError")
+_OF_NODE: Final = ("kubelet", "attachdetach-controller")
+"""The programs that write Events about a pod on its node."""
+_RUNTIME: Final = ("CDI device", "no runtime for", "nvidia-container", "RuntimeHandler")
+_NO_PROGRAM: Final = ("executable file not found", "no such file or directory")
+_REFUSALS: Final = (
+    ("UnexpectedAdmissionError: .*no healthy devices", "after a restart {devices}, or a GPU has failed"),
+    ("UnexpectedAdmissionError", "{devices}, a GPU has failed, or {schedulers}"),
+    ("OutOf", "{schedulers}, a static pod took the room, or KAI counts sidecars unlike the kubelet"),
+    ("NodeAffinity", "the node's labels have changed"),
+    ("TopologyAffinityError", "the kubelet finds no CPUs and GPUs that are close to each other"),
+    ("Node|Terminated", "the node was shut down"),
+    ("Evicted", "the node ran short of memory or of disk"),
+    ("Preempting", "the kubelet made room for a critical pod"),
+    ("", "the kubelet's log has more"),
+)
+"""What may have led the kubelet to refuse or end a pod, by the beginning of its words."""
+_SUSPECTS: Final = {
+    "devices": "the device plugin had not yet registered its GPUs",
+    "schedulers": "two schedulers share the node, each of which needs nodes of its own",
+}
 
 
 def failed(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    """Return the finding for a pod whose phase is Failed."""
+    """Return the finding for a pod whose phase is Failed; without a container that ran there is no log."""
+    status, node, ended = pod.status, pod.spec.node_name, how_ended(pod)
+    has_run = any(map(_has_run, status.containers))
+    for each in status.containers:
+        if not has_run and _runtime_error(each):
+            return _not_started(evidence, f"container {each.name} has not started", _runtime_error(each))
+    words = f"{status.reason}: {status.message[:_LONGEST]}"
+    causes = next(causes for start, causes in _REFUSALS if re.match(start, words)).format(**_SUSPECTS)
+    acts = ["delete-refused", "read-kubelet"] if status.reason else []
+    acts = ["raise-deadline"] if status.reason == "DeadlineExceeded" else acts
+    acts += ["read-log"] if has_run else [] if acts else ["read-events"]
+    code, what = Code.FAILED, f"the pod has failed: {ended}"
+    if acts[0] == "delete-refused" and not has_run:
+        code, where = Code.REFUSED_BY_KUBELET, f" of node {node}" if node else ""
+        what = f"the kubelet{where} refused or ended the pod, which has no log: {ended}"
+    return finding(evidence, code, what, *acts, causes=causes, node=node or "NODE")
+
+
+def how_ended(pod: Pod) -> str:
+    """Return how a failed pod has ended, in the kubelet's words and by its containers' exit codes."""
     status = pod.status
     bad = [each for each in status.containers if each.state.terminated and each.state.terminated.exit_code]
     ended = [f"container {each.name} ended with {_exit(each)}" for each in bad]
     words = one_line(f"{status.reason}: {status.message}" if status.message else status.reason)
-    what = "; ".join(part for part in (words, first_few(ended, 3)) if part) or "the kubelet gives no reason"
-    act = "part-schedulers" if status.reason == "UnexpectedAdmissionError" else "read-log"
-    return finding(evidence, Code.FAILED, f"the pod has failed: {what}", act)
+    return "; ".join(part for part in (words, first_few(ended, 3)) if part) or "the kubelet gives no reason"
 
 
 def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
@@ -155,7 +98,7 @@ def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
         " reservation pod"
     )
     unknown = [] if evidence.pod_events.is_known or evidence.figures.is_known else [no_flags]
-    if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.has_reservations:
+    if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.reservations:
         unknown += [no_pod]
     request = request_of(pod)
     has = f"the pod has {request.text}" if request.is_any or request.claims else ""
@@ -185,12 +128,15 @@ def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
         yield finding(evidence, code, what, "look-at-node", node=node)
         return
     for each in pod.status.containers:
+        error = _runtime_error(each)
+        if error and not _has_run(each):
+            yield _not_started(evidence, f"container {each.name} has not started", error)
+            return
         trouble = _trouble(evidence, each)
         if trouble:
-            has_run = (each.state.terminated or each.last_state.terminated) is not None
             log = "read-log" if each.state.terminated else "read-last-log"
             what = f"container {each.name} {trouble}"
-            yield finding(evidence, code, what, log if has_run else "read-events")
+            yield finding(evidence, code, what, log if _has_run(each) else "read-events")
             return
     if pod.status.phase in ("", "Pending"):
         yield _starting(evidence, pod)
@@ -221,7 +167,33 @@ def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
             act = "read-container-log"
             return finding(evidence, Code.CONTAINER_WAITING, what, act, container=each.name)
     what = f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}"
+    events = [event for event in items(evidence.pod_events) if event.component in _OF_NODE]
+    if events and events[-1].type == "Warning":  # a later Event of another type means that it was overcome
+        return _not_started(evidence, what, events[-1].message)
     return finding(evidence, Code.CONTAINER_WAITING, what, "read-events")
+
+
+def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
+    """Return the finding for containers that the runtime could not start, in its words; they have no log."""
+    acts = ["mend-runtime"] if any(part in words for part in _RUNTIME) else []
+    acts += ["correct-command"] if not acts and any(part in words for part in _NO_PROGRAM) else []
+    what = f"{what}: {one_line(words, LONGEST_LINE * 2)}"
+    node = evidence.pod.known.spec.node_name if evidence.pod.known else ""
+    return finding(evidence, Code.CONTAINER_NOT_STARTED, what, *acts, "read-events", node=node)
+
+
+def _runtime_error(container: ContainerStatus) -> str:
+    """Return the runtime's words about a container that it could not start; empty if it has none."""
+    waiting, ends = container.state.waiting, (container.state.terminated, container.last_state.terminated)
+    if waiting is not None and waiting.reason in _NOT_CREATED:
+        return f"{waiting.reason}: {waiting.message}"
+    return next((end.message or end.reason for end in ends if end and end.reason in _NOT_STARTED), "")
+
+
+def _has_run(container: ContainerStatus) -> bool:
+    """Whether the container has run and has a log, as far as its status tells."""
+    ends = (container.state.terminated, container.last_state.terminated)
+    return bool(container.state.running) or any(end and end.reason not in _WITHOUT_LOG for end in ends)
 
 
 def _trouble(evidence: PodEvidence, container: ContainerStatus) -> str:
@@ -263,13 +235,13 @@ def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 
     None without any reservation pod: KAI may create them in another namespace.
     """
-    if not evidence.has_reservations or pod.status.phase != "Running":
+    if not evidence.reservations or pod.status.phase != "Running":
         return
     reserved = {
         group
-        for each in items(evidence.shared_gpu_pods)
-        if is_reservation(each)
-        and each.spec.node_name == pod.spec.node_name
+        for each in evidence.reservations
+        if each.spec.node_name == pod.spec.node_name
+        and each.status.phase not in keys.FINISHED_PHASES
         and each.metadata.annotations.get(keys.RESERVED_GPU, NO_RESERVED_GPU) != NO_RESERVED_GPU
         for group in each.gpu_groups
     }
@@ -325,6 +297,7 @@ def _flag(
 ) -> PodFinding:
     """Return the finding for a flag; what to do comes from the agent, by its answer or its Event."""
     text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
+    figures = evidence.figures.known.pod if evidence.figures.known else None
     line = (verdict.message if verdict else None) or text
     message, _, hint = line.partition("; ")  # a framework's option
     details: dict[str, float | str] = {"reason": reason.value}
@@ -334,13 +307,20 @@ def _flag(
             details["allowedBytes"] = float(verdict.allowed_bytes)
     uses = one_line(message) if verdict is not None and message else reason.summary
     what = f"the pod is flagged ({reason.value}): it {uses}"
-    if verdict is None and event is not None and reason is not FlagReason.OVER_SHARE:
-        # Only over-share has an Event when it clears.
+    policy = figures.over_share_policy if figures else None
+    if reason is FlagReason.OVER_SHARE and policy is not None and policy.evict:
+        what += "; its namespace lets the agent evict such pods"
+    if verdict is None and event is not None:
         when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
-        what = f"the pod was flagged ({reason.value}){when}, because it {reason.summary}; whether it still is"
-        what += " cannot be seen without its node's agent"
+        if reason is FlagReason.OVER_SHARE:
+            what += f";{when} it {one_line(message)}" if message else ""
+        else:  # only over-share has an Event when it clears
+            why = one_line(message) or reason.summary
+            what = f"the pod was flagged ({reason.value}){when}, because it {why}; whether it still is"
+            what += " cannot be seen without its node's agent"
     both = ". ".join(filter(None, [hint, (verdict.first_act if verdict else None) or act]))
     acts = ["agent"] if both else ["clear-flag"]
+    acts += ["ask-for-share"] if reason is FlagReason.OVER_SHARE else []
     values: dict[str, Any] = {"act": both, "cleared_by": reason.cleared_by}
     return finding(evidence, Code.FLAGGED, what, *acts, details=details, **values)
 

@@ -79,7 +79,7 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
             return finding(
                 evidence, code, sentence.format(match[1], rest=one_line(message[match.end() :])), *acts
             )
-    silent = unreachable_webhook(message)
+    silent = unreachable_webhook(message, evidence.kai_namespace)
     if silent is not None:
         return finding(
             evidence,
@@ -99,7 +99,7 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
     if "kaishare" in refuser.name:
         words = f"kaishare refuses the pod: {words}"
         return finding(evidence, Code.REFUSED_BY_GUARD, words, "change-refused", "later")
-    if "kai-scheduler" not in refuser.name:
+    if evidence.kai_namespace not in refuser.name:
         words = f"{one_line(refuser.name)} refuses the pod: {words}"
         return finding(evidence, Code.REFUSED_AT_CREATION, words, "change-template", "later")
     if "GPU sharing is disabled" in message:

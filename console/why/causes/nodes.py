@@ -21,10 +21,13 @@ from console.cluster.facts import items
 from console.why.acts import finding
 from console.why.evidence import PodEvidence, SchedulerVerdict, gpus, is_reservation, number, request_of
 from console.why.explanation import Code, PodFinding
+from console.why.holders import place_of, who_holds
 from kai import keys
 from kai.share_bytes import Card
 from kube.kinds import Node, Pod
+from service.names import LONGEST_SUBDOMAIN
 from service.text import LONGEST_VALUE, first_few, one_line
+from webhook.policy.reasons import Reason
 
 _SMALLEST: Final = 0.005
 """Half of the smallest part that KAI counts."""
@@ -44,6 +47,16 @@ _LINE: Final = re.compile(r"([0-9]{1,6}) (.{1,400})")
 _GPU_MEMORY: Final = "resources: GPU memory"
 _GPUS: Final = "resources: GPU"
 _NO_LABEL: Final = "gpu memory count"
+_NOT_OFFERED: Final = re.compile(r"No node in the \S{0,253} ?node-pool has (\S{1,253}) resources")
+_NO_SHARES: Final = ("only whole gpu jobs can run", "not yet supported on DRA-only nodes")
+"""Of nodes whose GPUs KAI gives out whole only: MIG strategy `single`, or GPUs offered by DRA alone."""
+_MIG_ONLY: Final = "non MIG jobs cant run"
+"""Of nodes with the MIG strategy `mixed`, which take neither shares nor whole GPUs."""
+_MILLI: Final = 1000
+_IN_UNITS: Final = ("GPU", "CPU", "memory", "pods")
+"""KAI counts all other resources but MIG devices in thousandths (v0.9.8 to v0.17.0, `DetailedString`)."""
+_CONVERTED: Final = Reason.WHOLE_GPU_CONVERTED.code
+_INJECTED: Final = Reason.SHARE_INJECTED.code
 _OF_ALL_NODES: Final = (
     (
         "affinity/selector",
@@ -108,22 +121,43 @@ def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFin
 
 
 def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
-    """Return the finding for a pod that is larger than any node."""
+    """Return the finding for a pod that is larger than any node, or names a resource that none has."""
     text = verdict.all_text
-    if "No node in " in text and " has GPU resources" in text:
-        return _no_gpu_nodes(evidence)
+    match = _NOT_OFFERED.search(text)
+    if match is not None:
+        return _no_gpu_nodes(evidence) if match[1] == "GPU" else _not_offered(evidence, match[1], text)
     before, phrase, _ = text.partition(" resources available in a single node")
     resource = one_line(before.rpartition("Max ")[2], LONGEST_VALUE)
     most = one_line(text.partition(" is topped at ")[2].partition("\n")[0]).rstrip(". ")
     if not phrase or not resource or not most:
         return None
-    match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
-    amount = float(match[0]) if match else 0
-    units = {"CPU": f"{number(amount)} CPU cores", "memory": f"{number(amount)} GB of memory"}
-    words = gpus(amount) if resource == "GPU" else units.get(resource, f"{number(amount)} {resource}")
-    requested = words if match else f"more {resource}"
+    amount = _amount_of(resource, text)
+    units = {"CPU": "CPU cores", "memory": "GB of memory"}
+    words = f"{number(amount or 0)} {units.get(resource, resource)}"
+    requested = f"more {resource}" if amount is None else gpus(amount) if resource == "GPU" else words
+    bound = _NUMBER.fullmatch(most)
+    most = number(float(most) / _MILLI) if bound and _is_in_thousandths(resource) else most
     what = f"the pod requests {requested}, and no node has more than {most}"
     return finding(evidence, Code.NODE_TOO_SMALL, what, "fit-node")
+
+
+def _is_in_thousandths(resource: str) -> bool:
+    return resource not in _IN_UNITS and not resource.startswith(keys.MIG_PREFIX)
+
+
+def _amount_of(resource: str, text: str) -> float | None:
+    """Return the amount of a resource that the pod requests, by KAI's list of them."""
+    match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
+    return None if match is None else float(match[0]) / (_MILLI if _is_in_thousandths(resource) else 1)
+
+
+def _not_offered(evidence: PodEvidence, name: str, text: str) -> PodFinding:
+    resource = one_line(name, LONGEST_SUBDOMAIN)
+    amount = _amount_of(name, text)
+    requested = resource if amount is None else f"{number(amount)} {resource}"
+    what = f"the pod requests {requested}, and no node offers {resource}"
+    acts = ["correct-resource", "install-plugin"]
+    return finding(evidence, Code.RESOURCE_NOT_OFFERED, what, *acts, resource=resource)
 
 
 def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFinding | None:
@@ -134,10 +168,14 @@ def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFind
     if match is None:
         return None
     room, needed = match[1], match[match.lastindex or 1]
-    of_one = _of_nodes(evidence, pod, match.string[match.end() :]) if room == "0" else None
     what = f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}"
-    details = {"needed": int(needed), "found": int(room)}
-    return of_one or finding(evidence, Code.GANG_DOES_NOT_FIT, what, "shrink-gang", details=details)
+    of_one = _of_nodes(evidence, pod, match.string[match.end() :]) if room == "0" else None
+    if of_one is not None and of_one.code is not Code.NO_GPU_FITS:
+        return of_one
+    what += f": {of_one.sentence}" if of_one is not None else ""
+    details, holders = {"needed": int(needed), "found": int(room)}, who_holds(evidence)
+    code = Code.GANG_DOES_NOT_FIT
+    return finding(evidence, code, what, "shrink-gang", details=details, holders=holders)
 
 
 def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
@@ -174,16 +212,39 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
                 words = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
             details = f" ({first_few(words, 3)})" if words else ""
             return finding(evidence, code, f"{what}{details}", act)
-    # Of nodes with different reasons, those that do not lack resources have room.
-    acts = [act for part, _, _, act in _OF_ALL_NODES if any(part in text for _, text in reasons)]
-    if any(_GPUS in text for _, text in reasons):
+    return _mixed(evidence, pod, [f"{count} {text}" for count, text in reasons])
+
+
+def _mixed(evidence: PodEvidence, pod: Pod, reasons: Sequence[str]) -> PodFinding:
+    """Return the finding for nodes with different reasons: those that do not lack resources have room."""
+    acts = [act for part, _, _, act in _OF_ALL_NODES if any(part in text for text in reasons)]
+    acts += ["install-gfd"] if any(_NO_LABEL in text for text in reasons) else []
+    barred = [text for text in reasons if _MIG_ONLY in text or any(each in text for each in _NO_SHARES)]
+    if barred:
+        acts += _instead_of_share(evidence, pod, any(_MIG_ONLY not in text for text in barred))
+    what = f"no node can take the pod: {first_few(reasons, 4)}"
+    is_share = request_of(pod).is_share
+    if is_share and barred and all(text in barred or _GPUS in text for text in reasons):
+        what = f"no node with room takes a share: {first_few(barred, 4)}"
+        return finding(evidence, Code.SHARE_NOT_SUPPORTED, what, *acts)
+    if any(_GPUS in text for text in reasons):
         acts.append("wait-for-gpu-nodes" if acts else "wait-for-pods")
-    what = f"no node can take the pod: {first_few([f'{count} {text}' for count, text in reasons], 4)}"
-    return finding(evidence, Code.NO_NODE_FITS, what, *(acts or ["change-requirements"]))
+    acts = acts or ["change-requirements"]
+    return finding(evidence, Code.NO_NODE_FITS, what, *acts, holders=who_holds(evidence))
+
+
+def _instead_of_share(evidence: PodEvidence, pod: Pod, is_whole: bool) -> list[str]:
+    """Return what to request of nodes that take no share, by who gave the share to the pod."""
+    decision = evidence.decision.known
+    is_ours = decision is not None and decision.reason in (_CONVERTED, _INJECTED)
+    own = "keep-whole-gpu" if is_ours else "request-whole-gpu"
+    acts = [own if is_whole else "request-mig"]
+    return [*acts, "no-share-there"] if is_ours and request_of(pod).is_share else acts
 
 
 def _no_gpu_nodes(evidence: PodEvidence) -> PodFinding:
-    return finding(evidence, Code.NO_GPU_NODES, "no node offers GPUs (nvidia.com/gpu)", "start-device-plugin")
+    what = "no node offers GPUs (nvidia.com/gpu)"
+    return finding(evidence, Code.NO_GPU_NODES, what, "start-device-plugin", "scale-from-zero")
 
 
 def _is_too_big(memory_mib: int, reasons: Sequence[tuple[int, str]], cards: Sequence[int]) -> bool:
@@ -217,7 +278,9 @@ def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
         what += f": the largest free part of a shared GPU is at most {number(largest)}"
         if len(free) > 1:
             what += f" ({number(together)} in {len(free)} parts)"
-    return finding(evidence, Code.NO_GPU_FITS, what, *acts, details=details)
+    place = place_of(evidence)
+    details |= {"place": place[0], "waiting": place[1]} if place else {}
+    return finding(evidence, Code.NO_GPU_FITS, what, *acts, details=details, holders=who_holds(evidence))
 
 
 def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
@@ -229,6 +292,8 @@ def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
     reserved: set[str] = set()
     unreadable: set[str] = set()
     for pod in items(evidence.shared_gpu_pods):
+        if pod.status.phase in keys.FINISHED_PHASES:
+            continue
         if is_reservation(pod):
             reserved |= pod.gpu_groups
             continue

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from console.cluster.rules import QueueTree
 from console.why.acts import finding
-from console.why.evidence import PodEvidence, gpus, number
+from console.why.causes.unscheduled import node_pool_of
+from console.why.evidence import PodEvidence, gpus, number, requested_together
 from console.why.explanation import Code, PodFinding
+from console.why.holders import who_holds
 from kai import keys
 from kube.kinds import Pod
 from service.text import first_few, one_line
@@ -62,12 +64,33 @@ def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
         acts, values = _relabel(evidence, which)
         values |= {"remedy": fault.remedy, "command": fault.command}
         return finding(evidence, Code(fault.code), fault.sentence, *acts, *act, **values)
-    if not is_told or (evidence.queues and all(fact.is_known for fact in evidence.queues.values())):
+    if not is_told:
         return None
+    if evidence.queues and all(fact.is_known for fact in evidence.queues.values()):
+        return _of_other_pool(evidence)
     which, act = _INSTEAD[Code.QUEUE_MISSING]
     acts, values = _relabel(evidence, which)
     what = f"KAI does not find the queue {name}, or a parent of it"
     return finding(evidence, Code.QUEUE_MISSING, what, *acts, *act, **values)
+
+
+def _of_other_pool(evidence: PodEvidence) -> PodFinding | None:
+    """Return the finding for a queue of another node pool, which the pod's scheduler calls missing.
+
+    A scheduler reads only the queues with the label of its own node pool.
+    """
+    pool, name = node_pool_of(evidence), evidence.queue_name
+    queue = evidence.queues[name].known
+    if queue is None or queue.node_pool == pool:
+        return None
+    what = f"the queue {name} is of {_pool(queue.node_pool)}, and the pod of {_pool(pool)}"
+    acts, place = ("name-queue-of-pool", "name-pool-of-queue"), place_of_label(evidence)
+    what += ", whose scheduler does not know it"
+    return finding(evidence, Code.QUEUE_OF_OTHER_POOL, what, *acts, pool=pool or "default", place=place)
+
+
+def _pool(name: str) -> str:
+    return f"the node pool {one_line(name)}" if name else "the default node pool"
 
 
 def _empty(evidence: PodEvidence) -> PodFinding | None:
@@ -167,17 +190,25 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
     name = name or _name_of(evidence, display_name)
     queue = _whose(evidence, name, display_name)
     resource, amount = _amount(most, match["unit"])
-    never = f": it can never start there{where}" if requested > most + _SMALLEST else ""
-    asks = f"the pod requests {number(requested)}{never}"
+    is_gang = (evidence.gang_size or 1) > 1
+    never = (
+        f": {'they' if is_gang else 'it'} can never start there{where}"
+        if requested > most + _SMALLEST
+        else ""
+    )
+    asks = f"{requested_together(evidence, requested, match['unit'])}{never}"
     bound = "limit" if is_limit else "quota"
     details = {bound: most, "used": used, "requested": requested}
     # A command is only for the pod's queue or a parent of it; without a name, it lists the queues.
     raising = "raise-other-queue" if name else "raise-some-queue"
     raising = "raise-queue" if name in evidence.queues else raising
-    values |= {"resource": f"{resource}.{bound}", "queue": name}
+    under = evidence.queues[name].known if name in evidence.queues else None
+    holders = who_holds(evidence, {name, *(under.children if under else ())}) if name else ""
+    values |= {"resource": f"{resource}.{bound}", "queue": name, "holders": holders}
     if is_limit:
         uses = f", and {asks}" if never else f" and uses {number(used)}; {asks}"
-        acts = ["request-less-or-other-queue" if never else "wait-in-queue", raising]
+        smaller = "fewer-or-other-queue" if is_gang else "request-less-or-other-queue"
+        acts = [smaller if never else "wait-in-queue", raising]
         return finding(evidence, code, f"{queue} may use {amount}{uses}", *acts, details=details, **values)
     is_default = keys.DEFAULT_QUEUE in (name, display_name) and not _names_queue(evidence)
     acts = ["preemptible", *([] if never else ["wait-for-guaranteed"])]

@@ -185,9 +185,9 @@ def _is_over(evidence: PodEvidence, event: Event) -> bool:
     return is_counted and evidence.now.timestamp() - event.moment > SETTLED.total_seconds()
 
 
-def node_pool(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+def node_pool(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a node pool for which KAI has no scheduler."""
-    pool = _node_pool(evidence, pod)
+    pool = node_pool_of(evidence)
     is_known = evidence.pod_group.is_known and _are_shards_known(evidence)
     is_served = any(shard.spec.partition_label_value == pool for shard in items(evidence.shards))
     if evidence.verdict is not None or not pool or not is_known or is_served:
@@ -196,9 +196,10 @@ def node_pool(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     return finding(evidence, Code.NODE_POOL_WITHOUT_SHARD, what, "correct-node-pool", "create-shard")
 
 
-def _node_pool(evidence: PodEvidence, pod: Pod) -> str:
-    group = evidence.pod_group.known
-    labels = {**pod.metadata.labels, **(group.metadata.labels if group else {})}
+def node_pool_of(evidence: PodEvidence) -> str:
+    """Return the node pool of the pod's group or, unread, of the pod; empty for the default one."""
+    pod, group = evidence.pod.known, evidence.pod_group.known
+    labels = {**(pod.metadata.labels if pod else {}), **(group.metadata.labels if group else {})}
     return labels.get(keys.NODE_POOL_LABEL, "")
 
 
@@ -207,7 +208,7 @@ def _are_shards_known(evidence: PodEvidence) -> bool:
     return evidence.shards.is_known or evidence.shards.why is Why.UNSERVED
 
 
-def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
+def no_scheduler(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a PodGroup about which the scheduler has said nothing.
 
     KAI v0.9.8 is silent about a queue that does not exist as well, and every release about a node pool
@@ -218,7 +219,7 @@ def no_scheduler(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     group = evidence.pod_group.known
     known: list[Fact[Any]] = [evidence.pod_group, evidence.bind_request, evidence.pod_events]
     known += [evidence.group_events, *evidence.queues.values()]
-    known += [evidence.shards] if _node_pool(evidence, pod) and not _are_shards_known(evidence) else []
+    known += [evidence.shards] if node_pool_of(evidence) and not _are_shards_known(evidence) else []
     age = evidence.since(group.metadata.creation_timestamp) if group else evidence.age
     if group is not None and age is not None and age < SETTLED:
         passed = duration(age.total_seconds())

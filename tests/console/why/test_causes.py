@@ -12,6 +12,7 @@ from console.cluster.facts import NOT_READ, Fact, Why
 from console.why.core import explain, find_cause
 from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision
 from console.why.explanation import Code, Explanation
+from console.why.holders import gpu_pod
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from kai import keys
@@ -235,15 +236,35 @@ def test_a_hostile_text_is_bounded_and_escaped_in_linear_time(text: str) -> None
         make_pod(unschedulable=text),
         make_pod(unschedulable=f"OverLimit: {text}"),
         make_pod(unschedulable=f"{_HEAD}1 {text}"),
+        make_pod(unschedulable=f"{_HEAD}1 only whole gpu jobs can run {text}"),
+        make_pod(unschedulable=f"No node in the x node-pool has {text} resources"),
         make_pod(**_RUNS, containers=broken),
+        make_pod(
+            **_RUNS,
+            containers=[
+                {"name": text[:5000], "state": {"terminated": {"reason": "StartError", "message": text}}}
+            ],
+        ),
+        make_pod(phase="Failed", node=text[:5000], status={"reason": text[:5000], "message": text}),
+        make_pod(node=text[:5000]),
         GONE,
     ]
     refused = [make_event("FailedCreate", f'admission webhook "x.example.com" denied the request: {text}')]
     group = make_pod_group(queue=text[:5000], priorityClassName=text[:5000])
-    events = [refusal_event(text), make_event("GPUMemoryOverShare", text)]
+    events = [
+        *(refusal_event(text), make_event("GPUMemoryOverShare", text)),
+        *(make_event("TriggeredScaleUp", text, component="karpenter"), make_event("Failed", text, component="kubelet", type_="Warning")),
+    ]  # fmt: skip
+    fields: dict[str, Any] = {
+        "creation_events": refused,
+        "owners": [_owner(name=text[:5000], status={"replicas": 2})],
+    }
+    fields["gpu_pods"] = [
+        gpu_pod(make_pod(name=text[:5000], labels={keys.QUEUE_LABEL: text[:5000]}, node="a"))
+    ]
     for pod in pods:
         for each in (events, refused):
-            _check(explain(make_evidence(pod, pod_group=group, creation_events=refused, pod_events=each)))
+            _check(explain(make_evidence(pod, pod_group=group, pod_events=each, **fields)))
 
 
 # --- one table of evidence, cause, words of the cause, and the begin of the first act ---
@@ -303,8 +324,6 @@ def _decided(now_reason: str, now: str = "left alone: …") -> PodEvidence:
 _SET_SCHEDULER = "Set schedulerName: kai-scheduler"
 OUTSIDE: list[_Row] = [
     # The act comes from the decision.
-    (_decided("opted-out"), Code.OTHER_SCHEDULER, "", "Remove the label kaishare.dev/inject from the pod's template."),
-    (_decided("mode-off"), Code.OTHER_SCHEDULER, "", "Policy owner: set another kaishare.dev/mode on the namespace, then"),
     (_decided("own-share", "changed (scheduler)"), Code.OTHER_SCHEDULER, "", "Delete the pod and let it be created again"),
     (_decided("own-share", "would be changed (mode observe)"), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
     (_elsewhere(PolicyDecision(reason="own-share")), Code.OTHER_SCHEDULER, "", _SET_SCHEDULER),
@@ -604,7 +623,6 @@ def _began(seconds_ago: float) -> dict[str, Any]:
 _LIVE: dict[str, Any] = {"state": {"running": {}}}
 _BROKEN: dict[str, Any] = {"restartCount": 3, "lastState": _ended(1)}
 _BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
-_ADMISSION = {"reason": "UnexpectedAdmissionError", "message": "no devices"}
 _OUTSIDE: dict[str, Any] = {**_RUNS, "scheduler": "default-scheduler", "fraction": None, "grouped": False}
 _ELSEWHERE = make_pod(
     name="poses",
@@ -616,7 +634,6 @@ BOUND: list[_Row] = [
     (_of({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
     (_of({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
     (_of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}), Code.FAILED, "container main ended with exit code 137 (OOMKilled)"),
-    (_of({"phase": "Failed", "status": _ADMISSION}), Code.FAILED, "UnexpectedAdmissionError: no devices"),
     (_runs(state=_BACK_OFF, lastState=_ended(1)), Code.CONTAINER_WAITING, "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1"),
     (_runs(state=_ended(1)), Code.CONTAINER_WAITING, "main has ended with exit code 1"),
     (_runs(restartCount=90, lastState=_ended(137)), Code.CONTAINER_WAITING, "has been restarted 90 times"),

@@ -98,7 +98,7 @@ _LIMIT, _QUOTA, _MISSING = Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.QU
         (_memory(*(_on_node("OverLimit", _limit(requested=each)) for each in ("1.5", "0.25", "0.75"))), _LIMIT, "the pod requests 0.25", [_VISION]),
         (_memory(_on_node("OverLimit", _limit(requested="1.5"))), _LIMIT, "it can never start there on GPUs of this size", [_VISION]),
         (_says(_OVER + _limit("Batch eval"), queues=_NAMED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
-        (_says(_OVER + _limit("Batch eval", requested="3"), queues=_NAMED), _LIMIT, "and the pod requests 3: it can never start there", [_VISION]),
+        (_says(_OVER + _limit("Batch eval", requested="3"), queues=_NAMED), _LIMIT, "and the workload requests 3: it can never start there", [_VISION]),
         (_says(_FIRM + _quota("Batch eval"), queues=_NAMED), _QUOTA, "the quota of the queue vision: 1 GPU", [_VISION]),
         (_says(_OVER + _limit("Research"), queues=_ALL), _LIMIT, f"{_ABOVE}, may use 1 GPU", [_RESEARCH]),
         (_says(_FIRM + _quota("Research"), queues=_ALL), _QUOTA, f"the quota of {_ABOVE}: 1 GPU", [_RESEARCH]),

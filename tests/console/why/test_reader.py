@@ -13,6 +13,7 @@ from console.why.events import LONGEST_MESSAGE, MOST_EVENTS
 from console.why.evidence import PodEvidence
 from console.why.explanation import Code
 from console.why.reader import MOST_REQUESTS
+from kai.releases import Version
 from service.command import UsageError
 from tests.support.agent_fleet import LABELS as AGENT_LABELS
 from tests.support.api_server import Answer, refuses, says
@@ -110,6 +111,54 @@ async def test_only_what_the_words_of_kai_need_is_read(
     assert bool(requested(server, "/persistentvolumeclaims")) is reads_claims
     if reads_claims:
         assert {each.metadata.name for each in items(evidence.claims)} == {"data", "another"}
+
+
+async def test_who_holds_gpus_and_which_node_is_to_come_are_read_with_few_requests(
+    server: ObjectServer,
+) -> None:
+    """Of a list of all namespaces, pods of KAI that have not ended and request GPUs are kept."""
+    scaling = {"labels": {"app": "scaling-pod"}}
+    server.add(
+        *cluster(),
+        make_pod("holds", "rivals", node="node-1", phase="Running", activeDeadlineSeconds=60),
+        make_pod("ended", "rivals", node="node-1", phase="Succeeded"),
+        make_pod("team-train-0", "kai-scale-adjust", **scaling, schedulerName="default-scheduler"),
+    )
+    evidence = await read(server)
+    assert "holds" in {each.name for each in items(evidence.gpu_pods)}
+    assert not {"ended", "team-train-0"} & {each.name for each in items(evidence.gpu_pods)}
+    assert [each.name for each in items(evidence.scaling_pods)] == ["team-train-0"]
+    server.forbidden = lambda path: path == "/api/v1/pods"
+    evidence = await read(server)
+    assert evidence.gpu_pods.why is Why.FORBIDDEN
+    assert not requested(server, "kai-scale-adjust"), "a right that is not there is not tried twice"
+
+
+async def test_kais_namespace_is_that_of_its_webhook(server: ObjectServer) -> None:
+    service = {"name": "admission", "namespace": "runai", "path": "/mutate--v1-pod"}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    hook = {"name": "admission.runai.svc", "clientConfig": {"service": service}, "rules": [rule]}
+    server.add(*cluster(message=""), make("MutatingWebhookConfiguration", "kai", "", webhooks=[hook]))
+    server.objects = {path: item for path, item in server.objects.items() if item["kind"] != "Event"}
+    evidence = await read(server)
+    assert evidence.kai_namespace == "runai"
+    assert "kubectl get pods --namespace runai" in {act.command for act in explain(evidence).cause.remedies}
+    server.forbidden = lambda path: "mutatingwebhook" in path
+    evidence = await read(server)
+    assert (evidence.kai_namespace, evidence.not_visible) == ("kai-scheduler", ())
+
+
+@pytest.mark.parametrize("is_managed", [True, False])
+async def test_kais_release_is_read_where_a_pod_lacks_what_kais_webhook_writes(
+    server: ObjectServer, is_managed: bool
+) -> None:
+    settings = settings_object(DecisionSettings(kai_version=Version(0, 17, 0)))
+    server.add(*cluster(), settings)
+    if not is_managed:
+        server.add(make("Namespace", TEAM, ""))
+    evidence = await read(server)
+    assert evidence.kai_version == Version(0, 17, 0)
+    assert explain(evidence).cause.code is Code.KAI_ADMISSION_MISSED
 
 
 async def test_a_node_pool_needs_the_shards(server: ObjectServer) -> None:
@@ -250,7 +299,7 @@ FAULTS = {
 }
 PARTS = (
     f"/namespaces/{TEAM}$", "/events", "/podgroups", "/bindrequests", "/queues/vision", "/queues/research", "/nodes",
-    "/pods[?]labelSelector", "/configmaps", "/replicasets", "/deployments",
+    "/pods[?]labelSelector", "/pods[?]fieldSelector", "/kai-scale-adjust/", "/configmaps", "/replicasets", "/deployments",
 )  # fmt: skip
 
 
@@ -264,6 +313,15 @@ async def test_a_failed_request_is_noted_and_ends_nothing(
     evidence = await read(server)
     assert evidence.pod.known is not None
     assert all(note.isprintable() for note in evidence.notes)
+
+
+async def test_credentials_that_have_expired(server: ObjectServer) -> None:
+    server.add(*cluster())
+    server.faults = {f"/pods/{NAME}": refuses(401, "Unauthorized")}
+    with pytest.raises(
+        UsageError, match=r"401 Unauthorized.* does not accept your credentials: log in again"
+    ):
+        await read(server)
 
 
 async def test_a_namespace_that_does_not_exist(server: ObjectServer) -> None:
@@ -489,7 +547,8 @@ async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectSer
     ends["metadata"] |= later | {"deletionTimestamp": "2026-05-02T13:00:00Z"}
     server.add(*cluster(), runs, ends)
     evidence = await read(server, "web", "deploy")
-    assert (evidence.kind, evidence.name, evidence.owners) == ("Deployment", "web", ())
+    assert (evidence.kind, evidence.name) == ("Deployment", "web")
+    assert [each.kind for each in evidence.owners] == ["ReplicaSet", "Deployment"]
     assert name_of(evidence) == NAME
     for gone in (NAME, "web-7f6b5d-ends"):
         del server.objects[f"{list_path('Pod', TEAM)}/{gone}"]

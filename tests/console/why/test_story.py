@@ -80,7 +80,7 @@ def test_a_waiting_pod() -> None:
         (None, None),
         (PolicyDecision(), None),
         (PolicyDecision(reason="", now_reason="share-injected", now="gpu-fraction 0.5"), "kaishare added nothing to the pod; a new pod would get now: gpu-fraction 0.5"),
-        (PolicyDecision(reason="distributed", now_reason="distributed", now="a whole GPU"), "container main keeps its whole GPU: … (distributed)"),
+        (PolicyDecision(reason="distributed", now_reason="distributed", now="a whole GPU"), "container main keeps its whole GPU: the pod may be one rank of several; kaishare.dev/distributed=share gives it a share (distributed)"),
         (PolicyDecision(reason="own-share", now_reason="", now=""), "the pod sets its own share, which is not changed (own-share)"),
         (PolicyDecision(reason="of-a-newer-release\n", now_reason="", now=""), "by kaishare: of-a-newer-release"),
     ],
