@@ -68,7 +68,7 @@ def measure(finished: int) -> dict[str, float]:
     """Return the milliseconds of each stage."""
     node = node_with(finished)
     ended, last = EndedPods(), LastBindRequests()
-    ended.add(pod.uid for pod in node.pods)
+    ended.add(node.pods)
     for key, request in node.bind_requests.items():
         last.add(key, request)
 
@@ -77,7 +77,7 @@ def measure(finished: int) -> dict[str, float]:
         return replaced(
             inventory,
             bind_requests=last.of(inventory.pods, node.bind_requests),
-            ended_uids=ended.without({pod.uid for pod in node.pods}),
+            ended=ended.without({pod.uid for pod in node.pods}),
         )
 
     inventory = assembled()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from gpuagent.problems import OwnCause
+from gpuagent.problems import OwnCause, RiskName
 
 SHARES_PATH = "/api/v1/shares"
 HISTORY_PATH = "/api/v1/history"
@@ -47,7 +47,8 @@ class ApiProblem(ApiObject, frozen=True, gc=False):
     reason: Annotated[
         str,
         _about(
-            "As `reason` of `kaishare_agent_attribution_problem`, or a fault of the agent's own pod:"
+            "As `reason` of `kaishare_agent_attribution_problem`, or a fault of the agent's own pod or of the"
+            " node's labels:"
             f" {', '.join(f'`{cause}`' for cause in OwnCause)}."
         ),
     ]
@@ -68,6 +69,29 @@ class ApiXid(ApiObject, frozen=True, gc=False):
 
     code: Annotated[int, _about("Number of the error, as in the driver's log and NVIDIA's list of XIDs.")]
     time: Annotated[float, _about("Unix time of the sample in which the agent received it, in seconds.")]
+
+
+class ApiRiskCause(ApiObject, frozen=True, gc=False):
+    """What has taken memory that pods are promised."""
+
+    cause: Annotated[
+        str,
+        _about(f"One of {', '.join(f'`{name}`' for name in RiskName)}; the last is memory of no process."),
+    ]
+    bytes: Annotated[int, _about("Amount of memory, in bytes.")]
+
+
+class ApiEndedPod(ApiObject, frozen=True, gc=False):
+    """A pod that the API server no longer has, with processes that still use a GPU."""
+
+    namespace: Annotated[str, _about("Namespace of the pod.")]
+    name: Annotated[str, _about("Name of the pod.")]
+    uid: Annotated[str, _about("UID of the pod.")]
+    owner: Annotated[str, _about("Workload of the pod, such as `Deployment/web`; empty if it had none.")]
+    gpu_uuid: Annotated[str, _about("UUID of the GPU.")]
+    used_bytes: Annotated[
+        int | None, _about("Memory of its processes, in bytes. Null if the driver does not report it.")
+    ]
 
 
 class ApiGpu(ApiObject, frozen=True, gc=False):
@@ -107,6 +131,13 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
             " memory of such a process, or the owner of any process, is unknown."
         ),
     ] = None
+    ended_pods_bytes: Annotated[
+        int | None,
+        _about(
+            "Memory of processes of pods that the API server no longer has, in bytes. Null as `hostBytes`,"
+            " and from an older agent."
+        ),
+    ] = None
     unattributed_bytes: Annotated[
         int | None,
         _about(
@@ -117,11 +148,14 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     at_risk_bytes: Annotated[
         int | None,
         _about(
-            "Memory that the pods are still promised, their shares less their use, and that is not free, in"
-            " bytes. 0 unless a pod is above its share on the GPU, or the GPU is promised more than it has."
-            " Null if a figure is unknown, and in MIG mode."
+            "Memory that the pods are still promised, their shares less their use, and that is neither free"
+            " nor reserved by the driver, in bytes. Null if a figure is unknown, and in MIG mode."
         ),
     ] = None
+    risk_causes: Annotated[
+        tuple[ApiRiskCause, ...],
+        _about("What has taken memory of a GPU at risk, the largest amount first."),
+    ] = ()
     utilization_ratio: Annotated[
         float | None,
         _about(
@@ -150,6 +184,14 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     runbook: RunbookSection = None
 
 
+_NOTICEABLE_RISK: Final = 256 << 20
+
+
+def is_noticeable_risk(at_risk_bytes: int | None, total_bytes: int | None) -> bool:
+    """Whether memory at risk is more than the driver itself takes: 256 MiB and a hundredth of the GPU."""
+    return (at_risk_bytes or 0) > max(_NOTICEABLE_RISK, (total_bytes or 0) // 100)
+
+
 class ApiLostGpu(ApiObject, frozen=True, gc=False):
     """One GPU that did not answer in the sample, or that the driver no longer lists."""
 
@@ -169,6 +211,14 @@ class ApiLostGpu(ApiObject, frozen=True, gc=False):
     ] = None
     first_act: FirstActText = None
     runbook: RunbookSection = None
+    lost: Annotated[
+        bool,
+        _about(
+            "Whether the GPU itself is lost: it fell off the bus, must be reset, or is no longer listed."
+            " False if it does not answer for another reason, such as a driver that is being replaced. True"
+            " from an older agent."
+        ),
+    ] = True
 
 
 class ApiAmount(ApiObject, frozen=True, gc=False):
@@ -462,6 +512,13 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
             " from an older agent."
         ),
     ] = {}
+    grace_seconds: Annotated[
+        float | None,
+        _about(
+            "The agent's `--grace`, in seconds; `overSharePolicy` of a pod has another one. Null before the"
+            " first sample, and from an older agent."
+        ),
+    ] = None
     runbooks_url: Annotated[
         str | None, _about("Address of docs/runbooks.md, by `--runbooks`. Null without the option.")
     ] = None
@@ -474,6 +531,10 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
     ] = []
     lost_gpus: Annotated[
         list[ApiLostGpu], _about("The GPUs that did not answer, by index, as far as the agent knows them.")
+    ] = []
+    ended_pods: Annotated[
+        list[ApiEndedPod],
+        _about("Pods that the API server no longer has and that still use a GPU, at most 128."),
     ] = []
     pods: Annotated[list[ApiPod], _about("The pods with GPUs, by namespace and name.")] = []
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.problems import Cause
+from gpuagent.problems import LOST, OF_WHOLE_DRIVER, Cause, RiskName
 
 
 class FirstAct(Struct, frozen=True):
@@ -63,8 +63,7 @@ FOR_IGNORED_ANNOTATION: Final = FirstAct(
 
 FOR_PROBLEM: Final[Mapping[str, FirstAct]] = {
     Cause.NVML: FirstAct(
-        "Look for Xid messages in the node's dmesg; drain the node before a reset of the GPU.",
-        "KaishareAgentPartlyBlind",
+        "Run nvidia-smi on the node, and compare its answer with the error.", "KaishareAgentPartlyBlind"
     ),
     Cause.PROC_DENIED: FirstAct(
         "Let the agent run as root on a /proc without hidepid.", "KaishareAgentBlind"
@@ -101,8 +100,42 @@ FOR_PROBLEM: Final[Mapping[str, FirstAct]] = {
     Cause.RESERVATION_UNRESOLVED: FirstAct(
         "Read the log of the reservation pod: it saw no GPU, or several.", "KaishareReservationUnresolved"
     ),
+    Cause.GPU_MISSING: FirstAct(
+        "Run nvidia-smi -L on the node, and look for Xid messages in its dmesg.", "KaishareAgentPartlyBlind"
+    ),
 }
 """By the reason of a problem. The details of a fault of the agent's own pod (OwnCause) have the remedy."""
+
+_LOST: Final = FirstAct(
+    "Look for Xid messages in the node's dmesg; drain the node before a reset of the GPU.",
+    "KaishareAgentPartlyBlind",
+)
+_DRIVER: Final = FirstAct(
+    "Wait if the node's driver is being replaced; else load the driver, or read the log of the driver's pod.",
+    "KaishareAgentBlind",
+)
+_DEVICE_FILES: Final = FirstAct(
+    "Restart the agent's pod, whose container has probably lost the driver's device files.",
+    "KaishareAgentBlind",
+)
+_PERMISSION: Final = FirstAct(
+    "Give the agent's container access to the driver's device files (the chart's agent.gpuAccess).",
+    "KaishareAgentBlind",
+)
+_NO_ANSWER: Final = FirstAct(
+    "Look for Xid messages and hung tasks in the node's dmesg; drain the node before it restarts.",
+    "KaishareAgentPartlyBlind",
+)
+FOR_ERROR: Final[Mapping[str, FirstAct]] = {
+    **dict.fromkeys(LOST, _LOST),
+    **dict.fromkeys(OF_WHOLE_DRIVER, _DRIVER),
+    "Unknown": _DEVICE_FILES,
+    "OperatingSystem": _DEVICE_FILES,
+    "NoPermission": _PERMISSION,
+    "NoAnswer": _NO_ANSWER,
+}
+"""By the driver's error of an `nvml` problem, or of a GPU that does not respond. Only a lost GPU is a reason
+to drain the node: its pods are fine if the agent's container lost its device files."""
 
 FOR_GPU_AT_RISK: Final = FirstAct(
     "Have a pod above its share release memory, or delete it, before a pod at risk needs its share.",
@@ -112,17 +145,34 @@ FOR_OVERPROMISED_GPU: Final = FirstAct(
     "Compare the node's label nvidia.com/gpu.memory with the GPU's memory, and move a pod to another GPU.",
     "KaishareGPUOverpromised",
 )
-FOR_LOST_GPU: Final = FOR_PROBLEM[Cause.NVML]
-FOR_MISSING_GPU: Final = FirstAct(
-    "Run nvidia-smi -L on the node, and look for Xid messages in its dmesg.", "KaishareAgentPartlyBlind"
-)
 
 
-def for_gpu(*, is_at_risk: bool, is_overpromised: bool, has_pod_above_share: bool) -> FirstAct | None:
-    """Return what to do about a GPU that answers; None for one in order.
+FOR_RISK: Final[Mapping[RiskName, FirstAct]] = {
+    RiskName.PODS: FOR_GPU_AT_RISK,
+    RiskName.PROMISES: FOR_OVERPROMISED_GPU,
+    RiskName.HOST: FirstAct(
+        "Run nvidia-smi on the node, and end or move the processes that belong to no pod.",
+        "KaishareGPUMemoryAtRisk",
+    ),
+    RiskName.ENDED: FirstAct(
+        "End the processes of the ended pods on the node; crictl shows their containers.",
+        "KaishareGPUMemoryAtRisk",
+    ),
+    RiskName.UNATTRIBUTED: FirstAct(
+        "Run nvidia-smi on the node; if no process holds the memory, drain the node and reset the GPU.",
+        "KaishareGPUMemoryAtRisk",
+    ),
+}
+"""By the largest cause of memory at risk."""
 
-    Memory is at risk by a pod above its share, or by promises alone; then no pod has to release memory.
-    """
-    if is_at_risk and (has_pod_above_share or not is_overpromised):
-        return FOR_GPU_AT_RISK
+
+def for_problem(cause: str, error: str = "") -> FirstAct | None:
+    """Return what to do about a problem, by the driver's error if it has one; None if its detail says it."""
+    return FOR_ERROR.get(error, FOR_PROBLEM[Cause.NVML]) if cause == Cause.NVML else FOR_PROBLEM.get(cause)
+
+
+def for_gpu(*, risk: RiskName | None, is_overpromised: bool) -> FirstAct | None:
+    """Return what to do about a GPU that answers, by the largest cause of its risk; None for one in order."""
+    if risk is not None:
+        return FOR_RISK[risk]
     return FOR_OVERPROMISED_GPU if is_overpromised else None

@@ -35,10 +35,15 @@ class Cause(StrEnum):
     """One GPU has reservation pods, or pods with whole GPUs, of two namespaces; suspends no verdict."""
     RESERVATION_UNRESOLVED = "reservation-unresolved"
     """A reservation pod names no GPU of this node; suspends no verdict."""
+    GPU_MISSING = "gpu-missing"
+    """The node has more GPUs, by its label or capacity, than the driver lists; suspends no verdict."""
 
 
-SUSPENDS_NOTHING: Final = frozenset({Cause.RESERVATION_CONFLICT, Cause.RESERVATION_UNRESOLVED})
-"""Tenants can cause these problems. Suspending verdicts would let them escape a flag."""
+SUSPENDS_NOTHING: Final = frozenset(
+    {Cause.RESERVATION_CONFLICT, Cause.RESERVATION_UNRESOLVED, Cause.GPU_MISSING}
+)
+"""Tenants can cause problems of reservation pods, so suspending verdicts would let them escape a flag. A GPU
+that is missing leaves what is known of the others."""
 
 
 LEAVES_LOWER_BOUNDS: Final = frozenset({Cause.TRUNCATED, Cause.PROC_DENIED})
@@ -46,12 +51,11 @@ LEAVES_LOWER_BOUNDS: Final = frozenset({Cause.TRUNCATED, Cause.PROC_DENIED})
 lower bound, and a lower bound above a limit still grounds a verdict."""
 
 
-GPU_MISSING: Final = "gpu-missing"
-"""Reason, in the API alone, of a GPU that the node's label counts and the driver has never listed."""
-
-
 class OwnCause(StrEnum):
-    """A fault of the agent's own pod: in the API and the log, and in no metric. It suspends nothing."""
+    """A fault of the agent's own pod or the node's labels: in the API and the log, not in metrics.
+
+    It suspends nothing.
+    """
 
     DEVICE_FILES = "device-files"
     """No GPU answers, and the container has no access to the driver's device files."""
@@ -61,8 +65,32 @@ class OwnCause(StrEnum):
     """The container did not get the right to read the memory of GPUs in MIG mode."""
     HOST_PROC = "host-proc"
     """/proc or the PID namespace is not the node's or is hidden, and no process on a GPU was found yet."""
+    NODE_LABEL = "node-label"
+    """The label nvidia.com/gpu.memory is not the memory of the node's GPUs, or these are several models."""
     RIGHTS = "rights"
     """The API server does not grant the agent a right that it needs."""
+
+
+OF_WHOLE_DRIVER: Final = frozenset(
+    {"DriverNotLoaded", "Uninitialized", "NotReady", "LibraryNotFound", "LibRmVersionMismatch"}
+)
+"""Errors that may concern the whole driver. Drivers also return them for one GPU while the others work. Of a
+call with a device, such an error removes that GPU alone, and makes the agent ask for the count of GPUs."""
+NOT_LISTED: Final = "NotListed"
+"""In place of an error: the driver listed the GPU before, and does not list it now."""
+LOST: Final = frozenset({NOT_LISTED, "GpuIsLost", "ResetRequired", "GpuNotFound"})
+"""Errors that say that the GPU itself is lost."""
+
+
+class RiskName(StrEnum):
+    """What can take memory that pods are promised."""
+
+    PODS = "pods-above-share"
+    PROMISES = "promised-above-total"
+    HOST = "host-processes"
+    ENDED = "ended-pods"
+    UNATTRIBUTED = "unattributed"
+    """Memory that no process accounts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +102,8 @@ class Problem:
     """Empty if the problem concerns the whole node."""
     detail: str = ""
     """One line for a person: the observation, and the remedy if there is one."""
+    error: str = ""
+    """For `nvml`: the driver's error, such as GpuIsLost, which decides the first act."""
 
 
 _NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN} | frozenset(OwnCause)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.saved_state import SavedState, boot_id
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.node import OpenedNode, open_node
 from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnContainer, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
-from gpuagent.pods.inventory import Inventory, UnavailableReason
+from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.problems import OwnCause, Problem
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
@@ -101,7 +102,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         return await _serve_pods(settings, node, pods, client, log)
 
 
-async def _serve_pods(
+async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     settings: Settings,
     node: OpenedNode,
     pods: "FilePods | ClusterPods",
@@ -138,18 +139,31 @@ async def _serve_pods(
         fatal.append(reason)
         stop.set()
 
+    share_resolver = ShareResolver(
+        kai_version=settings.node.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
+    )
+    judge = Judge(
+        grace=settings.grace,
+        interval=settings.interval,
+        longest_gap=longest_gap(settings.interval),
+        slack=settings.slack,
+        excluded_namespaces=settings.excluded_namespaces,
+    )
+    state: SavedState | None = None
+    if settings.state is not None and (boot := boot_id(node.settings.proc_root)):
+        state = SavedState(
+            settings.state,
+            node=node.settings.node,
+            boot=boot,
+            judge=judge,
+            share_resolver=share_resolver,
+            log=log,
+        )
+        state.restore()
     pipeline = SamplePipeline(
         pods=pods,
-        share_resolver=ShareResolver(
-            kai_version=settings.node.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
-        ),
-        judge=Judge(
-            grace=settings.grace,
-            interval=settings.interval,
-            longest_gap=longest_gap(settings.interval),
-            slack=settings.slack,
-            excluded_namespaces=settings.excluded_namespaces,
-        ),
+        share_resolver=share_resolver,
+        judge=judge,
         is_simulated=node.source.is_simulated,
         interval=settings.interval,
         clock=time.monotonic,
@@ -175,7 +189,9 @@ async def _serve_pods(
         if container is not None:
             container.observe(sample)
         pipeline.process(sample, sampler.errors)
-        node.source.expect(_labelled_gpus(pods.inventory))
+        node.source.expect(pods.inventory.labelled_gpus if pods.inventory else None)
+        if state is not None:
+            state.mark()
 
     port = HttpServer(
         status=pipeline.status,
@@ -207,6 +223,8 @@ async def _serve_pods(
                 *([group.create_task(rights.run())] if rights else ()),
                 group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
+            if state is not None:
+                running.append(group.create_task(state.run()))
             if tls is not None:
                 running.append(group.create_task(tls.run()))
             if actions is not None:
@@ -217,6 +235,8 @@ async def _serve_pods(
     finally:
         sampler.stop()
         await port.stop()
+        if state is not None:
+            state.save()
     is_hung = sampler.has_unanswered_call
     for reason in fatal:
         log(reason, ERROR)
@@ -286,11 +306,6 @@ def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
             slack=settings.slack,
         ),
     )
-
-
-def _labelled_gpus(inventory: Inventory | None) -> int | None:
-    """Return the number of GPUs by the node's label; None before the first inventory."""
-    return inventory.labelled_gpus if inventory else None
 
 
 async def _watch(pipeline: SamplePipeline, seconds: float) -> None:

@@ -45,9 +45,10 @@ class Settings:
     eviction_budget: Budget
     authenticates: bool = False
     """Whether the port asks for a token, which the API server checks."""
-    """Whether every reader of the port may list the pods' processes. With tokens it is a right."""
     certificate_directory: Path | None = None
     """Directory of tls.crt and tls.key; None for a port without TLS."""
+    state: Path | None = None
+    """Directory of the state that survives a restart; None to keep none."""
     page_links: PageLinks = NO_LINKS
     """Addresses to which the page links."""
     log_level: str = INFO
@@ -161,6 +162,13 @@ def add_options(options: argparse.ArgumentParser) -> None:
         help="maximum number of evictions of this node in a period (default %(default)s)",
     )
     options.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="directory where balances, flags and first-seen shares survive a restart of the agent; they are"
+        " dropped after a reboot of the node (default: a restart forgets them)",
+    )
+    options.add_argument(
         "--runbooks",
         type=read_by(parse_runbooks),
         default="",
@@ -257,6 +265,8 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
         listen = Address.parse(arguments.listen)
     except ValueError as error:
         raise UsageError(f"--listen: {error}") from None
+    if arguments.state is not None and not arguments.state.is_dir():
+        raise UsageError(f"--state: {arguments.state} is not a directory")
     if arguments.grace_min > arguments.grace_max:
         raise UsageError("--grace-min is longer than --grace-max")
     return Settings(
@@ -275,6 +285,7 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
         gpu_sharing_mode=arguments.gpu_sharing_mode,
         authenticates=arguments.authentication == TOKENS,
         certificate_directory=arguments.certs,
+        state=arguments.state,
         page_links=PageLinks(runbooks=arguments.runbooks, fleet=arguments.fleet_url),
         log_level=arguments.log_level,
     )

@@ -114,7 +114,8 @@ EXCLUDED_NAMESPACES: Final = frozenset(
 )
 """Namespaces that both services ignore by default; the option `--exclude-namespaces` replaces the set."""
 
-AGENT_EXCLUDED_NAMESPACES: Final = EXCLUDED_NAMESPACES | {"nvidia-device-plugin"}
+AGENT_EXCLUDED_NAMESPACES: Final = EXCLUDED_NAMESPACES | {"nvidia-device-plugin", "nvidia-gpu-operator"}
 """Default of the agent's `--exclude-namespaces`. NVIDIA's device plugin without the operator is installed in
-this namespace (NVIDIA/k8s-device-plugin, README.md); its MPS control daemon uses GPUs without a share. The
-webhook needs no such rule: it changes pods only in namespaces that have a queue."""
+`nvidia-device-plugin` (NVIDIA/k8s-device-plugin, README.md), and the operator on OpenShift in
+`nvidia-gpu-operator` (its ClusterServiceVersion's suggested namespace). The MPS control daemon uses GPUs
+without a share there. The webhook needs no such rule, as it changes pods only in namespaces with a queue."""

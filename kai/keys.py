@@ -67,6 +67,10 @@ NODE_GPU_COUNT: Final = "nvidia.com/gpu.count"
 NODE_GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
 NODE_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 
+# Node labels of GKE where its device plugin gives each GPU to several pods (GKE's docs, "GPU sharing").
+GKE_SHARING_STRATEGY: Final = "cloud.google.com/gke-gpu-sharing-strategy"
+GKE_MOST_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
+
 # Kubernetes.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 BOUND_CONDITION: Final = "PodBound"
@@ -103,6 +107,8 @@ READ_LABELS: Final = frozenset(
         NODE_GPU_COUNT,
         NODE_GPU_REPLICAS,
         NODE_GPU_PRODUCT,
+        GKE_SHARING_STRATEGY,
+        GKE_MOST_CLIENTS,
         kaishare_keys.VCLUSTER,
     }
 )

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from console.cluster.token_request import NoAnswer, ServiceAccountTokens, TokenUnavailable
@@ -135,14 +135,6 @@ class AgentReading:
     missing_right: str = ""
 
 
-class AgentReadiness(NamedTuple):
-    """Whether an agent is ready by its `/readyz`, None if the request failed, and why not, in lines."""
-
-    pod: AgentPod
-    is_ready: bool | None
-    reasons: tuple[str, ...]
-
-
 class _Failed(NoAnswer):
     """A request to an agent failed."""
 
@@ -206,18 +198,6 @@ class Agents:
             return None, str(error)
         except NotAnAnswer as error:
             return None, not_an_answer(error)
-
-    async def ready(self, pod: AgentPod) -> AgentReadiness:
-        """Request an agent's `/readyz`, which needs no token."""
-        try:
-            response = await self._get(pod, "/readyz")
-        except _Failed as error:
-            return AgentReadiness(pod=pod, is_ready=None, reasons=(str(error),))
-        if response.status == _OK:
-            return AgentReadiness(pod=pod, is_ready=True, reasons=())
-        lines = response.body.decode("utf-8", "replace").splitlines()[:8]
-        reasons = tuple(one_line(line, 200) for line in lines if line.strip())
-        return AgentReadiness(pod=pod, is_ready=False, reasons=reasons or (f"status {response.status}",))
 
     async def _get_figures(self, pod: AgentPod, path: str = SHARES_PATH) -> AnyResponse:
         """Request figures, with a token if the agent answers 401 without one.

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReadiness, AgentReading, Agents
+from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReading, Agents
 from console.cluster.facts import FactReader, items
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
+from gpuagent.api_types import ApiProblem
 from gpuagent.first_acts import FOR_PROBLEM
-from gpuagent.problems import SUSPENDS_NOTHING
+from gpuagent.problems import SUSPENDS_NOTHING, Cause, OwnCause
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.kinds import DAEMON_SETS, Controller, Pod
@@ -159,13 +160,12 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
     now = reader.client.server_time()
     started = [pod for pod in pods or () if pod.node and not pod.is_terminating]
     unready = [pod for pod in started if not pod.is_ready and pod.is_running]
-    readiness = await asyncio.gather(*map(agents.ready, unready))
     readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
     of_unready = await asyncio.gather(*map(agents.read, unready))
     published = cluster.running.published
     release = published.version if published else ""
     for name, results in (
-        ("agent readiness", pod_findings(pods or (), readiness, now)),
+        ("agent readiness", pod_findings(pods or (), of_unready, now)),
         ("agent responses", response_findings(readings, now)),
         ("attribution", attribution_findings([*readings, *of_unready])),
         ("releases", release_findings(pods or (), items(cluster.webhook_pods), release, version())),
@@ -184,13 +184,13 @@ _UNKNOWN_MEMORY: Final = (
 
 
 def pod_findings(
-    pods: Sequence[AgentPod], readiness: Sequence[AgentReadiness], now: datetime | None
+    pods: Sequence[AgentPod], readings: Sequence[AgentReading], now: datetime | None
 ) -> Iterator[CheckResult]:
-    """Yield findings about agents that are not ready, by their responses of `/readyz`, or terminating."""
-    reasons = {response.pod.uid: response.reasons for response in readiness}
+    """Yield findings about agents that are not ready, with why they do not answer, or terminating."""
+    failures = {reading.pod.uid: reading.failure for reading in readings}
     unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
     for pod in unready[:MOST_LINES]:
-        detail = "; ".join(reasons.get(pod.uid, ())) or pod.trouble
+        detail = failures.get(pod.uid) or pod.trouble
         restarts = f", {counted(pod.restarts, 'restart')}" if pod.restarts else ""
         yield problem(
             f"{place(pod, now)}: {one_line(detail)}{restarts}",
@@ -233,13 +233,15 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
     received_of = [(each.pod, each.received) for each in readings if each.received is not None]
     suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
     minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    acts: dict[str, str] = {}
     stale, waiting, failed, unknown_memory = [], [], [], []
     for pod, received in received_of:
         node, answer = pod.node, received.answer
         for entry in answer.problems:
-            kind = minor if entry.reason in SUSPENDS_NOTHING else suspended
+            kind = minor if entry.reason in _MINOR else suspended
             reason, detail = (one_line(text, _LONGEST_DETAIL) for text in (entry.reason, entry.detail))
             kind[reason].setdefault(node, detail)
+            acts.setdefault(reason, _step(entry))
         unknown_memory += [
             f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
             for gpu in answer.gpus
@@ -256,7 +258,7 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
         lines.append(problem(f"not possible on {listed(failed)}", "see the agent's log"))
     if stale:
         lines.append(problem(f"the figures are old: {listed(stale)}", "see the agent's log"))
-    lines += [*_by_reason(suspended, problem), *_by_reason(minor, warning)]
+    lines += [*_by_reason(suspended, acts, problem), *_by_reason(minor, acts, warning)]
     if unknown_memory:
         what = f"the memory of GPUs is unknown: {listed(unknown_memory)}"
         lines.append(warning(what, _UNKNOWN_MEMORY))
@@ -268,15 +270,29 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
         yield ok(f"{count} all memory to pods")
 
 
+_MINOR: Final = SUSPENDS_NOTHING - {Cause.GPU_MISSING} | {OwnCause.NODE_LABEL}
+"""Problems after which the agent goes on as before."""
+
+
+def _step(entry: ApiProblem) -> str:
+    """Return what to do about a problem, by the agent's word; an older agent has none for some."""
+    if not entry.first_act:  # the details of such a reason have the remedy
+        act = FOR_PROBLEM.get(entry.reason)
+        return act.line if act else ""
+    text, section = (one_line(each or "", _LONGEST_DETAIL) for each in (entry.first_act, entry.runbook))
+    return f"{text} See docs/runbooks.md, {section}."
+
+
 def _by_reason(
-    details: Mapping[str, Mapping[str, str]], make: Callable[[str, str], CheckResult]
+    details: Mapping[str, Mapping[str, str]],
+    acts: Mapping[str, str],
+    make: Callable[[str, str], CheckResult],
 ) -> Iterator[CheckResult]:
     """Yield one finding for each reason, with its nodes and the detail of the first."""
     for reason, by_node in sorted(details.items()):
         first = by_node[min(by_node)]
         more = f": {first}" if first else ""
-        step = FOR_PROBLEM.get(reason)  # the details of the other reasons have the remedy
-        yield make(f"{reason} on {listed(by_node)}{more}", step.line if step else "")
+        yield make(f"{reason} on {listed(by_node)}{more}", acts[reason])
 
 
 def place(pod: AgentPod, now: datetime | None) -> str:

@@ -3,16 +3,25 @@
 Amounts are formatted by `service.units.size`, times by `service.units.duration`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiVerdict, ApiXid
-from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
+from gpuagent.api_types import (
+    AgentResponse,
+    ApiEndedPod,
+    ApiGpu,
+    ApiLostGpu,
+    ApiProblem,
+    ApiVerdict,
+    ApiXid,
+    is_noticeable_risk,
+)
+from gpuagent.problems import SUSPENDS_NOTHING, OwnCause, RiskName
 from service.names import LONGEST_SUBDOMAIN
-from service.text import one_line
+from service.text import first_few, one_line
 from service.units import size
 
 UNKNOWN: Final = "unknown"  # a value that is unknown, which is never zero; `units.size` has the same word
@@ -98,7 +107,8 @@ class GpuState(Struct, frozen=True, kw_only=True):
     index: int
     uuid: str  # empty for a lost GPU that has never responded
     model: str = ""
-    is_lost: bool = False
+    is_lost: bool = False  # whether it does not respond
+    is_gone: bool = False  # whether the GPU itself is lost, and not its driver or the agent's access to it
     is_mig: bool = False
     is_suspended: bool = False  # whether a problem suspends the verdicts on the GPU
     total: int | None = None
@@ -108,7 +118,9 @@ class GpuState(Struct, frozen=True, kw_only=True):
     host: int | None = None
     unattributed: int | None = None
     at_risk: int | None = None
-    """Memory that the pods are still promised and that is not free; None also from an older agent."""
+    """Memory that the pods are still promised and that is not free; None also if it is little."""
+    risk_cause: str = ""  # what has taken most of it, in brackets; empty if unknown
+    ended: str = ""  # memory of ended pods, with their names; empty without any
     sensors: tuple[str, ...] = ()
     xid: str = ""  # the newest error of the driver; empty without one
     act: Act | None = None
@@ -128,7 +140,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     @property
     def risk_text(self) -> str:
         """The memory at risk in words; there is some if an allocation of a pod within its share can fail."""
-        return f"{size(self.at_risk)} promised and not free"
+        return f"{size(self.at_risk)} promised and not free{self.risk_cause}"
 
     @property
     def is_over_promised(self) -> bool:
@@ -139,7 +151,9 @@ class GpuState(Struct, frozen=True, kw_only=True):
     def notes(self) -> str:
         """What a reader must know of the GPU, in words; empty if there is nothing."""
         notes = {
-            "LOST": self.is_lost,
+            "LOST": self.is_gone,
+            "NO ANSWER": self.is_lost and not self.is_gone,
+            self.ended: self.ended,
             f"AT RISK: {self.risk_text}": self.at_risk,
             "OVERPROMISED": self.is_over_promised,
             "verdicts suspended": self.is_suspended,
@@ -164,19 +178,50 @@ class GpuState(Struct, frozen=True, kw_only=True):
 
 def gpus_of(node: str, response: AgentResponse) -> tuple[GpuState, ...]:
     """Return the GPUs of a response by index, the lost ones included."""
-    gpus = [_gpu(node, gpu) for gpu in response.gpus] + [_gpu(node, gpu) for gpu in response.lost_gpus]
+    answers: list[ApiGpu | ApiLostGpu] = [*response.gpus, *response.lost_gpus]
+    gpus = [_gpu(node, gpu, response.ended_pods) for gpu in answers]
     return tuple(sorted(gpus, key=lambda gpu: gpu.index))
 
 
-def _gpu(node: str, gpu: ApiGpu | ApiLostGpu) -> GpuState:
-    figures: dict[str, Any] = {"is_lost": True}
+_CAUSES: Final = {
+    RiskName.PODS: "pods above their shares hold",
+    RiskName.PROMISES: "promised above its total:",
+    RiskName.HOST: "host processes hold",
+    RiskName.ENDED: "ended pods hold",
+    RiskName.UNATTRIBUTED: "no process accounts for",
+}
+
+
+def _risk_cause(gpu: ApiGpu) -> str:
+    """Return the largest cause of a GPU's risk, in brackets; empty for an unknown one."""
+    cause = gpu.risk_causes[0] if gpu.risk_causes else None
+    amount = known_bytes(cause.bytes) if cause else None
+    words = _CAUSES.get(RiskName(cause.cause)) if cause and cause.cause in tuple(RiskName) else None
+    return f" ({words} {size(amount)})" if words and amount is not None else ""
+
+
+def _ended_text(gpu: ApiGpu, ended: Sequence[ApiEndedPod]) -> str:
+    """Return the memory of ended pods on a GPU with their names; empty without any."""
+    amount = known_bytes(gpu.ended_pods_bytes)
+    names = [plain(f"{pod.namespace}/{pod.name}", LONGEST_NAME) for pod in ended if pod.gpu_uuid == gpu.uuid]
+    if not names and not amount:
+        return ""
+    return f"ended pods hold {size(amount)}: {first_few(names, 2)}"
+
+
+def _gpu(node: str, gpu: ApiGpu | ApiLostGpu, ended: Sequence[ApiEndedPod]) -> GpuState:
+    figures: dict[str, Any] = {"is_lost": True, "is_gone": isinstance(gpu, ApiLostGpu) and gpu.lost}
     if isinstance(gpu, ApiGpu):
         names = ("total", "used", "reserved", "promised", "host", "at_risk")
         figures = {name: known_bytes(getattr(gpu, f"{name}_bytes")) for name in names}
+        if not is_noticeable_risk(figures["at_risk"], figures["total"]):
+            figures["at_risk"] = None
         figures["unattributed"] = known_bytes(gpu.unattributed_bytes, least=-_IMPLAUSIBLE)
         figures |= {
             "is_mig": gpu.mig,
             "is_suspended": gpu.verdicts_suspended,
+            "risk_cause": _risk_cause(gpu),
+            "ended": _ended_text(gpu, ended),
             "sensors": tuple(_sensors(gpu)),
         }
     return GpuState(

@@ -151,7 +151,7 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     """Return the table of a response. The agent is in the keys of the rows; the node is printable."""
     gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
     by_uuid, risks = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}, _gpus_at_risk(pods, gpus)
-    every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks))
+    every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks, response))
     rows = sorted(islice(every, MAX_ROWS), key=lambda row: (len(gpu := row.cells["gpu"]), gpu, row.by_pod))
     flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
     return NodeTable(
@@ -169,7 +169,12 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
 
 
 def _pod_rows(
-    agent: str, node: str, pod: ApiPod, gpus: Mapping[str, GpuState], risks: Risks
+    agent: str,
+    node: str,
+    pod: ApiPod,
+    gpus: Mapping[str, GpuState],
+    risks: Risks,
+    response: AgentResponse,
 ) -> Iterator[PodRow]:
     holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
     verdicts: dict[str, list[ApiVerdict]] = {}
@@ -202,7 +207,8 @@ def _pod_rows(
         risk = _risk_of(risks, pod, uuid, used, of_gpu)
         if visible:
             reasons = dict.fromkeys(plain(each.reason, 48) for each in visible)
-            state_text = f"{state}: {', '.join(reasons)}{f'; {risk.text}' if risk.text else ''}"
+            grace = "" if is_flagged else _grace_text(pod, visible, response.grace_seconds)
+            state_text = f"{state}{grace}: {', '.join(reasons)}{f'; {risk.text}' if risk.text else ''}"
             state_text = shorten(state_text, LONGEST_LINE)
         elif state is PodState.WITHIN:
             is_above = ratio is not None and ratio > 1
@@ -241,6 +247,18 @@ def _pod_rows(
             },
             api_pod=pod,
         )
+
+
+_OWN_GRACE: Final = ("over-share", "limit-bypassed")
+
+
+def _grace_text(pod: ApiPod, verdicts: Sequence[ApiVerdict], of_agent: float | None) -> str:
+    """Return the length of the shortest grace that applies, such as ` of 2 min`; empty if it is unknown."""
+    of_namespace = pod.over_share_policy.grace_seconds if pod.over_share_policy else None
+    own = of_agent if of_namespace is None else of_namespace
+    graces = [own if verdict.reason in _OWN_GRACE else of_agent for verdict in verdicts]
+    known = [grace for grace in graces if grace is not None and 0 <= grace <= MAX_SECONDS]
+    return f" of {duration(min(known))}" if known else ""
 
 
 def _on_gpu(pod: ApiPod, uuid: str, holding: ApiHolding | None) -> dict[str, str]:

@@ -93,9 +93,10 @@ def _memory(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
 
 def _gpus(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
     at_risk = [f"{gpu.name}: {gpu.risk_text}" for gpu in gpus if gpu.at_risk]
-    lost = [gpu.name for gpu in gpus if gpu.is_lost]
+    lost = [gpu.name for gpu in gpus if gpu.is_gone]
+    silent = [gpu.name for gpu in gpus if gpu.is_lost and not gpu.is_gone]
     over = [f"{gpu.name}: {size(gpu.promised)} of {size(gpu.total)}" for gpu in gpus if gpu.is_over_promised]
-    groups = (("at risk", at_risk), ("lost", lost), ("overpromised", over))
+    groups = (("at risk", at_risk), ("lost", lost), ("without answer", silent), ("overpromised", over))
     alarms = [_Note(f"{len(names)} {name.upper()}", name, listed(names)) for name, names in groups if names]
     is_complete = agents and all(agent.table.has_figures and not agent.failure for agent in agents)
     text = _joined(alarms) or ("none lost" if is_complete else "none known to be lost")

@@ -17,6 +17,7 @@ from gpuagent.shares.pod_share import PodShare
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
+from gpuagent.verdicts.node_labels import label_problems
 from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reservations import Reservations
 from gpuagent.verdicts.verdict import Change
@@ -82,12 +83,11 @@ class SamplePipeline:
             problems=self._problems_of_pods(inventory),
             errors=errors,
             is_simulated=self._is_simulated,
-            slack=self._judge.slack,
         )
         if inventory is not None:
             conflicts = self._reservations.problems(inventory, snapshot)
-            problems = (*snapshot.problems, *conflicts)
-            snapshot = replace(snapshot, problems=problems, labelled_gpus=inventory.labelled_gpus)
+            problems = (*snapshot.problems, *conflicts, *label_problems(inventory, snapshot))
+            snapshot = replace(snapshot, problems=problems)
         graces = {uid: policy.grace for uid, policy in policies.items() if policy.grace is not None}
         verdicts, changes = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
         self.history.record(snapshot)
@@ -97,6 +97,7 @@ class SamplePipeline:
             snapshot=snapshot,
             verdicts=verdicts,
             changes=changes,
+            grace=self._judge.grace,
             transitions=dict(self._transitions),
             over_share_policies=policies,
             reservation_uids=inventory.reservation_uids if inventory else frozenset(),

@@ -1,7 +1,7 @@
 """The evaluation of the newest sample: snapshot, verdicts and problems while they are fresh. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -11,6 +11,7 @@ from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, OwnCause, Problem, Suspension
 from gpuagent.sampling.sampler import longest_gap
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Transition, TransitionCounts, Verdicts
 
@@ -30,6 +31,8 @@ class Evaluation:
     verdicts: Verdicts = field(default_factory=Verdicts)
     changes: tuple[Transition, ...] = ()
     """Flags that this sample raised, cleared or dropped."""
+    grace: float | None = None
+    """The agent's `--grace`, in seconds; a namespace may set its own."""
     transitions: TransitionCounts = field(default_factory=dict)
     """Flags raised, cleared and dropped since the agent started, with those of this sample."""
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
@@ -46,8 +49,6 @@ class Evaluation:
     problems: tuple[Problem, ...] = ()
     attribution_ok: bool | None = None
     """None before the first sample."""
-    unready: tuple[str, ...] = ()
-    """Why the agent is not ready, one line each; empty once the driver responds and the pods are listed."""
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Number of failed driver calls by (call, error). The counts stay when the snapshot is gone."""
     driver_version: str = ""
@@ -95,35 +96,29 @@ class Evaluation:
             )
             problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
         if snapshot is None and not is_stale:
-            return replace(self, problems=tuple(problems.values()), unready=("no sample yet",))
+            return replace(self, problems=tuple(problems.values()))
         present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
         is_suspended = Suspension.of(problems.values(), present).covers_all
         nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).covers_all
-        verdicts = replace(self.verdicts, by_key={}) if nothing_is_known else self.verdicts
+        verdicts = self.verdicts
+        if nothing_is_known:
+            are_stale = (Cause.PODS_STALE, "") in problems
+            kept = {
+                key: verdict
+                for key, verdict in verdicts.by_key.items()
+                if key.reason in FROM_KAI_RECORDS and not are_stale
+            }
+            verdicts = replace(verdicts, by_key=kept)
         return replace(
             self,
             snapshot=None if is_stale else snapshot,
             verdicts=Verdicts() if is_stale else verdicts,
             problems=tuple(problems.values()),
             attribution_ok=not is_suspended,
-            unready=_unready(snapshot, problems.values()),
             errors=snapshot.errors if snapshot else {},
             driver_version=snapshot.driver_version if snapshot else "",
             lost_gpus=snapshot.lost_gpus if snapshot else (),
         )
-
-
-def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[str, ...]:
-    """Return why the agent is not ready.
-
-    The driver does not respond, or the pods were never listed. Missing figures do not count.
-    """
-    causes = {Cause.SAMPLE_STALE}
-    if snapshot is not None and not snapshot.is_good:
-        causes.add(Cause.NVML)
-    if snapshot is not None and not snapshot.pods_are_listed:
-        causes.add(Cause.PODS_STALE)
-    return tuple(dict.fromkeys(problem.detail for problem in problems if problem.cause in causes))
 
 
 def pods_stale(seconds: float) -> Problem:

@@ -8,7 +8,6 @@ from gpuagent.gpus.driver import (
     REFUSALS,
     CallFailed,
     Driver,
-    DriverGone,
     FigureFailed,
     Handle,
     ListedProcess,
@@ -68,9 +67,6 @@ class Device:
 
         A failed device is opened again after a back-off. The errors (XID) come first, so that the error with
         which a GPU is lost is known: an initialisation of the driver, which a lost GPU causes, drops them.
-
-        Raises:
-            DriverGone, DriverReplaced: the driver as a whole failed.
         """
         if self._handle is not None:
             self._health.read(self._handle, self.uuid, now, is_open=self._is_open)
@@ -80,8 +76,6 @@ class Device:
                     self._attach()
                     self._health.read(self._handle, self.uuid, now, is_open=True)
                 gpu, problems = self._measure(now)
-            except DriverGone:
-                raise
             except CallFailed as failed:
                 self._is_open = False
                 self._retry.back_off(now)
@@ -153,7 +147,9 @@ class Device:
         else:
             problems += _problems(merged, self.uuid)
         if memory is None and not self._readers.memory.is_refused:
-            problems.append(Problem(Cause.NVML, self.uuid, self._why_memory_is_unknown()))
+            failure = self._readers.memory.failure
+            error = failure.error if failure else ""
+            problems.append(Problem(Cause.NVML, self.uuid, self._why_memory_is_unknown(), error))
         self.is_mig = bool(is_mig or parts.instances)
         utilization = self._utilization(now)
         gpu = Gpu(
@@ -199,7 +195,7 @@ class Device:
             return self._driver.is_mig(self._handle)
         except FigureFailed as failed:
             detail = f"{explained(failed)}: whether the GPU is in MIG mode is unknown"
-            problems.append(Problem(Cause.NVML, self.uuid, detail))
+            problems.append(Problem(Cause.NVML, self.uuid, detail, failed.error))
             return None
 
     def _read_instances(self, parts: "_Assembly", now: float, problems: list[Problem]) -> None:
@@ -246,7 +242,8 @@ class Device:
         problems += _problems(merged, uuid)
 
     def _missing(self, failed: CallFailed) -> Problem:
-        return Problem(Cause.NVML, self.uuid, f"{explained(failed)}: some MIG devices could not be read")
+        detail = f"{explained(failed)}: some MIG devices could not be read"
+        return Problem(Cause.NVML, self.uuid, detail, failed.error)
 
     def _raise_failure(self, merged: Merged) -> None:
         """Raise the failure of the process lists, if any.
@@ -310,4 +307,5 @@ def _is_refused_whole(merged: Merged) -> bool:
 
 
 def _problems(merged: Merged, uuid: str) -> list[Problem]:
-    return [Problem(merged.cause, uuid, merged.detail)] if merged.cause else []
+    error = merged.failure.error if merged.failure else ""
+    return [Problem(merged.cause, uuid, merged.detail, error)] if merged.cause else []

@@ -59,7 +59,7 @@ class MemoryReader:
             now: monotonic seconds.
 
         Raises:
-            GpuLost, DriverGone, DriverReplaced: more than the memory is unknown.
+            GpuLost: more than the memory is unknown.
         """
         if not self._retry.is_due(now):
             return None
@@ -140,7 +140,7 @@ class UtilizationReader:
             now: monotonic seconds.
 
         Raises:
-            GpuLost, DriverGone, DriverReplaced: more than the utilisation is unknown.
+            GpuLost: more than the utilisation is unknown.
         """
         if not self._retry.is_due(now):
             return None

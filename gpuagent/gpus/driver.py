@@ -31,10 +31,7 @@ class GpuLost(CallFailed):
 
 
 class DriverGone(CallFailed):
-    """The whole driver failed, and must be initialised again.
-
-    DriverNotLoaded, Uninitialized, NotReady, LibraryNotFound.
-    """
+    """The whole driver failed, and must be initialised again: `nvmlInit` or the count of GPUs says so."""
 
 
 class NotOffered(FigureFailed):

@@ -16,10 +16,10 @@ from gpuagent.gpus.driver import (
     ThreadNotStarted,
     explained,
 )
-from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading, LostGpu, Sensors
+from gpuagent.gpus.gpu_reading import Gpu, GpuReading, LostGpu, Sensors
 from gpuagent.gpus.health import HealthReader, NewestXids, health_call
 from gpuagent.gpus.supervised_call import Call, SupervisedCall
-from gpuagent.problems import Cause, Problem
+from gpuagent.problems import NOT_LISTED, OF_WHOLE_DRIVER, Cause, Problem
 from service.backoff import Backoff
 
 RECOUNT_SECONDS: Final = 60.0
@@ -115,8 +115,8 @@ class GpuReader:
             is_hanging = self.is_hanging
             reading = GpuReading(
                 gpus=(),
-                problems=(Problem(Cause.NVML, "", explained(failed)),),
-                lost=self._reported(self._known.values()),
+                problems=(Problem(Cause.NVML, "", explained(failed), failed.error),),
+                lost=self._reported(replace(gpu, error=failed.error) for gpu in self._known.values()),
                 driver_version=self._version,
                 restart_may_help=not is_hanging
                 and not isinstance(failed, DriverGone)
@@ -194,8 +194,6 @@ class GpuReader:
         self._driver.start()
         try:
             version = self._driver.version()
-        except DriverGone:
-            raise
         except CallFailed:  # the version is optional
             version = ""
         return version, self._driver.count()
@@ -255,29 +253,24 @@ class GpuReader:
         return started
 
     def _answers(self, devices: list[Device], now: float) -> list[Answer]:
-        """Read all GPUs; return an answer without a GPU for each one that does not respond in time.
+        """Read all GPUs; return an answer without a GPU for each one that does not respond in time."""
+        supervised = self._device_calls[: len(devices)]
+        for device, call in zip(devices, supervised, strict=True):
+            call.begin(partial(device.read, now), now)
+            call.wait(_TURN_SECONDS)
+        answers = [call.finish() for call in supervised]
+        return [(None, ()) if answer is None else answer.result() for answer in answers]
+
+    def _failure(self, device: Device) -> CallFailed | None:
+        """Return why a GPU is not in the sample; None if it is. Either the device or its call has failed."""
+        return self._device_calls[device.index].failure or device.failure
+
+    def _sweep(self, devices: list[Device], now: float) -> GpuReading:
+        """Read all GPUs once.
 
         Raises:
             DriverGone, DriverReplaced: the driver as a whole failed.
         """
-        supervised = self._device_calls[: len(devices)]
-        for device, call in zip(devices, supervised, strict=True):
-            call.begin(partial(device.read, now), now)
-            answered = call.wait(_TURN_SECONDS)
-            if answered is not None and answered.error is not None:
-                break  # the driver as a whole failed
-        answers = [call.finish() for call in supervised]
-        for kind in (DriverReplaced, BaseException):
-            for answer in answers:
-                if answer is not None and isinstance(answer.error, kind):
-                    answer.result()
-        return [(None, ()) if answer is None else answer.result() for answer in answers]
-
-    def _failure(self, device: Device) -> CallFailed | None:
-        """Return why a GPU is not in the sample; None if it is."""
-        return self._device_calls[device.index].failure or device.failure
-
-    def _sweep(self, devices: list[Device], now: float) -> GpuReading:
         gpus: dict[str, Gpu] = {}
         problems: list[Problem] = []
         failed: list[Device] = []
@@ -290,14 +283,20 @@ class GpuReader:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
                 self._known[gpu.uuid] = LostGpu(gpu.index, gpu.uuid, gpu.model)
-        lost = self._lost(failed, gpus)
-        for device, lost_gpu in zip(failed, lost, strict=True):
-            failure = self._failure(device)
-            why = explained(failure) if failure else "the GPU does not respond"
-            problems.append(Problem(Cause.NVML, lost_gpu.scope, why))
+        failures = [failure for device in failed if (failure := self._failure(device))]
+        if any(failure.error in OF_WHOLE_DRIVER for failure in failures) and not self.is_hanging:
+            self._count()
+        lost = [
+            replace(gpu, error=failure.error)
+            for gpu, failure in zip(self._lost(failed, gpus), failures, strict=True)
+        ]
+        problems += [
+            Problem(Cause.NVML, gpu.scope, explained(failure), failure.error)
+            for gpu, failure in zip(lost, failures, strict=True)
+        ]
         listed = {device.scope for device in devices}
         problems.extend(
-            Problem(Cause.NVML, uuid, "the driver no longer lists this GPU")
+            Problem(Cause.NVML, uuid, "the driver no longer lists this GPU", NOT_LISTED)
             for uuid in self._known
             if uuid not in listed
         )
@@ -335,12 +334,13 @@ class GpuReader:
 
     def _without_gpus(self, devices: list[Device], lost: tuple[LostGpu, ...]) -> GpuReading:
         failures = [(device.scope, failure) for device in devices if (failure := self._failure(device))]
+        error = failures[0][1].error if failures else NOT_LISTED if self._known else ""
         why = "; ".join(f"{scope}: {explained(failure)}" for scope, failure in failures)
         is_hanging = self.is_hanging
         may_be_mended = any(self._may_be_mended(failure) for _, failure in failures)
         return GpuReading(
             gpus=(),
-            problems=(Problem(Cause.NVML, "", why or "the driver lists no GPU"),),
+            problems=(Problem(Cause.NVML, "", why or "the driver lists no GPU", error),),
             lost=lost,
             driver_version=self._version,
             restart_may_help=not is_hanging and (may_be_mended or bool(self._known and not failures)),

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gpuagent.problems import Problem
+from gpuagent.problems import LOST, NOT_LISTED, Problem
 
 
 class GpuProcess(Struct, frozen=True, gc=False):
@@ -98,6 +98,18 @@ class LostGpu:
     model: str = ""
     xid: Xid | None = None
     """The newest error since the agent started."""
+    error: str = NOT_LISTED
+    """Why: the driver's error, such as GpuIsLost, or NOT_LISTED."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the GPU itself is lost; else a driver, a container or a permission may be the cause."""
+        return self.error in LOST
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the driver lists the GPU."""
+        return self.error != NOT_LISTED
 
     @property
     def scope(self) -> str:

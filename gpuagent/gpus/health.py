@@ -127,14 +127,11 @@ class XidReader:
             device: a GPU, not a MIG device.
             uuid: its UUID.
             now: monotonic seconds.
-
-        Raises:
-            DriverReplaced: only a new process can help.
         """
         if self._retry.is_due(now):
             try:
                 codes = self._driver.xids(device, _MOST_OF_A_SAMPLE)
-            except CallFailed:  # if the driver is lost, the next memory call shows it
+            except CallFailed:  # if the GPU is lost, the next memory call shows it
                 self._retry.back_off(now)
             else:
                 self._retry.reset()
@@ -177,9 +174,6 @@ class SensorReader:
         Args:
             device: a GPU, not a MIG device.
             now: monotonic seconds.
-
-        Raises:
-            DriverReplaced: only a new process can help.
         """
         if now >= self._due_at:
             self._due_at = now + _SHORTEST_SECONDS
@@ -199,7 +193,7 @@ class SensorReader:
             return None
         try:
             value = self._driver.sensor(device, which)
-        except CallFailed as failed:  # if the GPU or the driver is lost, the next memory call shows it
+        except CallFailed as failed:  # if the GPU is lost, the next memory call shows it
             if isinstance(failed, REFUSALS):
                 retry.back_off(now)
             return None
@@ -245,9 +239,6 @@ class HealthReader:
             uuid: its UUID.
             now: monotonic seconds.
             is_open: whether the GPU responded to its last call.
-
-        Raises:
-            DriverReplaced: only a new process can help.
         """
         sensors, xids = self._sensors, self._xids
 

@@ -33,22 +33,27 @@ from gpuagent.gpus.list_calls import (
     process_utilization,
     processes_utilization_info,
 )
+from gpuagent.problems import OF_WHOLE_DRIVER
 
 _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: GpuLost,
     pynvml.NVML_ERROR_RESET_REQUIRED: GpuLost,
     pynvml.NVML_ERROR_GPU_NOT_FOUND: GpuLost,
-    pynvml.NVML_ERROR_UNINITIALIZED: DriverGone,
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: DriverGone,
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: DriverGone,
-    pynvml.NVML_ERROR_NOT_READY: DriverGone,
+    pynvml.NVML_ERROR_UNINITIALIZED: CallFailed,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: CallFailed,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: CallFailed,
+    pynvml.NVML_ERROR_NOT_READY: CallFailed,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: CallFailed,
     pynvml.NVML_ERROR_NO_PERMISSION: NotPermitted,
     pynvml.NVML_ERROR_NOT_SUPPORTED: NotOffered,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotOffered,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotOffered,
 }
 
+_INIT: Final = "nvmlInit"
 _COUNT: Final = "nvmlDeviceGetCount"
+_NODE_CALLS: Final = (_INIT, _COUNT)
+"""Calls whose errors may concern the whole driver. An error of any other call concerns its device alone."""
 _MOST_GPUS: Final = 128
 """Largest credible number of GPUs, each of which gets a thread. The driver supports 32 (NV_MAX_DEVICES,
 nvlimits.h of NVIDIA's open kernel modules)."""
@@ -99,7 +104,7 @@ class NvmlDriver:
 
     def start(self) -> None:
         """Initialise NVML."""
-        self._call("nvmlInit", pynvml.nvmlInit)
+        self._call(_INIT, pynvml.nvmlInit)
 
     def stop(self) -> None:
         """Shut NVML down. A failure is only counted, since a lost driver cannot be shut down."""
@@ -303,11 +308,13 @@ class NvmlDriver:
             value, label = pynvml.NVML_ERROR_UNKNOWN, "Garbage"
         if label not in expected:
             self.errors.add(name, label)
-        if value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        if name in _NODE_CALLS and label == "LibRmVersionMismatch":
             raise DriverReplaced(
                 f"{name}: the NVIDIA driver and its library libnvidia-ml.so.1 are of different versions"
                 " (the driver was replaced): the agent must restart to load the new library"
             )
+        if name in _NODE_CALLS and label in OF_WHOLE_DRIVER:
+            raise DriverGone(name, label)
         raise _KIND.get(value, FigureFailed)(name, label)
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeVar
 
-from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.pods.inventory import EndedPod, Inventory, NodePod
 from gpuagent.sampling.sample import LookupResult, Origin, Sample
 from kai import keys
 
@@ -23,11 +23,9 @@ class NoPod(Enum):
 
     RESERVATION = "reservation-pod"
     """A reservation pod, which has no metric series."""
-    ENDED = "ended-pod"
-    """A pod that is no longer listed."""
 
 
-Owner = NodePod | NoPod
+Owner = NodePod | EndedPod | NoPod
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,7 @@ class PodIndex:
             if pod.config_hash not in by_hash and _HASH.fullmatch(pod.config_hash)
         )
         reservations = dict.fromkeys(inventory.reservation_uids, NoPod.RESERVATION)
-        ended = dict.fromkeys(inventory.ended_uids, NoPod.ENDED)
-        return cls({**by_hash, **ended, **reservations, **inventory.pods}, pods)
+        return cls({**by_hash, **inventory.ended, **reservations, **inventory.pods}, pods)
 
     @cached_property
     def _by_container(self) -> Mapping[str, NodePod]:
@@ -103,6 +100,8 @@ class Attribution:
 
     owners: Mapping[int, NodePod | None]
     """By PID; None for a process of the host, of an unlisted or ended pod, or of a reservation pod."""
+    ended: Mapping[int, EndedPod]
+    """By PID: the pod that is no longer listed."""
     named_by_uid: frozenset[int]
     """PIDs whose cgroup path names the owner first, by its UID, which the API server assigned. Below another
     pod, even an unknown one, the name of a cgroup proves nothing."""
@@ -117,12 +116,15 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
     owners: dict[int, NodePod | None] = {}
     named_by_uid: set[int] = set()
     denied: set[int] = set()
+    ended: dict[int, EndedPod] = {}
     for pid, origin in sample.origins.items():
         if origin.result is LookupResult.DENIED:
             denied.add(pid)
         elif origin.result is not LookupResult.GONE:
             owner = pods.pod_of(origin)
             owners[pid] = pod = owner if isinstance(owner, NodePod) else None
+            if isinstance(owner, EndedPod):
+                ended[pid] = owner
             if pod is not None and origin.pod_uids[:1] == (pod.uid,):
                 named_by_uid.add(pid)
     gpu_uuids: dict[str, set[str]] = {}
@@ -131,5 +133,9 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
         for uid in {pod.uid for pid in present if (pod := owners[pid]) is not None}:
             gpu_uuids.setdefault(uid, set()).add(gpu.uuid)
     return Attribution(
-        owners=owners, named_by_uid=frozenset(named_by_uid), denied=frozenset(denied), gpu_uuids=gpu_uuids
+        owners=owners,
+        ended=ended,
+        named_by_uid=frozenset(named_by_uid),
+        denied=frozenset(denied),
+        gpu_uuids=gpu_uuids,
     )

@@ -6,7 +6,7 @@ memory of all processes.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,63 +16,70 @@ from msgspec.structs import replace as replaced
 from gpuagent.gpus.device_figures import Percents
 from gpuagent.gpus.gpu_reading import Gpu, GpuProcess
 from gpuagent.ledger.attribution import Attribution
-from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
-from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.problems import Cause, Problem
+from gpuagent.ledger.slack import DEFAULT_SLACK
+from gpuagent.ledger.snapshot import EndedHolding, GpuAccount, Holding, RiskCause, Snapshot
+from gpuagent.pods.inventory import EndedPod
+from gpuagent.problems import Cause, Problem, RiskName
 from gpuagent.sampling.sample import Sample
-from gpuagent.shares.pod_share import PodShare, Relation
+from gpuagent.shares.pod_share import PodShare
 from service.text import counted
 
 
-def at_risk_bytes(
-    gpu: Gpu, holdings: Iterable[Holding], *, promised_bytes: int | None, slack: Slack
-) -> int | None:
-    """Return by how much the unused shares of a GPU exceed its free memory, in bytes.
+def at_risk_bytes(gpu: Gpu, holdings: Iterable[Holding]) -> int | None:
+    """Return the memory that a GPU's pods are promised and cannot get, whatever has taken it, in bytes.
 
-    Each pod with a share of the GPU may still allocate its share minus its use. Free is the total minus the
-    used and the reserved memory; reserved memory counts as 0 where the driver does not report it. The shares
-    of a fully promised GPU always exceed the free memory by a little, since the driver needs some of it. So
-    the result is 0 unless one of these holds:
-
-    - A pod holds more than its share plus slack on the GPU. The share is 0 for a pod without a share there,
-      such as an MPS server or a pod of an excluded namespace. A pod whose GPU is unknown may use its share on
-      any GPU; what a pod with GPUs of unknown size may use is unknown. The verdict does not matter, because
-      a limit above the share allows a pod to use memory that other pods are promised.
-    - The GPU is promised more than its total.
+    It is the sum of the shares less their use, minus the free and the reserved memory. KAI never subtracts
+    reserved memory, so that two halves of an idle GPU would else be at risk for ever. Reserved memory counts
+    as 0 where the driver does not report it.
 
     `holdings` are those of every pod that uses the GPU or has a share of it. The result is a lower bound if
     the use of a pod with a share is unknown. It is None for a GPU in MIG mode, and if a figure is unknown and
     the GPU is not known to be at risk.
     """
-    if gpu.mig or gpu.total_bytes is None or gpu.used_bytes is None or promised_bytes is None:
+    if gpu.mig or gpu.total_bytes is None or gpu.used_bytes is None:
         return None
-    has_cause, is_unknown = promised_bytes > gpu.total_bytes, False
     unused_bytes = most_unused_bytes = 0
     for holding in _together(holdings, gpu.uuid):
-        pod_share = holding.pod_share
-        entitlement = pod_share.on(gpu.uuid)
-        amount = entitlement.share
-        share_bytes = amount.bytes if amount else 0
-        if amount is None and (pod_share.is_unresolved or pod_share.has_unsized_gpus):
-            is_unknown |= holding.used_bytes != 0  # what it may use here is unknown
-            continue
-        if holding.known_bytes > share_bytes + slack.of(share_bytes):
-            has_cause = True
-            continue
-        if entitlement.relation is not Relation.OWN:
-            share_bytes = 0
-        own_unused_bytes = max(share_bytes - holding.known_bytes, 0)
+        promised = holding.pod_share.promised_on(gpu.uuid)
+        own_unused_bytes = max(promised.bytes - holding.known_bytes, 0) if promised else 0
         most_unused_bytes += own_unused_bytes
-        if holding.used_bytes is None:
-            is_unknown = True
-        else:
+        if holding.used_bytes is not None:
             unused_bytes += own_unused_bytes
-    free_bytes = max(gpu.total_bytes - gpu.used_bytes - (gpu.reserved_bytes or 0), 0)
-    if most_unused_bytes <= free_bytes:
-        return 0
-    if has_cause and unused_bytes > free_bytes:
-        return unused_bytes - free_bytes
-    return None if is_unknown else 0
+    reserved_bytes = gpu.reserved_bytes or 0
+    free_bytes = max(gpu.total_bytes - gpu.used_bytes - reserved_bytes, 0)
+    available_bytes = free_bytes + reserved_bytes
+    if unused_bytes > available_bytes:
+        return unused_bytes - available_bytes
+    return 0 if most_unused_bytes <= available_bytes else None
+
+
+def _risk_causes(
+    gpu: Gpu, holdings: Iterable[Holding], promised_bytes: int, tally: "_Tally"
+) -> Iterator[RiskCause]:
+    """Yield what may have taken the memory at risk, as far as it is known."""
+    excess = sum(
+        max(holding.known_bytes - allowed, 0)
+        for holding in _together(holdings, gpu.uuid)
+        if (allowed := _allowed(holding)) is not None
+    )
+    for name, amount in (
+        (RiskName.PODS, excess),
+        (RiskName.PROMISES, promised_bytes - (gpu.total_bytes or 0)),
+        (RiskName.HOST, tally.host_bytes),
+        (RiskName.ENDED, tally.ended_pods_bytes),
+        (RiskName.UNATTRIBUTED, tally.unattributed_bytes),
+    ):
+        if amount is not None and amount > 0:
+            yield RiskCause(name, amount)
+
+
+def _allowed(holding: Holding) -> int | None:
+    """Return what a pod may use on a GPU; None if that is unknown."""
+    pod_share = holding.pod_share
+    share = pod_share.on(holding.gpu_uuid).share
+    if share is None and (pod_share.is_unresolved or pod_share.has_unsized_gpus):
+        return None
+    return share.bytes if share else 0
 
 
 def _together(holdings: Iterable[Holding], gpu_uuid: str) -> Iterable[Holding]:
@@ -103,12 +110,11 @@ def build_snapshot(
     problems: Iterable[Problem] = (),
     errors: Mapping[tuple[str, str], int] = _NO_ERRORS,
     is_simulated: bool = False,
-    slack: Slack = DEFAULT_SLACK,
 ) -> Snapshot:
     """Compute the memory and utilisation of each pod on each GPU, and the sums of each GPU.
 
-    A process of an unlisted pod or of a reservation pod counts as a host process, so that the memory of a
-    deleted pod's process stays visible. A process that vanished before it was looked up counts in the process
+    A process of an unlisted pod or of a reservation pod counts as a host process, and one of a pod that was
+    listed before as that ended pod's. A process that vanished before it was looked up counts in the process
     sum of this sample and in `ended_bytes` of its GPU.
 
     Args:
@@ -118,7 +124,6 @@ def build_snapshot(
         problems: problems of the source of pods.
         errors: number of failed driver calls by (call, error).
         is_simulated: whether the GPUs are synthetic.
-        slack: tolerance above a share, as for verdicts.
     """
     reading = sample.reading
     all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
@@ -135,13 +140,20 @@ def build_snapshot(
         promised_bytes = None if attribution is None else _promised_bytes(gpu, assigned[gpu.uuid])
         on_gpu = tally.holdings(shares_by_uid, assigned)
         holdings += on_gpu
+        at_risk, causes = None, list[RiskCause]()
+        if promised_bytes is not None:
+            at_risk = at_risk_bytes(gpu, on_gpu)
+            causes += _risk_causes(gpu, on_gpu, promised_bytes, tally) if at_risk else ()
         accounts.append(
             GpuAccount(
                 gpu=gpu,
                 promised_bytes=promised_bytes,
                 host_bytes=tally.host_bytes,
+                ended_pods_bytes=tally.ended_pods_bytes,
+                ended_pods=tally.ended_pods,
                 unattributed_bytes=tally.unattributed_bytes,
-                at_risk_bytes=at_risk_bytes(gpu, on_gpu, promised_bytes=promised_bytes, slack=slack),
+                at_risk_bytes=at_risk,
+                risk_causes=tuple(sorted(causes, key=lambda cause: -cause.bytes)),
                 ended_bytes=tally.ended_bytes,
             )
         )
@@ -238,6 +250,7 @@ class _Tally:
         """Number of processes whose memory the driver does not report."""
         self._host = _Usage()
         self._ended = _Usage()
+        self._ended_pods: dict[EndedPod, _Usage] = {}
         self._by_device: dict[str, dict[str, _Usage]] = {}
         self._without_list: set[str] = set()
         scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
@@ -272,7 +285,8 @@ class _Tally:
             elif pid in owners:
                 pod = owners[pid]
                 if pod is None:
-                    usage = self._host
+                    ended = attribution.ended.get(pid)
+                    usage = self._host if ended is None else self._ended_pods.setdefault(ended, _Usage())
                 else:
                     usage = by_pod.get(pod.uid) or by_pod.setdefault(pod.uid, _Usage())
                 percent = None if utilization is None else utilization.get(pid, 0)
@@ -283,6 +297,19 @@ class _Tally:
     @property
     def host_bytes(self) -> int | None:
         return None if self._hides_owners or self._without_list else self._host.bytes
+
+    @property
+    def ended_pods_bytes(self) -> int | None:
+        """Memory of pods that are no longer listed."""
+        amounts = [usage.bytes for usage in self._ended_pods.values()]
+        known = [amount for amount in amounts if amount is not None]
+        is_unknown = self._hides_owners or self._without_list or len(known) < len(amounts)
+        return None if is_unknown else sum(known)
+
+    @property
+    def ended_pods(self) -> tuple[EndedHolding, ...]:
+        """The pods that are no longer listed and have processes here."""
+        return tuple(EndedHolding(pod, usage.bytes) for pod, usage in self._ended_pods.items())
 
     @property
     def ended_bytes(self) -> int | None:

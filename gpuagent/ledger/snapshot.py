@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from gpuagent.gpus.gpu_reading import Gpu, LostGpu
-from gpuagent.problems import Cause, Problem
+from gpuagent.pods.inventory import EndedPod
+from gpuagent.problems import Cause, Problem, RiskName
 from gpuagent.shares.pod_share import PodShare
 
 
@@ -36,6 +38,20 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     own."""
 
 
+class RiskCause(Struct, frozen=True, gc=False):
+    """One cause of memory at risk, in bytes."""
+
+    name: RiskName
+    bytes: int
+
+
+class EndedHolding(NamedTuple):
+    """The memory of a pod that is no longer listed, on one GPU."""
+
+    pod: EndedPod
+    used_bytes: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAccount:
     """The sums of one GPU, in bytes."""
@@ -45,7 +61,12 @@ class GpuAccount:
     host_bytes: int | None
     unattributed_bytes: int | None
     at_risk_bytes: int | None
-    """Unused shares beyond the free memory while a pod is above its share (`ledger.balance`)."""
+    """Unused shares beyond the free and the reserved memory (`ledger.balance`)."""
+    risk_causes: tuple[RiskCause, ...] = ()
+    """What has taken memory of a GPU at risk, the largest first."""
+    ended_pods_bytes: int | None = 0
+    """Memory of the processes of pods that are no longer listed."""
+    ended_pods: tuple[EndedHolding, ...] = ()
     ended_bytes: int | None = 0
     """Memory of the processes that ended before their owner was looked up, which may be any pod's; None if it
     is unknown."""
@@ -62,8 +83,6 @@ class Snapshot:
     gpus: tuple[GpuAccount, ...]
     lost_gpus: tuple[LostGpu, ...] = ()
     """GPUs that did not respond; they have no account and no holdings."""
-    labelled_gpus: int | None = None
-    """Number of GPUs by the node's label `nvidia.com/gpu.count`; None if unknown."""
     holdings: tuple[Holding, ...]
     """Every pod on every GPU that it uses or that is assigned to it, without reservation pods."""
     pod_shares: tuple[PodShare, ...]

@@ -7,42 +7,47 @@ from typing import Final
 from gpuagent.pods import objects
 from gpuagent.pods.bind_requests import bind_request
 from gpuagent.pods.bounds import LABELS, bounded
-from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
-from gpuagent.pods.node_pods import node_pod
+from gpuagent.pods.inventory import BindRequest, EndedPod, Inventory, NodePod, ReservationPod
+from gpuagent.pods.node_pods import gpus_offered, node_pod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
-from gpuagent.pods.pod_owners import tenant_of
+from gpuagent.pods.pod_owners import tenant_of, workload_of
 from kai import keys
 from kai.share_bytes import Card
 from service.log import WARNING, JsonLog, NewLines
 
 MOST_ENDED: Final = 1 << 13
-"""Maximum of remembered UIDs of ended pods: about 1.5 MB."""
+"""Maximum of remembered pods that have ended: about 4 MB."""
 
 
 class EndedPods:
-    """UIDs of pods that were listed before and are not listed now.
+    """Names of pods that were listed before and are not listed now.
 
     A pod that is deleted with a grace period of 0 leaves the list at once, and its processes may run for its
     `terminationGracePeriodSeconds` (Kubernetes `calculateEffectiveGracePeriod` in
     `pkg/kubelet/pod_workers.go`). Its UID must still be known then: otherwise the next pod in the cgroup path
     would count as the owner, and the processes choose its name.
+    Its names identify the owner of the memory.
     """
 
     def __init__(self, *, most: int = MOST_ENDED) -> None:
-        """Set the maximum of UIDs; beyond it the oldest ones are forgotten."""
+        """Set the maximum of pods; beyond it the oldest ones are forgotten."""
         self._most = most
-        self._seen: dict[str, None] = {}
+        self._seen: dict[str, EndedPod] = {}
 
-    def add(self, uids: Iterable[str]) -> None:
+    def add(self, pods: Iterable[NodePod]) -> None:
         """Remember listed pods, even if they are gone before the next inventory."""
-        self._seen |= dict.fromkeys(uids)
+        for pod in pods:
+            if pod.uid not in self._seen:
+                workload = workload_of(pod)
+                owner = f"{workload.kind}/{workload.name}" if workload.name else ""
+                self._seen[pod.uid] = EndedPod(pod.uid, pod.namespace, pod.name, owner)
 
-    def without(self, listed: Collection[str]) -> frozenset[str]:
-        """Return the UIDs of the pods that have ended: the remembered ones without those listed now."""
-        ended = [uid for uid in self._seen if uid not in listed]
-        for uid in ended[: max(0, len(ended) - self._most)]:
-            del self._seen[uid]
-        return frozenset(ended[-self._most :])
+    def without(self, listed: Collection[str]) -> dict[str, EndedPod]:
+        """Return the pods that have ended, by UID: the remembered ones without those listed now."""
+        ended = {uid: pod for uid, pod in self._seen.items() if uid not in listed}
+        for uid in list(ended)[: max(0, len(ended) - self._most)]:
+            del self._seen[uid], ended[uid]
+        return ended
 
 
 _UNKNOWN_GPU: Final = "-1"
@@ -108,6 +113,7 @@ class _Assembly:
     unreadable_bind_requests: set[tuple[str, str]] = field(default_factory=set)
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
     node_labels: Mapping[str, str] | None = None
+    offered_gpus: int = 0
     lines: list[str] = field(default_factory=list)
     elsewhere: int = 0
 
@@ -178,6 +184,7 @@ class _Assembly:
 
     def _add_node(self, node: objects.Node) -> None:
         labels = self.node_labels = LABELS.kept(node.metadata.labels)
+        self.offered_gpus = gpus_offered(node)
         memory = labels.get(keys.NODE_GPU_MEMORY)
         if memory is not None:
             try:
@@ -201,6 +208,7 @@ class _Assembly:
             bind_requests=self.bind_requests,
             bind_requests_unknown=frozenset(self.unreadable_bind_requests),
             node_labels=self.node_labels,
+            offered_gpus=self.offered_gpus,
             namespaces=self.namespaces,
             reservation_uids=frozenset(self.reservation_uids),
         )

@@ -192,12 +192,12 @@ class ClusterPods:
                 listed, bind_requests, pod_states_read=self.watch.states_read
             ),
             claims=self.claims.of(listed.values()) if self.claims else {},
-            ended_uids=self._ended.without({pod.uid for pod in pods}),
+            ended=self._ended.without({pod.uid for pod in pods}),
         )
 
     def _read(self, data: bytes) -> NodePod:
         pod = read_pod(data)
-        self._ended.add((pod.uid,))
+        self._ended.add((pod,))
         return pod
 
     def _pods_changed(self, _pods: Mapping[tuple[str, str], NodePod]) -> None:

@@ -109,7 +109,7 @@ class FilePods:
         about = {"node": self._node, **counts(inventory), "pods_elsewhere": assembled.elsewhere}
         self._log("pods file read", INFO, file=str(self._path), **about)
         log_invalid(self._log, self._invalid, assembled.lines, file=str(self._path))
-        self._ended.add(inventory.pods)
+        self._ended.add(inventory.pods.values())
         present = inventory.bind_requests
         for key, request in present.items():
             self._last_bind_requests.add(key, request)
@@ -125,7 +125,7 @@ class FilePods:
                 inventory.bind_requests_unknown,
                 epoch=True if self._has_bind_requests else None,
             ),
-            ended_uids=self._ended.without(inventory.pods.keys()),
+            ended=self._ended.without(inventory.pods.keys()),
         )
 
     def _read(self) -> AssembledInventory:

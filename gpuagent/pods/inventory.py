@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from msgspec import Struct
+
 from gpuagent.pods.bounds import ContainerCommand
 from kai import keys
 from service.log import JsonLog, OngoingProblem, problem_logger
@@ -123,6 +125,16 @@ class NodePod:
         return self.phase == "Running" or (self.has_started and not self.is_finished)
 
 
+class EndedPod(Struct, frozen=True, gc=False):
+    """The names of a pod that is no longer listed."""
+
+    uid: str
+    namespace: str
+    name: str
+    owner: str
+    """Kind and name of its workload, such as `Deployment/web`; empty if it had none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindRequest:
     """KAI's record of a pod's share (scheduling.run.ai/v1alpha2, written by its scheduler and binder)."""
@@ -200,13 +212,15 @@ class Inventory:
     """What ResourceClaims give, by the pod's UID. A pod with claims and no entry may have any GPU."""
     node_labels: Mapping[str, str] | None = None
     """Labels of this node; None if the Node could not be fetched."""
+    offered_gpus: int = 0
+    """Number of `nvidia.com/gpu` that the node offers, by its capacity or allocatable; 0 if unknown."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Labels of the namespaces that could be fetched."""
     reservation_uids: frozenset[str] = frozenset()
     """UIDs and config hashes of the reservation pods. Their processes are attributed to them, but they
     have no `kaishare_pod_*` series."""
-    ended_uids: frozenset[str] = frozenset()
-    """UIDs of pods that were listed before; their processes may still run."""
+    ended: Mapping[str, EndedPod] = field(default_factory=dict)
+    """Pods that were listed before, by UID; their processes may still run."""
     reservation_pods: tuple[ReservationPod, ...] = ()
     """All reservation pods of the node, including those of tenants."""
     tenant_reservation_uids: frozenset[str] = frozenset()

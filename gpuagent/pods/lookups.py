@@ -226,7 +226,7 @@ NODES: Final[LookupKind[objects.Node | objects.Namespace]] = LookupKind(
     resource="nodes",
     decode=labels_decoder("Node", objects.Node),
     without="GPU memory is the driver's figure instead of the node label that KAI uses",
-    accept=_METADATA,
+    accept="application/json",
     again_seconds=300.0,
 )
 NAMESPACES: Final[LookupKind[objects.Node | objects.Namespace]] = LookupKind(

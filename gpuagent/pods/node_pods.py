@@ -24,7 +24,15 @@ from gpuagent.pods.bounds import (
     creation_time,
 )
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.objects import Metadata, Namespace, Node, ObjectError, Pod, decode_object
+from gpuagent.pods.objects import (
+    Metadata,
+    Namespace,
+    Node,
+    NodeStatus,
+    ObjectError,
+    Pod,
+    decode_object,
+)
 from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
 from kai.numbers import is_quantity, parse_quantity
@@ -222,13 +230,28 @@ def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
     return read
 
 
+def gpus_offered(node: Node) -> int:
+    """Return the larger of a node's capacity and allocatable amount of `nvidia.com/gpu`; 0 without any."""
+    amounts = [(node.status.capacity or {}), (node.status.allocatable or {})] if node.status else []
+    offered = 0
+    for amount in (each.get(keys.GPU_RESOURCE) for each in amounts):
+        try:
+            offered = max(offered, _whole(amount or 0))
+        except ValueError:
+            continue
+    return offered
+
+
 def labels_decoder(kind: str, type_: type[Node | Namespace]) -> Callable[[bytes], Node | Namespace]:
-    """Return a decoder that keeps the name and as many labels as may be kept."""
+    """Return a decoder that keeps the name, as many labels as may be kept, and the GPUs of a Node."""
     decode = decoder(kind, type_)
 
     def read(data: bytes) -> Node | Namespace:
-        metadata = decode(data).metadata
-        return type_(Metadata(name=metadata.name, labels={**LABELS.kept(metadata.labels)}))
+        decoded = decode(data)
+        metadata = Metadata(name=decoded.metadata.name, labels={**LABELS.kept(decoded.metadata.labels)})
+        if isinstance(decoded, Node):
+            return Node(metadata, NodeStatus(capacity={keys.GPU_RESOURCE: gpus_offered(decoded)}))
+        return type_(metadata)
 
     return read
 

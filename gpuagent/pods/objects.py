@@ -193,10 +193,18 @@ class Pod(Struct, frozen=True):
     status: PodStatus | None = None
 
 
+class NodeStatus(Struct, frozen=True):
+    """`status` of a Node: amounts by resource name."""
+
+    capacity: dict[str, Quantity | None] | None = None
+    allocatable: dict[str, Quantity | None] | None = None
+
+
 class Node(Struct, frozen=True):
     """A v1 Node."""
 
     metadata: Metadata
+    status: NodeStatus | None = None
 
 
 class Namespace(Struct, frozen=True):

@@ -1,7 +1,6 @@
 """JSON API: the whole of the last snapshot, and the last 15 minutes of each pod. Unknown values are null."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -12,33 +11,33 @@ from gpuagent.api_types import (
     AgentResponse,
     ApiAmount,
     ApiCandidate,
+    ApiEndedPod,
     ApiGpu,
     ApiHolding,
     ApiLostGpu,
     ApiOverSharePolicy,
     ApiPod,
     ApiProblem,
+    ApiRiskCause,
     ApiTenant,
     ApiVerdict,
     ApiWorkload,
     ApiXid,
     HistoryResponse,
+    is_noticeable_risk,
 )
 from gpuagent.evaluation.status import Evaluation
-from gpuagent.first_acts import FOR_LOST_GPU, FOR_MISSING_GPU, FOR_PROBLEM, FirstAct, for_gpu
+from gpuagent.first_acts import FirstAct, for_gpu, for_problem
 from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.problems import GPU_MISSING, Problem, Suspension
+from gpuagent.problems import Cause, Problem, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import first_act, flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Change, Verdict
-from service.text import counted
 
 _HISTORY_FRAME_BYTES: Final = 1024
-_NOTICEABLE: Final = 256 << 20
-"""Bytes above a share from which on a pod counts as a cause of its GPU's risk, as in a verdict's slack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +52,7 @@ class PageLinks:
 
 NO_LINKS: Final = PageLinks()
 NODE: Final = "{node}"
+MOST_ENDED_PODS: Final = 128
 MOST_HISTORY_BYTES: Final = 1 << 20
 """Size of the response with the history. 2,048 series of pods on a GPU with 80 GiB have 0.8 MB."""
 
@@ -96,40 +96,34 @@ def response_of(
         sample_timestamp=snapshot.wall_time if snapshot else None,
         last_good_sample_timestamp=status.good_wall_time,
         attribution_ok=status.attribution_ok,
+        grace_seconds=status.grace,
         flag_transitions={
             reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
             for reason in FlagReason
         },
         runbooks_url=f"{links.runbooks}docs/runbooks.md" if links.runbooks else None,
         fleet_url=links.fleet.replace(NODE, quote(node, safe="", errors="replace")) or None,
-        problems=[*_missing_gpus(snapshot), *map(_problem, status.problems)],
-        gpus=[_gpu(account, suspension, snapshot) for account in snapshot.gpus] if snapshot else [],
+        problems=[*map(_problem, status.problems)],
+        gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
         lost_gpus=[
-            ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid), *_act(FOR_LOST_GPU))
+            ApiLostGpu(
+                gpu.index,
+                gpu.uuid,
+                gpu.model,
+                _xid(gpu.xid),
+                *_act(for_problem(Cause.NVML, gpu.error)),
+                lost=gpu.is_lost,
+            )
             for gpu in status.lost_gpus
         ],
+        ended_pods=_ended_pods(snapshot) if snapshot else [],
         pods=_pods(status, snapshot) if snapshot else [],
     )
 
 
 def _problem(problem: Problem) -> ApiProblem:
-    act = _act(FOR_PROBLEM.get(problem.cause))
+    act = _act(for_problem(problem.cause, problem.error))
     return ApiProblem(problem.cause, problem.gpu_uuid, problem.detail, *act)
-
-
-def _missing_gpus(snapshot: Snapshot | None) -> Iterator[ApiProblem]:
-    """Yield a problem if the agent has never seen some of the GPUs that the node's label counts."""
-    if snapshot is None or snapshot.labelled_gpus is None:
-        return
-    if any(account.gpu.mig for account in snapshot.gpus):
-        return
-    known = len(snapshot.gpus) + len(snapshot.lost_gpus)
-    if known < snapshot.labelled_gpus:
-        detail = (
-            f"The node's label nvidia.com/gpu.count says {snapshot.labelled_gpus}, and the agent knows"
-            f" {counted(known, 'GPU')}. The others have not responded since the agent started."
-        )
-        yield ApiProblem(GPU_MISSING, "", detail, *_act(FOR_MISSING_GPU))
 
 
 def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
@@ -137,18 +131,14 @@ def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
     return (act.text, act.section) if act else (None, None)
 
 
-def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> ApiGpu:
+def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
     gpu, sensors = account.gpu, account.gpu.sensors
-    is_at_risk = bool(account.at_risk_bytes)
     total, promised = gpu.total_bytes, account.promised_bytes
+    is_at_risk = is_noticeable_risk(account.at_risk_bytes, total)
     first_act, runbook = _act(
         for_gpu(
-            is_at_risk=is_at_risk,
+            risk=account.risk_causes[0].name if account.risk_causes and is_at_risk else None,
             is_overpromised=bool(total and promised and promised > total),
-            has_pod_above_share=is_at_risk
-            and any(
-                holding.gpu_uuid == gpu.uuid and _is_above_share(holding) for holding in snapshot.holdings
-            ),
         )
     )
     return ApiGpu(
@@ -163,8 +153,10 @@ def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> Api
         memory_unknown=gpu.memory_unknown or None,
         promised_bytes=account.promised_bytes,
         host_bytes=account.host_bytes,
+        ended_pods_bytes=account.ended_pods_bytes,
         unattributed_bytes=account.unattributed_bytes,
         at_risk_bytes=account.at_risk_bytes,
+        risk_causes=tuple(ApiRiskCause(cause.name, cause.bytes) for cause in account.risk_causes),
         utilization_ratio=sensors.utilization_ratio,
         temperature_celsius=sensors.temperature_celsius,
         power_watts=sensors.power_watts,
@@ -175,13 +167,16 @@ def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> Api
     )
 
 
-def _is_above_share(holding: Holding) -> bool:
-    """Whether a pod holds noticeably more than it may on a GPU. A pod whose share is unknown does not."""
-    pod_share = holding.pod_share
-    share = pod_share.on(holding.gpu_uuid).share
-    if share is None and (pod_share.is_unresolved or pod_share.has_unsized_gpus):
-        return False
-    return (holding.used_bytes or 0) > (share.bytes if share else 0) + _NOTICEABLE
+def _ended_pods(snapshot: Snapshot) -> list[ApiEndedPod]:
+    """Return the pods that are no longer listed and use memory, those with the most memory first."""
+    ended = [
+        ApiEndedPod(
+            each.pod.namespace, each.pod.name, each.pod.uid, each.pod.owner, gpu.gpu.uuid, each.used_bytes
+        )
+        for gpu in snapshot.gpus
+        for each in gpu.ended_pods
+    ]
+    return sorted(ended, key=lambda pod: -(pod.used_bytes or 0))[:MOST_ENDED_PODS]
 
 
 def _xid(xid: Xid | None) -> ApiXid | None:

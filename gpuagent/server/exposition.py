@@ -156,6 +156,7 @@ class Metrics:
                 (Family.GPU_RESERVED, gpu.reserved_bytes),
                 (Family.GPU_PROMISED, account.promised_bytes),
                 (Family.GPU_HOST, account.host_bytes),
+                (Family.GPU_ENDED_PODS, account.ended_pods_bytes),
                 (Family.GPU_UNATTRIBUTED, account.unattributed_bytes),
                 (Family.GPU_AT_RISK, account.at_risk_bytes),
             ):

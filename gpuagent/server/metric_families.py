@@ -138,7 +138,14 @@ class Family(Enum):
         name="kaishare_gpu_memory_host_bytes",
         kind="gauge",
         labels=GPU,
-        help="GPU memory used by processes outside of the node's pods, or of reservation pods.",
+        help="GPU memory used by processes that belong to no pod, or to reservation pods.",
+        absent="the memory of such a process, or the owner of any process, is unknown",
+    )
+    GPU_ENDED_PODS = Described(
+        name="kaishare_gpu_memory_ended_pods_bytes",
+        kind="gauge",
+        labels=GPU,
+        help="GPU memory used by processes of pods that the API server no longer has; the API names them.",
         absent="the memory of such a process, or the owner of any process, is unknown",
     )
     GPU_UNATTRIBUTED = Described(
@@ -152,8 +159,8 @@ class Family(Enum):
         name="kaishare_gpu_at_risk_bytes",
         kind="gauge",
         labels=GPU,
-        help="Memory that the GPU's pods are still promised and that is not free, while a pod is above its"
-        " share or the GPU is promised more than it has; else 0.",
+        help="Memory that the GPU's pods are still promised and that is neither free nor reserved by the"
+        " driver, whatever has taken it; else 0.",
         absent="the memory or the shares of the GPU, or the memory of a pod on it, are unknown, or the GPU"
         " is in MIG mode",
     )
@@ -169,7 +176,7 @@ class Family(Enum):
         kind="gauge",
         labels=("reason", "gpu_uuid"),
         help="1 for each current problem; an empty gpu_uuid means the whole node."
-        " All reasons but reservation-conflict and reservation-unresolved suspend verdicts.",
+        " All reasons but reservation-conflict, reservation-unresolved and gpu-missing suspend verdicts.",
         absent="there is no such problem",
     )
     LAST_SAMPLE = Described(

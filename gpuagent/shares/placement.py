@@ -102,20 +102,28 @@ def of_share(
     return complete or next((place for place in places if place.gpus), UNPLACED)
 
 
-def is_time_sliced(inventory: Inventory) -> bool:
-    """Whether the device plugin gives each GPU to several pods."""
-    return (inventory.node_labels or {}).get(keys.NODE_GPU_REPLICAS, "1") not in ("", "0", "1")
+def is_time_sliced(inventory: Inventory, devices: int = 0) -> bool:
+    """Whether the device plugin gives each GPU to several pods.
+
+    A label says so, or the node offers more `nvidia.com/gpu` than the driver has devices. Plugins other than
+    NVIDIA's with GPU feature discovery set no label. `devices` is 0 if the number is unknown.
+    """
+    labels = inventory.node_labels or {}
+    counts = (labels.get(key, "1") for key in (keys.NODE_GPU_REPLICAS, keys.GKE_MOST_CLIENTS))
+    says_so = keys.GKE_SHARING_STRATEGY in labels or any(count not in ("", "0", "1") for count in counts)
+    return says_so or 0 < devices < inventory.offered_gpus
 
 
-def withheld_gpus(pod: NodePod, inventory: Inventory) -> frozenset[str]:
+def withheld_gpus(pod: NodePod, inventory: Inventory, devices: int) -> frozenset[str]:
     """Return the GPUs that a pod with whole GPUs cannot have been given, since a KAI group holds them.
 
     The device plugin gives a reservation pod its GPU, and each GPU to one pod only, except with time slicing.
     Reservation pods in namespaces that no tenant can write count, and those in the pod's own namespace. None
-    counts while the node's labels are unknown, since they show whether time slicing is on.
+    counts while the node's labels are unknown, since they show whether time slicing is on. `devices` is the
+    number of the driver's GPUs.
     """
     is_reservation = pod.uid in inventory.tenant_reservation_uids
-    if inventory.node_labels is None or is_time_sliced(inventory) or is_reservation:
+    if inventory.node_labels is None or is_time_sliced(inventory, devices) or is_reservation:
         return frozenset()
     own = [gpu for (namespace, _), gpu in inventory.tenant_reservations.items() if namespace == pod.namespace]
     return frozenset((*inventory.reservations.values(), *own)) - {""}
@@ -132,6 +140,15 @@ class WholeGpus:
         self._assigned: dict[str, tuple[str, ...]] = {}
         self._seen: frozenset[str] = frozenset()
         """All GPUs that ever responded."""
+
+    @property
+    def assigned(self) -> Mapping[str, tuple[str, ...]]:
+        """The whole GPUs of pods that have been inferred, by pod UID."""
+        return self._assigned
+
+    def restore(self, assigned: Mapping[str, tuple[str, ...]]) -> None:
+        """Go on from what an earlier process inferred."""
+        self._assigned = dict(assigned)
 
     def assign(
         self,
@@ -157,7 +174,7 @@ class WholeGpus:
             for uid, gpus in self._assigned.items()
             if uid in wanted
         }
-        if any(gpu.mig for gpu in devices) or is_time_sliced(inventory):
+        if any(gpu.mig for gpu in devices) or is_time_sliced(inventory, len(self._seen)):
             return assigned  # `nvidia.com/gpu` is then a part of a GPU
         claimed = (each.gpu_uuid for claims in inventory.claims.values() for each in claims.gpus)
         reserved = {*inventory.reservations.values(), *claimed}

@@ -60,6 +60,12 @@ class PodRecords:
     """Whether the pod ran without a reservation pod before the GPU of its group was known. A reservation pod
     that comes later may name another GPU than the one that the pod was given."""
 
+    def agree_with(self, pod: NodePod, inventory: Inventory) -> bool:
+        """Whether the present BindRequest is one that these records know, or is missing."""
+        request = inventory.bind_requests.get(pod.key)
+        latest = _bound_share(request, pod)[0] if request is not None else None
+        return latest is None or self.bound is None or latest in (self.bound, self.latest)
+
     @property
     def state(self) -> Record:
         """What is known of the BindRequest."""
@@ -143,6 +149,11 @@ class PodDeclaration:
     virtual_workload: Workload
     """The workload inside the vCluster; counts only for a pod of a vCluster."""
     group_labels: Mapping[str, str]
+
+    @property
+    def declares_share(self) -> bool:
+        """Whether the pod asks for a share, or has the label of a GPU group."""
+        return self.request.has_share or bool(self.request.devices or self.group_labels)
 
     @classmethod
     def by(cls, pod: NodePod) -> "PodDeclaration":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace as replaced
 
 from gpuagent.gpus.gpu_reading import Gpu
@@ -55,6 +56,41 @@ def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
     return (*cut, f"{more} more values of the pod are invalid") if more > 0 else cut
 
 
+class SavedPod(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is remembered of one pod, over a restart of the agent."""
+
+    uid: str
+    annotations: dict[str, str] = {}
+    """As first seen, with the pod's labels: those that a declaration is read from."""
+    labels: dict[str, str] = {}
+    records: PodRecords = NO_RECORDS
+    whole_gpus: tuple[str, ...] = ()
+
+    def as_first_seen(self, pod: NodePod) -> NodePod:
+        """Return the pod with the annotations and labels that were first seen."""
+        own = _read_strings(pod)
+        others = [
+            {key: text for key, text in now.items() if key not in read}
+            for now, read in zip((pod.annotations, pod.labels), own, strict=True)
+        ]
+        return replace(pod, annotations=others[0] | self.annotations, labels=others[1] | self.labels)
+
+
+def _read_strings(pod: NodePod) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the annotations and the labels of a pod that the agent reads."""
+    annotations = {
+        key: text
+        for key, text in pod.annotations.items()
+        if key in keys.READ_ANNOTATIONS or key.startswith(keys.READ_PREFIXES)
+    }
+    labels = {
+        key: text
+        for key, text in pod.labels.items()
+        if key in keys.READ_LABELS or key.startswith(keys.READ_PREFIXES)
+    }
+    return annotations, labels
+
+
 @dataclass(slots=True)
 class _Known:
     """What is remembered of one pod, for as long as its UID exists."""
@@ -62,6 +98,8 @@ class _Known:
     pod: NodePod
     now: PodDeclaration
     first: PodDeclaration
+    first_seen: tuple[dict[str, str], dict[str, str]]
+    """The annotations and labels that `first` was read from."""
     records: PodRecords = NO_RECORDS
     finished: PodShare | None = None
     """Result for a finished pod, which is resolved once."""
@@ -73,7 +111,7 @@ class ShareResolver:
     The annotations, GPU groups and queue label of a pod count as first seen, for as long as its UID exists.
     Any user who may edit the pod can change them later (observed: KAI applies a later gpu-fraction to its
     quotas, but not to the allocation). The same holds for the GPUs and the share that KAI recorded
-    (`shares.records`). A restart forgets them.
+    (`shares.records`). A restart forgets them unless `restore` is given what `saved` returned.
     """
 
     def __init__(
@@ -84,6 +122,10 @@ class ShareResolver:
         self._mode = gpu_sharing_mode
         self._known: dict[str, _Known] = {}
         self._whole = WholeGpus()
+        self._restored: dict[str, SavedPod] = {}
+        """By UID, until the pods are listed."""
+        self._most_devices = 0
+        """Largest number of GPUs that responded at once."""
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
 
     def resolve(
@@ -102,9 +144,11 @@ class ShareResolver:
         situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), used)
         if self._last and self._last[0] is inventory and self._last[1] == situation:
             return self._last[2]
-        self._known = {uid: self._seen(uid, pod) for uid, pod in inventory.pods.items()}
+        self._known = {uid: self._seen(uid, pod, inventory) for uid, pod in inventory.pods.items()}
+        self._restored = {}  # the other pods have ended
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
-        withheld = {uid: withheld_gpus(inventory.pods[uid], inventory) for uid in wanted}
+        self._most_devices = max(self._most_devices, len(devices))
+        withheld = {uid: withheld_gpus(inventory.pods[uid], inventory, self._most_devices) for uid in wanted}
         whole = self._whole.assign(wanted, withheld, inventory, devices, used)
         claimed = claimed_memory(inventory.claims)
         pod_shares = []
@@ -122,11 +166,31 @@ class ShareResolver:
         self._last = (inventory, situation, tuple(pod_shares))
         return self._last[2]
 
-    def _seen(self, uid: str, pod: NodePod) -> _Known:
+    def saved(self) -> list[SavedPod]:
+        """Return everything that a restart would forget of pods with a share or a GPU."""
+        pods = [
+            SavedPod(uid, *known.first_seen, known.records, tuple(self._whole.assigned.get(uid, ())))
+            for uid, known in self._known.items()
+            if not known.pod.is_finished
+            and (known.first.declares_share or known.now.declares_share or known.pod.holds_whole_gpus)
+        ]
+        return [*pods, *self._restored.values()]
+
+    def restore(self, pods: Sequence[SavedPod]) -> None:
+        """Go on from what an earlier process saved."""
+        self._restored = {pod.uid: pod for pod in pods}
+        self._whole.restore({pod.uid: pod.whole_gpus for pod in pods if pod.whole_gpus})
+
+    def _seen(self, uid: str, pod: NodePod, inventory: Inventory) -> _Known:
         known = self._known.get(uid)
         if known is None:
-            declaration = PodDeclaration.by(pod)
-            return _Known(pod, declaration, declaration)
+            now = PodDeclaration.by(pod)
+            saved = self._restored.get(uid)
+            if saved is None:
+                return _Known(pod, now, now, _read_strings(pod) if now.declares_share else ({}, {}))
+            first = PodDeclaration.by(saved.as_first_seen(pod))
+            records = saved.records if saved.records.agree_with(pod, inventory) else NO_RECORDS
+            return _Known(pod, now, first, (saved.annotations, saved.labels), records)
         if known.pod is not pod:
             known.pod, known.now, known.finished = pod, PodDeclaration.by(pod), None
         return known

@@ -18,11 +18,11 @@ Reasons without a limit have a balance, too: `unassigned-gpu` and `no-share` by 
 has no grace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
@@ -113,6 +113,28 @@ class _History(Struct, gc=False):
         self.verdict = replace(self.verdict, is_flagged=False)
 
 
+_Amount = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
+class SavedFlag(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The history of one key, over a restart of the agent. Times are of the node's monotonic clock."""
+
+    key: Key
+    balance: _Amount = 0
+    over_since: float | None = None
+    clean_samples: _Amount = 0
+    is_flagged: bool = False
+    allowed_bytes: _Amount | None = None
+
+
+class SavedTime(Struct, frozen=True, gc=False):
+    """Nanoseconds that a pod was over its share on a GPU."""
+
+    uid: str
+    gpu_uuid: str
+    over: _Amount
+
+
 class Judge:
     """Turns consecutive snapshots into verdicts.
 
@@ -145,11 +167,66 @@ class Judge:
         """Time of the previous regular sample."""
         self._listed: frozenset[str] = frozenset()
         """UIDs of the pods in the previous sample."""
+        self._restored: dict[Key, SavedFlag] = {}
+        """Histories from before a restart, until their pods are listed with a share."""
+
+    @property
+    def grace(self) -> float:
+        """Grace of pods whose namespace sets none, in seconds."""
+        return self._grace
 
     @property
     def slack(self) -> Slack:
         """Tolerance above a share or limit."""
         return self._slack
+
+    @property
+    def evaluated_at(self) -> float | None:
+        """Time of the newest regular sample; None before the first."""
+        return self._evaluated_at
+
+    def saved(self) -> tuple[list[SavedFlag], list[SavedTime]]:
+        """Return everything that a restart would forget."""
+        flags = [
+            SavedFlag(
+                key,
+                history.balance,
+                history.over_since,
+                history.clean_samples,
+                history.is_flagged,
+                history.verdict.allowed_bytes,
+            )
+            for key, history in self._histories.items()
+        ]
+        times = [SavedTime(uid, gpu, over) for (uid, gpu), over in self._over.items() if over]
+        return [*flags, *self._restored.values()], times
+
+    def restore(
+        self, flags: Iterable[SavedFlag], times: Iterable[SavedTime], *, evaluated_at: float | None
+    ) -> None:
+        """Go on from what an earlier process saved in the same boot of the node."""
+        self._restored = {flag.key: flag for flag in flags}
+        self._over = {(each.uid, each.gpu_uuid): each.over for each in times}
+        self._evaluated_at = evaluated_at
+        self._listed = frozenset((*(key.uid for key in self._restored), *(uid for uid, _ in self._over)))
+
+    def _adopt(self, sample: "_Sample") -> None:
+        """Take the restored histories of pods that are listed, and drop those of pods that have ended."""
+        if not self._restored or not sample.knows_pods:
+            return
+        for key, flag in list(self._restored.items()):
+            pod_share = sample.share_of(key.uid)
+            if pod_share is not None:
+                verdict = Verdict(
+                    key=key,
+                    pod_share=pod_share,
+                    gpu_index=None,
+                    allowed_bytes=flag.allowed_bytes,
+                    is_flagged=flag.is_flagged,
+                )
+                self._histories[key] = _History(verdict, flag.balance, flag.over_since, flag.clean_samples)
+            if pod_share is not None or key.uid not in sample.snapshot.pod_uids:
+                del self._restored[key]
 
     @property
     def remembered(self) -> int:
@@ -169,9 +246,13 @@ class Judge:
         sample = _Sample(snapshot, grounds, seen, 0 if seen is None or is_extra else self._interval, is_extra)
         if not is_extra:
             self._evaluated_at = snapshot.taken_at
+        self._adopt(sample)
         if sample.seen is None:
             for history in self._histories.values():
                 history.forget_the_present()
+            self._restored = {
+                key: replace(flag, over_since=None, clean_samples=0) for key, flag in self._restored.items()
+            }
 
         self._follow_gpus(grounds)
         by_key: dict[Key, Verdict] = {}
@@ -318,6 +399,10 @@ class _Sample:
     def newest_share(self, last: PodShare) -> PodShare:
         """Return the pod's current share, or else `last`; all keys of the pod share one object."""
         return self._pod_shares.setdefault(last.pod.uid, last)
+
+    def share_of(self, uid: str) -> PodShare | None:
+        """Return the share of a pod that is listed; None for a pod without a share and without a GPU."""
+        return self._pod_shares.get(uid)
 
     def standing(self, ground: Ground) -> Standing:
         """Return the result of the sample for the pod's balance.

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
-from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Suspension
 from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
 from gpuagent.verdicts.verdict import Key, Verdict
@@ -53,6 +53,7 @@ class Grounds:
             or self.unknown_uids
             or any(pod_share.awaits_record for pod_share in snapshot.pod_shares)
         )
+        self._are_pods_stale = any(problem.cause is Cause.PODS_STALE for problem in snapshot.problems)
         self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self._ended_bytes = {a.gpu.uuid: a.ended_bytes for a in snapshot.gpus if a.ended_bytes != 0}
         self.by_key = {g.verdict.key: g for g in self._all() if not self._is_silenced(g.verdict)}
@@ -61,17 +62,18 @@ class Grounds:
         """Whether a problem or an unknown figure prevents an evaluation of a key without a ground."""
         if self._suspends_nothing:  # the usual case
             return False
+        if key.reason in FROM_KAI_RECORDS:
+            is_gone = bool(key.gpu_uuid) and key.gpu_uuid not in self._evaluated_gpus
+            return self._are_pods_stale or (is_gone and self._suspension.covers(key.gpu_uuid))
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         is_unknown = holding is not None and self._use(holding)[1]
-        return (
-            self._suspension.covers(key.gpu_uuid)
-            or self._awaits_record(key)
-            or (is_unknown and key.reason not in FROM_KAI_RECORDS)
-        )
+        return self._suspension.covers(key.gpu_uuid) or self._awaits_record(key) or is_unknown
 
     def _is_silenced(self, verdict: Verdict) -> bool:
         if self._suspends_nothing:
             return False
+        if verdict.key.reason in FROM_KAI_RECORDS:  # about objects: the list of processes does not matter
+            return self._are_pods_stale
         scope = self._silence if verdict.is_lower_bound else self._suspension
         return scope.covers(verdict.key.gpu_uuid) or self._awaits_record(verdict.key)
 

@@ -42,7 +42,8 @@ class Reservations:
         for pod in pods:
             if pod.gpu in present:
                 by_gpu.setdefault(pod.gpu, {}).setdefault(pod.namespace, pod)
-        conflicts = () if is_time_sliced(inventory) else _conflicts(by_gpu, snapshot)
+        devices = len(snapshot.gpus) + len(snapshot.lost_gpus)
+        conflicts = () if is_time_sliced(inventory, devices) else _conflicts(by_gpu, snapshot)
         known = present | {problem.gpu_uuid for problem in snapshot.problems if problem.cause is Cause.NVML}
         may_be_lost = any(not gpu.uuid for gpu in snapshot.lost_gpus)
         old = [pod for pod in pods if now - self._first_seen[pod.uid] >= self._grace]

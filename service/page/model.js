@@ -41,6 +41,7 @@ export function readNode(entry, at) {
   if (!answer) return node;
   node.gpus = [...answer.gpus.map(present), ...answer.lostGpus.map(lost)].sort((one, other) => one.index - other.index);
   const byUuid = new Map(node.gpus.filter((gpu) => gpu.uuid).map((gpu) => [gpu.uuid, gpu]));
+  for (const pod of answer.endedPods ?? []) byUuid.get(pod.gpuUuid)?.endedPods.push(pod);
   const byIndex = new Map(node.gpus.map((gpu) => [gpu.index, gpu]));
   for (const pod of answer.pods) {
     const holdings = new Map(pod.gpus.map((each) => [each.gpuUuid, each]));
@@ -50,6 +51,7 @@ export function readNode(entry, at) {
       const holding = holdings.get(uuid) ?? null;
       const gpu = byUuid.get(uuid) ?? (holding ? byIndex.get(holding.gpu) : null) ?? null;
       const row = readRow(node.name, pod, uuid, holding, gpu);
+      row.grace = graceOf(row, answer.graceSeconds);
       node.rows.push(row);
       gpu?.rows.push(row);
     }
@@ -59,14 +61,18 @@ export function readNode(entry, at) {
   return node;
 }
 
+// Memory at risk, if it is more than the driver itself takes: 256 MiB and a hundredth of the GPU.
+const noticeableRisk = (bytes, total) => (bytes > Math.max(NOTICEABLE, (total ?? 0) / 100) ? bytes : null);
+
 function present(gpu) {
   const [total, used, reserved] = [known(gpu.totalBytes), known(gpu.usedBytes), known(gpu.reservedBytes)];
   const promised = known(gpu.promisedBytes);
   return {
-    uuid: gpu.uuid, index: gpu.index, model: gpu.model, total, used, promised, lost: false, mig: gpu.mig,
+    uuid: gpu.uuid, index: gpu.index, model: gpu.model, total, used, promised, lost: "", mig: gpu.mig,
+    ended: known(gpu.endedPodsBytes), endedPods: [], causes: gpu.riskCauses ?? [],
     free: total === null || used === null ? null : Math.max(total - used - (reserved ?? 0), 0),
     host: known(gpu.hostBytes), unattributed: Number.isSafeInteger(gpu.unattributedBytes) ? gpu.unattributedBytes : null,
-    atRisk: known(gpu.atRiskBytes), excess: promised !== null && total ? Math.max(promised - total, 0) : 0,
+    atRisk: noticeableRisk(known(gpu.atRiskBytes), total), excess: promised !== null && total ? Math.max(promised - total, 0) : 0,
     suspended: gpu.verdictsSuspended, memoryUnknown: gpu.memoryUnknown ?? "", xid: gpu.xid, rows: [],
     firstAct: gpu.firstAct, runbook: gpu.runbook, utilization: ratio(gpu.utilizationRatio ?? NaN),
     temperature: gpu.temperatureCelsius, power: gpu.powerWatts, powerLimit: gpu.powerLimitWatts,
@@ -76,8 +82,8 @@ function present(gpu) {
 function lost(gpu) {
   return {
     uuid: gpu.uuid, index: gpu.index, model: gpu.model, total: null, used: null, promised: null, free: null, host: null,
-    unattributed: null, atRisk: null, excess: 0, lost: true, mig: false, suspended: false, memoryUnknown: "", xid: gpu.xid,
-    rows: [], firstAct: gpu.firstAct, runbook: gpu.runbook, utilization: null,
+    unattributed: null, atRisk: null, excess: 0, lost: gpu.lost === false ? "no answer" : "lost", mig: false, suspended: false, memoryUnknown: "", xid: gpu.xid,
+    rows: [], firstAct: gpu.firstAct, runbook: gpu.runbook, utilization: null, ended: null, endedPods: [], causes: [],
   };
 }
 
@@ -99,6 +105,13 @@ function readRow(node, pod, uuid, holding, gpu) {
     over: visible.length ? Math.max(...visible.map(overSeconds)) : null,
     gpuName: gpu ? `GPU ${gpu.index}${gpu.mig ? " MIG" : ""}` : holding ? `GPU ${holding.gpu}` : uuid || amount ? "GPU unknown" : "",
   };
+}
+
+// The length of the shortest grace that applies to a row: " of 2 min".
+function graceOf(row, ofAgent) {
+  const own = row.pod.overSharePolicy?.graceSeconds ?? ofAgent;
+  const graces = row.visible.map((each) => (["over-share", "limit-bypassed"].includes(each.reason) ? own : ofAgent)).filter((each) => each >= 0);
+  return graces.length ? ` of ${duration(Math.min(...graces))}` : "";
 }
 
 // Sets by how much the pods of a GPU at risk are above their shares, or have not used them.
@@ -128,7 +141,7 @@ function finish(row) {
   else if (row.unused) row.risk = `at risk: ${bound("up to", row.unused)} of its share unused, ${size(row.gpu.free)} free`;
   const idle = row.holding?.idleSeconds >= IDLE_AFTER ? `idle for ${duration(row.holding.idleSeconds)}: no ${row.used ? "kernel" : "memory"}` : "";
   const reasons = [...new Set(row.visible.map((each) => each.reason))].join(", ");
-  if (row.visible.length) row.state = [`${row.flags.length ? "flagged" : "in grace"}: ${reasons}`, row.risk].filter(Boolean).join("; ");
+  if (row.visible.length) row.state = [`${row.flags.length ? "flagged" : `in grace${row.grace}`}: ${reasons}`, row.risk].filter(Boolean).join("; ");
   else if (row.verdicts.some((each) => each.usedBytes !== null || each.usedAtLeastBytes !== null)) {
     row.state = row.risk || (row.ofShare > 1 ? "within slack" : row.share === null ? "in order" : idle || "within share");
   } else row.state = [row.risk || idle, notJudged(row)].filter(Boolean).join("; ");
@@ -162,6 +175,18 @@ export function matches(row, words) {
 }
 
 
+const CAUSES = {
+  "pods-above-share": "pods hold above their shares", "promised-above-total": "are promised above its total", "host-processes": "host processes hold",
+  "ended-pods": "ended pods hold", unattributed: "no process accounts for",
+};
+
+// What has taken the memory at risk, the largest first: "host processes hold 29.3 GiB".
+const causesOf = (gpu) => gpu.causes.filter((each) => CAUSES[each.cause]).map((each) => `${CAUSES[each.cause]} ${size(known(each.bytes))}`).join(", ");
+
+// Memory of pods that the API server no longer has, with their names.
+export const endedText = (gpu) => (gpu.ended || gpu.endedPods.length
+  ? `${size(gpu.ended)} by ended pods: ${gpu.endedPods.slice(0, 3).map((pod) => `${pod.namespace}/${pod.name}`).join(", ")}` : "");
+
 // Everything that is wrong, the most urgent first; what many nodes have in common is one entry.
 export function troublesOf(nodes) {
   const troubles = [], shared = new Map();
@@ -179,10 +204,10 @@ export function troublesOf(nodes) {
       const excess = gpu.excess ? `${size(gpu.promised)} are promised, ${size(gpu.excess)} more than its ${size(gpu.total)}.` : "";
       if (gpu.atRisk) {
         const ranked = (key) => gpu.rows.filter((row) => row[key]).sort((one, other) => other[key] - one[key]);
-        const text = `${size(gpu.atRisk)} promised and not free. Its pods may still take ${size(gpu.atRisk + (gpu.free ?? 0))} of their shares, and ${size(gpu.free)} are free. ${excess}`;
+        const text = `${size(gpu.atRisk)} promised and not free. Its pods may still take ${size(gpu.atRisk + (gpu.free ?? 0))} of their shares, and ${size(gpu.free)} are free. ${causesOf(gpu) ? `Causes: ${causesOf(gpu)}. ` : ""}${excess}`;
         troubles.push({ ...place, ...act, rank: 0, kind: "at risk", size: gpu.atRisk, tone: "alarm", text, causes: ranked("excess"), victims: ranked("unused") });
       } else if (gpu.excess) troubles.push({ ...place, ...act, rank: 4, kind: "overpromised", size: gpu.excess, tone: "grace", text: excess });
-      if (gpu.lost) troubles.push({ ...place, ...act, rank: 3, kind: "lost", size: 0, tone: "alarm", text: "The GPU does not respond." });
+      if (gpu.lost) troubles.push({ ...place, ...act, rank: 3, kind: gpu.lost, size: 0, tone: "alarm", text: "The GPU does not respond." });
     }
     for (const row of node.rows) for (const verdict of row.flags) {
       const text = (verdict.message ?? "").replace(` (${verdict.gpuUuid})`, "");
@@ -194,7 +219,7 @@ export function troublesOf(nodes) {
     const lostUuids = new Set(node.gpus.filter((gpu) => gpu.lost).map((gpu) => gpu.uuid || `index-${gpu.index}`));
     for (const problem of node.answer?.problems ?? []) {
       if (problem.reason === "nvml" && lostUuids.has(problem.gpuUuid)) {
-        const trouble = troubles.find((each) => each.kind === "lost" && each.nodes[0] === node.name && [each.gpu.uuid, `index-${each.gpu.index}`].includes(problem.gpuUuid));
+        const trouble = troubles.find((each) => each.gpu?.lost && each.nodes[0] === node.name && [each.gpu.uuid, `index-${each.gpu.index}`].includes(problem.gpuUuid));
         trouble.text = problem.detail || trouble.text;
       } else {
         const gpu = node.gpus.find((each) => each.uuid && each.uuid === problem.gpuUuid);

@@ -1,6 +1,6 @@
 // Builds the page's elements. Every text from a document passes `plain`, and becomes a text node.
 
-import { byUrgency, counted, duration, known, percent, podName, size, sizeOf, whyCommand } from "./model.js";
+import { byUrgency, counted, duration, endedText, known, percent, podName, size, sizeOf, whyCommand } from "./model.js";
 
 const ASCII = /^[ -~]*$/; // most texts; one class of characters takes linear time
 const LATIN_END = 0x250, PUNCTUATION = "–—‘’“”…•→×≥≤", LONGEST = 1000;
@@ -89,7 +89,7 @@ function bar(parts, whole, label) {
   return element;
 }
 
-const gpuText = (gpu) => (gpu.lost ? "lost" : gpu.total === null ? `memory unknown${gpu.memoryUnknown ? `: ${gpu.memoryUnknown}` : ""}`
+const gpuText = (gpu) => (gpu.lost ? gpu.lost : gpu.total === null ? `memory unknown${gpu.memoryUnknown ? `: ${gpu.memoryUnknown}` : ""}`
   : `${sizeOf(gpu.used, gpu.total)} used, ${size(gpu.promised)} promised, ${size(gpu.free)} free`);
 
 function gpuBar(gpu) {
@@ -111,13 +111,13 @@ function gpuBar(gpu) {
 
 function notes(gpu) {
   const xid = gpu.xid ? `XID ${gpu.xid.code} at ${new Date(gpu.xid.time * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC` : "";
-  const all = [["alarm", gpu.lost && "lost"], ["alarm", gpu.atRisk && "at risk"], ["grace", gpu.excess && "overpromised"], ["quiet", gpu.suspended && "verdicts suspended"], ["quiet", gpu.mig && "MIG: not judged"], ["quiet", xid]];
+  const all = [["alarm", gpu.lost], ["alarm", gpu.atRisk && "at risk"], ["grace", gpu.excess && "overpromised"], ["quiet", gpu.suspended && "verdicts suspended"], ["quiet", gpu.mig && "MIG: not judged"], ["quiet", xid]];
   return all.filter(([, text]) => text).map(([tone, text]) => [" ", h("span", { class: `mark ${tone}` }, text)]);
 }
 
 export function gpuCard(gpu) {
   const sensors = [gpu.utilization !== null && `kernels ${percent(gpu.utilization)}`, Number.isFinite(gpu.temperature) && `${gpu.temperature} °C`, Number.isFinite(gpu.power) && `${Math.round(gpu.power)} W`];
-  const others = [gpu.host > 0 && `${size(gpu.host)} by host processes`, gpu.unattributed > 2 ** 20 && `${size(gpu.unattributed)} by no process`];
+  const others = [gpu.host > 0 && `${size(gpu.host)} by host processes`, endedText(gpu), gpu.unattributed > 2 ** 20 && `${size(gpu.unattributed)} by no process`];
   return h("article", { class: "gpu" },
     h("h3", {}, `GPU ${gpu.index} `, h("span", { class: "faint" }, gpu.model), notes(gpu)),
     gpuBar(gpu),

@@ -195,8 +195,7 @@ async def test_a_token_is_sent_after_a_401_and_to_no_other(server: ApiServer, cl
     first, second = await agents.list()
     for _ in range(3):
         assert (await agents.read(first)).failure == (await agents.read(second)).failure == ""
-    await agents.ready(first)
-    assert guarded.sent == ["", "issued-1", "issued-1", "issued-1", ""]
+    assert guarded.sent == ["", "issued-1", "issued-1", "issued-1"]
     assert others == [None] * 3
     (request,) = issuer.requests
     assert request["spec"]["audiences"] == [AUDIENCE]
@@ -297,9 +296,7 @@ async def test_the_scheme_is_that_of_probes(
     server.refusals = {"/proxy/": says(json.dumps(FIGURES))}
     pod = await only(agents)
     assert (await agents.read(pod)).failure == ""
-    await agents.ready(pod)
-    path = f"{PODS}/{name}:9445/proxy"
-    assert server.requested_paths("/proxy/") == [f"{path}/api/v1/shares", f"{path}/readyz"]
+    assert server.requested_paths("/proxy/") == [f"{PODS}/{name}:9445/proxy/api/v1/shares"]
 
 
 async def test_a_pod_that_is_gone_or_without_a_node_is_not_asked(server: ApiServer, agents: Agents) -> None:
@@ -310,17 +307,6 @@ async def test_a_pod_that_is_gone_or_without_a_node_is_not_asked(server: ApiServ
     assert (await agents.read(replace(pod, node=""))).failure == "the pod is not bound to a node"
     assert (await agents.read(replace(pod, is_terminating=True))).failure == "the pod is terminating"
     assert len(server.requests) == count
-
-
-async def test_readiness(server: ApiServer, agents: Agents) -> None:
-    pod = await only(agents)
-    server.refusals = {"/proxy/readyz": says("ok\n", kind="text/plain")}
-    assert (await agents.ready(pod)).is_ready is True
-    server.refusals = {"/proxy/readyz": says("no sample\x1b yet\nno pods\n", status=503, kind="text/plain")}
-    unready = await agents.ready(pod)
-    assert (unready.is_ready, unready.reasons) == (False, ("no sample\ufffd yet", "no pods"))
-    server.refusals = {"/proxy/readyz": refuses(503, "ServiceUnavailable", "connection refused")}
-    assert (await agents.ready(pod)).is_ready is None
 
 
 # --- one agent at its address ---

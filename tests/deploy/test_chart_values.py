@@ -72,6 +72,14 @@ TLS: Values = {"webhook": {"opsTlsSecret": "webhook-tls"}, "agent": {"tlsSecret"
 MONITORS: Values = {"enabled": True, "tokenSecret": {"name": "prometheus", "key": "bearer"}}
 TRUSTED = {"ca": {"secret": {"name": "ca", "key": "ca.crt"}}}
 URLS = {"runbooks": "https://git.example.com/main/", "fleet": "https://g.example.com/d/x?var-node={node}#a:"}
+STATE, STATE_PATH = {"name": "state", "emptyDir": {"sizeLimit": "2Mi"}}, "/var/lib/kaishare"
+NOT_UPGRADING = {
+    "key": "nvidia.com/gpu-driver-upgrade-state",
+    "operator": "NotIn",
+    "values": ["pod-deletion-required", "drain-required", "pod-restart-required"],
+}
+TERMS = "agent spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+SPREAD: Object = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
 VOLUME, MOUNT = {"name": "scratch", "emptyDir": {}}, {"name": "scratch", "mountPath": "/scratch"}
 SCRATCH: Values = {"extraVolumes": [VOLUME], "extraVolumeMounts": [MOUNT]}
 
@@ -123,9 +131,9 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     # The doctor of `helm test` may not read the Deployment, so it is told.
     ({}, {"webhook args.--default-mode": None, "doctor args.--default-mode": "default"}),
     # The agent and the driver.
-    ({}, {"agent env": GPU_ENV, "agent spec.runtimeClassName": "nvidia", "agent spec.volumes": None, "agent args.--gpus": None, "agent args.--host-name": None}),
+    ({}, {"agent env": GPU_ENV, "agent spec.runtimeClassName": "nvidia", "agent spec.volumes": [STATE], "agent mounts": {STATE_PATH: None}, "agent args.--state": STATE_PATH, "agent args.--gpus": None, "agent args.--host-name": None}),
     ({}, {"agent spec.containers.0.env.1.name": "POD_NAME", "agent spec.containers.0.env.1.valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
-    (VARIANTS["GPUs by a mount"], {"agent env.NVIDIA_VISIBLE_DEVICES": DEVICES, "agent mounts": {f"{DEVICES}/all": True}, "agent spec.volumes.0.hostPath.path": "/dev/null"}),
+    (VARIANTS["GPUs by a mount"], {"agent env.NVIDIA_VISIBLE_DEVICES": DEVICES, "agent mounts": {f"{DEVICES}/all": True, STATE_PATH: None}, "agent spec.volumes.0.hostPath.path": "/dev/null"}),
     (VARIANTS["GPUs by CDI"], {"agent env": {}, "agent spec.runtimeClassName": None, "agent metadata.annotations.cdi\\.k8s\\.io/kaishare": "management.nvidia.com/gpu=all"}),
     (VARIANTS["no runtime class"], {"agent spec.runtimeClassName": None}),
     ({"agent": {"hostNames": ["Agent.example.com"]}}, {"agent args.--host-name": "Agent.example.com"}),
@@ -139,13 +147,16 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
         ({"agent": {"simulated": True, "gpuAccess": access, "migMonitor": access != "cdi"}}, {
             "agent args.--gpus": "simulated", "agent env": {}, "agent spec.runtimeClassName": None, "agent spec.hostPID": None, "agent spec.nodeSelector": None,
             "agent metadata.annotations.cdi\\.k8s\\.io/kaishare": None, "agent spec.containers.0.securityContext.capabilities.add": None,
-            "agent spec.volumes.0.emptyDir": {"sizeLimit": "256Mi"}, "agent mounts": {"/tmp": None},
+            "agent spec.volumes.0.emptyDir": {"sizeLimit": "256Mi"}, "agent mounts": {"/tmp": None, STATE_PATH: None},
         })
         for access in ("env", "volume-mounts", "cdi")
     ),
     ({"agent": {"simulated": True, "nodeSelector": {"pool": "laptop"}, "tolerations": []}}, {"agent spec.nodeSelector": {"pool": "laptop"}, "agent spec.tolerations": None}),
     ({"alerts": {"runbooks": URLS["runbooks"]}, "agent": {"fleetUrl": URLS["fleet"]}}, {"agent args.--runbooks": URLS["runbooks"], "agent args.--fleet-url": URLS["fleet"]}),
     ({}, {"agent args.--runbooks": None, "agent args.--fleet-url": None}),
+    # The agent leaves a node while its driver is replaced; an affinity of the user replaces that rule.
+    ({}, {TERMS: [{"matchExpressions": [NOT_UPGRADING]}], "DaemonSet/kaishare-agent spec.updateStrategy.rollingUpdate.maxUnavailable": "100%"}),
+    ({"agent": {"affinity": SPREAD}}, {"agent spec.affinity": SPREAD}),
     # Namespaces have the profile that hostPID needs; a critical class has a quota outside kube-system.
     ({}, {f"Namespace/kaishare-agent {ENFORCE}": "privileged", f"{QUOTA}metadata.namespace": "kaishare-agent", QUOTA_CLASS: ["system-node-critical"]}),
     (VARIANTS["one namespace"], {"Namespace/kaishare-agent": None, f"Namespace/{NAMESPACE}": None}),
@@ -163,16 +174,16 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
     }),
     ({"imagePullSecrets": ["registry", {"name": "mirror"}]}, {f"{part} spec.imagePullSecrets": [{"name": "registry"}, {"name": "mirror"}] for part in PODS}),
     *(
-        ({part: {**own, **SCRATCH}}, {f"{part} spec.volumes.1": VOLUME, f"{part} spec.containers.0.volumeMounts.1": MOUNT})
-        for part, own in (("webhook", CERT_MANAGER["webhook"]), ("agent", {"gpuAccess": "volume-mounts"}))
+        ({part: {**own, **SCRATCH}}, {f"{part} spec.volumes.{index}": VOLUME, f"{part} spec.containers.0.volumeMounts.{index}": MOUNT})
+        for part, own, index in (("webhook", CERT_MANAGER["webhook"], 1), ("agent", {"gpuAccess": "volume-mounts"}, 2))
     ),
     *(
         ({part: {**SCRATCH, "serviceAccountAnnotations": {"a": "b"}, "podLabels": {"team": "x"}}}, {
-            f"{part} spec.volumes": [VOLUME], f"{part} spec.containers.0.volumeMounts": [MOUNT],
+            f"{part} spec.volumes": [*own, VOLUME], f"{part} spec.containers.0.volumeMounts.{len(own)}": MOUNT,
             f"{part} metadata.labels.team": "x", f"{part} metadata.labels.app\\.kubernetes\\.io/component": part,
             f"{SHORT[part].removesuffix('template.')}selector.matchLabels.team": None, f"ServiceAccount/kaishare-{part} metadata.annotations": {"a": "b"},
         })
-        for part in PODS
+        for part, own in (("webhook", []), ("agent", [STATE]))
     ),
     *(({part: {"logLevel": level}}, {f"{part} args.--log-level": level}) for part in PODS for level in ("debug", "warning", "error")),
     ({"dashboard": {"enabled": True, "labels": {"board": "yes"}, "annotations": {"folder": "GPU"}}}, {
@@ -372,7 +383,7 @@ def test_the_readers_role_has_every_page_by_the_url_that_the_services_ask_for() 
 @pytest.mark.parametrize(("part", "option"), [("webhook", "ops_certs"), ("agent", "certs")])
 def test_tls_has_its_secret_and_the_kubelet_its_scheme(part: str, option: str) -> None:
     plain, pod = PODS[part](), PODS[part](TLS)
-    (mount,), (volume,) = container(pod)["volumeMounts"], pod["spec"]["volumes"]
+    mount, volume = container(pod)["volumeMounts"][0], pod["spec"]["volumes"][0]
     directory = getattr(PARSERS[part]().parse_args(container(pod)["args"]), option)
     assert (mount["mountPath"], mount["readOnly"]) == (str(directory), True)
     assert volume["secret"] == {"secretName": f"{part}-tls", "defaultMode": 0o440}

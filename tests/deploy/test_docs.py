@@ -198,7 +198,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "annotations of a pod that the agent keeps": in_units(pod_bounds.ANNOTATIONS.total_bytes),
         "an annotation": f"{pod_bounds.ANNOTATIONS.longest_value} characters",
         "containers of a pod whose IDs the agent knows": f"{MOST_CONTAINER_IDS}",
-        "UIDs of ended pods that the agent keeps": f"{MOST_ENDED}",
+        "ended pods whose names the agent keeps": f"{MOST_ENDED}",
         "excerpts of a pod's command lines": f"{pod_bounds.MOST_BYTES} bytes",
         "threads looked at where main threads have exited": f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample",
         "aliases in a YAML document": f"{in_units(documents._MOST_ADDED)} added",

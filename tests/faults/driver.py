@@ -99,9 +99,7 @@ TRUE_SENSORS: Final = {
 }
 XIDS: Final = (13, 31, 48, 79)
 BLOCKS, GONE, NOT_LOADED, REPLACED = -1, 15, 9, 18
-WHOLE_DRIVER: Final = frozenset({1, NOT_LOADED, 12, 27})
-"""Codes of a call on one GPU after which the agent initialises the whole driver again."""
-CODES: Final = (2, 3, 4, 6, 7, 10, 13, GONE, 16, 17, 25, 28, 999, 12345, -7, *sorted(WHOLE_DRIVER))
+CODES: Final = (1, 2, 3, 4, 6, 7, NOT_LOADED, 10, 12, 13, GONE, 16, 17, REPLACED, 25, 27, 28, 999, 12345, -7)
 _MISSING: Final = frozenset({3, 13, 25})
 """Codes that say that a driver does not have a call. A process that only such a list has is not known."""
 
@@ -302,8 +300,6 @@ class DriverFaults(RuleBasedStateMachine):
         gpu.faults.append(f"fail {call} {{index}} {code}")
         gpu.is_suspect = True
         gpu.is_lied_about |= code in _MISSING and call in GPU_CALLS[4:7]
-        if code in WHOLE_DRIVER:
-            self.suspect_all()
         self.count("failing call", call)
 
     @rule(index=st.integers(0, 3), call=st.sampled_from(GPU_CALLS))
@@ -332,7 +328,7 @@ class DriverFaults(RuleBasedStateMachine):
             self.suspect_all()
         self.count("lying call", line.split()[1] if line.startswith("lie") else "")
 
-    @rule(call=st.sampled_from(NODE_CALLS), code=st.sampled_from([*CODES, BLOCKS]))
+    @rule(call=st.sampled_from(NODE_CALLS), code=st.sampled_from([*sorted({*CODES} - {REPLACED}), BLOCKS]))
     def fail_node(self, call: str, code: int) -> None:
         self.node_faults.append(f"fail {call} - {code}")
         self.suspect_all()

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpuagent.cli import _parser, main
-from gpuagent.pods.inventory import Inventory
-from gpuagent.serve import _labelled_gpus
 from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +103,7 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
         "--reservation-namespace", "--exclude-namespaces", "--kai-version",
         "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget", "--authentication", "--certs", "--log-level",
-        "--runbooks", "--fleet-url",
+        "--runbooks", "--fleet-url", "--state",
     ):  # fmt: skip
         assert option in help_text
     defaults = ("5s", "2m", "256Mi,5%", "30s", "24h", "/proc", "127.0.0.1:9445")
@@ -116,22 +114,7 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
 def test_by_default_pods_of_nvidias_installers_are_excluded() -> None:
     """They run the MPS control daemon, which holds memory without a share."""
     excluded = _parser().parse_args(["serve"]).exclude_namespaces
-    assert {"nvidia-device-plugin", "gpu-operator"} <= excluded
-
-
-@pytest.mark.parametrize(
-    ("labels", "count"),
-    [
-        *(({"nvidia.com/gpu.count": text}, count) for text, count in
-          (("8", 8), ("0", 0), ("", None), ("-1", None), ("8 GPUs", None), ("9" * 5, None), ("\u0668", None))),
-        (None, None), ({}, None),
-    ],
-)  # fmt: skip
-def test_the_nodes_label_counts_its_gpus_if_it_is_a_number(
-    labels: dict[str, str] | None, count: int | None
-) -> None:
-    assert _labelled_gpus(Inventory(pods={}, node_labels=labels)) == count
-    assert _labelled_gpus(None) is None
+    assert {"nvidia-device-plugin", "gpu-operator", "nvidia-gpu-operator"} <= excluded
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"]])

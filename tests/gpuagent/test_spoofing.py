@@ -109,8 +109,8 @@ class Chain(Pipeline):
             for name in asks
         ]
         made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
-        self.ended.add(made.pods)
-        made = replace(made, ended_uids=self.ended.without(made.pods.keys()))
+        self.ended.add(made.pods.values())
+        made = replace(made, ended=self.ended.without(made.pods.keys()))
         listed = {pid: (uuid, used, origins[pid]) for pid, (uuid, used) in processes.items()}
         for _ in range(times):
             self.process_pids(made, listed)
@@ -217,7 +217,7 @@ def test_a_cgroup_named_after_the_victim_flags_no_victim_when_its_creators_pod_i
     chain.look(victim(), attacker(), processes=processes, origins=origins)
     chain.look(victim(), processes=processes, origins=origins, times=4)
     assert chain.accused == chain.to_evict == set()
-    assert chain.judged[-1].snapshot.gpus[0].host_bytes == 6000 * MIB
+    assert chain.judged[-1].snapshot.gpus[0].ended_pods_bytes == 6000 * MIB
 
 
 def test_a_container_id_of_the_victim_flags_no_victim_and_evicts_no_pod() -> None:

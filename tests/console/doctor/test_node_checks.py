@@ -56,6 +56,14 @@ LACKING = replace(reading(failure=f"the caller may not {RIGHT}"), missing_right=
 DENIED = ApiProblem(reason="proc-denied", detail="cannot read /proc")
 CONFLICT = ApiProblem(reason="reservation-conflict", detail="two namespaces")
 RIGHTS = ApiProblem(reason="rights", detail="no right to create events: apply the chart's roles")
+MISSING = ApiProblem(reason="gpu-missing", detail="one of two")
+LABEL = ApiProblem(reason="node-label", detail="two models")
+REPLACED = ApiProblem(
+    reason="nvml",
+    detail="DriverNotLoaded",
+    first_act="Wait if the node's driver is being replaced.",
+    runbook="KaishareAgentBlind",
+)
 FILES = ApiProblem(reason="device-files", detail="there is no /dev/nvidiactl: use CDI")
 BLANK = ApiGpu(uuid="GPU-1", index=3, memory_unknown="nvmlDeviceGetMemoryInfo: NoPermission")
 UNREADY_WITH_FILES = replace(reading(attribution_ok=None, problems=[FILES]), pod=pod(is_ready=False))
@@ -74,6 +82,8 @@ SIX = [reading(0, attribution_ok=False, problems=[DENIED]), reading(1, attributi
         (attributed(*SIX), ["problem: not possible on n6", "problem: the figures are old: n4 (10 min)", "problem: proc-denied on n0, n1: cannot read /proc", "warning: reservation-conflict on n2: two namespaces", "unknown: no sample yet on n5"]),
         # The detail of the agent's own faults has the remedy.
         (attributed(reading(problems=[DENIED, RIGHTS])), [f"problem: proc-denied on n0: cannot read /proc -> {FOR_PROBLEM['proc-denied'].line}", "problem: rights on n0: no right to create events: apply the chart's roles -> "]),
+        (attributed(reading(problems=[MISSING, LABEL])), ["problem: gpu-missing on n0: one of two -> Run nvidia-smi -L on the node,", "warning: node-label on n0: two models"]),
+        (attributed(reading(problems=[REPLACED])), ["problem: nvml on n0: DriverNotLoaded -> Wait if the node's driver is being replaced. See docs/runbooks.md, KaishareAgentBlind."]),
         (attributed(UNREADY_WITH_FILES), ["problem: device-files on n0: there is no /dev/nvidiactl: use CDI"]),
         (attributed(reading(gpus=[BLANK])), ["warning: the memory of GPUs is unknown: GPU 3 of n0: nvmlDeviceGetMemoryInfo: NoPermission -> on MIG nodes set the chart's agent.migMonitor"]),
         (release_findings([pod(0)], (), "0.1.0", "0.1.0"), ["ok: 0.1.0 (agent, published settings, this command)"]),

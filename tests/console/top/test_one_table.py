@@ -93,7 +93,7 @@ def test_every_pod_of_the_api_has_its_state_and_its_place(answer: dict[str, Any]
     assert {row.state_text for row in rows.values()} == {
         "flagged: unassigned-gpu; holds 700.0 MiB without a share here",
         "flagged: over-share; holds 6.0 GiB above its share",
-        "in grace: over-share; holds 1.7 GiB above its share",
+        "in grace of 20 s: over-share; holds 1.7 GiB above its share",
         "at risk: 4.6 GiB of its share unused, 590.0 MiB free",
         "at risk: 2.4 GiB of its share unused, 1.1 GiB free",
         "at risk: 2.2 GiB of its share unused, 1.1 GiB free",

@@ -172,17 +172,13 @@ async def answers(desk: Desk, session: aiohttp.ClientSession, *paths: str) -> li
         await desk.port.stop()
 
 
-async def test_the_agent_is_ready_while_a_recent_sample_succeeded(session: aiohttp.ClientSession) -> None:
+async def test_the_agent_is_ready_whatever_the_driver_says(session: aiohttp.ClientSession) -> None:
+    """A node whose driver does not answer must not hold up the update of the other agents."""
     desk = Desk()
-    assert await answers(desk, session, "/readyz") == [(503, "no sample yet\n")]
-    desk.take(node())
     assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
     desk.take(sample(at=5, problems=[Problem(Cause.NVML, "", "the driver is not loaded")]))
-    assert await answers(desk, session, "/readyz") == [(503, "the driver is not loaded\n")]
-    desk.take(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A, "lost")]))
-    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
     desk.now = 33
-    assert await answers(desk, session, "/readyz") == [(503, "the last successful sample is 23.0 s old\n")]
+    assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
 
 
 async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(

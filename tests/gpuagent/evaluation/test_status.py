@@ -36,10 +36,9 @@ def causes(status_now: Evaluation) -> list[tuple[str, str]]:
 NO_DRIVER = Problem(Cause.NVML, "", "the driver is not loaded")
 
 
-def test_before_the_first_sample_nothing_is_known_and_the_agent_is_not_ready() -> None:
+def test_before_the_first_sample_nothing_is_known() -> None:
     status_now = status(1.0, None)
     assert (status_now.snapshot, status_now.attribution_ok, status_now.good_wall_time) == (None, None, None)
-    assert status_now.unready == ("no sample yet",)
     assert causes(status_now) == []
 
 
@@ -47,7 +46,6 @@ def test_a_missing_first_sample_becomes_a_problem() -> None:
     status_now = status(22.6, None)
     assert causes(status_now) == [("sample-stale", "")]
     assert status_now.attribution_ok is False
-    assert status_now.unready == ("no successful sample within 22.6 s",)
 
 
 @pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (32.5, False), (32.6, True), (9.0, False)])
@@ -60,33 +58,36 @@ def test_a_sample_is_stale_after_two_and_a_half_intervals_and_two_deadlines(
     assert bool(status_now.verdicts.over_seconds) is not is_stale
     assert causes(status_now) == ([("sample-stale", "")] if is_stale else [])
     assert status_now.attribution_ok is not is_stale
-    assert bool(status_now.unready) is is_stale
     assert status_now.good_wall_time == 1_800_000_010.0
 
 
 @pytest.mark.parametrize(
-    ("problems", "ok", "unready"),
+    ("problems", "ok", "records"),
     [
-        ([], True, ()),
-        ([Problem(Cause.TRUNCATED, A)], True, ()),
-        ([Problem(Cause.TRUNCATED, A), Problem(Cause.GARBAGE, B)], False, ()),
-        ([Problem(Cause.MEMORY_UNKNOWN, A), Problem(Cause.MEMORY_UNKNOWN, B)], True, ()),
-        ([Problem(Cause.MEMORY_UNKNOWN, A), Problem(Cause.TRUNCATED, B)], True, ()),
-        ([Problem(Cause.PID_NAMESPACE)], False, ()),
-        ([Problem(Cause.NVML, "GPU-lost")], True, ()),
-        ([NO_DRIVER], False, ("the driver is not loaded",)),
+        ([], True, True),
+        ([Problem(Cause.TRUNCATED, A)], True, True),
+        ([Problem(Cause.TRUNCATED, A), Problem(Cause.GARBAGE, B)], False, True),
+        ([Problem(Cause.MEMORY_UNKNOWN, A), Problem(Cause.MEMORY_UNKNOWN, B)], True, True),
+        ([Problem(Cause.MEMORY_UNKNOWN, A), Problem(Cause.TRUNCATED, B)], True, True),
+        ([Problem(Cause.PID_NAMESPACE)], False, True),
+        ([Problem(Cause.PODS_STALE)], False, False),
+        ([Problem(Cause.NVML, "GPU-lost")], True, True),
+        ([NO_DRIVER], False, False),
     ],
 )
-def test_effects_of_a_problem_on_attribution_and_readiness(
-    problems: list[Problem], ok: bool, unready: tuple[str, ...]
+def test_effects_of_a_problem_on_attribution_and_verdicts(
+    problems: list[Problem], ok: bool, records: bool
 ) -> None:
     snapshot = node(*problems)
     if NO_DRIVER in problems:
         snapshot = snapshot_of(sample(at=10, problems=problems))
     status_now = status(10.0, evaluated(snapshot))
     assert status_now.attribution_ok is ok
-    assert status_now.unready == unready
-    assert bool(status_now.verdicts.by_key) is ok
+    reasons = {key.reason for key in status_now.verdicts.by_key}
+    assert ("over-share" in reasons) is ok
+    assert ("no-reservation" in reasons) is records, (
+        "only stale pods, or a lost GPU, hide a verdict on records"
+    )
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:
@@ -94,7 +95,6 @@ def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> 
     assert status_now.snapshot is None
     assert causes(status_now) == [("nvml", ""), ("sample-stale", "")]
     assert status_now.good_wall_time == 1_800_000_004.0
-    assert status_now.unready == ("the driver is not loaded", "the last successful sample is 26.0 s old")
 
 
 @pytest.mark.parametrize(("silent", "is_stale"), [(180.0, False), (180.1, True), (float("inf"), True)])

@@ -83,7 +83,8 @@ def test_every_sample_has_the_gpus_that_answer(driven, clock, before_the_start: 
             ]
             assert [problem.detail for problem in reading.problems][::2] == [NO_ANSWER] * 2
             assert reading.lost == tuple(
-                LostGpu(index, "" if before_the_start else uuid(index), model) for index in (3, 7, 11)
+                LostGpu(index, "" if before_the_start else uuid(index), model, error=error)
+                for index, error in ((3, "NoAnswer"), (7, "GpuIsLost"), (11, "NoAnswer"))
             )
             assert not reading.restart_may_help
             assert gpus.is_hanging

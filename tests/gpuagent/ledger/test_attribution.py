@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.ledger.attribution import NoPod, PodIndex
-from gpuagent.pods.inventory import NodePod
+from gpuagent.pods.inventory import EndedPod, NodePod
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.inventories import inventory
 from tests.support.kube_objects import pod, reservation, uid
@@ -112,6 +112,6 @@ def test_nested_cgroups_do_not_change_the_owner(path: list[str], data: st.DataOb
 
 def test_an_ended_pod_is_still_the_outermost_one() -> None:
     victim = inventory(pod("a", 1))
-    index = PodIndex.from_inventory(replace(victim, ended_uids=frozenset({uid(2)})))
-    assert index.pod_of(origin(uid(2), uid(1))) is NoPod.ENDED
+    index = PodIndex.from_inventory(replace(victim, ended={uid(2): EndedPod(uid(2), "team-a", "gone", "")}))
+    assert index.pod_of(origin(uid(2), uid(1))) == EndedPod(uid(2), "team-a", "gone", "")
     assert index.pod_of(origin(uid(1), uid(2))) is victim.pods[uid(1)]

@@ -1,7 +1,6 @@
-"""Memory at risk: promised, unused and not free, while a pod is above its share or the GPU is overpromised."""
+"""Memory at risk: promised, unused and not free, whatever has taken it."""
 
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -9,56 +8,80 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.gpus.gpu_reading import MigInstance
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.balance import at_risk_bytes
-from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
+from gpuagent.pods.inventory import EndedPod, Inventory
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
-from tests.support.samples import DENIED, GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare
+from tests.support.samples import (
+    DENIED,
+    GIB,
+    HOST,
+    MIB,
+    A,
+    B,
+    balance_of,
+    gpu,
+    in_pod,
+    pod_share,
+    sample,
+    snapshot_of,
+    uid_of,
+)
 
 FULL = pod_share("train", 12 * GIB), pod_share("serve", 12 * GIB)
 
 
-def node(*shares: PodShare, problems: tuple[Problem, ...] = (), **used: int | None) -> Snapshot:
+def node(
+    *shares: PodShare, problems: tuple[Problem, ...] = (), used: int | None = None, **by: int | None
+) -> Snapshot:
     """A GPU of 24 GiB, of which the driver reserves 300 MiB and uses 100 MiB; each pod has one process."""
-    pids = {name: 10 + number for number, name in enumerate(used)}
-    device = gpu(*((pids[name], amount) for name, amount in used.items()))
-    taken = sample(device, origins={pids[name]: in_pod(name) for name in used}, problems=problems)
-    return snapshot_of(taken, *shares)
+    pids = {name: 10 + number for number, name in enumerate(by)}
+    device = gpu(*((pids[name], amount) for name, amount in by.items()), used=used)
+    origins = {pids[name]: HOST if name == "host" else in_pod(name) for name in by}
+    taken = sample(device, origins=origins, problems=problems)
+    inventory = Inventory(
+        pods={each.pod.uid: each.pod for each in shares},
+        ended={uid_of("ended"): EndedPod(uid_of("ended"), "team-a", "ended", "Job/ended")},
+    )
+    return balance_of(taken, shares, PodIndex.from_inventory(inventory))
 
 
 def at_risk(snapshot: Snapshot, uuid: str = A) -> int | None:
     return next(account.at_risk_bytes for account in snapshot.gpus if account.gpu.uuid == uuid)
 
 
+TAKEN = 100 * MIB
+"""What the driver uses beside its reserved memory."""
+
+
 @pytest.mark.parametrize(
-    ("snapshot", "expected"),
+    ("snapshot", "expected", "causes"),
     [
-        pytest.param(node(*FULL, train=15 * GIB, serve=2 * GIB), 10 * GIB - (7 * GIB - 400 * MIB), id="a pod above its share, fully promised"),
-        pytest.param(node(*FULL, train=5 * GIB, serve=2 * GIB), 0, id="no pod above its share: only the driver's reserve is missing"),
-        pytest.param(node(*FULL, train=12 * GIB + DEFAULT_SLACK.of(12 * GIB), serve=0), 0, id="within the slack"),
-        pytest.param(node(*FULL, train=12 * GIB + DEFAULT_SLACK.of(12 * GIB) + 1, serve=0), DEFAULT_SLACK.of(12 * GIB) + 400 * MIB + 1, id="one byte above the slack"),
-        pytest.param(node(pod_share("train", 2 * GIB), pod_share("serve", 4 * GIB), train=15 * GIB, serve=2 * GIB), 0, id="above its share, and enough is free"),
-        pytest.param(node(*FULL, pod_share("guest"), train=0, serve=0, guest=257 * MIB), 657 * MIB, id="a pod without a share"),
-        pytest.param(node(*FULL, pod_share("guest"), train=0, serve=0, guest=256 * MIB), 0, id="a small context of a pod without a share"),
-        pytest.param(node(*FULL, pod_share("guest", is_unresolved=True), train=0, serve=0, guest=9 * GIB), None, id="what a pod of an unknown GPU may use is unknown"),
-        pytest.param(node(*FULL, pod_share("guest", has_share=True, is_unresolved=True, possible={A: Amount(4 * GIB, ShareSource.BIND_REQUEST)}), train=0, serve=0, guest=9 * GIB), 9 * GIB + 400 * MIB, id="above the share that it may use on any GPU"),
-        pytest.param(node(*FULL, pod_share("mps", pod=pod("mps", namespace="nvidia-device-plugin")), train=0, serve=0, mps=2 * GIB), 2 * GIB + 400 * MIB, id="an excluded namespace takes promised memory, too"),
-        pytest.param(node(pod_share("train", 16 * GIB), pod_share("serve", 12 * GIB), train=0, serve=0), 4 * GIB + 400 * MIB, id="overpromised alone"),
-        pytest.param(node(pod_share("train", 16 * GIB), pod_share("serve", 12 * GIB), train=13 * GIB, serve=12 * GIB - 500 * MIB), 3 * GIB + 500 * MIB, id="overpromised and full: nothing is free"),
-        pytest.param(node(pod_share("train", 12 * GIB, limits={A: Amount(20 * GIB, LimitSource.ANNOTATION)}), FULL[1], train=18 * GIB, serve=GIB), 11 * GIB - (5 * GIB - 400 * MIB), id="within a limit above its share (NvFractions)"),
-        pytest.param(node(*FULL, train=15 * GIB, serve=2 * GIB, problems=(Problem(Cause.PODS_STALE), Problem(Cause.NEGATIVE_UNATTRIBUTED, A))), 3 * GIB + 400 * MIB, id="suspended verdicts hide nothing"),
-        pytest.param(node(*FULL, train=15 * GIB, serve=None), None, id="the memory of the pod at risk is unknown"),
-        pytest.param(node(*FULL, pod_share("other", 4 * GIB), train=20 * GIB, serve=0, other=None), 12 * GIB - (4 * GIB - 400 * MIB), id="the memory of one of two pods at risk is unknown: a lower bound"),
-        pytest.param(node(*FULL, pod_share("guest"), train=0, serve=0, guest=None), None, id="the pod without a share may be the cause"),
-        pytest.param(node(*FULL, pod_share("guest"), train=15 * GIB, serve=0, guest=None), 12 * GIB - (9 * GIB - 400 * MIB), id="there is another cause"),
-        pytest.param(node(pod_share("train", 2 * GIB), pod_share("guest"), train=0, guest=None), 0, id="enough is free, and the pod without a share cannot change that"),
-        pytest.param(node(*FULL, train=15 * GIB, serve=0, problems=(Problem(Cause.TRUNCATED, A),)), None, id="processes are hidden"),
-        pytest.param(node(), 0, id="no pod"),
+        pytest.param(node(*FULL, used=0), 0, [], id="two halves of an idle GPU: what is reserved is at nobody's cost"),
+        pytest.param(node(*FULL, train=15 * GIB, serve=2 * GIB), 3 * GIB + TAKEN, ["pods-above-share", "unattributed"], id="a pod above its share, fully promised"),
+        pytest.param(node(*FULL, train=12 * GIB + MIB, serve=0), TAKEN + MIB, ["unattributed", "pods-above-share"], id="one MiB above the share"),
+        pytest.param(node(*FULL, train=12 * GIB, serve=0, used=22 * GIB), 10 * GIB, ["unattributed"], id="memory that no process accounts for"),
+        pytest.param(node(*FULL, train=GIB, serve=0, host=10 * GIB), 10 * GIB + TAKEN, ["host-processes", "unattributed"], id="a host process"),
+        pytest.param(node(*FULL, train=GIB, serve=0, ended=10 * GIB), 10 * GIB + TAKEN, ["ended-pods", "unattributed"], id="a process of an ended pod"),
+        pytest.param(node(pod_share("train", 2 * GIB), pod_share("serve", 4 * GIB), train=15 * GIB, serve=2 * GIB), 0, [], id="above its share, and enough is free"),
+        pytest.param(node(*FULL, pod_share("guest"), train=0, serve=0, guest=257 * MIB), 257 * MIB + TAKEN, ["pods-above-share", "unattributed"], id="a pod without a share"),
+        pytest.param(node(*FULL, pod_share("guest", is_unresolved=True), train=0, serve=0, guest=9 * GIB), 9 * GIB + TAKEN, ["unattributed"], id="what a pod of an unknown GPU may use is unknown, and not what is left"),
+        pytest.param(node(pod_share("train", 16 * GIB), pod_share("serve", 12 * GIB), train=0, serve=0), 4 * GIB + TAKEN, ["promised-above-total", "unattributed"], id="overpromised alone"),
+        pytest.param(node(pod_share("train", 16 * GIB), pod_share("serve", 12 * GIB), train=13 * GIB, serve=11 * GIB), 4 * GIB - 300 * MIB, ["promised-above-total", "unattributed"], id="overpromised and full"),
+        pytest.param(node(pod_share("train", 12 * GIB, limits={A: Amount(20 * GIB, LimitSource.ANNOTATION)}), FULL[1], train=18 * GIB, serve=GIB), 6 * GIB + TAKEN, ["pods-above-share", "unattributed"], id="within a limit above its share (NvFractions)"),
+        pytest.param(node(*FULL, train=15 * GIB, serve=2 * GIB, problems=(Problem(Cause.PODS_STALE), Problem(Cause.NEGATIVE_UNATTRIBUTED, A))), 3 * GIB + TAKEN, ["pods-above-share", "unattributed"], id="suspended verdicts hide nothing"),
+        pytest.param(node(*FULL, train=15 * GIB, serve=None), None, [], id="the memory of the pod at risk is unknown"),
+        pytest.param(node(*FULL, pod_share("other", 4 * GIB), train=20 * GIB, serve=0, other=None), 8 * GIB + TAKEN, ["pods-above-share", "promised-above-total"], id="the memory of one of two pods at risk is unknown: a lower bound"),
+        pytest.param(node(pod_share("train", 2 * GIB), pod_share("guest"), train=0, guest=None), 0, [], id="enough is free"),
+        pytest.param(node(*FULL, train=15 * GIB, serve=0, problems=(Problem(Cause.TRUNCATED, A),)), None, [], id="processes are hidden"),
+        pytest.param(node(), 0, [], id="no pod"),
     ],
 )  # fmt: skip
-def test_memory_at_risk(snapshot: Snapshot, expected: int | None) -> None:
+def test_memory_at_risk_and_what_took_it(snapshot: Snapshot, expected: int | None, causes: list[str]) -> None:
     assert at_risk(snapshot) == expected
+    assert [cause.name for cause in snapshot.gpus[0].risk_causes] == causes
 
 
 @pytest.mark.parametrize("missing", ["total_bytes", "used_bytes"])
@@ -89,7 +112,7 @@ def test_a_gpu_in_mig_mode_has_no_risk_and_the_other_gpus_of_the_node_have_their
         pod_share("other", 12 * GIB, gpus=(B,)),
         pod_share("idle", 12 * GIB, gpus=(B,)),
     )
-    assert (at_risk(snapshot, A), at_risk(snapshot, B)) == (None, GIB + 400 * MIB)
+    assert (at_risk(snapshot, A), at_risk(snapshot, B)) == (None, GIB + 100 * MIB)
 
 
 @dataclass(frozen=True)
@@ -103,7 +126,6 @@ class User:
 
 AMOUNTS = st.integers(0, 12)
 USERS = st.lists(st.builds(User, share=st.none() | AMOUNTS, used=AMOUNTS, is_known=st.booleans()), max_size=3)
-SLACK = Slack(1 * GIB, Fraction(10, 100))
 
 
 def by_definition(
@@ -111,12 +133,8 @@ def by_definition(
 ) -> int:
     """The definition, for known figures in GiB."""
     unused = sum(max(0, (share or 0) - amount) for share, amount in zip(shares, used, strict=True))
-    missing = max(0, unused - max(total - device_used - reserved, 0))
-    is_over = any(
-        amount * GIB > (share or 0) * GIB + SLACK.of((share or 0) * GIB)
-        for share, amount in zip(shares, used, strict=True)
-    )
-    return missing * GIB if is_over or sum(share or 0 for share in shares) > total else 0
+    missing = max(0, unused - max(total - device_used - reserved, 0) - reserved)
+    return missing * GIB
 
 
 @given(users=USERS, total=st.integers(1, 24), device_used=st.integers(0, 24), reserved=st.integers(0, 2))
@@ -127,8 +145,6 @@ def test_a_result_holds_for_every_value_that_an_unknown_figure_may_have(
     result = at_risk_bytes(
         gpu(total_bytes=total * GIB, used_bytes=device_used * GIB, reserved_bytes=reserved * GIB),
         [holding_of(number, user) for number, user in enumerate(users)],
-        promised_bytes=sum(share or 0 for share in shares) * GIB,
-        slack=SLACK,
     )
     possible = {
         by_definition(shares, used, total=total, device_used=device_used, reserved=reserved)

@@ -235,11 +235,19 @@ def test_pods_with_one_claim_are_compared_with_it_together() -> None:
 
 
 def test_memory_of_a_shared_claim_is_at_risk_once() -> None:
-    seen, inventory = shared()
-    seen.process(inventory, {uid(1): {GPU_0: 1 * GIB}, uid(3): {GPU_0: 20 * GIB}})
-    (account,) = [each for each in seen.judged[-1].snapshot.gpus if each.gpu.uuid == GPU_0]
-    free = account.gpu.total_bytes - account.gpu.used_bytes - (account.gpu.reserved_bytes or 0)
-    assert account.at_risk_bytes == max(5 * GIB - free, 0)
+    own, common = claiming("own", 3, "d"), claiming("a", 1, "c")
+    of_own = allocated("d", result(memory="6Gi"), to=(uid(3),))
+    alone = World().inventory(
+        [common, own], [allocated("c", result(memory="6Gi"), to=(uid(1),)), of_own], *NODES
+    )
+    _, together = shared()
+    at_risk = []
+    for inventory in (alone, together):
+        seen = Pipeline()
+        seen.process(inventory, {uid(1): {GPU_0: 1 * GIB}, uid(3): {GPU_0: 20 * GIB}})
+        at_risk += [each.at_risk_bytes for each in seen.judged[-1].snapshot.gpus if each.gpu.uuid == GPU_0]
+    assert at_risk[0] == at_risk[1]
+    assert at_risk[0]
 
 
 def test_a_claim_beside_a_share_of_kai_adds_its_memory_and_gives_no_immunity() -> None:

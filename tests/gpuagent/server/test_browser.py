@@ -104,7 +104,8 @@ def _sampled(number: int, at: float) -> Snapshot:
     busy = gpu(*used.items(), uuid=A, total_bytes=28 * GIB)
     origins = {index: in_pod(name) for index, name in enumerate(names, 1)}
     snapshot = snapshot_of(sample(busy, origins=origins, at=at), *shares, lost)
-    return replace(snapshot, lost_gpus=(LostGpu(1, B, "NVIDIA A10"),), labelled_gpus=3)
+    missing = Problem(Cause.GPU_MISSING, "", "the node's label nvidia.com/gpu.count says 3")
+    return replace(snapshot, lost_gpus=(LostGpu(1, B, "NVIDIA A10"),), problems=(missing,))
 
 
 def node_in_trouble(seconds: int) -> Chain:
@@ -128,7 +129,7 @@ def node_in_trouble(seconds: int) -> Chain:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def in_trouble() -> AsyncIterator[str]:
     """The address of the page of the example's incident."""
-    status = replace(node_in_trouble(105).books.status(), good_wall_time=time.time())
+    status = replace(node_in_trouble(150).books.status(), good_wall_time=time.time())
     links = PageLinks(runbooks="https://git.example.com/k/", fleet="https://g.example.com/d?var-node={node}")
     async with served(lambda: status, links) as address:
         yield f"http://{address}/"
@@ -162,7 +163,7 @@ async def test_an_incident_is_explained_on_the_first_screen(
     )
     assert "simulated" in visible
     assert "2 GPUs at risk" in visible
-    assert "Caused by team-vision/train-resnet-6b7f9d5c44-x2x7k (4.0 GiB above its share)" in visible
+    assert "Caused by team-vision/train-resnet-6b7f9d5c44-x2x7k (6.0 GiB above its share)" in visible
     assert "At risk: team-science/notebook-ben" in visible
     assert f"First: {FOR_GPU_AT_RISK.text}" in visible
     assert f"First: {FOR_OVERPROMISED_GPU.text}" in visible, "no pod is above its share there"
@@ -184,7 +185,7 @@ async def test_a_click_shows_one_pod_with_its_course_and_esc_closes_it(
     await open_pod(browser, "train-resnet")
     text = str(await browser.evaluate("document.querySelector('dialog[open]').innerText"))
     assert f"First: {FOR_FLAG['over-share'].text}" in text
-    assert "Peak 22.0 GiB in the last 15 min, share 18.0 GiB." in text
+    assert "Peak 24.0 GiB in the last 15 min, share 18.0 GiB." in text
     assert "18.0 GiB (bind-request)" in text
     assert "gpu-fraction 0.4" in text
     assert (await browser.evaluate("document.querySelector('path.used').getAttribute('d')")).count("L") >= 3

@@ -164,8 +164,8 @@ def test_a_simulated_node_is_marked() -> None:
         pytest.param(status_of(), "kaishare_(pod|gpu)_|kaishare_agent_(attribution_ok|last_sample)", "kaishare_build_info", id="before the first sample"),
         pytest.param(status_of(node(10), now=32.6), "kaishare_(pod|gpu)_", 'problem{reason="sample-stale",gpu_uuid=""}', id="stale"),
         pytest.param(status_of(node(10, train=None)), 'used_bytes{[^}]*pod="train"|flagged{[^}]*pod="train"[^}]*reason="over-share"|unattributed_bytes{gpu_uuid="GPU-a', f'problem{{reason="memory-unknown",gpu_uuid="{A}"}}', id="unknown memory"),
-        pytest.param(status_of(node(10, Problem(Cause.TRUNCATED, A))), 'pod_gpu_memory_used|flagged[^}]*reason="(?!over-share)|flagged.* 1$|(host|unattributed)_bytes{gpu_uuid="GPU-a', f'problem{{reason="truncated",gpu_uuid="{A}"}}', id="truncated"),
-        pytest.param(status_of(node(10, Problem(Cause.PID_NAMESPACE))), "pod_gpu_memory_used|flagged|host_bytes|unattributed_bytes", 'problem{reason="pid-namespace",gpu_uuid=""}', id="pid namespace"),
+        pytest.param(status_of(node(10, Problem(Cause.TRUNCATED, A))), 'pod_gpu_memory_used|flagged[^}]*reason="(?!over-share|share-changed|no-reservation)|flagged.* 1$|(host|unattributed)_bytes{gpu_uuid="GPU-a', f'problem{{reason="truncated",gpu_uuid="{A}"}}', id="truncated"),
+        pytest.param(status_of(node(10, Problem(Cause.PID_NAMESPACE))), "pod_gpu_memory_used|flagged[^}]*over-share|host_bytes|unattributed_bytes", 'problem{reason="pid-namespace",gpu_uuid=""}', id="pid namespace"),
         pytest.param(status_of(snapshot_of(sample(at=10, problems=[Problem(Cause.NVML)]), TRAIN)), "kaishare_(pod_(?!info)|gpu_)|last_sample", 'problem{reason="nvml",gpu_uuid=""}', id="no driver"),
         pytest.param(status_of(snapshot_of(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A)]), TRAIN)), "kaishare_pod_(?!info)|GPU-aaaaaaaa[^}]*model", f'problem{{reason="nvml",gpu_uuid="{A}"}}', id="one GPU lost"),
     ],
@@ -436,13 +436,13 @@ def test_memory_at_risk_is_exported_as_0_and_is_absent_where_it_is_unknown() -> 
     other = f'gpu_uuid="{B}",gpu="1",model="NVIDIA A10",node="node-1"'
     calm, risky = status_of(node(0, train=GIB)), status_of(node(0, more=serve))
     assert series(text_of(calm), name) == {labels: 0, other: 0}
-    assert series(text_of(risky), name) == {labels: 3 * GIB + 300 * MIB - 3, other: 0}
+    assert series(text_of(risky), name) == {labels: 3 * GIB - 3, other: 0}
     bound = series(text_of(status_of(node(0, train=None, more=serve))), name)[labels]
-    assert bound == 3 * GIB + 300 * MIB - 3, "what is known of the other pods is a lower bound"
+    assert bound == 3 * GIB - 3, "what is known of the other pods is a lower bound"
     hidden = Problem(Cause.TRUNCATED, A, "950")
     assert series(text_of(status_of(node(0, hidden, more=serve))), name) == {other: 0}
     answer = api_of(risky)
-    assert [each["atRiskBytes"] for each in answer["gpus"]] == [3 * GIB + 300 * MIB - 3, 0]
+    assert [each["atRiskBytes"] for each in answer["gpus"]] == [3 * GIB - 3, 0]
 
 
 def test_unknown_figures_are_null_in_the_api() -> None:
@@ -457,7 +457,7 @@ def test_unknown_figures_are_null_in_the_api() -> None:
     ]
     assert [p["gpus"][0]["usedBytes"] for p in answer["pods"]] == [None, None]
     assert [p["gpus"][0]["processes"] for p in answer["pods"]] == [None, None], "and not 0"
-    (bound,) = [v["usedAtLeastBytes"] for p in answer["pods"] for v in p["verdicts"] if not v["usedBytes"]]
+    (bound,) = [v["usedAtLeastBytes"] for p in answer["pods"] for v in p["verdicts"] if v["usedAtLeastBytes"]]
     assert bound == 11 * GIB
     stale = api_of(status_of(node(10), now=33))
     assert (stale["gpus"], stale["pods"], stale["sampleTimestamp"]) == ([], [], None)

@@ -100,15 +100,6 @@ def test_the_api_has_the_links() -> None:
     assert (response.runbooks_url, response.fleet_url) == (None, None)
 
 
-def test_a_gpu_that_was_never_seen_is_a_problem() -> None:
-    snapshot = replace(snapshot_of(sample(gpu())), labelled_gpus=3)
-    response = response_of(Evaluation(snapshot=snapshot, attribution_ok=True), node="n", is_simulated=False)
-    (problem,) = response.problems
-    assert (problem.reason, problem.gpu_uuid) == ("gpu-missing", "")
-    assert "nvidia.com/gpu.count says 3, and the agent knows 1 GPU." in problem.detail
-    assert problem.first_act
-
-
 @pytest.mark.parametrize(("pods", "used", "is_complete"), [(64, GIB, True), (300, 10**15, False)])
 def test_the_history_is_at_most_1_mib(pods: int, used: int, is_complete: bool) -> None:
     shares = [

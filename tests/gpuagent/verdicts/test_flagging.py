@@ -13,7 +13,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
-from gpuagent.verdicts.flag_reasons import FlagReason
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from gpuagent.verdicts.messages import message
 from gpuagent.verdicts.verdict import Change
@@ -307,7 +307,7 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
         (Problem(Cause.GARBAGE, A), {"other"}),
         (Problem(Cause.NEGATIVE_UNATTRIBUTED, A), {"other"}),
         (Problem(Cause.NVML, A), {"other"}),
-        (Problem(Cause.MEMORY_UNKNOWN, A), {"train", "other", "lost"}),
+        (Problem(Cause.MEMORY_UNKNOWN, A), {"train", "other"}),
         (Problem(Cause.PID_NAMESPACE), set()),
         (Problem(Cause.PODS_STALE), set()),
         (Problem(Cause.SAMPLE_STALE), set()),
@@ -320,11 +320,23 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
 def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
     others = (pod_share("other", GIB, gpus=(B,)), pod_share("lost", GIB, gpus=(), is_unresolved=True))
     verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
-    judged = {verdict.pod_share.pod.name for verdict in verdicts.by_key.values()}
-    assert judged == left | ({"lost"} if left else set())
-    on_b = Problem(Cause.PROC_DENIED, B)
-    if "train" not in left:
-        assert run(node(WITHIN, *others, problems=[problem, on_b]))[0].by_key == {}, "no GPU is left"
+    judged: dict[bool, set[str]] = {True: set(), False: set()}
+    for key, verdict in verdicts.by_key.items():
+        judged[key.reason in FROM_KAI_RECORDS].add(verdict.pod_share.pod.name)
+    assert judged[False] == left
+    assert judged[True] == (set() if problem.cause is Cause.PODS_STALE else {"train", "other", "lost"})
+
+
+def test_a_cut_process_list_hides_no_flag_about_records() -> None:
+    """A pod can cut the list of its GPU for all pods there, on a node of one GPU for the whole node."""
+    edited, lost = pod_share("edited", GIB, changed="x"), pod_share("lost", GIB, lacks_reservation=True)
+    cut = [Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)]
+    nodes = [node(0, edited, lost, at=at, problems=cut if at > 20 else []) for at in range(0, 50, 10)]
+    verdicts, transitions = run(*nodes)
+    expected = {("share-changed", "edited"), ("no-reservation", "lost")}
+    flagged = {(key.reason, v.pod_share.pod.name) for key, v in verdicts.by_key.items() if v.is_flagged}
+    assert flagged == expected
+    assert {transition.change for transition in transitions} == {Change.FLAGGED}
 
 
 @pytest.mark.parametrize("made", [TRAIN, STRANGER, replace(TRAIN, changed="x")])

@@ -189,6 +189,17 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{- /* Keeps the agent off nodes whose driver the GPU operator is replacing, by the operator's label. */ -}}
+{{- define "kaishare.agentAffinity" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions:
+          - key: nvidia.com/gpu-driver-upgrade-state
+            operator: NotIn
+            values: [pod-deletion-required, drain-required, pod-restart-required]
+{{- end }}
+
 {{- /* A webhook's clientConfig. It lacks caBundle where another component writes it, so that an upgrade keeps the value. */ -}}
 {{- define "kaishare.clientConfig" -}}
 clientConfig:
