@@ -54,6 +54,7 @@ class EvictionRefusal(StrEnum):
     CONSENT_WITHDRAWN = "consent-withdrawn"
     POD_CHANGED = "pod-changed"
     UNDECIDED_LIMIT = "undecided-limit"
+    SHARED_CLAIM = "shared-claim"
 
 
 _LINES: Final = {
@@ -66,6 +67,7 @@ _LINES: Final = {
     EvictionRefusal.POD_CHANGED: "the pod's share was edited after the sample",
     EvictionRefusal.WEAK_EVIDENCE: "a process was not attributed by the pod's UID: the evidence is too weak"
     " to evict it",
+    EvictionRefusal.SHARED_CLAIM: "another pod has the same resource claim, and either may hold the excess",
     EvictionRefusal.UNDECIDED_LIMIT: "its memory limit is above its share, and --gpu-sharing-mode is not set",
 }
 
@@ -88,6 +90,8 @@ class EvictionRules:
             return refusal
         if verdict.pod_share.on(verdict.key.gpu_uuid).has_undecided_limit:
             return EvictionRefusal.UNDECIDED_LIMIT
+        if verdict.pod_share.on(verdict.key.gpu_uuid).peers:
+            return EvictionRefusal.SHARED_CLAIM
         return None if self._is_proven(verdict, evaluation) else EvictionRefusal.WEAK_EVIDENCE
 
     def refusal_by_state(self, pod: NodePod) -> EvictionRefusal | None:

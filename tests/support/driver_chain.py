@@ -77,6 +77,10 @@ class Chain:
         text = b"".join([*self.metrics.sample_parts(status), self.metrics.agent_text(status)])
         return series_of(text.decode())
 
+    @property
+    def unready(self) -> tuple[str, ...]:
+        return self.books.status().unready
+
 
 def series_of(text: str) -> Series:
     """Return kaishare's series by name, and by the labels pod, gpu_uuid, reason and change where present."""

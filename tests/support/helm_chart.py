@@ -16,7 +16,10 @@ DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "kaishare"
 NAMESPACE = "kaishare"
 OLDEST_KUBERNETES = "1.30.0"
-EVERY_RIGHT: dict[str, Any] = {"agent": {"eviction": {"mode": "on"}}, "authentication": {"enabled": True}}
+EVERY_RIGHT: dict[str, Any] = {
+    "agent": {"eviction": {"mode": "on"}, "resourceClaims": True},
+    "authentication": {"enabled": True},
+}
 """Values with which the chart grants all optional rights."""
 EVERYTHING: dict[str, Any] = {
     **EVERY_RIGHT,
