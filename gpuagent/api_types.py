@@ -463,8 +463,8 @@ class ApiPod(ApiObject, frozen=True, gc=False):
     has_unsized_gpus: Annotated[
         bool,
         _about(
-            "Whether the pod gets GPUs by a ResourceClaim or by a resource whose size its manifest does not"
-            " state."
+            "Whether the pod gets GPUs of unknown size: by a ResourceClaim that the agent does not read, or"
+            " by a resource whose size its manifest does not state."
         ),
     ] = False
     lacks_reservation: Annotated[

@@ -93,7 +93,13 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access(given.kubeconfig)) as client:
-        pods = ClusterPods(client=client, node=given.node, reservation_namespace=namespace, log=log)
+        pods = ClusterPods(
+            client=client,
+            node=given.node,
+            reservation_namespace=namespace,
+            log=log,
+            reads_claims=settings.resource_claims,
+        )
         return await _serve_pods(settings, node, pods, client, log)
 
 
@@ -175,7 +181,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     metrics = Metrics(
         node=node.settings.node,
         is_simulated=node.source.is_simulated,
-        watches=(pods.watch, pods.bind_requests.watch) if isinstance(pods, ClusterPods) else (),
+        watches=pods.watches if isinstance(pods, ClusterPods) else (),
         counts=Counts(
             events=actions.events if actions else {},
             evictions=actions.evictions if actions else {},

@@ -39,6 +39,8 @@ class Settings:
     """Root of the host's cgroup tree."""
     gpu_sharing_mode: SharingMode | None = None
     """None if the administrator has not stated it."""
+    resource_claims: bool = False
+    """Whether to read ResourceClaims, and the node's ResourceSlices."""
     events: bool = True
     """Whether to write Events for flags, if pods come from the API server."""
     eviction: EvictionMode = EvictionMode.OFF
@@ -141,6 +143,14 @@ def add_options(options: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="namespaces where pods without a share are not flagged and no pod is evicted; replaces "
         + ",".join(sorted(AGENT_EXCLUDED_NAMESPACES)),
+    )
+    options.add_argument(
+        "--resource-claims",
+        choices=("true", "false"),
+        default="false",
+        help="read the ResourceClaims of the node's pods and the node's ResourceSlices, and compare pods with"
+        " the memory of their claims; needs --pods cluster, and the rights (default %(default)s: pods with"
+        " claims are not judged)",
     )
     options.add_argument(
         "--events",
@@ -253,6 +263,8 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
         raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions need the API server")
     if arguments.events == "true" and not is_cluster:
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
+    if arguments.resource_claims == "true" and not is_cluster:
+        raise UsageError("--resource-claims=true needs --pods cluster: claims come from the API server")
     if arguments.authentication == TOKENS and not is_cluster:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
     if not node.node:
@@ -272,6 +284,7 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
         grace_bounds=GraceBounds(shortest=arguments.grace_min, longest=arguments.grace_max),
         eviction=eviction,
         eviction_budget=arguments.eviction_budget,
+        resource_claims=arguments.resource_claims == "true",
         events=arguments.events != "false",
         listen=listen,
         host_names=(*arguments.host_name, *_own_names()),

@@ -18,6 +18,7 @@ from kai import keys
 from kai.numbers import parse_quantity
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.queue import Queue
+from kube.device_kinds import DeviceClass, ResourceClaim, ResourceSlice
 from kube.metadata import EVERYTHING, LabelSelector, ObjectMeta, Requirement, Time, resource_path
 from service.text import one_line
 
@@ -199,6 +200,14 @@ class _Volume(Struct, frozen=True, rename="camel"):
     persistent_volume_claim: _ClaimVolume | None = None
 
 
+class DeviceClaim(Struct, frozen=True, rename="camel"):
+    """One of a pod's `spec.resourceClaims` or `status.resourceClaimStatuses`."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(Struct, frozen=True, rename="camel"):
     containers: list[Container] | None = None
     scheduler_name: str = ""
@@ -208,6 +217,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
     volumes: list[_Volume] | None = None
+    resource_claims: list[DeviceClaim] | None = None
     active_deadline_seconds: int | None = None
 
 
@@ -250,6 +260,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     conditions: list[PodCondition] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[DeviceClaim] | None = None
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:
@@ -327,6 +338,13 @@ class Pod(PartialObject, frozen=True, dict=True):
     def gpu_groups(self) -> frozenset[str]:
         """The GPU groups of a pod with a share, one for each of its GPUs."""
         return frozenset(gpu_groups(self.metadata.labels)) - {""}
+
+    def claim_of(self, reference: DeviceClaim) -> str | None:
+        """Return the name of a ResourceClaim of the pod, empty before it has one; None if none is needed."""
+        if reference.resource_claim_name:
+            return reference.resource_claim_name
+        made = {each.name: each.resource_claim_name for each in self.status.resource_claim_statuses or ()}
+        return made.get(reference.name, "")
 
     @property
     def claim_names(self) -> tuple[str, ...]:
@@ -654,19 +672,6 @@ def gpu_limit_ranges(limits: Iterable[LimitRange]) -> dict[str, str]:
     return dict(sorted(names, reverse=True))
 
 
-class _DeviceClassSpec(Struct, frozen=True, rename="camel"):
-    extended_resource_name: str = ""
-
-
-class DeviceClass(PartialObject, frozen=True):
-    spec: _DeviceClassSpec = _DeviceClassSpec()
-
-    @property
-    def replaces_gpus(self) -> bool:
-        """Whether DRA allocates its devices to pods that request whole GPUs (KEP-5004)."""
-        return self.spec.extended_resource_name == keys.GPU_RESOURCE
-
-
 class ServicePort(Struct, frozen=True):
     name: str = ""
     port: int | None = None
@@ -788,7 +793,6 @@ EVENTS: Final = Kind("", "v1", "events", "Event", Event)
 SERVICES: Final = Kind("", "v1", "services", "Service", Service)
 CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
 LIMIT_RANGES: Final = Kind("", "v1", "limitranges", "LimitRange", LimitRange)
-DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)
 VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
 DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", Controller)
 DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", Controller)
@@ -798,6 +802,9 @@ QUEUES: Final = Kind("scheduling.run.ai", "v2", "queues", "Queue", Queue)
 POD_GROUPS: Final = Kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", PodGroup)
 BIND_REQUESTS: Final = Kind("scheduling.run.ai", "v1alpha2", "bindrequests", "BindRequest", BindRequest)
 SHARDS: Final = Kind("kai.scheduler", "v1", "schedulingshards", "SchedulingShard", SchedulingShard)
+RESOURCE_CLAIMS: Final = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
+RESOURCE_SLICES: Final = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice)
+DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", PartialObject)
 
 _ADMISSION: Final = "admissionregistration.k8s.io"

@@ -34,6 +34,7 @@ from kai.releases import Version
 from kai.share import MIB, Share
 from kai.share_bytes import Card
 from kube import kinds
+from kube.device_kinds import DeviceClass
 from kube.kinds import Kind, PartialObject, gpu_amount
 from kube.metadata import METADATA_ONLY
 from service.command import UsageError
@@ -212,7 +213,7 @@ class ClusterFacts:
     pod_groups: Listing[kinds.PodGroup] = NOT_READ
     priorities: Listing[kinds.PriorityClass] = NOT_READ
     limit_ranges: Listing[kinds.LimitRange] = NOT_READ
-    device_classes: Listing[kinds.DeviceClass] = NOT_READ
+    device_classes: Listing[DeviceClass] = NOT_READ
     kept_whole: Listing[KeptPod] = NOT_READ
     """Pods with the policy's share whose like would not get it now."""
     nodes: Listing[ClusterNode] = NOT_READ

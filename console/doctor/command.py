@@ -13,6 +13,7 @@ from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.cluster.prometheus import parse_url
 from console.doctor import (
     accounting,
+    devices,
     dry_run,
     guard,
     kai_checks,
@@ -121,6 +122,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
     Check("plain GPUs", plain_gpus.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
+    Measurement("resource claims", devices.devices_are_given_once),
     Measurement("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )

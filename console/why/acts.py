@@ -15,6 +15,18 @@ from service.names import is_dns_subdomain
 from service.text import LONGEST_LINE, one_line
 
 _TABLE: Final = """
+# The pod's devices are ResourceClaims.
+create-device-claim: Create the ResourceClaim, or correct resourceClaimName in the pod's template.
+    $ kubectl get resourceclaims --namespace {namespace}
+read-template: Create the ResourceClaimTemplate, or correct its name in the pod's template.
+    $ kubectl get resourceclaimtemplates --namespace {namespace}
+correct-class: Correct deviceClassName in the claim or its template. $ kubectl get deviceclasses
+install-dra-driver: Administrator: install the DRA driver that has the class.
+start-dra-driver: Administrator: start the driver on the nodes with GPUs, and read its log if it runs.
+    $ kubectl get resourceslices
+wait-for-claims: Wait until a pod with a claim on such a device ends, or end one.
+    $ kubectl get resourceclaims --namespace {namespace}
+shrink-claim: Or ask for less memory in the claim's template: a claim cannot be changed.
 # The pod could not be created, or is gone.
 later: Or wait: a controller tries again by itself, after longer and longer pauses.
 quota: Ask for a larger ResourceQuota, or for less. KAI's queue has nothing to do with it.

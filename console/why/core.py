@@ -15,6 +15,7 @@ from console.why.causes import unscheduled
 from console.why.causes.binding import binding, chosen, missed, waiting_for_evicted
 from console.why.causes.bound import bound, failed, running
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
+from console.why.causes.device_claims import waits_for_devices
 from console.why.causes.more_room import more_room
 from console.why.causes.nodes import unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
@@ -86,7 +87,8 @@ def _findings(evidence: PodEvidence) -> Iterator[PodFinding]:
         yield finding(evidence, Code.TERMINATING, "the pod is being deleted", "wait-for-end")
     elif not pod.is_bound:
         is_ours = is_in_kai(pod, evidence.scheduler)
-        yield _pending(evidence, pod) if is_ours else outside_kai(evidence, pod)
+        of_claim = waits_for_devices(evidence, pod)
+        yield of_claim or (_pending(evidence, pod) if is_ours else outside_kai(evidence, pod))
         yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
         yield from evicted_before(evidence)
     else:

@@ -14,7 +14,9 @@ from kai.installation import NAMESPACE
 from kai.queue import Queue
 from kai.releases import Version
 from kai.share_bytes import Card
+from kube.device_kinds import DeviceClass, ResourceClaim, ResourceSlice
 from kube.kinds import BindRequest, Event, Node, Pod, PodGroup, PodOwner, SchedulingShard, VolumeClaim
+from service.text import one_line
 from service.units import duration
 from webhook.policy.checks import readable, whole_gpus
 
@@ -98,6 +100,12 @@ class PodEvidence:
     """The other pods of the pod's namespace in the pod's GPU groups."""
     claims: Listing[VolumeClaim] = NOT_READ
     """The PersistentVolumeClaims that the pod mounts."""
+    device_claims: Listing[ResourceClaim] = NOT_READ
+    """The ResourceClaims of all namespaces, or else of the pod's; of a waiting pod that has some."""
+    are_device_claims_of_all: bool = False
+    """Whether these are the ResourceClaims of all namespaces."""
+    device_classes: Listing[DeviceClass] = NOT_READ
+    slices: Listing[ResourceSlice] = NOT_READ
     shards: Listing[SchedulingShard] = NOT_READ
     scheduler: str = keys.SCHEDULER_NAME
     """The scheduler that the namespace's policy names."""
@@ -203,6 +211,8 @@ def waited(age: timedelta | None) -> str:
     return f" for {duration(age.total_seconds())}" if age else ""
 
 
+_MOST_CLAIMS: Final = 8
+"""ResourceClaims of a pod that a sentence names."""
 _SAME: Final = 0.005
 _MOST_GPUS: Final = 65536
 """More GPUs than any node has; a larger number is no number of GPUs."""
@@ -219,6 +229,8 @@ class Request:
     devices: int = 1
     whole: int = 0
     """Number of whole GPUs."""
+    claims: tuple[str, ...] = ()
+    """The pod's names of its ResourceClaims, whose devices KAI's queues do not count."""
 
     @property
     def is_share(self) -> bool:
@@ -234,7 +246,8 @@ class Request:
     def text(self) -> str:
         """The request in words."""
         if not self.is_share:
-            return gpus(self.whole) if self.whole else "no GPU"
+            devices = f"the devices of ResourceClaim {', '.join(self.claims)}" if self.claims else "no GPU"
+            return gpus(self.whole) if self.whole else devices
         part = number(self.fraction or 0) if self.memory_mib is None else f"{self.memory_mib} MiB"
         return f"{part} of {f'each of {self.devices} GPUs' if self.devices > 1 else 'a GPU'}"
 
@@ -270,13 +283,14 @@ def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU
 def request_of(pod: Pod) -> Request:
     """Return what a pod requests; what cannot be read counts as nothing."""
     view = pod.view
+    claims = tuple(one_line(each.name) for each in (pod.spec.resource_claims or ())[:_MOST_CLAIMS])
     if view is None:
-        return Request()
+        return Request(claims=claims)
     share = readable(lambda: view.share_request)
     if share is not None and not isnan(share.fraction or 0):
-        return Request(share.fraction, share.memory_mib, share.devices)
+        return Request(share.fraction, share.memory_mib, share.devices, claims=claims)
     whole = readable(lambda: whole_gpus(view)) or 0
-    return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0)
+    return Request(whole=whole if 0 <= whole <= _MOST_GPUS else 0, claims=claims)
 
 
 def number(value: float) -> str:

@@ -163,6 +163,10 @@ class _Reading:
                 kinds.VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims"
             )
             work += [self._read("claims", claims)]
+        if pod.spec.resource_claims:
+            work += [self._read_device_claims(pod)]
+            work += [self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))]
+            work += [self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))]
         group = evidence.pod_group.known
         labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
         if keys.NODE_POOL_LABEL in labels:
@@ -186,6 +190,16 @@ class _Reading:
 
     async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
         setattr(self.evidence, name, await request)
+
+    async def _read_device_claims(self, pod: Pod) -> None:
+        """Read the ResourceClaims of all namespaces, which hold the devices, or else of the pod's own."""
+        claims = await self.reader.list(kinds.RESOURCE_CLAIMS, what="ResourceClaims of other namespaces")
+        self.evidence.are_device_claims_of_all = claims.is_known
+        if claims.why is Why.FORBIDDEN:
+            claims = await self.reader.list(
+                kinds.RESOURCE_CLAIMS, pod.metadata.namespace, what="ResourceClaims"
+            )
+        self.evidence.device_claims = claims
 
     async def _read_namespace(self) -> None:
         self.namespace = await self.reader.get(kinds.NAMESPACES, self.target.namespace)

@@ -59,6 +59,7 @@ class EvictionRefusal(StrEnum):
     POD_CHANGED = "pod-changed"
     MODE_UNKNOWN = "mode-unknown"
     MPS_CLIENT = "mps-client"
+    SHARED_CLAIM = "shared-claim"
 
 
 _LINES: Final = {
@@ -74,6 +75,7 @@ _LINES: Final = {
     EvictionRefusal.MODE_UNKNOWN: "--gpu-sharing-mode is not set, so KAI's limits are unknown",
     EvictionRefusal.MPS_CLIENT: "it is, or may be, a client of an MPS server of another pod, whose clients"
     " its end could end, too",
+    EvictionRefusal.SHARED_CLAIM: "another pod has the same resource claim, and either may hold the excess",
 }
 
 
@@ -101,6 +103,8 @@ class EvictionRules:
         # server (NVIDIA's MPS documentation, "Client Early Termination").
         if any(h.pod_share.pod.uid == pod.uid and h.may_share_mps for h in evaluation.sampled.holdings):
             return EvictionRefusal.MPS_CLIENT
+        if verdict.pod_share.on(verdict.key.gpu_uuid).peers:
+            return EvictionRefusal.SHARED_CLAIM
         return None if self._is_proven(verdict, evaluation) else EvictionRefusal.WEAK_EVIDENCE
 
     def refusal_by_state(self, pod: NodePod) -> EvictionRefusal | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace as replaced
 
 from gpuagent.gpus.device_figures import Percents
 from gpuagent.gpus.gpu_reading import Gpu, GpuProcess
@@ -38,7 +39,7 @@ def at_risk_bytes(gpu: Gpu, holdings: Iterable[Holding]) -> int | None:
     if gpu.mig or gpu.total_bytes is None or gpu.used_bytes is None:
         return None
     unused_bytes = most_unused_bytes = 0
-    for holding in holdings:
+    for holding in _together(holdings, gpu.uuid):
         promised = holding.pod_share.promised_on(gpu.uuid)
         own_unused_bytes = max(promised.bytes - holding.known_bytes, 0) if promised else 0
         most_unused_bytes += own_unused_bytes
@@ -58,7 +59,7 @@ def _risk_causes(
     """Yield what may have taken the memory at risk, as far as it is known."""
     excess = sum(
         max(holding.known_bytes - allowed, 0)
-        for holding in holdings
+        for holding in _together(holdings, gpu.uuid)
         if (allowed := _allowed(holding)) is not None
     )
     for name, amount in (
@@ -76,9 +77,22 @@ def _allowed(holding: Holding) -> int | None:
     """Return what a pod may use on a GPU; None if that is unknown."""
     pod_share = holding.pod_share
     share = pod_share.on(holding.gpu_uuid).share
-    if share is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
+    if share is None and (pod_share.is_unresolved or pod_share.has_unsized_gpus):
         return None
     return share.bytes if share else 0
+
+
+def _together(holdings: Iterable[Holding], gpu_uuid: str) -> Iterable[Holding]:
+    """Return the holdings, with one for all pods that share the same ResourceClaims."""
+    by_owner: dict[frozenset[str] | str, Holding] = {}
+    for holding in holdings:
+        owner = holding.pod_share.on(gpu_uuid).peers or holding.pod_share.pod.uid
+        first = by_owner.setdefault(owner, holding)
+        if first is not holding:
+            known = first.known_bytes + holding.known_bytes
+            used = None if None in (first.used_bytes, holding.used_bytes) else known
+            by_owner[owner] = replaced(first, used_bytes=used, known_bytes=known)
+    return by_owner.values()
 
 
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
@@ -200,8 +214,15 @@ def _without_lost_gpus(pod_share: PodShare, present: set[str]) -> PodShare:
 
 
 def _promised_bytes(gpu: Gpu, assigned: Iterable[PodShare]) -> int | None:
-    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real."""
-    promises = [pod_share.promised_on(gpu.uuid) for pod_share in assigned]
+    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real.
+
+    ResourceClaims that several pods share count once.
+    """
+    by_owner = {
+        pod_share.on(gpu.uuid).peers or pod_share.pod.uid: pod_share.promised_on(gpu.uuid)
+        for pod_share in assigned
+    }
+    promises = by_owner.values()
     if gpu.total_bytes is None and None in promises:  # a share that is a fraction of the total
         return None
     promised = sum(amount.bytes for amount in promises if amount is not None)

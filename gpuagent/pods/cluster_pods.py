@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from gpuagent.pods.assemble import EndedPods, build, counts, log_invalid
 from gpuagent.pods.bind_requests import BindRequestWatch
+from gpuagent.pods.claim_watch import ResourceClaims
 from gpuagent.pods.inventory import Inventory, NodePod, Unavailable
 from gpuagent.pods.lookups import NAMESPACES, NODES, Fetcher, FetchTiming
 from gpuagent.pods.node_pods import read_pod
@@ -29,7 +30,7 @@ _LONGEST_REFUSED: Final = 600.0
 class ClusterPods:
     """Keeps an Inventory of one node's pods in line with the API server."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two of them are timings
         self,
         *,
         client: KubeClient,
@@ -39,10 +40,12 @@ class ClusterPods:
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming | None = None,
         fetch_timing: FetchTiming | None = None,
+        reads_claims: bool = False,
     ) -> None:
         """Set up the watches and the fetches; call `run` to start them.
 
-        `timing` is that of the watches, `fetch_timing` that of the fetches by name; None for the defaults.
+        `reads_claims` adds ResourceClaims, and the ResourceSlices of the node. `timing` is that of the
+        watches, `fetch_timing` that of the fetches by name; None for the defaults.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace
@@ -77,7 +80,17 @@ class ClusterPods:
             timing=timing or replace(WATCH_TIMING, longest_refused=_LONGEST_REFUSED),
         )
         """The watch of KAI's BindRequests."""
-
+        self.claims: ResourceClaims | None = None
+        if reads_claims:
+            self.claims = ResourceClaims(
+                client,
+                node=node,
+                on_change=self._changed.set,
+                log=log,
+                on_unreadable=lambda line: self._log_unreadable(line, "skipping invalid object"),
+                timing=timing or replace(WATCH_TIMING, longest_refused=_LONGEST_REFUSED),
+                fetch_timing=fetch_timing,
+            )
         self._fetchers = self._nodes, self._namespaces = tuple(
             Fetcher(client, kind, on_change=self._changed.set, log=log, clock=clock, timing=fetch_timing)
             for kind in (NODES, NAMESPACES)
@@ -99,7 +112,14 @@ class ClusterPods:
         """Kinds of objects that cannot be read, for lack of a right or of the API."""
         fetched = (fetcher.availability for fetcher in self._fetchers)
         states = (self.bind_requests.availability, *fetched)
-        return tuple(state.problem for state in states if state.problem is not None)
+        of_claims = self.claims.unavailable if self.claims else ()
+        return (*(state.problem for state in states if state.problem is not None), *of_claims)
+
+    @property
+    def watches(self) -> tuple[Watch[Any], ...]:
+        """All watches, for metrics."""
+        of_claims = (self.claims.watch,) if self.claims else ()
+        return (self.watch, self.bind_requests.watch, *of_claims)
 
     def seconds_since_contact(self) -> float:
         """Return the seconds since the last contact with the API server; infinite before the first."""
@@ -110,6 +130,8 @@ class ClusterPods:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.watch.run())
             group.create_task(self.bind_requests.run())
+            if self.claims is not None:
+                group.create_task(self.claims.run())
             for fetcher in self._fetchers:
                 group.create_task(fetcher.run())
             group.create_task(self._keep())
@@ -144,6 +166,8 @@ class ClusterPods:
             return
         self._are_pods_changed = False
         pods = self.watch.objects.values()
+        if self.claims is not None:
+            self.claims.request(pods)
         known, self._requested_uids = self._requested_uids, frozenset(pod.uid for pod in pods)
         new = {pod.namespace for pod in pods if pod.uid not in known}
         self._namespaces.request(sorted({pod.namespace for pod in pods}), renewed=new)
@@ -167,6 +191,7 @@ class ClusterPods:
             unplaced_uids=self.bind_requests.unplaced(
                 listed, bind_requests, pod_states_read=self.watch.states_read
             ),
+            claims=self.claims.of(listed.values()) if self.claims else {},
             ended=self._ended.without({pod.uid for pod in pods}),
         )
 

@@ -73,9 +73,16 @@ class NodePod:
     whole_gpus: int = 0
     """Number of `nvidia.com/gpu` from the device plugin: of all containers and sidecars together, or of an
     init container and the sidecars before it, if those are more."""
-    has_unsized_gpus: bool = False
-    """Whether the pod gets GPUs of unknown size: by a ResourceClaim (DRA), or by a GPU resource other than
-    `nvidia.com/gpu`."""
+    has_unsized_resource: bool = False
+    """Whether the pod requests a GPU resource of unknown size, other than `nvidia.com/gpu`."""
+    claims: tuple[str, ...] = ()
+    """Names of the pod's ResourceClaims (DRA)."""
+    has_unnamed_claims: bool = False
+    """Whether the pod has more claims than these: without a name yet, or too many."""
+    has_gpus_by_claim: bool = False
+    """Whether a claim, and not the device plugin, gives the pod its `nvidia.com/gpu`."""
+    scheduling_group: str = ""
+    """The Kubernetes PodGroup for which the pod's claims may be reserved; empty without one."""
     commands: tuple[ContainerCommand, ...] = field(default=(), repr=False)
     """Start of the containers that mention a framework; empty for a pod without a share."""
     scheduler_name: str = ""
@@ -109,8 +116,8 @@ class NodePod:
 
     @property
     def holds_whole_gpus(self) -> bool:
-        """Whether the pod requests whole GPUs and has not finished."""
-        return self.whole_gpus > 0 and not self.is_finished
+        """Whether the pod requests whole GPUs of the device plugin and has not finished."""
+        return self.whole_gpus > 0 and not self.has_gpus_by_claim and not self.is_finished
 
     @property
     def is_running(self) -> bool:
@@ -149,6 +156,27 @@ class BindRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedGpu:
+    """What one ResourceClaim gives on one GPU."""
+
+    claim_uid: str
+    claim: str
+    """Name of the claim."""
+    gpu_uuid: str
+    bytes: int | None = None
+    """None for the whole GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodClaims:
+    """What the ResourceClaims of a pod give."""
+
+    gpus: tuple[ClaimedGpu, ...] = ()
+    is_sized: bool = False
+    """Whether all claims are known, and the memory of each GPU among their results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationPod:
     """An unfinished pod that requests a whole GPU to reserve it for a KAI group."""
 
@@ -184,6 +212,8 @@ class Inventory:
     BindRequest is known to be absent; the pod's group label alone then counts."""
     unplaced_uids: frozenset[str] = frozenset()
     """UIDs of pods that certainly started without a BindRequest. Their group labels are not from KAI."""
+    claims: Mapping[str, PodClaims] = field(default_factory=dict)
+    """What ResourceClaims give, by the pod's UID. A pod with claims and no entry may have any GPU."""
     node_labels: Mapping[str, str] | None = None
     """Labels of this node; None if the Node could not be fetched."""
     offered_gpus: int = 0

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from gpuagent.pods import objects
 from gpuagent.pods.inventory import Availability, NodePod, Unavailable, UnavailableReason
@@ -19,10 +19,10 @@ from kube.client import KubeClient
 from service.backoff import JITTER_AROUND, JITTER_UP, Backoff, jittered
 from service.log import JsonLog
 
-Labelled = objects.Node | objects.Namespace
+T = TypeVar("T")
 
 _SOON_SECONDS: Final = 60.0
-"""Shortest time between two fetches of one object; also the pause before a missing one is fetched again."""
+"""Pause before a missing object is fetched again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +44,20 @@ class FetchTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LookupKind:
+class LookupKind(Generic[T]):
     """A kind of object to fetch."""
 
     resource: str
-    """Name as in RBAC and kubectl: `nodes`. The kind is cluster-scoped."""
-    decode: Callable[[bytes], Labelled]
+    """Name as in RBAC and kubectl: `nodes`."""
+    path: str = "/api/v1"
+    decode: Callable[[bytes], T]
     """Decodes the object; raises ObjectError if it is malformed."""
     without: str
     """Consequence of missing this kind, in words."""
     accept: str
     """Form in which to fetch it."""
+    soon_seconds: float = _SOON_SECONDS
+    """Shortest time between two fetches of one object."""
     again_seconds: float
     """Shortest interval of periodic fetches."""
     is_spread: bool = False
@@ -62,8 +65,8 @@ class LookupKind:
 
 
 @dataclass(slots=True)
-class _Entry:
-    object_: Labelled | None = None
+class _Entry(Generic[T]):
+    object_: T | None = None
     due: float = -math.inf
     fetched_at: float = -math.inf
 
@@ -80,13 +83,13 @@ class _Failure:
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
-class Fetcher:
+class Fetcher(Generic[T]):
     """Keeps copies of the requested objects of one kind, as far as they can be fetched."""
 
     def __init__(
         self,
         client: KubeClient,
-        kind: LookupKind,
+        kind: LookupKind[T],
         *,
         on_change: Callable[[], None],
         log: JsonLog,
@@ -99,7 +102,7 @@ class Fetcher:
         self._on_change = on_change
         self._clock = clock
         self._timing = timing or FetchTiming()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _Entry[T]] = {}
         """By name."""
         self._failure: _Failure | None = None
         self._next_at = -math.inf
@@ -111,21 +114,21 @@ class Fetcher:
         self._is_requested = False
 
     @property
-    def objects(self) -> Iterator[Labelled]:
+    def objects(self) -> Iterator[T]:
         """Fetched objects."""
         return (entry.object_ for entry in self._entries.values() if entry.object_ is not None)
 
     def request(self, names: Iterable[str], *, renewed: Iterable[str] = ()) -> None:
-        """Fetch these objects, and forget all others.
+        """Fetch these objects, and forget all others. A name in a namespace is `NAMESPACE/NAME`.
 
-        Those in `renewed` are fetched again now, unless they were fetched within the last minute.
+        Those in `renewed` are fetched again now, unless they were fetched within the kind's `soon_seconds`.
         """
         before, self._is_requested = self._entries, True
         self._entries = {name: before.get(name) or _Entry() for name in names}
         for name in renewed:
             entry = self._entries[name]
-            if entry.fetched_at + _SOON_SECONDS <= self._clock():
-                entry.due = -math.inf
+            if entry.fetched_at + self._kind.soon_seconds <= self._clock():
+                entry.due = min(entry.due, self._clock())  # after those that are due for longer
         self._wake.set()
 
     async def run(self) -> None:
@@ -158,7 +161,10 @@ class Fetcher:
             timing, count = self._timing, len(self._entries)
             gap = min(timing.gap, timing.gap_for_each * count, timing.spread / count)
             self._next_at = self._clock() + jittered(gap, JITTER_AROUND)
-        path, without = f"/api/v1/{self._kind.resource}/{name}", self._kind.without
+        namespace, _, short = name.rpartition("/")
+        resource, without = self._kind.resource, self._kind.without
+        place = f"/namespaces/{namespace}" if namespace else ""
+        path = f"{self._kind.path}{place}/{resource.partition('.')[0]}/{short}"
         object_, line, retry_after, reason = None, "", 0.0, UnavailableReason.ERROR
         try:
             # The API server answers from its memory, not from etcd; the object may be a little old.
@@ -168,10 +174,12 @@ class Fetcher:
             if error.status == 404 and error.reason == "NotFound":
                 self._store(name, None)
                 return
+            if error.status == 404:
+                reason = UnavailableReason.NOT_SERVED
             line, retry_after = f"{error}: {without}", error.retry_after or 0.0
             if error.status == 403:
                 reason, retry_after = UnavailableReason.DENIED, 0.0
-                line = f"no right to get {self._kind.resource}: {without}; grant the right to change that"
+                line = f"no right to get {resource}: {without}; grant the right to change that"
         except ObjectError as error:
             line = f"{error}: {without}"
         except (Unreachable, AccessError):
@@ -181,7 +189,7 @@ class Fetcher:
         else:
             self._store(name, object_)
 
-    def _store(self, name: str, object_: Labelled | None) -> None:
+    def _store(self, name: str, object_: T | None) -> None:
         self._failure = None
         self.availability.update(None)
         entry = self._entries.get(name)
@@ -200,7 +208,7 @@ class Fetcher:
 
         A single error is not reported, and neither is one without a line.
         """
-        timing, failure, is_denied = self._timing, self._failure, reason is UnavailableReason.DENIED
+        timing, failure, is_denied = self._timing, self._failure, reason is not UnavailableReason.ERROR
         if failure is None or failure.reason is not reason:
             first = timing.first_refused if is_denied else timing.first_pause
             longest = timing.longest_refused if is_denied else timing.longest_pause
@@ -214,14 +222,14 @@ class Fetcher:
             self.availability.update(Unavailable(resource=self._kind.resource, reason=reason, line=line))
 
 
-NODES: Final = LookupKind(
+NODES: Final[LookupKind[objects.Node | objects.Namespace]] = LookupKind(
     resource="nodes",
     decode=labels_decoder("Node", objects.Node),
     without="GPU memory is the driver's figure instead of the node label that KAI uses",
     accept="application/json",
     again_seconds=300.0,
 )
-NAMESPACES: Final = LookupKind(
+NAMESPACES: Final[LookupKind[objects.Node | objects.Namespace]] = LookupKind(
     resource="namespaces",
     decode=labels_decoder("Namespace", objects.Namespace),
     without="namespaces cannot enable eviction or set their own grace, and pods have no names of a vCluster",

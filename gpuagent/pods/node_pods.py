@@ -8,7 +8,7 @@ pod UID.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -25,7 +25,6 @@ from gpuagent.pods.bounds import (
 )
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.objects import (
-    KubernetesObject,
     Metadata,
     Namespace,
     Node,
@@ -38,11 +37,14 @@ from kai import keys
 from kai.gpu_resources import gpus_at_once, is_nothing, names_gpu
 from kai.numbers import is_quantity, parse_quantity
 from kai.share import shows_share
+from kube.metadata import ObjectMeta
 from service.json_depth import shallow_object
-from service.names import LONGEST_LABEL
+from service.names import LONGEST_LABEL, is_dns_subdomain
 from service.text import MALFORMED, one_line, quoted
 
 MOST_CONTAINER_IDS: Final = 128
+MOST_CLAIMS: Final = 16
+"""Maximum of ResourceClaims that are read of one pod."""
 _MOST_GPUS: Final = 1 << 16
 _DIGITS: Final = 20
 """Longest number of a variable in characters."""
@@ -67,6 +69,9 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
     ]
     controller = metadata.controller
     whole_gpus, notes_on_gpus = _whole_gpus(spec, where)
+    claims, has_unnamed_claims = _claims(spec, status)
+    by_scheduler = status.extended_resource_claim_status
+    extended = (by_scheduler.request_mappings if by_scheduler else None) or ()
     return NodePod(
         namespace=namespace,
         name=name,
@@ -78,7 +83,11 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
         container_names=tuple(container for _, container in ids[:MOST_CONTAINER_IDS]),
         memory_variables=_memory_variables(spec),
         whole_gpus=whole_gpus,
-        has_unsized_gpus=_has_unsized_gpus(spec),
+        has_unsized_resource=_has_unsized_resource(spec),
+        claims=claims[:MOST_CLAIMS],
+        has_unnamed_claims=has_unnamed_claims or len(claims) > MOST_CLAIMS,
+        has_gpus_by_claim=any(each.resource_name == keys.GPU_RESOURCE for each in extended),
+        scheduling_group=bounded(spec.scheduling_group.pod_group_name) if spec.scheduling_group else "",
         commands=commands() if shows_share((*labels, *annotations)) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
@@ -168,20 +177,39 @@ def _memory_variables(spec: objects.PodSpec) -> dict[str, dict[str, str]]:
     return found
 
 
-def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
-    """Whether the pod gets GPUs of unknown size.
+def _has_unsized_resource(spec: objects.PodSpec) -> bool:
+    """Whether the pod requests GPUs of unknown size.
 
-    A ResourceClaim may be for any device. A GPU resource other than `nvidia.com/gpu` is a part of a GPU, or a
-    renamed resource of the device plugin. An amount of 0 does not count.
+    A GPU resource other than `nvidia.com/gpu` is a part of a GPU, or a renamed resource of the device plugin.
+    An amount of 0 does not count.
     """
     containers = chain(spec.containers or (), spec.init_containers or (), spec.ephemeral_containers or ())
     resources = [container.resources for container in containers if container.resources]
     amounts = [entry for each in resources for entry in (each.limits, each.requests) if entry]
-    return bool(spec.resource_claims) or any(
+    return any(
         name != keys.GPU_RESOURCE and names_gpu(name) and not is_nothing(amount)
         for entry in amounts
         for name, amount in entry.items()
     )
+
+
+def _claims(spec: objects.PodSpec, status: objects.PodStatus) -> tuple[tuple[str, ...], bool]:
+    """Return the names of the pod's ResourceClaims, and whether one has no name yet.
+
+    The spec names a claim, or a template; the name of a template's claim is in the status, or null if the pod
+    needs no claim (Kubernetes 1.36 core/v1 PodResourceClaimStatus).
+    """
+    generated = {each.name: each.resource_claim_name for each in status.resource_claim_statuses or ()}
+    names: list[str] = []
+    is_unnamed = False
+    for claim in spec.resource_claims or ():
+        if not claim.resource_claim_name and claim.name not in generated:
+            is_unnamed = True
+        names.append(claim.resource_claim_name or generated.get(claim.name) or "")
+    if status.extended_resource_claim_status is not None:
+        names.append(status.extended_resource_claim_status.resource_claim_name or "")
+    valid = [name for name in names if is_dns_subdomain(name)]  # becomes part of a path
+    return tuple(dict.fromkeys(valid)), is_unnamed or len(valid) < len(list(filter(None, names)))
 
 
 def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:
@@ -194,7 +222,12 @@ def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterat
         )
 
 
-_Object = TypeVar("_Object", bound=KubernetesObject)
+class _Named(Protocol):
+    @property
+    def metadata(self) -> Metadata | ObjectMeta: ...
+
+
+_Object = TypeVar("_Object", bound=_Named)
 
 
 def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:

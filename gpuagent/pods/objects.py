@@ -128,6 +128,32 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
         return bool(self.container_id) or any(state.running or state.terminated for state in states)
 
 
+class ClaimReference(Struct, frozen=True, rename="camel"):
+    """An entry of `spec.resourceClaims` or `status.resourceClaimStatuses` of a pod."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+
+
+class ExtendedResource(Struct, frozen=True, rename="camel"):
+    """An entry of `requestMappings`: the resource of a container that a claim provides."""
+
+    resource_name: str | None = None
+
+
+class ExtendedResourceClaim(Struct, frozen=True, rename="camel"):
+    """`status.extendedResourceClaimStatus` of a pod: the claim that the scheduler made for its resources."""
+
+    resource_claim_name: str | None = None
+    request_mappings: list[ExtendedResource] | None = None
+
+
+class SchedulingGroup(Struct, frozen=True, rename="camel"):
+    """`spec.schedulingGroup` of a pod: the PodGroup of Kubernetes for which its claims may be reserved."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(Struct, frozen=True, rename="camel"):
     """`spec` of a pod."""
 
@@ -136,8 +162,9 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     ephemeral_containers: list[Container] | None = None
-    resource_claims: list[Present] | None = None
+    resource_claims: list[ClaimReference] | None = None
     """Claims of DRA. The requested devices are in another object."""
+    scheduling_group: SchedulingGroup | None = None
 
 
 class StatusCondition(Struct, frozen=True):
@@ -155,6 +182,8 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     ephemeral_container_statuses: list[ContainerStatus] | None = None
+    resource_claim_statuses: list[ClaimReference] | None = None
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
     @property
     def containers(self) -> Iterator[ContainerStatus]:

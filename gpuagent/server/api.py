@@ -258,7 +258,7 @@ def _pod(
         gpu_groups=pod_share.groups,
         gpu_uuids=pod_share.gpu_uuids,
         gpu_unresolved=pod_share.is_unresolved,
-        has_unsized_gpus=pod.has_unsized_gpus,
+        has_unsized_gpus=pod_share.has_unsized_gpus,
         lacks_reservation=pod_share.lacks_reservation,
         shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
         limits={

@@ -31,6 +31,8 @@ class Sources:
     """Whether the pod has the label of a GPU group that KAI wrote, or may have written."""
     has_annotation: bool = False
     has_whole_gpus: bool = False
+    has_claimed_gpus: bool = False
+    """By ResourceClaims, with a known size."""
     has_unsized_gpus: bool = False
     """By a ResourceClaim, or by another GPU resource than `nvidia.com/gpu`."""
     is_running: bool = True
@@ -57,7 +59,9 @@ class Sources:
             return ShareSource.BIND_REQUEST
         if self.has_annotation and self.record is not Record.NO_SHARE and not self.is_annotation_ignored:
             return ShareSource.ANNOTATION
-        return ShareSource.WHOLE_GPU if self.has_whole_gpus else None
+        if self.has_whole_gpus:
+            return ShareSource.WHOLE_GPU
+        return ShareSource.RESOURCE_CLAIM if self.has_claimed_gpus else None
 
 
 def entitlement(
@@ -85,9 +89,11 @@ def entitlement(
     | unknown     | no          | no         | -    | whole-gpu; the record is awaited    |
     | -           | -           | no         | -    | whole-gpu                           |
 
-    `whole-gpu` counts nothing if the pod requests no whole GPU. While the record is awaited there is no
-    verdict `no-share` or `unassigned-gpu`. The verdicts about records, `share-changed` and `no-reservation`,
-    are for bind-request and annotation only. What the use of a GPU is then:
+    Without whole GPUs, `resource-claim` counts in place of `whole-gpu`, and without claims of a known size
+    nothing. A GPU of such a claim is the pod's own, with the memory of the claim, whatever counts. While the
+    record is awaited there is no verdict `no-share` or `unassigned-gpu`. The verdicts about records,
+    `share-changed` and `no-reservation`, are for bind-request and annotation only. What the use of a GPU is
+    then:
 
     | counts                   | GPU      | compared with       | without an amount | GPUs of unknown size |
     |--------------------------|----------|---------------------|-------------------|----------------------|
@@ -97,6 +103,8 @@ def entitlement(
     | whole-gpu                | own      | -                   | excused           | excused              |
     | whole-gpu                | withheld | -                   | unassigned-gpu    | excused              |
     | whole-gpu                | other    | -                   | excused           | excused              |
+    | resource-claim           | own      | share, promised     | excused           | share, promised      |
+    | resource-claim           | other    | -                   | unassigned-gpu    | excused              |
     | nothing                  | other    | -                   | no-share          | excused              |
     """
     counts, is_unsized = sources.counts, sources.has_unsized_gpus

@@ -176,7 +176,8 @@ class WholeGpus:
         }
         if any(gpu.mig for gpu in devices) or is_time_sliced(inventory, len(self._seen)):
             return assigned  # `nvidia.com/gpu` is then a part of a GPU
-        reserved = set(inventory.reservations.values())
+        claimed = (each.gpu_uuid for claims in inventory.claims.values() for each in claims.gpus)
+        reserved = {*inventory.reservations.values(), *claimed}
         free = present.difference(reserved, *assigned.values())
         used = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
         times = Counter(gpu for gpus in used.values() for gpu in gpus)

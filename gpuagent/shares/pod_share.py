@@ -30,10 +30,11 @@ class ShareSource(StrEnum):
     BIND_REQUEST = "bind-request"
     ANNOTATION = "annotation"
     WHOLE_GPU = "whole-gpu"
+    RESOURCE_CLAIM = "resource-claim"
 
     @property
     def author(self) -> Author:
-        """Who says so; whole GPUs are handed out by the administrator's device plugin."""
+        """Who says so; the administrator's device plugin and DRA driver hand out the other GPUs."""
         return _AUTHORS[self]
 
 
@@ -41,6 +42,7 @@ _AUTHORS: Final = {
     ShareSource.BIND_REQUEST: Author.KAI,
     ShareSource.ANNOTATION: Author.TENANT,
     ShareSource.WHOLE_GPU: Author.ADMINISTRATOR,
+    ShareSource.RESOURCE_CLAIM: Author.ADMINISTRATOR,
 }
 
 
@@ -109,6 +111,9 @@ class Entitlement(Struct, frozen=True, gc=False):
     """Whether the use of the GPU is no violation, or cannot be compared with anything."""
     ignored_limit: Amount | None = None
     """A limit that does not count: it is above the share, and KAI's mode is not known to enforce it."""
+    peers: frozenset[str] = frozenset()
+    """UIDs of the pods that share the pod's ResourceClaims, this pod included; empty if there is no other.
+    What they use together is compared with the share, and none is evicted."""
 
 
 NOTHING: Final = Entitlement(Relation.OTHER)
@@ -149,6 +154,9 @@ class PodShare:
     """Differences from a better source or from the first annotations; empty if none (`share-changed`)."""
     lacks_reservation: bool = False
     """Whether the pod runs with a share in a group without a reservation pod (`no-reservation`)."""
+    has_unsized_gpus: bool = False
+    """Whether the pod gets GPUs of unknown size: by a ResourceClaim, or by another GPU resource than
+    `nvidia.com/gpu`."""
     notes: tuple[str, ...] = ()
     """Malformed values, one line each with pod, key and allowed values."""
 
@@ -160,6 +168,11 @@ class PodShare:
     def has_share(self) -> bool:
         """Whether any candidate counts."""
         return self.source is not None
+
+    @property
+    def is_from_kai(self) -> bool:
+        """Whether the share is one of KAI, which records it, and reserves its GPU."""
+        return self.source in (ShareSource.BIND_REQUEST, ShareSource.ANNOTATION)
 
     @property
     def is_whole(self) -> bool:

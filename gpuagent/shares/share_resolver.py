@@ -9,10 +9,12 @@ from functools import partial
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace as replaced
 
 from gpuagent.gpus.gpu_reading import Gpu
-from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.pods.inventory import Inventory, NodePod, PodClaims
 from gpuagent.pods.pod_owners import tenant_of
+from gpuagent.shares.claimed import ClaimedMemory, claimed_memory
 from gpuagent.shares.entitlement import Record, Sources, entitlement
 from gpuagent.shares.placement import (
     UNPLACED,
@@ -38,10 +40,13 @@ from gpuagent.shares.share_requests import Cards, effective_limit
 from kai import keys
 from kai.installation import SharingMode
 from kai.releases import Version
+from service.text import first_few
 
 _MOST_NOTES: Final = 8
 _LONGEST_NOTE: Final = 600
 _NOBODY: Final[Mapping[str, Collection[str]]] = {}
+_NO_CLAIMS: Final = PodClaims()
+_NOTHING_CLAIMED: Final[Mapping[str, ClaimedMemory]] = {}
 
 
 def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
@@ -145,10 +150,13 @@ class ShareResolver:
         self._most_devices = max(self._most_devices, len(devices))
         withheld = {uid: withheld_gpus(inventory.pods[uid], inventory, self._most_devices) for uid in wanted}
         whole = self._whole.assign(wanted, withheld, inventory, devices, used)
+        claimed = claimed_memory(inventory.claims)
         pod_shares = []
         for uid, known in self._known.items():
             if known.finished is None:
-                resolution = _Resolution(known, inventory, cards, self._mode)
+                resolution = _Resolution(
+                    known, inventory, cards, self._mode, claimed.get(uid, _NOTHING_CLAIMED)
+                )
                 pod_share = resolution.pod_share(whole.get(uid, ()), withheld.get(uid, ()))
                 if known.pod.is_finished:
                     known.finished, known.records = pod_share, NO_RECORDS
@@ -201,8 +209,17 @@ class _Reading:
 class _Resolution:
     """Resolution of one pod's share."""
 
-    def __init__(self, known: _Known, inventory: Inventory, cards: Cards, mode: SharingMode | None) -> None:
+    def __init__(
+        self,
+        known: _Known,
+        inventory: Inventory,
+        cards: Cards,
+        mode: SharingMode | None,
+        claimed: Mapping[str, ClaimedMemory],
+    ) -> None:
         self._pod = pod = known.pod
+        self._claims = inventory.claims.get(pod.uid, _NO_CLAIMS)
+        self._claimed = claimed
         self._now, self._first = known.now, known.first
         self._inventory = inventory
         self._cards = cards
@@ -222,14 +239,17 @@ class _Resolution:
             is_labelled=is_labelled,
             has_annotation=request.has_share,
             has_whole_gpus=pod.holds_whole_gpus and pod.uid not in inventory.tenant_reservation_uids,
-            has_unsized_gpus=pod.has_unsized_gpus,
+            has_claimed_gpus=bool(claimed),
+            has_unsized_gpus=pod.has_unsized_resource
+            or (bool(pod.claims or pod.has_unnamed_claims) and not self._claims.is_sized),
             is_running=pod.is_running,
         )
         # The pod's owner can write `gpus.devices`, too, so it places only a share that KAI recorded.
         is_recorded = sources.record is Record.SHARE
         self._request = request if is_recorded or not request.devices else replace(request, devices={})
         self._is_whole = sources.counts is ShareSource.WHOLE_GPU
-        if sources.is_placed and sources.counts in (ShareSource.BIND_REQUEST, ShareSource.ANNOTATION):
+        self._is_kais = sources.counts in (ShareSource.BIND_REQUEST, ShareSource.ANNOTATION)
+        if sources.is_placed and self._is_kais:
             self.records = records.with_gpus(self._groups, self._request, pod, inventory)
 
     def pod_share(self, whole: tuple[str, ...], withheld: Collection[str]) -> PodShare:
@@ -244,6 +264,7 @@ class _Resolution:
             queue=first.queue,
             size=first.size,
             workload=first.virtual_workload if tenant else first.workload,
+            has_unsized_gpus=self._sources.has_unsized_gpus,
             notes=_bounded(notes),
         )
         if pod.is_finished:
@@ -251,12 +272,16 @@ class _Resolution:
         place = records.place if counts is not None else UNPLACED
         if self._is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
+        elif counts is ShareSource.RESOURCE_CLAIM:
+            place = Placement(tuple(self._claimed), is_complete=True)
         by_groups = of_groups(self._groups, pod, self._inventory)
         has_doubtful_groups = bool(self._groups) and not by_groups.is_complete
-        is_certain = place.is_complete and not (records.may_have_other_gpus or has_doubtful_groups)
-        changes = share_drift(self._now, first, self._devices, records, self._cards)
-        has_record = counts is not None and not self._is_whole
-        if has_record and by_groups.is_complete and by_groups.gpus != place.gpus:
+        is_certain = place.is_complete and not (
+            self._is_kais and (records.may_have_other_gpus or has_doubtful_groups)
+        )
+        is_claim = counts is ShareSource.RESOURCE_CLAIM
+        changes = [] if is_claim else share_drift(self._now, first, self._devices, records, self._cards)
+        if self._is_kais and by_groups.is_complete and by_groups.gpus != place.gpus:
             changes.append("the reservation pod of its group names another GPU now")
         readings = tuple(self._read())
         counting = next((reading for reading in readings if reading.source is counts), None)
@@ -276,13 +301,16 @@ class _Resolution:
             ),
             source=counts,
             groups=self._groups,
-            gpu_uuids=place.gpus,
+            gpu_uuids=tuple(dict.fromkeys((*place.gpus, *self._claimed))),
             is_unresolved=counts is not None and not place.is_complete,
             awaits_record=self._sources.awaits_record,
             entitlements=entitlements,
             elsewhere=elsewhere,
             changed="; ".join(changes),
-            lacks_reservation=counts is not None and pod.is_running and self._lacks_reservation(),
+            lacks_reservation=counts is not None
+            and not is_claim
+            and pod.is_running
+            and self._lacks_reservation(),
         )
 
     def _read(self) -> Iterator[_Reading]:
@@ -308,6 +336,9 @@ class _Resolution:
         if sources.has_whole_gpus:
             text = f"{keys.GPU_RESOURCE} {self._pod.whole_gpus}"
             yield _Reading(ShareSource.WHOLE_GPU, text, cards.total_of)
+        if self._claimed:
+            names = dict.fromkeys(each.claim for each in self._claims.gpus)
+            yield _Reading(ShareSource.RESOURCE_CLAIM, f"claim {first_few(list(names))}", self._claimed_on)
         if now.has_share and now != first:
             validity = Validity.IGNORED if ignored else Validity.LATER
             text = f"{now.text}, changed later"
@@ -343,7 +374,28 @@ class _Resolution:
                 None if counts is None else Amount(counts, LimitSource.ANNOTATION),
                 ignored_limit=Amount(limit, LimitSource.ANNOTATION) if counts is None else None,
             )
+        is_claim = sources.counts is ShareSource.RESOURCE_CLAIM
+        for gpu, claimed in self._claimed.items():
+            entitlements[gpu] = self._with_claim(gpu, claimed, None if is_claim else entitlements.get(gpu))
         return entitlements, entitlement(sources, others)
+
+    def _claimed_on(self, gpu: str) -> int | None:
+        claimed = self._claimed.get(gpu)
+        return self._cards.total_of(gpu) if claimed is None or claimed.bytes is None else claimed.bytes
+
+    def _with_claim(self, gpu: str, claimed: ClaimedMemory, before: Entitlement | None) -> Entitlement:
+        """Return the entitlement on a GPU of a claim; the memory of a share of KAI there is added.
+
+        A pod with the whole GPU is never over.
+        """
+        amount = self._claimed_on(gpu)
+        share = None if amount is None else Amount(amount, ShareSource.RESOURCE_CLAIM)
+        made = entitlement(Sources(has_claimed_gpus=True), Relation.OWN, share)
+        made = replaced(made, is_excused=made.is_excused or claimed.bytes is None, peers=claimed.peers)
+        if before is None or before.relation is not Relation.OWN or before.share is None or amount is None:
+            return made
+        total = Amount(before.share.bytes + amount, before.share.source)
+        return replaced(made, share=total, is_excused=before.is_excused or made.is_excused)
 
     def _has_foreign_label(self) -> bool:
         """Whether the pod's group label is not from KAI, on the host or inside the pod's vCluster.

@@ -9,7 +9,7 @@ from gpuagent.ledger.driver_limits import TOLERANCE_BYTES, LimitState, PodLimits
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, NEEDS_MEMORY, Cause, Suspension
-from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, OF_DRIVER_LIMITS, FlagReason
 from gpuagent.verdicts.verdict import Key, Verdict
 
@@ -46,6 +46,7 @@ class Grounds:
         self._limits_silence = Suspension.of(snapshot.problems, present, ignored=NEEDS_MEMORY)
         """The scope in which the limits of known containers are unknown."""
         self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
+        self._used_by_peers: dict[tuple[str, frozenset[str]], tuple[int, bool]] = {}
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
         self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
         """Pods that may use more memory on some GPU than is known."""
@@ -73,7 +74,7 @@ class Grounds:
             has_promise = limits is not None and any(row.source for row in limits.containers)
             return has_promise or self._suspension.covers(key.gpu_uuid)
         holding = self._holdings.get((key.uid, key.gpu_uuid))
-        is_unknown = holding is not None and holding.used_bytes is None
+        is_unknown = holding is not None and self._use(holding)[1]
         return self._suspension.covers(key.gpu_uuid) or self._awaits_record(key) or is_unknown
 
     def _is_silenced(self, verdict: Verdict) -> bool:
@@ -104,7 +105,7 @@ class Grounds:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid, last.pod_share)
-        used = (holding.used_bytes or 0) if holding else 0
+        used = self._use(holding)[0] if holding else 0
         if key.reason in _ON_FOREIGN_GPU:
             if key.gpu_uuid in pod_share.gpu_uuids and not pod_share.is_whole:
                 return Ground(_of_memory(key, pod_share, index, used), False, True)
@@ -125,7 +126,7 @@ class Grounds:
         for (uid, gpu_uuid), limits in self._snapshot.driver_limits.items():
             yield from self._of_limits(uid, gpu_uuid, limits)
         for pod_share in self._snapshot.pod_shares:
-            if pod_share.has_share and not pod_share.pod.is_finished and not pod_share.is_whole:
+            if pod_share.is_from_kai and not pod_share.pod.is_finished:
                 yield from self._of_records(pod_share)
 
     def _of_holding(self, holding: Holding) -> Ground | None:
@@ -145,9 +146,9 @@ class Grounds:
         else:
             reason = FlagReason.NO_SHARE
         key = Key(pod_share.pod.uid, holding.gpu_uuid, reason)
-        is_lower_bound = holding.used_bytes is None
+        used, is_lower_bound = self._use(holding)
         ground = self._compare(
-            key, pod_share, holding.gpu_index, holding.known_bytes, allowed, is_lower_bound=is_lower_bound
+            key, pod_share, holding.gpu_index, used, allowed, is_lower_bound=is_lower_bound
         )
         if ground.is_over and reason is FlagReason.LIMIT_BYPASSED and self._is_held(holding, allowed or 0):
             return Ground(ground.verdict, False, True)
@@ -188,6 +189,20 @@ class Grounds:
                 )
                 yield Ground(verdict, row is not None, row is None)
 
+    def _use(self, holding: Holding) -> tuple[int, bool]:
+        """Return the known memory of a pod on a GPU, and whether it may use more.
+
+        Pods that share a ResourceClaim are compared with it together.
+        """
+        gpu, peers = holding.gpu_uuid, holding.pod_share.on(holding.gpu_uuid).peers
+        if not peers:
+            return holding.known_bytes, holding.used_bytes is None
+        if (gpu, peers) not in self._used_by_peers:
+            held = [each for uid in peers if (each := self._holdings.get((uid, gpu))) is not None]
+            used = sum(each.known_bytes for each in held), any(each.used_bytes is None for each in held)
+            self._used_by_peers[gpu, peers] = used
+        return self._used_by_peers[gpu, peers]
+
     def _compare(
         self,
         key: Key,
@@ -225,11 +240,19 @@ class Grounds:
                 yield Ground(verdict, is_the_case, not is_the_case)
 
     def _gpus_of(self, pod_share: PodShare) -> tuple[str, ...]:
-        """Return the pod's GPUs that responded; one empty UUID if this node knows no GPU of the pod."""
-        known = tuple(uuid for uuid in pod_share.gpu_uuids if uuid in self._evaluated_gpus)
-        is_known = known or any(
-            (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid)
+        """Return the GPUs of the pod's share that responded; one empty UUID if this node knows none.
+
+        GPUs of ResourceClaims are in no record of KAI.
+        """
+        claimed = ShareSource.RESOURCE_CLAIM
+        own = [
+            uuid
             for uuid in pod_share.gpu_uuids
+            if (amount := pod_share.on(uuid).share) is None or amount.source is not claimed
+        ]
+        known = tuple(uuid for uuid in own if uuid in self._evaluated_gpus)
+        is_known = known or any(
+            (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid) for uuid in own
         )
         return known if is_known else ("",)
 

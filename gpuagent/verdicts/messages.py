@@ -40,6 +40,11 @@ _ANNOTATION_IGNORED: Final = (
     " did not place the pod"
 )
 """Message of `no-share` for a pod that declares a share and was not placed by KAI."""
+_OVER_TOGETHER: Final = (
+    "uses {used} on {gpu} together with the other pods of its resource claim, above the claim's {allowed},"
+    " for {lasted}"
+)
+"""Message of `over-share` for pods that share a ResourceClaim."""
 
 
 def event_reason(transition: Transition) -> str | None:
@@ -104,6 +109,8 @@ def _is_annotation_ignored(verdict: Verdict) -> bool:
 
 def _description(verdict: Verdict, seconds: float) -> str:
     template = _ANNOTATION_IGNORED if _is_annotation_ignored(verdict) else _TEMPLATES[verdict.key.reason]
+    if verdict.key.reason is FlagReason.OVER_SHARE and verdict.pod_share.on(verdict.key.gpu_uuid).peers:
+        template = _OVER_TOGETHER
     return template.format(
         used=verdict.used_text,
         allowed=size(verdict.allowed_bytes),

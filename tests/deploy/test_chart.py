@@ -219,8 +219,10 @@ def test_the_agent_has_the_rights_that_it_reviews() -> None:
 
     usual, most = rendered(), rendered(EVERYTHING)
     assert {*POD_RIGHTS, *EVENT_RIGHTS, "get nodes", "get namespaces"} <= rights(usual, "ClusterRole")
-    assert not {*EVICTION_RIGHTS} & rights(usual, "ClusterRole")
-    assert {*EVICTION_RIGHTS} <= rights(most, "ClusterRole")
+    of_claims = {"get resourceclaims", "list resourceslices", "watch resourceslices"}
+    assert not {*EVICTION_RIGHTS, *of_claims} & rights(usual, "ClusterRole")
+    assert {*EVICTION_RIGHTS, *of_claims} <= rights(most, "ClusterRole")
+    assert "--resource-claims=true" in container(agent_pod({"agent": {"resourceClaims": True}}))["args"]
     assert rights(most, "Role") == {"create events", "list events"}
     assert not rights(usual, "Role")
 

@@ -17,12 +17,12 @@ from tests.project.sources import PACKAGES, ROOT, matching, modules
 LINES: Final = {
     "kai": 2_800,
     "certs": 1_400,
-    "console": 19_200,
-    "gpuagent": 15_500,
-    "kube": 3_300,
+    "console": 19_500,
+    "gpuagent": 16_000,
+    "kube": 3_600,
     "service": 3_400,
     "webhook": 9_200,
-    "tests": 80_000,
+    "tests": 85_000,
 }
 """Most lines of Python in a folder."""
 
@@ -40,7 +40,7 @@ def test_a_folder_does_not_grow(folder: str, most: int) -> None:
 
 def test_the_whole_does_not_grow() -> None:
     files = list(modules(ROOT))
-    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 56_000
+    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 57_000
     assert len([file for file in files if file.name != "__init__.py"]) <= 260
     assert (
         len(
@@ -78,7 +78,7 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
     ("services", "most"),
     [
         pytest.param("webhook.cli, webhook.serve", 19_600, id="webhook"),
-        pytest.param("gpuagent.cli, gpuagent.serve", 20_700, id="agent"),
+        pytest.param("gpuagent.cli, gpuagent.serve", 21_000, id="agent"),
     ],
 )
 def test_a_service_loads_few_lines_and_nothing_of_the_console(services: str, most: int) -> None:

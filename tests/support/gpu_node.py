@@ -50,6 +50,7 @@ class GpuNode:
     folder: Path
     plane: ControlPlane | HostileApiServer
     admin: Administrator
+    total_bytes: int = TOTAL
     pids: dict[str, int] = field(default_factory=dict)
     """PID of the process of each pod, by UID."""
 
@@ -62,7 +63,7 @@ class GpuNode:
         tree = ProcTree(self.folder / "proc")
         lines = [
             "driver 580.65.06",
-            f"gpu 0 {GPU_0} {TOTAL} {500 * MIB} {sum(used_mib.values()) * MIB} NVIDIA A10",
+            f"gpu 0 {GPU_0} {self.total_bytes} {500 * MIB} {sum(used_mib.values()) * MIB} NVIDIA A10",
         ]
         for uid, mib in used_mib.items():
             number = self.pids.setdefault(uid, 101 + len(self.pids))

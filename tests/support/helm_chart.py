@@ -17,7 +17,7 @@ CHART = DEPLOY / "helm" / "kaishare"
 NAMESPACE = "kaishare"
 OLDEST_KUBERNETES = "1.30.0"
 EVERY_RIGHT: dict[str, Any] = {
-    "agent": {"eviction": {"mode": "on"}, "gpuSharingMode": "HamiCore"},
+    "agent": {"eviction": {"mode": "on"}, "gpuSharingMode": "HamiCore", "resourceClaims": True},
     "authentication": {"enabled": True},
 }
 """Values with which the chart grants all optional rights."""

@@ -11,7 +11,7 @@ _REGISTRATION: Final = (
 )
 CLUSTER_SCOPED: Final = frozenset(
     f"Node Namespace PersistentVolume PriorityClass RuntimeClass StorageClass Queue SchedulingShard Topology ClusterRole"
-    f" ClusterRoleBinding CustomResourceDefinition {_REGISTRATION}".split()
+    f" ClusterRoleBinding CustomResourceDefinition ResourceSlice DeviceClass {_REGISTRATION}".split()
 )
 _KINDS: Final = {
     "v1": "Pod Event Node Namespace ConfigMap Service PersistentVolumeClaim PersistentVolume ResourceQuota"
@@ -35,7 +35,7 @@ _NOT_SIMULATED: Final = {
     "apiextensions.k8s.io/v1": "CustomResourceDefinition",
     "coordination.k8s.io/v1": "Lease",
     "rbac.authorization.k8s.io/v1": "Role RoleBinding ClusterRole ClusterRoleBinding",
-    "resource.k8s.io/v1": "ResourceClaim",
+    "resource.k8s.io/v1": "ResourceClaim ResourceClaimTemplate ResourceSlice DeviceClass",
 }
 """Kinds that only a real API server serves."""
 

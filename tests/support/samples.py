@@ -88,7 +88,7 @@ def pod_share(
     sources = Sources(
         record=Record.SHARE if has_share and source is not ShareSource.WHOLE_GPU else Record.NONE,
         has_whole_gpus=source is ShareSource.WHOLE_GPU,
-        has_unsized_gpus=pod.has_unsized_gpus,
+        has_unsized_gpus=pod.has_unsized_resource,
     )
     entitlements = {
         uuid: entitlement(sources, Relation.POSSIBLE, each) for uuid, each in (possible or {}).items()
@@ -105,6 +105,7 @@ def pod_share(
             "is_unresolved": is_unresolved,
             "entitlements": entitlements,
             "elsewhere": entitlement(sources, others),
+            "has_unsized_gpus": pod.has_unsized_resource,
             **fields,
         }
     )

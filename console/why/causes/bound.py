@@ -101,7 +101,7 @@ def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
     if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.reservations:
         unknown += [no_pod]
     request = request_of(pod)
-    has = f"the pod has {request.text}" if request.is_any else ""
+    has = f"the pod has {request.text}" if request.is_any or request.claims else ""
     uses = uses_of(evidence.figures.known) if evidence.figures.known else []
     if uses:
         has = f"{has or 'the pod has no GPU'}, and uses {first_few(uses, 4)}"

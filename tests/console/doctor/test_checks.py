@@ -27,6 +27,7 @@ from console.doctor.plain_gpus import gpus_are_plain
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
 from kai.releases import Version
+from kube.device_kinds import DeviceClass
 from kube.kinds import (
     DEVICE_CLASSES,
     LIMIT_RANGES,
@@ -34,7 +35,6 @@ from kube.kinds import (
     POD_GROUPS,
     PODS,
     QUEUES,
-    DeviceClass,
     LimitRange,
     Pod,
     PodGroup,

@@ -14,14 +14,14 @@ _START = next(index for index, row in enumerate(_ROWS) if row[:2] == ["counts", 
 COUNTS, USES = _ROWS[1:_START], _ROWS[_START + 1 :]
 YES_NO = {True: "yes", False: "no"}
 SHARE = Amount(1 << 30, ShareSource.ANNOTATION)
-BOOLEANS = list(product((False, True), repeat=5))
+BOOLEANS = list(product((False, True), repeat=6))
 ALL_SOURCES = [
     Sources(
         record=record, is_labelled=label, has_annotation=annotation, has_whole_gpus=whole,
-        has_unsized_gpus=unsized, is_running=runs,
+        has_claimed_gpus=claimed, has_unsized_gpus=unsized, is_running=runs,
     )
     for record in Record
-    for label, annotation, whole, unsized, runs in BOOLEANS
+    for label, annotation, whole, claimed, unsized, runs in BOOLEANS
 ]  # fmt: skip
 
 
@@ -30,7 +30,9 @@ def counts_by_table(sources: Sources) -> tuple[str, str]:
     cells = (sources.record.value, *(YES_NO[each] for each in (sources.is_labelled, sources.has_annotation, sources.is_running)))  # fmt: skip
     row = next(row for row in COUNTS if all(c in ("-", cell) for c, cell in zip(row, cells, strict=False)))
     source, _, beside = row[4].partition("; ")
-    return ("nothing" if source == "whole-gpu" and not sources.has_whole_gpus else source), beside
+    if source == "whole-gpu" and not sources.has_whole_gpus:
+        source = "resource-claim" if sources.has_claimed_gpus else "nothing"
+    return source, beside
 
 
 @pytest.mark.parametrize("sources", ALL_SOURCES, ids=repr)
@@ -74,5 +76,6 @@ def test_the_table_names_every_value() -> None:
     assert {row[0] for row in COUNTS} - {"-"} == {record.value for record in Record}
     assert {row[1] for row in USES} == {relation.value for relation in Relation}
     named = set(re.split(", |; ", ", ".join(row[4] for row in COUNTS)))
-    assert named >= {source.value for source in ShareSource}
+    assert {*named, "resource-claim"} == {*(source.value for source in ShareSource), *named}
+    assert "resource-claim" in {row[0] for row in USES}
     assert {source.author for source in ShareSource} == set(Author)

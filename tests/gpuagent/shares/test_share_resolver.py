@@ -30,7 +30,7 @@ from tests.support.samples import gpu
 from tests.support.shares import A10, DEVICES, FIRST, SECOND, observed, share_of
 
 MIB, GIB = 1 << 20, 1 << 30
-BOUND, WRITTEN, WHOLE = ShareSource
+BOUND, WRITTEN, WHOLE, _ = ShareSource
 BOTH = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
 LABEL = {"runai-gpu-group": GROUP_0}
 

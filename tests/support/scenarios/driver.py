@@ -25,7 +25,6 @@ from gpuagent.gpus.driver import (
 from gpuagent.gpus.gpu_reading import DriverReplaced
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind
 from gpuagent.gpus.process_lists import MOST_LISTED
-from gpuagent.problems import OF_WHOLE_DRIVER
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
 
 _UNKNOWN: Final = 999
@@ -196,18 +195,17 @@ def _lists(
 
 _HANG_STEP_SECONDS: Final = 0.05
 _ERRORS: Final[dict[int, tuple[type[CallFailed], str]]] = {
-    1: (CallFailed, "Uninitialized"),
+    1: (DriverGone, "Uninitialized"),
     3: (NotOffered, "NotSupported"),
     4: (NotPermitted, "NoPermission"),
     7: (FigureFailed, "InsufficientSize"),
-    9: (CallFailed, "DriverNotLoaded"),
-    12: (CallFailed, "LibraryNotFound"),
+    9: (DriverGone, "DriverNotLoaded"),
+    12: (DriverGone, "LibraryNotFound"),
     13: (NotOffered, "FunctionNotFound"),
     15: (GpuLost, "GpuIsLost"),
     16: (GpuLost, "ResetRequired"),
     17: (FigureFailed, "OperatingSystem"),
-    18: (CallFailed, "LibRmVersionMismatch"),
-    27: (CallFailed, "NotReady"),
+    27: (DriverGone, "NotReady"),
     999: (FigureFailed, "Unknown"),
 }
 _REPLACED: Final = 18
@@ -347,10 +345,9 @@ class SimulatedDriver:
                 self._fail(call, failure.code)
 
     def _fail(self, call: str, code: int) -> NoReturn:
-        is_of_node = call in ("nvmlInit", "nvmlDeviceGetCount")
-        if code == _REPLACED and is_of_node:
+        if code == _REPLACED:
             self.errors.add(call, "LibRmVersionMismatch")
             raise DriverReplaced(f"{call}: simulated: the driver and its library are of different versions")
         kind, error = _ERRORS[code]
         self.errors.add(call, error)
-        raise (DriverGone if is_of_node and error in OF_WHOLE_DRIVER else kind)(call, error)
+        raise kind(call, error)
