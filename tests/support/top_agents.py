@@ -13,6 +13,7 @@ from console.cluster.agents import AgentPod, AgentReading, Agents, Received
 from console.top.fleet import Fleet
 from gpuagent.api_types import read_answer
 from gpuagent.first_acts import FOR_FLAG, FirstAct, for_gpu
+from gpuagent.problems import RiskName
 from kube.answers import Unreachable
 
 GIB = 1 << 30
@@ -29,9 +30,8 @@ FLAG_ACT = {"firstAct": FOR_FLAG["over-share"].text, "runbook": FOR_FLAG["over-s
 def gpu(node: str, index: int = 0, **fields: Any) -> dict[str, Any]:
     """Return a GPU of 24 GiB in an agent's JSON, with the first act that an agent gives it."""
     act = for_gpu(
-        is_at_risk=bool(fields.get("atRiskBytes")),
+        risk=RiskName.PODS if fields.get("atRiskBytes") else None,
         is_overpromised=(fields.get("promisedBytes") or 0) > 24 * GIB,
-        has_pod_above_share=True,
     )
     return {
         "firstAct": act and act.text, "runbook": act and act.section,
