@@ -97,14 +97,14 @@ class EvictionRules:
         refusal = self.refusal_by_state(pod)
         if refusal is not None:
             return refusal
+        if verdict.pod_share.on(verdict.key.gpu_uuid).peers:
+            return EvictionRefusal.SHARED_CLAIM
         if self.gpu_sharing_mode is None:
             return EvictionRefusal.MODE_UNKNOWN
         # Up to CUDA 13.5 a client that is killed in the middle of its work ends the other clients of its
         # server (NVIDIA's MPS documentation, "Client Early Termination").
         if any(h.pod_share.pod.uid == pod.uid and h.may_share_mps for h in evaluation.sampled.holdings):
             return EvictionRefusal.MPS_CLIENT
-        if verdict.pod_share.on(verdict.key.gpu_uuid).peers:
-            return EvictionRefusal.SHARED_CLAIM
         return None if self._is_proven(verdict, evaluation) else EvictionRefusal.WEAK_EVIDENCE
 
     def refusal_by_state(self, pod: NodePod) -> EvictionRefusal | None:

@@ -199,7 +199,7 @@ OF_TEAM = f"explain --policies cluster -n {TEAM} -f pod.yaml"
 SERVER = f"explain --server -n {TEAM} -f pod.yaml"
 CASES = [
     Case(OF_TEAM, CHANGED),
-    Case(f"{OF_TEAM} -o table", answer(f"Pod/mine pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted - 1 pod: 1 changed.")),
+    Case(f"{OF_TEAM} -o table", answer(f"Pod/mine pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted 1 1 pod: 1 changed; 1 with warnings.")),
     Case(f"{OF_TEAM} -o json", answer('"reason": "whole-gpu-converted"')),
     Case(f"explain -n {TEAM} -f pod.yaml", CHANGED),
     Case("explain --policies cluster -f pod.yaml", CHANGED),
@@ -436,7 +436,7 @@ def test_many_namespaces_are_read_one_by_one_without_the_right_to_list_them(resu
     ended = results.many
     assert (ended.status, ended.err) == (0, "")
     text = words(ended.out)
-    assert f"{MOST_NAMED + 1} pods: {MOST_NAMED + 1} changed." in text
+    assert f"{MOST_NAMED + 1} pods: {MOST_NAMED + 1} changed; {MOST_NAMED + 1} with warnings." in text
     assert (
         "note: the LimitRanges of namespaces few-of-many-0, few-of-many-1, few-of-many-10, few-of-many-100,"
         " few-of-many-11 and 96 more are not known: you may not list them; assumed none"

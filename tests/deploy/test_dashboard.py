@@ -480,11 +480,10 @@ def test_alerts_link_to_runbooks_only_with_an_address(watched: Prometheus) -> No
 
 
 def test_every_rule_is_evaluated_and_only_faults_raise_alerts(watched: Prometheus) -> None:
-    # The example's pod over its share on a simulated node, which takes memory that its neighbour was promised, the bad label among the policies, and what the page of
-    # others says.
+    # The example's pod over its share on a simulated node, the bad label among the policies, and what the page of others says. Free memory is left there
+    # for what the neighbours were promised, so that none is at risk.
     expected = {
         "KaisharePodOverShare",
-        "KaishareGPUMemoryAtRisk",
         "KaishareAgentSimulated",
         "KaisharePolicyInvalid",
         "KaishareFailedOpen",

@@ -89,10 +89,11 @@ local overview =
         ['promised {{cluster}}', 'sum by (cluster) (%s)' % q.gpu('promised')],
         ['used {{cluster}}', 'sum by (cluster) (%s)' % q.gpu('used')],
       ], unit=p.bytes),
-    p.lines('Where the used memory is', 'Where is the used memory: in pods, in processes of the hosts, or in no process? Sums of the known figures: pods and GPUs whose figure is unknown are left out.',
+    p.lines('Where the used memory is', 'Where is the used memory: in pods, in processes of the hosts, of pods that are gone, or in no process? Sums of the known figures: pods and GPUs whose figure is unknown are left out.',
       [
         ['pods {{cluster}}', 'sum by (cluster) (%s)' % q.used(q.cluster)],
         ['hosts {{cluster}}', 'sum by (cluster) (%s)' % q.gpu('host')],
+        ['ended pods {{cluster}}', 'sum by (cluster) (%s)' % q.gpu('ended_pods')],
         ['no process {{cluster}}', 'sum by (cluster) (%s)' % q.gpu('unattributed')],
       ], unit=p.bytes, stacked=true),
     p.rows('Alerts', 'Which alerts of kaishare are pending or firing? Each has a section in docs/runbooks.md; the column runbook links to it if the variable runbooks is set.',

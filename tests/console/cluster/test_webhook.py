@@ -20,7 +20,7 @@ from tests.support.cluster_facts import running
 from webhook.policy.labels import Mode
 from webhook.settings.decision_options import add_decision_options
 
-ALWAYS_KNOWN = {"kai_version", "inject_shares", "default_mode", "excluded_namespaces"}
+ALWAYS_KNOWN = {"kai_version", "inject_shares", "default_mode", "excluded_namespaces", "gpu_runtime_classes"}
 
 
 def deployment(*containers: dict[str, Any]) -> Controller:

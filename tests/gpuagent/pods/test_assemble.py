@@ -1,6 +1,7 @@
 """From objects to an inventory: what counts, what is left out, and with which line."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuagent.pods import objects
 from gpuagent.pods.assemble import EndedPods
-from gpuagent.pods.inventory import BindRequest, NodePod
+from gpuagent.pods.inventory import BindRequest, EndedPod, NodePod
 from gpuagent.pods.node_pods import node_pod, read_pod
 from gpuagent.pods.objects import ObjectError, decode_object, objects_of
 from tests.support.inventories import built, inventory
@@ -328,19 +329,34 @@ def test_a_pod_runs_from_its_first_init_container_on(status: dict[str, Any], is_
     assert read_pod(json.dumps(document).encode()).is_running is is_running
 
 
+def listed_pods(*names: str) -> list[NodePod]:
+    return [replace(node_pod_of(pod()), uid=name) for name in names]
+
+
+def test_an_ended_pod_keeps_its_names() -> None:
+    ended = EndedPods()
+    owner = {
+        "controller_kind": "ReplicaSet",
+        "controller_name": "web-abc",
+        "labels": {"pod-template-hash": "abc"},
+    }
+    ended.add([replace(each, **owner) for each in listed_pods("u")])  # type: ignore[arg-type]
+    assert ended.without(()) == {"u": EndedPod("u", "research", "half", "Deployment/web")}
+
+
 def test_a_pod_has_ended_from_its_last_listing_to_the_next() -> None:
     ended = EndedPods()
-    ended.add(["a", "b"])
-    assert ended.without({"a", "b"}) == frozenset()
-    assert ended.without({"a"}) == ended.without({"a"}) == {"b"}
-    assert ended.without({"a", "b"}) == frozenset()
-    assert ended.without(()) == {"a", "b"}, "also those that were listed only between two inventories"
+    ended.add(listed_pods("a", "b"))
+    assert ended.without({"a", "b"}) == {}
+    assert ended.without({"a"}).keys() == ended.without({"a"}).keys() == {"b"}
+    assert ended.without({"a", "b"}) == {}
+    assert ended.without(()).keys() == {"a", "b"}, "also those that were listed only between two inventories"
 
 
 def test_the_oldest_of_too_many_ended_pods_are_forgotten_and_no_listed_one() -> None:
     ended = EndedPods(most=2)
-    ended.add(["listed", "a", "b", "c"])
-    assert ended.without({"listed"}) == {"b", "c"}
-    ended.add(["d"])
-    assert ended.without({"listed"}) == {"c", "d"}
-    assert ended.without({"d"}) == {"listed", "c"}
+    ended.add(listed_pods("listed", "a", "b", "c"))
+    assert ended.without({"listed"}).keys() == {"b", "c"}
+    ended.add(listed_pods("d"))
+    assert ended.without({"listed"}).keys() == {"c", "d"}
+    assert ended.without({"d"}).keys() == {"listed", "c"}

@@ -184,11 +184,11 @@ async def test_a_pod_that_leaves_the_file_is_remembered_as_ended(source: Source)
     async with source.running():
         gone = source.pods.inventory
         assert gone is not None
-        assert not gone.ended_uids
+        assert not gone.ended
         source.path.write_text(text())
         await source.until(lambda: source.names == [])
         assert source.pods.inventory is not None
-        assert source.pods.inventory.ended_uids == gone.pods.keys()
+        assert source.pods.inventory.ended.keys() == gone.pods.keys()
 
 
 async def test_a_file_that_is_replaced_counts_though_its_size_and_time_are_the_same(source: Source) -> None:

@@ -91,9 +91,9 @@ async def test_a_pod_that_is_gone_within_a_moment_is_remembered_as_ended(
         await until(lambda: run.names == set())
         server.change("ADDED", versioned(fraction()))
         server.change("DELETED", versioned(fraction()))
-        await until(lambda: run.inventory.ended_uids == {fraction()["metadata"]["uid"]})
+        await until(lambda: run.inventory.ended.keys() == {fraction()["metadata"]["uid"]})
         server.change("ADDED", versioned(fraction()))
-        await until(lambda: run.names == {"half"} and not run.inventory.ended_uids)
+        await until(lambda: run.names == {"half"} and not run.inventory.ended)
 
 
 DENIED, ERROR = UnavailableReason.DENIED, UnavailableReason.ERROR
