@@ -113,7 +113,7 @@ async def admitted(client: KubeClient, profile: str, pod: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-async def test_pod_security_admits_the_webhook_as_restricted_and_the_agent_but_for_hostpid(
+async def test_pod_security_admits_the_webhook_as_restricted_and_the_agent_but_for_two_things_of_the_host(
     variant: str, admin: Administrator
 ) -> None:
     await ensure_namespaces(admin.client, held_to("restricted"), held_to("baseline"))
@@ -130,7 +130,15 @@ async def test_pod_security_admits_the_webhook_as_restricted_and_the_agent_but_f
         if variant in BESIDE_HOST_PID:
             assert BESIDE_HOST_PID[variant] in str(refusal.value)
         else:
+            assert "hostPath volumes" in str(refusal.value)
             del pod["spec"]["hostPID"]
+            cgroup = {"name": "cgroup", "hostPath": {"path": "/sys/fs/cgroup"}}
+            assert cgroup in pod["spec"]["volumes"]
+            pod["spec"]["volumes"].remove(cgroup)
+            (container,) = pod["spec"]["containers"]
+            container["volumeMounts"] = [
+                each for each in container["volumeMounts"] if each["name"] != "cgroup"
+            ]
             await admitted(admin.client, "restricted", pod)
 
 
