@@ -1,9 +1,7 @@
 """A queue of KAI as the API server has it: `scheduling.run.ai/v2`, alike in v0.9.8, v0.13.4 and v0.17.0."""
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from kai import keys
@@ -98,6 +96,3 @@ def leaf_queues(queues: Collection[Queue]) -> frozenset[str]:
 def _bound(value: float | None) -> float | None:
     """Return a limit; KAI also writes -1 for none."""
     return None if value is None or value < 0 else value
-
-
-decode_queue: Final = msgspec.json.Decoder(Queue).decode

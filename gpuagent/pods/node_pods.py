@@ -48,7 +48,6 @@ MOST_CLAIMS: Final = 16
 _MOST_GPUS: Final = 1 << 16
 _DIGITS: Final = 20
 """Longest number of a variable in characters."""
-"""Amounts that request nothing; the API server writes every zero as "0"."""
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
 

@@ -262,7 +262,10 @@ def printed(rules: DecisionSettings) -> list[Object]:
 
 
 RELEASES = ("0.9.12-rc1", "v0.9.13", "0.10.0-rc1", "0.16.4", "0.16.5-rc2", "0.16.5", "1.0.0-rc1")
-OPTIONS = {"injectShares": False, "defaultMode": "observe", "defaultPriorityClass": "usual"}
+OPTIONS = {
+    "injectShares": False, "defaultMode": "observe", "defaultPriorityClass": "usual",
+    "gpuRuntimeClasses": ["gvisor", "b.c"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -274,6 +277,7 @@ OPTIONS = {"injectShares": False, "defaultMode": "observe", "defaultPriorityClas
             {"webhook": {**POLICY["webhook"], **OPTIONS}, "excludedNamespaces": ["kube-system", "a"]},
             DecisionSettings(
                 inject_shares=False, default_mode=Mode.OBSERVE, default_priority_class="usual",
+                gpu_runtime_classes=frozenset({"gvisor", "b.c"}),
                 excluded_namespaces=frozenset({"kube-system", "a", "kaishare", "kaishare-agent"}),
             ),
         ),

@@ -9,7 +9,6 @@ import msgspec
 from console.cluster.facts import Fact, Listing, Why
 from console.cluster.webhook import RunningSettings
 from console.doctor.admission import AdmissionObjects
-from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Namespace
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec, ProgramStatus
@@ -202,10 +201,3 @@ WELL = ClusterFacts(
 def but(**changes: Any) -> ClusterFacts:
     options = {name: changes.pop(name) for name in ("name", "scope", "namespace") if name in changes}
     return replace(WELL, options=replace(WELL.options, **options), **changes)
-
-
-def result_lines(findings: Iterable[CheckResult], *states: State) -> list[str]:
-    wanted = states or (State.PROBLEM, State.WARNING)
-    return [
-        f"{finding.state}: {finding.check}: {finding.what}" for finding in findings if finding.state in wanted
-    ]

@@ -29,12 +29,11 @@ def read_mode(document: bytes) -> SharingMode | None:
     except (ValueError, RecursionError):
         return None
     admission, binder = _map(spec.get("admission")), _map(spec.get("binder"))
-    is_on = {
-        mode: _map(_map(part.get("plugins")).get(name)).get("enabled")
-        for name, mode in _PLUGINS.items()
-        for part in (admission, binder)
-        if name in _map(part.get("plugins"))
-    }
+    plugins = [_map(part.get("plugins")) for part in (admission, binder)]
+    said = {(mode, _flag(each[name])) for name, mode in _PLUGINS.items() for each in plugins if name in each}
+    is_on = dict(said)
+    if len(said) > len(is_on):
+        return None  # admission and binder contradict each other
     text = _map(spec.get("global")).get("gpuSharingMode")
     if text is None:
         sharing = admission.get("gpuSharing")
@@ -49,6 +48,11 @@ def read_mode(document: bytes) -> SharingMode | None:
 
 def _map(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _flag(plugin: Any) -> bool | None:
+    enabled = _map(plugin).get("enabled")
+    return enabled if isinstance(enabled, bool) else None
 
 
 class SharingModeReader:

@@ -19,6 +19,12 @@ def config(mode: str | None = None, *, sharing: bool | None = None, **plugins: b
     return json.dumps({"spec": {**spec, "admission": {"gpuSharing": sharing}}}).encode()
 
 
+BOTH = (
+    b'{"spec": {"global": {"gpuSharingMode": "HamiCore"}, "admission": {"plugins": {"hamicore": {"enabled": %s}}},'
+    b' "binder": {"plugins": {"hamicore": {"enabled": %s}}}}}'
+)
+
+
 @pytest.mark.parametrize(
     ("document", "mode"),
     [
@@ -37,6 +43,9 @@ def config(mode: str | None = None, *, sharing: bool | None = None, **plugins: b
         (config("HamiCore", hamicore=False), None),
         (config("NonMemoryEnforced", hamicore=True), None),
         (config("NonMemoryEnforced", nvfractions=False), SharingMode.NON_MEMORY_ENFORCED),
+        (BOTH % (b"false", b"true"), None),  # the part that is read last does not win
+        (BOTH % (b"true", b"true"), SharingMode.HAMI_CORE),
+        (BOTH % (b"[1]", b"true"), None),
         (b"{}", None),
         (b"[]", None),
         (b"no JSON", None),
