@@ -28,6 +28,7 @@ from kai.pod import Container
 _ROUNDING = 1e-9
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?")
 _LONGEST_NUMBER = 40  # characters; no option needs half as many
+_LONGEST_IMAGE = 520  # characters
 _LEAST_ABBREVIATION = 3  # characters of an abbreviated option, such as `--g`
 
 
@@ -364,16 +365,25 @@ def starts(framework: Framework, image: str | None) -> bool:
 
     The last part of the name contains the framework's. A name with a slash is a folder (`nim/`), or the end.
     """
-    path, named = f"/{(image or '').partition('@')[0]}", framework.image
-    folder, _, last = path.rpartition("/")
-    last = last.partition(":")[0]
+    named = framework.image
+    folder, last = _image_path(image)
     if named.endswith("/"):
-        return named[:-1] in folder.split("/")
+        return f"/{named}" in f"{folder}/"
     return bool(named) and (f"{folder}/{last}".endswith(f"/{named}") if "/" in named else named in last)
 
 
 def is_pytorch_image(image: str | None) -> bool:
     """Whether a part of an image's path is `pytorch` or `torch`."""
-    path = (image or "").partition("@")[0]
-    folder, _, last = path.rpartition("/")
-    return not {"pytorch", "torch"}.isdisjoint((*folder.split("/"), last.partition(":")[0]))
+    folder, last = _image_path(image)
+    return not {"pytorch", "torch"}.isdisjoint((*folder.split("/"), last))
+
+
+def _image_path(image: str | None) -> tuple[str, str]:
+    """Return the folder and the last part of an image's name; nothing for one that no runtime accepts.
+
+    A name has at most 255 characters, a tag 128, a digest 135 (github.com/distribution/reference v0.6.0).
+    """
+    if image is None or len(image) > _LONGEST_IMAGE:
+        return "", ""
+    folder, _, last = f"/{image.partition('@')[0]}".rpartition("/")
+    return folder, last.partition(":")[0]

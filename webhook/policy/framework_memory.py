@@ -153,7 +153,8 @@ def _options(target: _Target, index: int) -> FrameworkOptions | None:
         if len(servers) > 1 or part < _LEAST:
             return None
         return _server_options(servers[0], container, command, index, part)
-    chosen = [each for each in _values(target, command, words) if _may_set(each[0], container, line)]
+    named = _named(container, line)
+    chosen = [each for each in _values(target, command, words) if _may_set(each[0], named)]
     if not chosen:
         return None
     variables: list[tuple[str, str]] = []
@@ -178,7 +179,7 @@ def _server_options(
     if row is VLLM:
         argument = f"{row.option}={text}"
         return FrameworkOptions(index, record, argument=argument, script_at=command.script_at)
-    if _may_set(row, container, container.command_line):
+    if _may_set(row, _named(container, container.command_line)):
         return FrameworkOptions(index, record, variables=((row.variable, text),))
     return None
 
@@ -226,17 +227,20 @@ def _processes(target: _Target, command: OneCommand | None, words: Sequence[str]
     return 1 if count <= target.share.devices else None
 
 
-def _may_set(row: Framework, container: Container, line: Sequence[str]) -> bool:
+def _named(container: Container, line: Sequence[str]) -> str | None:
+    """Return all that may name a variable as one text, to be searched at once; None if some is unseen."""
+    entries = container.variables
+    if container.has_unseen_variables or not all(isinstance(entry, dict) for entry in entries):
+        return None
+    told = [
+        text for entry in entries for text in (entry.get("name"), entry.get("value")) if isinstance(text, str)
+    ]
+    return "\n".join([*line, *told])
+
+
+def _may_set(row: Framework, named: str | None) -> bool:
     """Whether nothing of the container names the variable of a framework, or one that conflicts with it."""
-    if container.has_unseen_variables:
-        return False
-    texts = [*line]
-    for entry in container.variables:
-        if not isinstance(entry, dict):
-            return False
-        texts += [text for text in (entry.get("name"), entry.get("value")) if isinstance(text, str)]
-    named = (*row.variables, *row.rivals)
-    return not any(name in text for text in texts for name in named)
+    return named is not None and not any(name in named for name in (*row.variables, *row.rivals))
 
 
 def _is_list(raw: msgspec.Raw) -> bool:

@@ -34,12 +34,17 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZE = 256 * KIB
 """Of the smaller body. It holds more open brackets than Python 3.14 decodes on a stack of 8 MiB, as the larger does."""
 
-MAX_SECONDS_PER_MIB = 0.4
-"""The contract says 50 ms on a quiet machine, which `benchmarks.hostile` holds; this finds what is far above."""
+LARGER = 4
+"""Times the size of the larger body."""
 
-MAX_GROWTH = 3.2
-"""Of the cost, for a body twice as large; quadratic work has 4."""
+MAX_GROWTH = 11
+"""Of the cost; quadratic work has 16."""
 
+MAX_PARSES = 80
+"""The cost of a review's MiB, in units of what the standard library needs to parse as much: a busy machine slows both. The
+contract says 50 ms, about 10 of these, which `benchmarks.hostile` holds; this finds what is far above."""
+
+ONE_MIB = json.dumps([{"name": f"v-{index:06}", "value": "x" * 28} for index in range(MIB // 62)])
 TRIES = 16
 REQUESTS = all_requests()
 SHARE = {
@@ -102,12 +107,12 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
         yield answered
 
 
-def seconds_for(answer: Answer, request: Asked) -> float:
-    """Return the CPU time of an answer, in seconds."""
+def seconds_for(work: Callable[[], object]) -> float:
+    """Return the CPU time of some work, in seconds."""
     gc.disable()
     try:
         began = time.thread_time()
-        answer(request)
+        work()
         return time.thread_time() - began
     finally:
         gc.enable()
@@ -115,16 +120,18 @@ def seconds_for(answer: Answer, request: Asked) -> float:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_review_costs_time_in_proportion_to_its_size(answer: Answer, name: str) -> None:
-    small, large = REQUESTS[name](SIZE), REQUESTS[name](2 * SIZE)
-    before = after = math.inf
+    small, large = REQUESTS[name](SIZE), REQUESTS[name](LARGER * SIZE)
+    before = after = parse = math.inf
     gc.collect()
     for _ in range(TRIES):
-        before, after = min(before, seconds_for(answer, small)), min(after, seconds_for(answer, large))
+        before = min(before, seconds_for(lambda: answer(small)))
+        after = min(after, seconds_for(lambda: answer(large)))
+        parse = min(parse, seconds_for(lambda: json.loads(ONE_MIB)))
         growth = after / max(before, 0.0005)  # below that a few microseconds would decide
-        cost = after / (len(large.body) / MIB)
-        if growth < MAX_GROWTH and cost < MAX_SECONDS_PER_MIB:
+        parses = after / (len(large.body) / MIB) / parse
+        if growth < MAX_GROWTH and parses < MAX_PARSES:
             return
-    pytest.fail(f"{cost * 1000:.0f} ms a MiB, and {growth:.1f} times as much for twice the size")
+    pytest.fail(f"{parses:.0f} times a parse, and {growth:.1f} times as much for {LARGER} times the size")
 
 
 def merged(documents: list[dict[str, Any]]) -> bytes:
@@ -168,14 +175,8 @@ def test_hostile_kinds_together_get_a_short_answer_and_a_short_line(
     request = Asked(
         "/validate/pods" if namespace == "guarded" else "/mutate", review(document, namespace=namespace)
     )
-    began, costs = log_stream.seek(0, io.SEEK_END), []
-    for _ in range(TRIES):
-        before = time.thread_time()
-        body = answer(request)
-        costs.append((time.thread_time() - before) / max(len(request.body) / MIB, 1 / 16))
-        if costs[-1] < MAX_SECONDS_PER_MIB:
-            break
-    assert min(costs) < MAX_SECONDS_PER_MIB
+    began = log_stream.seek(0, io.SEEK_END)
+    body = answer(request)
     log_stream.seek(began)
     assert max(map(len, log_stream.read().splitlines()), default=0) < MAX_LINE
     if body is not None:
