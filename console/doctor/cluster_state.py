@@ -66,18 +66,15 @@ class Scope(Flag):
     """What `doctor` checks."""
 
     CLUSTER = auto()
-    NAMESPACE = auto()
-    """One namespace, with rights in it (`-n`)."""
-    PRE = auto()
-    """What an installation needs (`--pre`)."""
+    NAMESPACE = auto()  # one namespace, with rights in it (`-n`)
+    PRE = auto()  # what an installation needs (`--pre`)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPod:
     """A pod with the policy's share, which a new pod like it would not get by the rules of this release."""
 
-    name: str
-    """Namespace and name."""
+    name: str  # namespace and name
     reason: str
 
 
@@ -88,8 +85,7 @@ class Namespace:
     name: str
     labels: Mapping[str, str]
     metadata: PolicyMetadata
-    policy: NamespacePolicy | None
-    """The parsed policy; None if the namespace is not managed."""
+    policy: NamespacePolicy | None  # the parsed policy; None if the namespace is not managed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +104,8 @@ class ClusterNode:
     """
     memory: int | None = None
     """MiB of one GPU as in the label, which KAI's status uses (`fraction.go`); None without a valid label."""
-    card: Card | None = None
-    """One GPU as KAI's scheduler counts it; None without a valid label."""
-    has_gpus: bool = True
-    """Whether the node has GPUs, by its capacity or its labels."""
+    card: Card | None = None  # one GPU as KAI's scheduler counts it; None without a valid label
+    has_gpus: bool = True  # whether the node has GPUs, by its capacity or its labels
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of a node with GPUs; empty for another one."""
     taints: tuple[kinds.Taint, ...] = ()
@@ -181,18 +175,13 @@ class ClusterNode:
 class DoctorOptions:
     """The options of `doctor`."""
 
-    name: str = CONFIGURATION_NAME
-    """Expected name of kaishare's webhook configurations."""
-    default_mode: Mode | None = None
-    """The webhook's --default-mode; None reads it from the cluster."""
+    name: str = CONFIGURATION_NAME  # expected name of kaishare's webhook configurations
+    default_mode: Mode | None = None  # the webhook's --default-mode; None reads it from the cluster
     scope: Scope = Scope.CLUSTER
-    namespace: str = ""
-    """The only namespace to read; empty for all."""
-    is_inside: bool = False
-    """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
+    namespace: str = ""  # the only namespace to read; empty for all
+    is_inside: bool = False  # whether doctor runs in the cluster, where pod addresses lead to the pods
     agents: AgentOptions = field(default_factory=AgentOptions)
-    prometheus: str = ""
-    """Address of the Prometheus; empty to look for it."""
+    prometheus: str = ""  # address of the Prometheus; empty to look for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,32 +189,26 @@ class ClusterFacts:
     """What is known of a cluster, as far as the caller may read it."""
 
     options: DoctorOptions
-    release: tuple[int, int] | None = None
-    """The API server's release, such as (1, 30); None if unknown."""
-    now: datetime | None = None
-    """The API server's time; None if unknown."""
+    release: tuple[int, int] | None = None  # the API server's release, such as (1, 30); None if unknown
+    now: datetime | None = None  # the API server's time; None if unknown
     mutating: Listing[WebhookConfiguration]
     validating: Listing[WebhookConfiguration]
     namespaces: Listing[Namespace]
     queues: Listing[Queue]
-    other_queue_versions: frozenset[str] = frozenset()
-    """The versions of queues that are served if v2 is not."""
+    other_queue_versions: frozenset[str] = frozenset()  # the versions of queues that are served if v2 is not
     pod_groups: Listing[kinds.PodGroup] = NOT_READ
     priorities: Listing[kinds.PriorityClass] = NOT_READ
     limit_ranges: Listing[kinds.LimitRange] = NOT_READ
     device_classes: Listing[DeviceClass] = NOT_READ
-    kept_whole: Listing[KeptPod] = NOT_READ
-    """Pods with the policy's share whose like would not get it now."""
+    kept_whole: Listing[KeptPod] = NOT_READ  # pods with the policy's share whose like would not get it now
     nodes: Listing[ClusterNode] = NOT_READ
-    waiting: Listing[kinds.Pod] = NOT_READ
-    """The pods without a node, with their documents."""
+    waiting: Listing[kinds.Pod] = NOT_READ  # the pods without a node, with their documents
     synced: Listing[PartialObject] = NOT_READ
     """The metadata of pods with the label of vCluster's syncer. A tenant can write it, too."""
     installation: Installation | None = None
     """The installation of KAI; None if KAI's pods could not be listed."""
     kai_namespace: str = NAMESPACE
-    running: RunningSettings = UNKNOWN_SETTINGS
-    """The settings of the running webhook."""
+    running: RunningSettings = UNKNOWN_SETTINGS  # the settings of the running webhook
     admission: AdmissionObjects = _NO_POLICIES
     webhook_pods: Listing[kinds.Pod] = NOT_READ
     """The webhook's pods, in the namespace that the API server calls."""

@@ -53,8 +53,7 @@ class Check:
     name: str
     run: Callable[[ClusterFacts], Iterator[CheckResult]]
     scope: Scope = Scope.CLUSTER
-    facts: tuple[str, ...] = ()
-    """The facts of `ClusterFacts` that the check cannot do without."""
+    facts: tuple[str, ...] = ()  # the facts of `ClusterFacts` that the check cannot do without
 
     def results(self, cluster: ClusterFacts) -> Iterator[CheckResult]:
         """Yield why the check could not run, then what it found."""
@@ -128,10 +127,8 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
 )
 """All checks, in the order of the report."""
 
-_EVERY_SECONDS: Final = 5.0
-"""Pause between two rounds of `--wait`."""
-_READ_SECONDS: Final = 60.0
-"""Time limit of one request for facts; a list may have thousands of objects."""
+_EVERY_SECONDS: Final = 5.0  # pause between two rounds of `--wait`
+_READ_SECONDS: Final = 60.0  # time limit of one request for facts; a list may have thousands of objects
 _PAGE: Final = "docs/doctor.md"
 _NOTHING_ELSE: Final = "nothing else was checked"
 

@@ -163,11 +163,9 @@ class _Section:
 
     guarded: Guarded
     namespaces: Collection[str]
-    refusing: Mapping[str, Sequence[str]]
-    """The namespaces where a policy refuses, by policy."""
+    refusing: Mapping[str, Sequence[str]]  # the namespaces where a policy refuses, by policy
     findings: Sequence[CheckResult]
-    excluded: Collection[str]
-    """Namespaces that the administrator excluded by name."""
+    excluded: Collection[str]  # namespaces that the administrator excluded by name
 
 
 async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:

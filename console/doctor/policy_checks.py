@@ -67,8 +67,7 @@ def _text(value: Any) -> str:
     return one_line(",".join(sorted(value)) if isinstance(value, frozenset) else str(value)) or "empty"
 
 
-_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})
-"""Keys of the chart's namespaceSelector."""
+_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})  # keys of the chart's namespaceSelector
 _PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
 
 
@@ -242,8 +241,7 @@ def _has_gpu_default(limits: LimitRange) -> bool:
     )
 
 
-_MOST_IN_COMMAND: Final = 20
-"""Namespaces in the command that labels them."""
+_MOST_IN_COMMAND: Final = 20  # namespaces in the command that labels them
 
 
 def labelled_hosts(cluster: ClusterFacts) -> set[str]:
