@@ -18,6 +18,7 @@ from console.cluster.webhook import (
     VALIDATING,
     WEBHOOK_LABELS,
     RunningSettings,
+    keys_without_effect,
     read_running_settings,
     webhook_namespace,
 )
@@ -25,7 +26,7 @@ from console.doctor.admission import AdmissionObjects
 from console.render.policy_manifests import NAME
 from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
-from kai.installation import NAMESPACE, Installation, ProgramPod
+from kai.installation import CONFIG_NAME, NAMESPACE, Installation, ProgramPod, SharingMode, configured_modes
 from kai.kaishare_keys import EXCLUDED_NAMESPACES, REASON
 from kai.numbers import parse_int
 from kai.pod import MalformedPod, decode_pod
@@ -80,12 +81,13 @@ class KeptPod:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace with policy labels or selectors of sizes."""
+    """A namespace with policy labels, selectors of sizes, or keys that were meant as such."""
 
     name: str
     labels: Mapping[str, str]
     metadata: PolicyMetadata
     policy: NamespacePolicy | None  # the parsed policy; None if the namespace is not managed
+    without_effect: tuple[str, ...] = ()  # a line for each of the first keys that are misplaced or misspelt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class ClusterNode:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of a node with GPUs; empty for another one."""
     taints: tuple[kinds.Taint, ...] = ()
+    conditions: frozenset[str] = frozenset()  # the types of the conditions that are True, not Unknown
 
     @classmethod
     def of(cls, node: kinds.Node, version: Version | None = None) -> "ClusterNode":
@@ -133,6 +136,7 @@ class ClusterNode:
             has_gpus=has_gpus,
             labels=labels if has_gpus else {},
             taints=node.taints,
+            conditions=frozenset(each.type for each in node.status.conditions or () if each.status == "True"),
         )
 
     @property
@@ -207,6 +211,7 @@ class ClusterFacts:
     """The metadata of pods with the label of vCluster's syncer. A tenant can write it, too."""
     installation: Installation | None = None
     """The installation of KAI; None if KAI's pods could not be listed."""
+    configured_modes: Fact[frozenset[SharingMode]] = NOT_READ  # by KAI's object Config
     kai_namespace: str = NAMESPACE
     running: RunningSettings = UNKNOWN_SETTINGS  # the settings of the running webhook
     admission: AdmissionObjects = _NO_POLICIES
@@ -233,6 +238,17 @@ class ClusterFacts:
     def versions(self) -> tuple[Version, ...]:
         """The installed releases of KAI; empty if unknown."""
         return self.installation.versions if self.installation else ()
+
+    @property
+    def sharing_modes(self) -> frozenset[SharingMode]:
+        """KAI's sharing mode by its Config, else by the flags of its pods; several if they contradict."""
+        by_flags = self.installation.sharing_modes if self.installation else frozenset[SharingMode]()
+        return self.configured_modes.known or by_flags
+
+    @property
+    def sharing_mode(self) -> SharingMode | None:
+        """KAI's sharing mode; None if it is unknown."""
+        return next(iter(self.sharing_modes)) if len(self.sharing_modes) == 1 else None
 
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
@@ -369,7 +385,12 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
     programs = await reader.list(_PROGRAMS, home)
     installation = None if programs.value is None else Installation.seen_in(programs.value)
-    more: dict[str, Any] = {"kai_namespace": home, "installation": installation}
+    configs: Kind[Any] = kinds.KAI_CONFIGS
+    more: dict[str, Any] = {
+        "kai_namespace": home,
+        "installation": installation,
+        "configured_modes": await reader.get(configs, CONFIG_NAME, decode=configured_modes),
+    }
     if scope is not Scope.PRE:
         more["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
         more["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
@@ -461,16 +482,19 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
     """
     kind: Kind[Any] = _NAMESPACES
     if not only:
-        return await reader.list(kind, decode=partial(_namespace, default_mode), accept=METADATA_ONLY)
-    fact = await reader.get(kind, only, decode=lambda document: _namespace(default_mode, document) or ())
+        return await reader.list(kind, decode=partial(read_namespace, default_mode), accept=METADATA_ONLY)
+    fact = await reader.get(kind, only, decode=lambda document: read_namespace(default_mode, document) or ())
     if fact.is_missing:
         raise UsageError(f"namespace {only} does not exist")
     return fact if fact.value is None else Fact((fact.value,) if fact.value else ())
 
 
-def _namespace(default_mode: Mode, document: bytes) -> Namespace | None:
+def read_namespace(default_mode: Mode, document: bytes) -> Namespace | None:
+    """Read a namespace; None if it is being deleted, or has nothing of kaishare's."""
     metadata = kinds.decode_partial_object(document).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
-    if metadata.deletion_timestamp or not own:
+    without_effect = keys_without_effect(metadata)
+    if metadata.deletion_timestamp or not (own or without_effect):
         return None
-    return Namespace(metadata.name, metadata.labels, own, own.policy(metadata.name, default_mode))
+    policy = own.policy(metadata.name, default_mode)
+    return Namespace(metadata.name, metadata.labels, own, policy, without_effect)

@@ -109,7 +109,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("guard", guard.guard_stands),
     Check("KAI's version", kai_checks.release_fits, _WHOLE | _PRE),
     Check("KAI's GPU sharing", kai_checks.sharing_is_on, _WHOLE | _PRE),
-    Measurement("NvFractions", sharing_checks.operator_is_ready),
+    Measurement("NvFractions", sharing_checks.limits_can_hold),
     Check("Run:ai's keys", sharing_checks.run_ai_keys, _POLICY, ("waiting",)),
     Check("kai-resource-management", sharing_checks.resource_management, _WHOLE | _PRE),
     Check("KAI's queue label", kai_checks.label_is_read, _WHOLE | _PRE),
