@@ -236,7 +236,6 @@ def variable(policy: AdmissionPolicy, name: str) -> str | None:
 
 
 def refuses(binding: AdmissionBinding) -> bool:
-    """Whether a binding denies."""
     return "Deny" in (binding.spec.validation_actions or ())
 
 

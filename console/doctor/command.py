@@ -13,12 +13,11 @@ from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.cluster.prometheus import parse_url
 from console.doctor import (
     accounting,
-    devices,
     dry_run,
+    gpu_supply,
     guard,
     kai_checks,
     node_checks,
-    plain_gpus,
     policy_checks,
     queues,
     registration,
@@ -120,8 +119,8 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("accounting", accounting.requests_add_up),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
-    Check("plain GPUs", plain_gpus.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
-    Measurement("resource claims", devices.devices_are_given_once),
+    Check("plain GPUs", gpu_supply.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
+    Measurement("resource claims", gpu_supply.devices_are_given_once),
     Measurement("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )
@@ -134,7 +133,6 @@ _NOTHING_ELSE: Final = "nothing else was checked"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options of `doctor`."""
     command.description = "Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem."
     add_cluster_options(command)
     command.add_argument(

@@ -45,7 +45,6 @@ def missing_right(error: ApiError) -> str:
 
 
 def unlikely_name() -> str:
-    """Return a name that no object has."""
     return f"kaishare-doctor-{secrets.token_hex(4)}"
 
 
@@ -115,7 +114,7 @@ def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
 
     Those with mode default and a share come first, those with mode enforce last.
     """
-    hook = cluster.mutate
+    hook = cluster.hook(MUTATE)
     policies = [
         policy
         for name, policy in cluster.acting.items()

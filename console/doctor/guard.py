@@ -37,7 +37,6 @@ _STRING: Final = re.compile(r"'([A-Za-z0-9._-]*)'|\"([A-Za-z0-9._-]*)\"")
 
 
 def parameter_findings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about parameters that weaken the guard or refuse honest requests."""
     for name in _LISTS:
         unreadable = [policy for policy, values in _values(guard, name).items() if values is None]
         if unreadable:
@@ -204,7 +203,6 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
 
 
 def _changes(guard: Guard) -> Iterator[CheckResult]:
-    """Yield findings about policies that are not as this release has them."""
     for name, policy in sorted(guard.policies.items()):
         if is_changed(policy):
             make = problem if guard.refuses(name) or policy.spec.mutations else warning
@@ -261,7 +259,6 @@ def _state(guard: Guard, guarded: Guarded, policy: str, name: str, labels: Mappi
 
 
 def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about programs by which the guard's rules hold, or fail."""
     if PODGROUPS not in guard.policies:
         return
     installation = cluster.installation

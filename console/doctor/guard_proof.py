@@ -133,7 +133,6 @@ async def _delete(client: KubeClient, path: str) -> str:
 
 
 async def _is_exempt(client: KubeClient, exempt: Collection[str]) -> bool:
-    """Whether the caller is a service account that the guard exempts."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
@@ -173,7 +172,6 @@ def _is_refusal_of(breach: Breach, message: str) -> bool:
 
 
 def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a request that creates a forbidden object."""
     if breach is Breach.FOREIGN_QUEUE:
         kind = kinds.POD_GROUPS
         metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}  # the rule about names admits it

@@ -6,7 +6,7 @@ from typing import Any, Final
 from console.cluster.facts import items
 from console.cluster.webhook import DeploymentOptions
 from console.doctor.admission import PolicySelectors
-from console.doctor.check_results import CheckResult, grouped, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE, VCLUSTER, VCLUSTER_HOST
@@ -16,12 +16,12 @@ from service.text import MOST_LINES, counted, joined, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
 from webhook.registration.configuration_objects import Webhook
+from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 from webhook.settings.decision_options import OPTIONS
 from webhook.settings.published_settings import NAME, PublishedSettings
 
 
 def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding about the published settings of an installed webhook."""
     if cluster.is_absent:
         return
     running = cluster.running
@@ -47,7 +47,6 @@ def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> Iterator[str]:
-    """Describe each setting that is known of both and differs."""
     values = {"--policies": (published.policies, deployed.policies)} if deployed.policies else {}
     values |= {
         option: (getattr(published.rules, name), getattr(deployed.rules, name))
@@ -72,7 +71,6 @@ _PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
 
 
 def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the namespaces with a policy, and whether kaishare is called for them."""
     policies = cluster.policies
     if cluster.namespaces.value is None:
         return
@@ -101,7 +99,7 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f"{listed(off)}: switched off by {MODE}=off",
             "remove the label if the namespace is to be managed again",
         )
-    mode, hook = cluster.running.rules.default_mode, cluster.mutate
+    mode, hook = cluster.running.rules.default_mode, cluster.hook(MUTATE)
     if by_default and mode is not Mode.DEFAULT:
         make = warning if mode is Mode.OFF else ok
         yield make(f"{listed(by_default)}: mode {mode}, by --default-mode of the webhook")
@@ -112,11 +110,10 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the namespaces with mode enforce, and the webhook or policy that enforces."""
     enforced, policies = cluster.enforced, cluster.admission
     if cluster.validating.value is None or not enforced:
         return
-    hook: Webhook | PolicySelectors | None = cluster.validate_pods
+    hook: Webhook | PolicySelectors | None = cluster.hook(VALIDATE_PODS)
     if hook is None and (policies.deciding is not None or not policies.is_known):
         hook = policies.validate_pods
         if hook is None:
@@ -186,7 +183,6 @@ def _hidden(
 
 
 def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a problem for each invalid label, and warnings for keys and sizes without effect."""
     namespaces = items(cluster.namespaces)
     problems = {namespace.name: label_problems(namespace.metadata) for namespace in namespaces}
     invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
@@ -196,10 +192,7 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if more:
         yield problem(f"and {more} more invalid labels or selectors")
     useless = sorted(line for namespace in namespaces for line in namespace.without_effect)
-    for line in useless[:MOST_LINES]:
-        yield warning(line)
-    if len(useless) > MOST_LINES:
-        yield warning(f"and {len(useless) - MOST_LINES} more keys without effect")
+    yield from limited(list(map(warning, useless)), "more key without effect", "more keys without effect")
     idle = [namespace.name for namespace in namespaces if idle_labels(namespace.labels)]
     if idle:
         yield warning(
@@ -221,7 +214,6 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a warning about LimitRanges with a default for nvidia.com/gpu in managed namespaces."""
     named = [
         f"{each.metadata.namespace}/{each.metadata.name}"
         for each in items(cluster.limit_ranges)
@@ -261,7 +253,6 @@ def hosts(cluster: ClusterFacts) -> list[str]:
 
 
 def hosts_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding about namespaces whose pods have vCluster's keys, and which lack the label."""
     labelled = labelled_hosts(cluster)
     unlabelled = [name for name in hosts(cluster) if name not in labelled]
     enforced = [name for name in unlabelled if name in cluster.enforced]

@@ -44,7 +44,6 @@ _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "tim
 
 
 def kubernetes_is_supported(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding about the API server's release (`--pre`)."""
     if cluster.release is None:
         yield unknown("its release is not known")
         return
@@ -56,7 +55,6 @@ def kubernetes_is_supported(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 async def caller_may_install(_cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
-    """Yield a finding about the right to create webhook configurations (`--pre`)."""
     missing, client = [], reader.client
     for kind in (MUTATING, VALIDATING):
         try:
@@ -74,7 +72,6 @@ async def caller_may_install(_cluster: ClusterFacts, reader: FactReader) -> Asyn
 
 
 def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the admission policies that decide about pods, and their bindings."""
     if cluster.admission.deciding is None:
         return
     changes = list(cluster.admission.changes())
@@ -95,7 +92,6 @@ def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding if neither configuration exists, and no admission policy."""
     if not cluster.is_absent or cluster.admission.deciding is not None:
         return
     name = one_line(cluster.options.name)
@@ -111,20 +107,17 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding if an installation exists already (`--pre`)."""
     if cluster.our_mutating is not None:
         yield ok(f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre")
 
 
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the configuration that changes pods."""
     if cluster.mutating.value is not None and not cluster.is_absent:
         own, shipped = cluster.our_mutating, mutating_configuration(_TARGET)
         yield from _registered(cluster, own, shipped, "kaishare is called for no pod")
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the configuration that validates pods and labels."""
     if cluster.validating.value is not None and not cluster.is_absent:
         own, shipped = cluster.our_validating, validating_configuration(_TARGET)
         yield from _registered(cluster, own, shipped, "pods and labels are not validated")
@@ -218,7 +211,6 @@ def _without_names(hook: Webhook) -> LabelSelector:
 
 
 def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the call order of the webhooks that change pods."""
     if cluster.is_by_policies:
         yield ok("admission policies act before every webhook that changes pods")
     own = cluster.our_mutating
@@ -241,7 +233,6 @@ def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
-    """Yield findings about the place of another mutating webhook in the call order."""
     is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in other.pod_hooks)
     reads_name = bool(cluster.versions) and all(each.reads_container_name for each in cluster.versions)
     if other in cluster.kai_mutating or other.name in _NEIGHBOURS:

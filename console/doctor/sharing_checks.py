@@ -48,7 +48,6 @@ _CLUSTER_POLICIES: Final = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterP
 
 
 def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
-    """Yield findings about the agents' --gpu-sharing-mode, and about evictions that it withholds."""
     mode = cluster.sharing_mode
     answers = {each.pod.node: each.received.answer for each in readings if each.received is not None}
     withheld = [
@@ -132,7 +131,6 @@ def _uses_nri_plugin(policy: _ClusterPolicy) -> bool:
 
 
 def _releases(daemon_sets: Iterable[Controller]) -> Iterator[CheckResult]:
-    """Yield findings about the releases of toolkit and device plugin, by the tags of their images."""
     containers = (each for daemon_set in daemon_sets for each in daemon_set.template.containers or ())
     tags = filter(None, (_TAG.search(each.image) for each in containers))
     found = grouped((tag[1], (int(tag[2]), int(tag[3]), int(tag[4]))) for tag in tags)

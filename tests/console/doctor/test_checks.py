@@ -31,8 +31,8 @@ from console.doctor.admission import RELEASE_PROPERTIES
 from console.doctor.check_results import CheckResult, State, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
 from console.doctor.command import anchor, with_link
+from console.doctor.gpu_supply import gpus_are_plain
 from console.doctor.node_checks import nodes_are_labelled
-from console.doctor.plain_gpus import gpus_are_plain
 from console.render.policy_manifests import RELEASES
 from kai.installation import Installation, SharingMode
 from kai.releases import Version

@@ -1,17 +1,20 @@
-"""Checks of what makes `nvidia.com/gpu` no plain whole GPU while a policy has a share. Pure.
+"""Checks of what hands out GPUs: what makes `nvidia.com/gpu` no plain whole GPU, and DRA drivers.
 
-Pods keep their whole GPU where the webhook can see the reason on the pod or in its namespace
-(webhook/policy/plain_gpu.py). What only nodes and device classes tell is found here.
+What the webhook sees on a pod or in its namespace is webhook/policy/plain_gpu.py's. KAI and the device plugin
+on one side and the scheduler's ResourceClaims on the other give out a GPU without a word to one another.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
-from console.cluster.facts import items
-from console.doctor.check_results import CheckResult, grouped, ok, warning
+from console.cluster.agents import AGENT_LABELS
+from console.cluster.facts import FactReader, is_read, items
+from console.doctor.check_results import CheckResult, grouped, ok, problem, warning
 from console.doctor.cluster_state import ClusterFacts, ClusterNode
 from console.doctor.policy_checks import hosts
 from kai import keys
-from kube.kinds import gpu_limit_ranges
+from kai.command_lines import option_value
+from kube.device_kinds import FULL_GPU, Device, ResourceSlice, newest
+from kube.kinds import DAEMON_SETS, RESOURCE_SLICES, Controller, gpu_limit_ranges
 from service.text import counted, listed, one_line
 from webhook.policy.plain_gpu import MIG_PRODUCT, RESIZES_SYNCED_PODS
 
@@ -20,7 +23,6 @@ _INSTEAD = "label the namespaces kaishare.dev/gpu-fraction only where other node
 
 
 def gpus_are_plain(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield warnings about nodes, device classes and namespaces where a share cannot replace a GPU."""
     sharing = {name for name, policy in cluster.acting.items() if policy.share or policy.sizes}
     if not sharing:
         return
@@ -58,8 +60,7 @@ def _has_mig_devices(node: ClusterNode) -> bool:
 
 
 def _classes(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    named = [each.metadata.name for each in items(cluster.device_classes) if each.replaces_gpus]
-    if named:
+    if named := [each.metadata.name for each in items(cluster.device_classes) if each.replaces_gpus]:
         yield warning(
             f"DRA allocates {keys.GPU_RESOURCE} (extendedResourceName of DeviceClass {listed(named)}): a pod"
             " whose GPU becomes a share finds no node there (KAI v0.17.0 node_info.go)",
@@ -96,3 +97,61 @@ def _pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f" {listed(names)}",
             "a new pod keeps its whole GPU: let the queue's quota grow before these pods are created again",
         )
+
+
+async def devices_are_given_once(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield findings about GPUs of DRA drivers; nothing in a cluster without one."""
+    slices = await reader.list(RESOURCE_SLICES)
+    if not is_read(slices) or not any(_gpus(newest(items(slices)))):
+        return
+    place, query = cluster.options.agents.namespace, {"labelSelector": AGENT_LABELS}
+    agents = await reader.list(DAEMON_SETS, place, query=query)
+    for result in device_findings(items(slices), items(cluster.nodes), items(agents)):
+        yield result
+
+
+def device_findings(
+    slices: Sequence[ResourceSlice], nodes: Iterable[ClusterNode], agents: Iterable[Controller]
+) -> Iterator[CheckResult]:
+    gpus = list(_gpus(newest(slices)))
+    by_driver = {each.spec.node_name: each.spec.driver for each, _ in gpus}
+    drivers = listed(dict.fromkeys(map(one_line, by_driver.values())))
+    by_plugin = {node.name for node in nodes if node.gpus}
+    twice = sorted(by_driver.keys() & by_plugin)
+    if twice:
+        what = f"{counted(len(twice), 'node')} {'hands' if len(twice) == 1 else 'hand'} out each GPU twice:"
+        yield problem(
+            f"{what} {listed(twice)}; the device plugin as nvidia.com/gpu, by which KAI gives shares, and"
+            f" {drivers} by ResourceClaims",
+            "keep the device plugin off the nodes of the DRA driver, and give KAI's pods other nodes",
+        )
+    else:
+        claims = f"{counted(len(by_driver), 'node')} by ResourceClaims of {drivers}"
+        yield ok(f"GPUs of {claims}, of {counted(len(by_plugin), 'node')} by the device plugin")
+    parts = sum(bool(device.allow_multiple_allocations) for _, device in gpus)
+    if not parts:
+        yield warning(
+            "a claim takes a whole GPU: no device allows multiple allocations",
+            "for parts of a GPU set the driver's consumableShares=memory, which needs the feature gate"
+            " DRAConsumableCapacity of Kubernetes",
+        )
+        return
+    names = [agent.metadata.name for agent in agents if not _reads_claims(agent)]
+    if names:
+        yield warning(
+            f"{counted(parts, 'GPU')} can be shared by claims, which enforce no memory, and the agents of"
+            f" DaemonSet {listed(names)} do not compare pods with their claims",
+            "set agent.resourceClaims=true in the chart's values",
+        )
+
+
+def _gpus(slices: Iterable[ResourceSlice]) -> Iterator[tuple[ResourceSlice, Device]]:
+    for each in slices:
+        for device in each.spec.devices or ():
+            if device.uuid(each.spec.driver).startswith(FULL_GPU):
+                yield each, device
+
+
+def _reads_claims(agent: Controller) -> bool:
+    containers = agent.template.containers or ()
+    return any(option_value("--resource-claims", each.words) == "true" for each in containers)
