@@ -60,6 +60,7 @@ def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
     1.30.14 and 1.36.3). Namespaces that are excluded by name do not count.
     """
     match, names = spec.match_constraints, [variable.name for variable in spec.variables or ()]
+    selected = match.namespace_selector.requirements
     return (
         spec.failure_policy,
         spec.param_kind,
@@ -68,14 +69,9 @@ def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
         len(set(names)) < len(names),
         bool(match.exclude_resource_rules),
         any(rule.resource_names or rule.scope == "Cluster" for rule in match.resource_rules or ()),
-        _beyond_names(match.namespace_selector),
+        frozenset(line for line in selected if line[:2] != (NAME_LABEL, "NotIn")),
         match.object_selector.requirements,
     )
-
-
-def _beyond_names(selector: LabelSelector) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-    lines = selector.requirements
-    return frozenset(line for line in lines if line[:2] != (NAME_LABEL, "NotIn"))
 
 
 class PolicySelectors(msgspec.Struct, frozen=True):
@@ -228,11 +224,6 @@ def is_changed(policy: AdmissionPolicy) -> bool:
         or reach(policy.spec) != reach(shipped)
         or bool(policy.spec.match_constraints.namespace_selector.excluded_namespaces)
     )
-
-
-def variable(policy: AdmissionPolicy, name: str) -> str | None:
-    """Return the expression of a policy's variable; None if there is none."""
-    return next((each.expression for each in policy.spec.variables or () if each.name == name), None)
 
 
 def refuses(binding: AdmissionBinding) -> bool:

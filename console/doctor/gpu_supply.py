@@ -4,7 +4,7 @@ What the webhook sees on a pod or in its namespace is webhook/policy/plain_gpu.p
 on one side and the scheduler's ResourceClaims on the other give out a GPU without a word to one another.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
 from console.cluster.agents import AGENT_LABELS
 from console.cluster.facts import FactReader, is_read, items
@@ -26,16 +26,21 @@ def gpus_are_plain(cluster: ClusterFacts) -> Iterator[CheckResult]:
     sharing = {name for name, policy in cluster.acting.items() if policy.share or policy.sizes}
     if not sharing:
         return
-    findings = [*_nodes(cluster), *_classes(cluster), *_namespaces(cluster, sharing), *_pods(cluster)]
+    findings = [*_of_nodes(cluster), *_of_pods(cluster, sharing)]
     yield from findings
     if not findings and cluster.nodes.is_known:
         yield ok("nothing makes nvidia.com/gpu anything but a whole GPU")
 
 
-def _nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
+def _of_nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
     gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
-    of_mig = [node.name for node in gpu_nodes if _offers_mig(node)]
-    without = [node.name for node in gpu_nodes if node.gpus == 0 and not _has_mig_devices(node)]
+    of_mig = [node.name for node in gpu_nodes if node.gpus and _is_of_mig(node.labels)]
+    without = [
+        node.name
+        for node in gpu_nodes
+        if node.gpus == 0 and not any(key.startswith(keys.MIG_PREFIX) for key in node.labels)
+    ]
+    by_dra = [each.metadata.name for each in items(cluster.device_classes) if each.replaces_gpus]
     if of_mig:
         yield warning(
             f"{counted(len(of_mig), 'node offers', 'nodes offer')} MIG devices as {keys.GPU_RESOURCE}"
@@ -48,32 +53,21 @@ def _nodes(cluster: ClusterFacts) -> Iterator[CheckResult]:
             " places no share on a node whose GPUs DRA allocates",
             f"install NVIDIA's device plugin there, or {_INSTEAD}",
         )
-
-
-def _offers_mig(node: ClusterNode) -> bool:
-    product = node.labels.get(keys.NODE_GPU_PRODUCT, "")
-    return bool(node.gpus) and (MIG_PRODUCT in product or node.labels.get(_STRATEGY) == "single")
-
-
-def _has_mig_devices(node: ClusterNode) -> bool:
-    return any(key.startswith(keys.MIG_PREFIX) for key in node.labels)
-
-
-def _classes(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    if named := [each.metadata.name for each in items(cluster.device_classes) if each.replaces_gpus]:
+    if by_dra:
         yield warning(
-            f"DRA allocates {keys.GPU_RESOURCE} (extendedResourceName of DeviceClass {listed(named)}): a pod"
+            f"DRA allocates {keys.GPU_RESOURCE} (extendedResourceName of DeviceClass {listed(by_dra)}): a pod"
             " whose GPU becomes a share finds no node there (KAI v0.17.0 node_info.go)",
             f"keep nodes with NVIDIA's device plugin for shares, or {_INSTEAD}",
         )
 
 
-def _namespaces(cluster: ClusterFacts, sharing: set[str]) -> Iterator[CheckResult]:
-    bounded = {
-        f"{namespace}/{name}"
-        for namespace, name in gpu_limit_ranges(items(cluster.limit_ranges)).items()
-        if namespace in sharing
-    }
+def _is_of_mig(labels: Mapping[str, str]) -> bool:
+    return MIG_PRODUCT in labels.get(keys.NODE_GPU_PRODUCT, "") or labels.get(_STRATEGY) == "single"
+
+
+def _of_pods(cluster: ClusterFacts, sharing: set[str]) -> Iterator[CheckResult]:
+    limits = gpu_limit_ranges(items(cluster.limit_ranges)).items()
+    bounded = {f"{namespace}/{name}" for namespace, name in limits if namespace in sharing}
     if bounded:
         yield warning(
             f"{counted(len(bounded), 'LimitRange')} with a minimum or maximum for {keys.GPU_RESOURCE}:"
@@ -87,9 +81,6 @@ def _namespaces(cluster: ClusterFacts, sharing: set[str]) -> Iterator[CheckResul
             f"{listed(hosting)}: pods that a vCluster's syncer made keep their whole GPU",
             "install kaishare inside the vCluster, too, whose webhook sets the shares of its pods",
         )
-
-
-def _pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
     by_reason = grouped((each.reason, each.name) for each in items(cluster.kept_whole))
     for reason, names in sorted(by_reason.items()):
         yield warning(
@@ -136,7 +127,13 @@ def device_findings(
             " DRAConsumableCapacity of Kubernetes",
         )
         return
-    names = [agent.metadata.name for agent in agents if not _reads_claims(agent)]
+    reading = {
+        agent.metadata.name
+        for agent in agents
+        for each in agent.template.containers or ()
+        if option_value("--resource-claims", each.words) == "true"
+    }
+    names = [agent.metadata.name for agent in agents if agent.metadata.name not in reading]
     if names:
         yield warning(
             f"{counted(parts, 'GPU')} can be shared by claims, which enforce no memory, and the agents of"
@@ -150,8 +147,3 @@ def _gpus(slices: Iterable[ResourceSlice]) -> Iterator[tuple[ResourceSlice, Devi
         for device in each.spec.devices or ():
             if device.uuid(each.spec.driver).startswith(FULL_GPU):
                 yield each, device
-
-
-def _reads_claims(agent: Controller) -> bool:
-    containers = agent.template.containers or ()
-    return any(option_value("--resource-claims", each.words) == "true" for each in containers)

@@ -27,7 +27,6 @@ from console.doctor.check_results import CheckResult, grouped, limited, named, o
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from console.doctor.sharing_checks import mode_findings
 from console.help import link
-from gpuagent.api_types import ApiProblem
 from gpuagent.problems import SUSPENDS_NOTHING, Cause, OwnCause
 from kai import keys
 from kai.share_bytes import Card
@@ -288,7 +287,10 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
             kind = minor if entry.reason in _MINOR else suspended
             reason, detail = (one_line(text, _LONGEST_DETAIL) for text in (entry.reason, entry.detail))
             kind[reason].setdefault(node, detail)
-            acts.setdefault(reason, _step(entry))
+            act, section = (
+                one_line(text or "", _LONGEST_DETAIL) for text in (entry.first_act, entry.runbook)
+            )
+            acts.setdefault(reason, f"{act} See {link(f'docs/runbooks.md#{section}')}." if act else "")
         unknown_memory += [
             f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
             for gpu in answer.gpus
@@ -321,16 +323,8 @@ _MINOR: Final = SUSPENDS_NOTHING - {Cause.GPU_MISSING} | {OwnCause.NODE_LABEL}
 """Problems after which the agent goes on as before."""
 
 
-def _step(entry: ApiProblem) -> str:
-    """Return what to do about a problem, by the agent's word; empty where its detail has the remedy."""
-    text, section = (one_line(each or "", _LONGEST_DETAIL) for each in (entry.first_act, entry.runbook))
-    return f"{text} See {link(f'docs/runbooks.md#{section}')}." if text else ""
-
-
 def _by_reason(
-    details: Mapping[str, Mapping[str, str]],
-    acts: Mapping[str, str],
-    make: Callable[[str, str], CheckResult],
+    details: Mapping[str, Mapping[str, str]], acts: Mapping[str, str], make: Callable[[str, str], CheckResult]
 ) -> Iterator[CheckResult]:
     for reason, by_node in sorted(details.items()):
         first = by_node[min(by_node)]

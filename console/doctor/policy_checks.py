@@ -10,7 +10,6 @@ from console.doctor.check_results import CheckResult, grouped, limited, ok, prob
 from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE, VCLUSTER, VCLUSTER_HOST
-from kube.kinds import LimitRange
 from kube.metadata import NAME_LABEL
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
@@ -215,9 +214,10 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
     named = [
-        f"{each.metadata.namespace}/{each.metadata.name}"
+        "/".join(each.metadata.key)
         for each in items(cluster.limit_ranges)
-        if each.metadata.namespace in cluster.acting and _has_gpu_default(each)
+        if each.metadata.namespace in cluster.acting
+        if any(keys.GPU_RESOURCE in defaults for defaults in each.container_defaults())
     ]
     if named:
         yield warning(
@@ -228,14 +228,6 @@ def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
         )
     elif cluster.limit_ranges.is_known:
         yield ok(f"no default for {keys.GPU_RESOURCE} in managed namespaces")
-
-
-def _has_gpu_default(limits: LimitRange) -> bool:
-    return any(
-        keys.GPU_RESOURCE in {**(item.default or {}), **(item.default_request or {})}
-        for item in limits.spec.limits or ()
-        if item.type == "Container"
-    )
 
 
 _MOST_IN_COMMAND: Final = 20  # namespaces in the command that labels them
