@@ -193,10 +193,20 @@ async def _run(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
         access = await pod_or_cluster_access(arguments)
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
+    scope = Scope.PRE if arguments.pre else Scope.CLUSTER if arguments.namespace is None else Scope.NAMESPACE
+    options = DoctorOptions(
+        name=arguments.webhook_configuration,
+        default_mode=arguments.default_mode,
+        scope=scope,
+        namespace=arguments.namespace or "",
+        is_inside=isinstance(access, InCluster),
+        agents=parse_agent_options(arguments),
+        prometheus=arguments.prometheus or "",
+    )
     ends_at = time.monotonic() + (arguments.wait or 0.0)
     reported = ""
     while True:
-        findings = await examine(access, arguments)
+        findings = await examine(access, options)
         remaining = ends_at - time.monotonic()
         if not exit_status(findings) or remaining <= 0:
             return access.server, findings
@@ -212,25 +222,13 @@ def _summary(findings: Sequence[CheckResult]) -> str:
     return f"{counted(len(checks), 'problem')}: {listed(set(checks))}"
 
 
-async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckResult]:
+async def examine(access: Access, options: DoctorOptions) -> list[CheckResult]:
     """Run all checks; each finding but `ok` has a link to the documentation."""
-    scope = Scope.PRE if arguments.pre else Scope.CLUSTER
-    if arguments.namespace is not None:
-        scope = Scope.NAMESPACE
     async with KubeClient(access) as client:
         reached, release = await reach(client)
         results = [*named(_API_SERVER, [reached])]
         if reached.state is not State.PROBLEM:
             reader = FactReader(client, seconds=_READ_SECONDS)
-            options = DoctorOptions(
-                name=arguments.webhook_configuration,
-                default_mode=arguments.default_mode,
-                scope=scope,
-                namespace=arguments.namespace or "",
-                is_inside=isinstance(access, InCluster),
-                agents=parse_agent_options(arguments),
-                prometheus=arguments.prometheus or "",
-            )
             cluster = replace(await read_cluster(reader, options), release=release)
             results += await run_checks(cluster, reader)
         return list(map(with_link, results))
