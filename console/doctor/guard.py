@@ -185,7 +185,7 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
     ]
     for finding in findings:
         yield finding
-    if all(each.is_known or each.why is Why.UNSERVED for each in lists) and not exit_status(findings):
+    if all(each.is_answered for each in lists) and not exit_status(findings):
         for section, tried in zip(sections, trials, strict=True):
             if not section.findings and len(section.namespaces) > len(section.excluded):
                 yield _stands(guard, section, tried)

@@ -5,10 +5,10 @@ from typing import Final
 
 from console.cluster.facts import FactReader, items
 from console.cluster.rules import assumed_of, is_missed_by_kai, missed_by_kai, release_effects, sharing_off
-from console.doctor.admission import RELEASE_PROPERTIES
 from console.doctor.check_results import CheckResult, State, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.policy_checks import labelled_hosts
+from console.render.policy_manifests import RELEASES
 from kai import keys
 from kai.installation import CONFIG_NAME, RESERVATION_NAMESPACE, RUNTIME_CLASS, Installation, SharingMode
 from kai.kaishare_keys import FRAMEWORK_MEMORY
@@ -73,7 +73,7 @@ def _without_release(installed: Installation, namespace: str, option: str) -> Ch
 
 
 def _assumed_by_policies(assumed: Mapping[str, bool | None], version: Version, advice: str) -> CheckResult:
-    unclear = [variable for variable, name in RELEASE_PROPERTIES.items() if assumed[name] is None]
+    unclear = [variable for variable, (name, _) in RELEASES.items() if assumed[name] is None]
     if unclear:
         what = f"{version}; {_POLICY} has no value true or false for {listed(unclear)}"
         return unknown(what, advice)

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from console.cluster.facts import items
 from console.cluster.webhook import DeploymentOptions
-from console.doctor.admission import PolicySelectors
 from console.doctor.check_results import CheckResult, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kai import keys
@@ -112,7 +111,7 @@ def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
     enforced, policies = cluster.enforced, cluster.admission
     if cluster.validating.value is None or not enforced:
         return
-    hook: Webhook | PolicySelectors | None = cluster.hook(VALIDATE_PODS)
+    hook = cluster.hook(VALIDATE_PODS)
     if hook is None and (policies.deciding is not None or not policies.is_known):
         hook = policies.validate_pods
         if hook is None:
@@ -153,16 +152,14 @@ def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
         )
 
 
-def _hidden(
-    hook: Webhook | PolicySelectors, cluster: ClusterFacts, namespaces: Collection[str]
-) -> Iterator[CheckResult]:
+def _hidden(hook: Webhook, cluster: ClusterFacts, namespaces: Collection[str]) -> Iterator[CheckResult]:
     """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
     by_requirement = grouped(
         ((requirement.key, str(requirement)), name)
         for name in namespaces
         for requirement in hook.namespace_selector.unmet(cluster.labels[name])
     )
-    place = "webhook configuration" if isinstance(hook, Webhook) else "admission policy"
+    place = "admission policy" if "AdmissionPolicy" in hook.name else "webhook configuration"
     for (key, wanted), names in sorted(by_requirement.items()):
         labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
         has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"

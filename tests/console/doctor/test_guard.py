@@ -138,6 +138,7 @@ STANDS_FOR_HOSTS = (
         (members(OF_MEMBERS, lambda spec: spec.update(validationActions=["Audit"])), [f"{BUT} the guard only reports violations of {MEMBERS}", f"{OF_HOST} the guard only"]),
         (members(OF_MEMBERS, lambda spec: spec["paramRef"].update(selector={"matchLabels": {"a": "b"}})), ["problem: strict: kaishare.dev/mode=enforce, but no binding selects their objects for " + MEMBERS, "problem: host: "]),
         (members(MEMBERS, lambda spec: spec.update(paramKind={"apiVersion": "v1", "kind": "ConfigMap"})), [f"problem: {MEMBERS} is not as its release made it"]),
+        (altered(PODS, lambda spec: spec.update(failurePolicy="Ignore")), [f"problem: {PODS} is not as its release made it"]),
         (renamed("keys", "owners"), ["problem: the guard is of an earlier form, which judges what tenants write: kaishare-guard-keys, kaishare-guard-owners"]),
     ],
 )  # fmt: skip
