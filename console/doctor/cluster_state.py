@@ -467,7 +467,7 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
 
 
 def read_namespace(default_mode: Mode, document: bytes) -> Namespace | None:
-    """Read a namespace; None if it is being deleted, or has nothing of kaishare's."""
+    """Read a namespace; None if it is being deleted, or has no key of a policy or like one."""
     metadata = kinds.decode_partial_object(document).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
     without_effect = keys_without_effect(metadata)

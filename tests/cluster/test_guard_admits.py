@@ -266,6 +266,24 @@ async def test_a_tenants_edits_of_a_running_pod_are_refused(asker: Asker) -> Non
     await asker.remove(where(pod))
 
 
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("vsched-pod-default-scheduler.host", "set spec.schedulerName"),
+        ("vsched-pod-kai-scheduler.host", "spec.nodeName bypasses"),
+    ],
+)
+async def test_a_vcluster_with_a_scheduler_of_its_own_cannot_be_guarded(
+    asker: Asker, name: str, word: str
+) -> None:
+    pod = recorded(f"{LIVE}/{name}")
+    sent = as_sent(pod)
+    sent["metadata"]["namespace"] = HOST
+    sent["metadata"]["labels"]["kai.scheduler/queue"] = "team-a"
+    sent["spec"]["nodeName"] = pod["spec"]["nodeName"]
+    await refused(asker.create(sent, user=SYNCER, dry_run=True), word)
+
+
 KAIS: Final = {"pod-group-name", "received-resource-type", "kai.scheduler/subgroup-name"}
 
 
