@@ -1,6 +1,6 @@
 """Checks of the installation: webhook configurations, their order, and admission policies. Pure."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -31,15 +31,9 @@ _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
 _RENAME: Final = f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}"
-_REQUIRED: Final = {
-    "rules": "rules",
-    "reinvocation_policy": "reinvocationPolicy",
-    "match_policy": "matchPolicy",
-    "side_effects": "sideEffects",
-    "admission_review_versions": "admissionReviewVersions",
-}
+_REQUIRED: Final = ("rules", "reinvocationPolicy", "matchPolicy", "sideEffects", "admissionReviewVersions")
 _TARGET: Final = UrlTarget("https://x.invalid")
-_ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
+_ADJUSTABLE: Final = ("failurePolicy", "timeoutSeconds")
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
 
 
@@ -165,8 +159,7 @@ def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
             _REMEDY,
         )
     elif conditions != expected_conditions:
-        names = {each.name for each in conditions if each not in expected_conditions}
-        names |= {each.name for each in expected_conditions if each not in conditions}
+        names = {each.name for each in {*conditions} ^ {*expected_conditions}}
         which = listed(names) if names else "in another order"
         yield problem(f"{actual.name} has unexpected matchConditions: {which}", _REMEDY)
     differences, more = list(_changed(actual, expected, _REQUIRED)), []
@@ -189,12 +182,11 @@ def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
         yield warning(f"{actual.name}: {joined(adjusted)}")
 
 
-def _changed(actual: Webhook, expected: Webhook, fields: Mapping[str, str]) -> Iterator[str]:
-    """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
-    for field, title in fields.items():
-        value, expected_value = getattr(actual, field), getattr(expected, field)
-        if value != expected_value:
-            yield f"{title} is {_formatted(value)}, not {_formatted(expected_value)}"
+def _changed(actual: Webhook, expected: Webhook, fields: Iterable[str]) -> Iterator[str]:
+    own, wanted = msgspec.to_builtins(actual), msgspec.to_builtins(expected)
+    for field in fields:
+        if own[field] != wanted[field]:
+            yield f"{field} is {_formatted(own[field])}, not {_formatted(wanted[field])}"
 
 
 def _formatted(value: Any) -> str:
