@@ -52,12 +52,13 @@ def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
             "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
         )
         return
-    memory, invalid = keys.NODE_GPU_MEMORY, list[str]()
     unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
-    without_memory = [node.name for node in gpu_nodes if memory not in node.labels]
+    memory, without_memory, invalid = keys.NODE_GPU_MEMORY, list[str](), list[str]()
     for node in gpu_nodes:
         try:
-            Card.from_label(node.labels.get(memory, "1000"))
+            Card.from_label(node.labels[memory])
+        except KeyError:
+            without_memory.append(node.name)
         except ValueError as error:
             invalid.append(f"{node.name} ({one_line(str(error))})")
     if unlabelled:

@@ -23,14 +23,16 @@ from tests.support.guard import (
     synced_pod,
 )
 from tests.support.guard_pod_groups import RELEASES, STARTED, count
-from tests.support.guard_requests import admitted, changes, refused
 from tests.support.guarded_objects import (
     ALICE,
     STRATEGIC,
     Item,
+    admitted,
     assert_refused,
     bare,
+    changes,
     full,
+    refused,
     store,
     stored,
     workload,

@@ -28,8 +28,7 @@ from tests.support.guard import (
     until_all,
 )
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
-from tests.support.guard_requests import admitted
-from tests.support.guarded_objects import managed
+from tests.support.guarded_objects import admitted, managed
 from tests.support.kube_user import Asker, where
 from tests.support.waiting import until
 

@@ -6,22 +6,27 @@ from typing import Any, Final
 import pytest
 
 from tests.support.guard import BINDER, ENFORCED, HOST, POD_GROUPER, SYNCER, UNLISTED, synced_pod
-from tests.support.guard_requests import GROUP, KUBELET, WHOLE_GPU, admitted, changes, refused
 from tests.support.guarded_objects import (
     ALICE,
     FIXED,
     FREE,
+    GROUP,
     KAI_ONLY,
+    KUBELET,
     PLACES,
     RESTORE,
+    WHOLE_GPU,
     Item,
     Key,
+    admitted,
     assert_admitted,
     assert_refused,
     bare,
+    changes,
     edits,
     full,
     managed,
+    refused,
     store,
     user_of,
     with_keys,

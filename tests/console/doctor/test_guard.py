@@ -29,7 +29,6 @@ from tests.support.cluster_facts import (
     whole,
 )
 from tests.support.cluster_facts import admission as admission_of
-from tests.support.doctor_guard import guard
 from tests.support.guard import rendered
 
 OPTIONAL = {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}
@@ -166,6 +165,17 @@ async def test_programs_that_the_rules_need(
     assert [line[: len(expected)] for line in await lines(client, rendered(), **changes)] == [
         expected
     ] * bool(expected)
+
+
+def guard(action: str = "deny", **changes: str) -> Guard:
+    return Guard.of(admission_of(with_parameters(rendered(action), **changes)))
+
+
+def with_parameters(items: list[dict[str, Any]], **changes: str) -> list[dict[str, Any]]:
+    for item in items:
+        for variable in item["spec"].get("variables", ()):
+            variable["expression"] = changes.get(variable["name"], variable["expression"])
+    return items
 
 
 def findings(guard: Guard, cluster: ClusterFacts = WELL) -> list[CheckResult]:
