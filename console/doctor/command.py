@@ -13,12 +13,11 @@ from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.cluster.prometheus import parse_url
 from console.doctor import (
     accounting,
-    devices,
     dry_run,
+    gpu_supply,
     guard,
     kai_checks,
     node_checks,
-    plain_gpus,
     policy_checks,
     queues,
     registration,
@@ -53,8 +52,7 @@ class Check:
     name: str
     run: Callable[[ClusterFacts], Iterator[CheckResult]]
     scope: Scope = Scope.CLUSTER
-    facts: tuple[str, ...] = ()
-    """The facts of `ClusterFacts` that the check cannot do without."""
+    facts: tuple[str, ...] = ()  # the facts of `ClusterFacts` that the check cannot do without
 
     def results(self, cluster: ClusterFacts) -> Iterator[CheckResult]:
         """Yield why the check could not run, then what it found."""
@@ -110,7 +108,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("guard", guard.guard_stands),
     Check("KAI's version", kai_checks.release_fits, _WHOLE | _PRE),
     Check("KAI's GPU sharing", kai_checks.sharing_is_on, _WHOLE | _PRE),
-    Measurement("NvFractions", sharing_checks.operator_is_ready),
+    Measurement("NvFractions", sharing_checks.limits_can_hold),
     Check("Run:ai's keys", sharing_checks.run_ai_keys, _POLICY, ("waiting",)),
     Check("kai-resource-management", sharing_checks.resource_management, _WHOLE | _PRE),
     Check("KAI's queue label", kai_checks.label_is_read, _WHOLE | _PRE),
@@ -121,23 +119,20 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("accounting", accounting.requests_add_up),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
-    Check("plain GPUs", plain_gpus.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
-    Measurement("resource claims", devices.devices_are_given_once),
+    Check("plain GPUs", gpu_supply.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
+    Measurement("resource claims", gpu_supply.devices_are_given_once),
     Measurement("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )
 """All checks, in the order of the report."""
 
-_EVERY_SECONDS: Final = 5.0
-"""Pause between two rounds of `--wait`."""
-_READ_SECONDS: Final = 60.0
-"""Time limit of one request for facts; a list may have thousands of objects."""
+_EVERY_SECONDS: Final = 5.0  # pause between two rounds of `--wait`
+_READ_SECONDS: Final = 60.0  # time limit of one request for facts; a list may have thousands of objects
 _PAGE: Final = "docs/doctor.md"
 _NOTHING_ELSE: Final = "nothing else was checked"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options of `doctor`."""
     command.description = "Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem."
     add_cluster_options(command)
     command.add_argument(
@@ -198,10 +193,20 @@ async def _run(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
         access = await pod_or_cluster_access(arguments)
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
+    scope = Scope.PRE if arguments.pre else Scope.CLUSTER if arguments.namespace is None else Scope.NAMESPACE
+    options = DoctorOptions(
+        name=arguments.webhook_configuration,
+        default_mode=arguments.default_mode,
+        scope=scope,
+        namespace=arguments.namespace or "",
+        is_inside=isinstance(access, InCluster),
+        agents=parse_agent_options(arguments),
+        prometheus=arguments.prometheus or "",
+    )
     ends_at = time.monotonic() + (arguments.wait or 0.0)
     reported = ""
     while True:
-        findings = await examine(access, arguments)
+        findings = await examine(access, options)
         remaining = ends_at - time.monotonic()
         if not exit_status(findings) or remaining <= 0:
             return access.server, findings
@@ -217,25 +222,13 @@ def _summary(findings: Sequence[CheckResult]) -> str:
     return f"{counted(len(checks), 'problem')}: {listed(set(checks))}"
 
 
-async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckResult]:
+async def examine(access: Access, options: DoctorOptions) -> list[CheckResult]:
     """Run all checks; each finding but `ok` has a link to the documentation."""
-    scope = Scope.PRE if arguments.pre else Scope.CLUSTER
-    if arguments.namespace is not None:
-        scope = Scope.NAMESPACE
     async with KubeClient(access) as client:
         reached, release = await reach(client)
         results = [*named(_API_SERVER, [reached])]
         if reached.state is not State.PROBLEM:
             reader = FactReader(client, seconds=_READ_SECONDS)
-            options = DoctorOptions(
-                name=arguments.webhook_configuration,
-                default_mode=arguments.default_mode,
-                scope=scope,
-                namespace=arguments.namespace or "",
-                is_inside=isinstance(access, InCluster),
-                agents=parse_agent_options(arguments),
-                prometheus=arguments.prometheus or "",
-            )
             cluster = replace(await read_cluster(reader, options), release=release)
             results += await run_checks(cluster, reader)
         return list(map(with_link, results))
