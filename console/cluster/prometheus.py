@@ -13,14 +13,15 @@ from array import array
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Raw, Struct
 
+from console.caller import parse_url
 from console.cluster.webhook import fetch_namespaces
 from kai.keys import QUEUE_LABEL
-from kube.access import Headers, Route, client_context
+from kube.access import GivenAddress, client_context
 from kube.answers import ApiError, Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import ConfigMap, Service
@@ -43,7 +44,6 @@ _MOST_SAMPLES: Final = 4_000_000
 _MOST_SAMPLES_OF_ONE: Final = 20_000
 """Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
 _LATEST: Final = 253_402_300_799.0  # end of the year 9999; `datetime` knows no later time
-_LONGEST_URL: Final = 2000  # characters
 _LONGEST_REASON: Final = 200  # characters
 _LONGEST_HEAD: Final = 65_536  # bytes of an answer that are looked at for an error
 _SECRET_START: Final = 8
@@ -100,24 +100,6 @@ class PrometheusOptions:
     """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
     seconds: float = DEFAULT_SECONDS  # time limit of all requests together
     where: str = ""  # a sentence that says where the address was found; empty if it was given
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """The address of a Prometheus, as the access of a `KubeClient`. No proxy of the environment is used."""
-
-    server: str
-    context: ssl.SSLContext
-    namespace: str = ""
-    route: Route = field(default_factory=Route)
-
-    def trust(self) -> ssl.SSLContext:
-        """Return the TLS context of the options."""
-        return self.context
-
-    async def headers(self, *, refused: Headers | None = None) -> Headers:  # noqa: ARG002
-        """Return none: the token is sent with each request."""
-        return ()
 
 
 def _trust(options: PrometheusOptions) -> ssl.SSLContext:
@@ -208,7 +190,7 @@ class Prometheus:
             yield cls(options, client, clock)
             return
         trust = await asyncio.to_thread(_trust, options)
-        async with KubeClient(_Address(options.url, trust)) as direct:
+        async with KubeClient(GivenAddress(options.url, trust)) as direct:
             yield cls(options, direct, clock)
 
     @property
@@ -445,31 +427,6 @@ async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> Pro
         return replace(options, url=url, service=service, where=where)
     service = await _find_service(client)
     return replace(options, service=service, where=f"Read Service {service}, found by its operator's label.")
-
-
-def parse_url(text: str) -> str:
-    """Read an address; the message about a wrong one does not repeat its user and password.
-
-    Raises:
-        ValueError: the text is not an address; the message is one line.
-    """
-    is_valid = len(text) <= _LONGEST_URL and text.isprintable() and " " not in text
-    try:
-        parts = urlsplit(text)
-        is_valid = is_valid and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        text.encode()
-        (parts.hostname or "").encode("idna")
-    except ValueError:  # UnicodeError is one
-        is_valid = False
-    if is_valid and "@" in parts.netloc:
-        raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
-    if not is_valid or parts.query or parts.fragment:
-        subject = "the text" if "@" in text else quoted(text)
-        raise ValueError(
-            f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
-            " http://localhost:9090"
-        )
-    return text.rstrip("/").removesuffix("/api/v1")
 
 
 def parse_service(text: str) -> ServiceAddress:

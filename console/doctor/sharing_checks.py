@@ -54,7 +54,9 @@ _NODES: Final = Kind("", "v1", "nodes", "Node", _Node)
 def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
     """Yield findings about the agents' --gpu-sharing-mode, and about evictions that it withholds."""
     modes = cluster.installation.sharing_modes if cluster.installation else frozenset[SharingMode]()
-    answers = [(each.pod.node, each.received.answer) for each in readings if each.received is not None]
+    answers = [
+        (each.pod.spec.node_name, each.received.answer) for each in readings if each.received is not None
+    ]
     withheld = [pod.name for _, answer in answers for pod in answer.pods if pod.not_evicted == "mode-unknown"]
     if withheld:
         said = f"={next(iter(modes))}" if len(modes) == 1 else ""

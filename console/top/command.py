@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from console.caller import add_cluster_options, add_output, cluster_access, read_token
-from console.cluster.agents import AgentAddress, AgentAtUrl, Agents, add_agent_options, parse_agent_options
+from console.cluster.agents import AgentAtUrl, Agents, add_agent_options, agent_address, parse_agent_options
 from console.top.fleet import Arrangement, Fleet, GroupBy, Sort
 from console.top.rounds import Rounds
 from console.top.text import as_text, json_parts
@@ -97,7 +97,7 @@ async def _access(arguments: argparse.Namespace) -> Access:
     """Return the way to the agents: the address of one, or the API server."""
     if arguments.url is None and arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    return await cluster_access(arguments) if arguments.url is None else AgentAddress(arguments.url)
+    return await cluster_access(arguments) if arguments.url is None else agent_address(arguments.url)
 
 
 async def _print_once(

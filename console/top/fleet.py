@@ -6,10 +6,11 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from console.cluster.agents import AgentPod, Received
+from console.cluster.agents import Received
 from console.top.gpu_rows import LONGEST_NAME, GpuState, plain
 from console.top.layout import SIGN_OLD, Widths, measure
 from console.top.pod_rows import NO_TABLE, Key, NodeTable, PodRow, PodState, node_table
+from kube.kinds import Pod
 from service.text import counted
 from service.units import duration, size
 
@@ -21,7 +22,7 @@ class AgentState:
     An agent that does not respond, has not responded yet, or reports problems has a line in the table.
     """
 
-    pod: AgentPod
+    pod: Pod
     node: str
     since: float  # when the agent was first listed, in monotonic seconds
     received: Received | None = None
@@ -66,12 +67,12 @@ class Fleet:
         """All GPUs, the lost ones included."""
         return [gpu for agent in self.agents.values() for gpu in agent.table.gpus]
 
-    def set_agents(self, pods: Iterable[AgentPod], now: float) -> None:
+    def set_agents(self, pods: Iterable[Pod], now: float) -> None:
         """Take a new list of agents, by node: keep the state of known ones, drop those that are gone."""
         known, self.agents = self.agents, {}
-        for pod in sorted(pods, key=lambda pod: (pod.node, pod.name)):
+        for pod in sorted(pods, key=lambda pod: (pod.spec.node_name, pod.name)):
             agent = known.get(pod.name) or AgentState(pod=pod, node=plain(pod.name, LONGEST_NAME), since=now)
-            agent.pod, agent.node = pod, plain(pod.node, LONGEST_NAME) or agent.node
+            agent.pod, agent.node = pod, plain(pod.spec.node_name, LONGEST_NAME) or agent.node
             self.agents[pod.name] = agent
         self.list_failure, self.is_listed = "", True
         self.version += 1
@@ -91,7 +92,7 @@ class Fleet:
         agent.received, agent.failure = received, ""
         if is_same:
             return
-        if not agent.pod.node:
+        if not agent.pod.is_bound:
             agent.node = plain(received.answer.node, LONGEST_NAME)
         agent.table = node_table(name, agent.node, received.answer)
         agent.widths = measure(agent.table.rows)

@@ -5,9 +5,10 @@ import time
 from contextlib import nullcontext
 from typing import Final
 
-from console.cluster.agents import AgentPod, AgentReading, Agents
+from console.cluster.agents import AgentReading, Agents
 from console.top.fleet import AgentState, Fleet
 from kube.answers import REQUEST_ERRORS, AccessError, ApiError
+from kube.kinds import Pod
 from service.command import UsageError
 from service.text import one_line
 
@@ -75,7 +76,7 @@ class Rounds:
             place = f"{self._agents.namespace}{f' as {one_line(error.user)}' if error.user else ''}"
             raise ListFailed(f"the agents are not visible to you: you may not list pods in {place}") from None
         self._fleet.set_agents(
-            (pod for pod in pods if not self._node or self._node == pod.node), time.monotonic()
+            (pod for pod in pods if not self._node or self._node == pod.spec.node_name), time.monotonic()
         )
 
     async def _spread(self) -> None:
@@ -99,7 +100,7 @@ class Rounds:
         self._in_flight[agent.pod.name] = task
         return task
 
-    async def _read(self, pod: AgentPod, *, is_failing: bool) -> None:
+    async def _read(self, pod: Pod, *, is_failing: bool) -> None:
         async with self._failing_slots if is_failing else nullcontext():
             try:
                 reading = await self._agents.read(pod)
@@ -110,5 +111,5 @@ class Rounds:
         if reading.received is not None:
             self._fleet.set_response(pod.name, reading.received)
         else:
-            trouble = f"; pod: {pod.trouble}" if pod.trouble else ""
-            self._fleet.set_failure(pod.name, f"{reading.failure}{trouble}")
+            trouble = pod.status.trouble
+            self._fleet.set_failure(pod.name, f"{reading.failure}{f'; pod: {trouble}' if trouble else ''}")

@@ -289,7 +289,7 @@ def _agent_entry(agent: AgentState, document: dict[str, Any] | None, now: float)
     received = agent.received
     return {
         "agent": agent.pod.name,
-        "node": agent.pod.node or (document or {}).get("node"),
+        "node": agent.pod.spec.node_name or (document or {}).get("node"),
         "answered": received is not None and not agent.failure,
         "ageSeconds": round(max(now - received.at, 0.0), 3) if received else None,
         "error": agent.failure or None,

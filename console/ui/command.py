@@ -93,7 +93,7 @@ class Answers(Fleet):
             self.set_failure(name, f"the response has more than {MOST_BYTES >> 20} MiB")
         elif name in self.agents:
             agent = self.agents[name]
-            agent.node = agent.pod.node or received.answer.node
+            agent.node = agent.pod.spec.node_name or received.answer.node
             is_same = agent.received is not None and agent.received.body == body and not agent.failure
             kept = AgentResponse(agent.node)  # the bytes are a fifth of the objects
             agent.received = Received(answer=kept, body=body, at=received.at, age=received.age)

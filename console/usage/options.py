@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from console.caller import add_cluster_options, cluster_access, read_token
+from console.caller import add_cluster_options, cluster_access, parse_url, read_token
 from console.cluster.prometheus import (
     DEFAULT_SECONDS,
     DEFAULT_SELECTOR,
@@ -17,7 +17,6 @@ from console.cluster.prometheus import (
     PrometheusOptions,
     find_prometheus,
     parse_service,
-    parse_url,
 )
 from console.usage.pod_use import Window
 from kube.answers import AccessError

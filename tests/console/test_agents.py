@@ -3,8 +3,7 @@
 import asyncio
 import json
 import time
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,17 @@ from aiohttp import web
 from console.cluster.agents import (
     MOST_AT_ONCE,
     NETWORK_ADVICE,
-    AgentAddress,
     AgentAtUrl,
-    AgentPod,
     AgentReading,
     Agents,
     age_of_figures,
+    agent_address,
 )
 from gpuagent.api_types import AgentResponse
 from gpuagent.server.agent_server import AUDIENCE
 from kube.answers import Unreachable
 from kube.client import KubeClient
-from service.version import version
+from kube.kinds import Pod
 from tests.support import top_agents
 from tests.support.agent_fleet import LABELS
 from tests.support.api_server import Answer, ApiServer, refuses, says
@@ -64,17 +62,14 @@ def answers(server: ApiServer, answers: dict[str, Answer], count: int = 1) -> No
     server.pods = {f"agent-{number}": agent(number) for number in range(count)}
 
 
-async def only(agents: Agents) -> AgentPod:
+async def only(agents: Agents) -> Pod:
     (pod,) = await agents.list()
     return pod
 
 
 async def test_agents_of_the_namespace_are_listed_by_labels(server: ApiServer, agents: Agents) -> None:
     (pod,) = await agents.list("n0")
-    created = datetime(2026, 11, 1, 10, tzinfo=UTC)
-    assert pod == AgentPod(
-        name="agent-0", namespace="kaishare-agent", uid="u0", node="n0", version=version(), created_at=created
-    )
+    assert (pod.metadata.key, pod.spec.node_name) == (("kaishare-agent", "agent-0"), "n0")
     request = server.requests[-1]
     assert request.path == PODS, "a pod of a tenant with the same labels is in another namespace"
     assert request.query["labelSelector"] == (
@@ -100,7 +95,7 @@ async def test_why_a_pod_is_not_ready(
 ) -> None:
     server.pods = {"agent-0": agent(**status)}
     pod = await only(agents)
-    assert (pod.is_ready, pod.trouble) == (False, trouble)
+    assert (pod.status.is_ready, pod.status.trouble) == (False, trouble)
 
 
 async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agents: Agents) -> None:
@@ -271,7 +266,7 @@ async def test_a_repeated_token_is_not_shown(server: ApiServer, agents: Agents, 
     assert reading.failure == "the response is not from an agent: it repeats the token of the request"
     issuer = TokenIssuer()
     server.refusals = {"/proxy/": refuses(401, "Unauthorized"), "/token": issuer}
-    other = replace(pod, uid="other")
+    other = top_agents.agent_pod("n0", "agent-0")
     assert (await agents.read(other)).failure == "proxy: 401 Unauthorized: told to"
     assert issuer.requests == [], "a 401 of the API server itself requests no token"
 
@@ -304,8 +299,11 @@ async def test_a_pod_that_is_gone_or_without_a_node_is_not_asked(server: ApiServ
     server.pods = {}
     assert await agents.list() == []
     count = len(server.requests)
-    assert (await agents.read(replace(pod, node=""))).failure == "the pod is not bound to a node"
-    assert (await agents.read(replace(pod, is_terminating=True))).failure == "the pod is terminating"
+    assert (
+        await agents.read(top_agents.agent_pod("", "agent-0"))
+    ).failure == "the pod is not bound to a node"
+    ending = top_agents.agent_pod("n0", "agent-0", deletionTimestamp="2026-11-01T10:00:00Z")
+    assert (await agents.read(ending)).failure == "the pod is terminating"
     assert len(server.requests) == count
 
 
@@ -324,7 +322,7 @@ def raw(*chunks: bytes, pause: float = 0.0) -> top_agents.Answer:
 
 
 async def read_at(url: str, **options: Any) -> AgentReading:
-    async with KubeClient(AgentAddress(url)) as client:
+    async with KubeClient(agent_address(url)) as client:
         agents = AgentAtUrl(client, url, **options)
         (pod,) = await agents.list()
         return await agents.read(pod)
@@ -401,6 +399,6 @@ def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
     ],
 )
 def test_an_address_and_its_certificate(url: str, server: str, is_verified: bool) -> None:
-    address = AgentAddress(url)
+    address = agent_address(url)
     assert address.server == server
     assert address.trust().check_hostname == is_verified

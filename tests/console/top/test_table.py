@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.cluster.agents import AgentPod
 from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.gpu_rows import bar, percent, plain
 from console.top.layout import COLUMNS, Layout, layout, merge_widths
@@ -170,8 +169,10 @@ def test_a_list_that_fails_keeps_the_agents_and_says_so_and_agents_that_are_gone
     fleet.set_failure("agent-of-node-c", "late")
     assert list(fleet.agents) == ["agent-of-node-a"]
     for node in ("", "node-x"):  # the pod is not bound at first
-        fleet.set_agents([AgentPod(name="new", node=node)], 1.0)
-    assert [(agent.pod.node, agent.node) for agent in fleet.agents.values()] == [("node-x", "node-x")]
+        fleet.set_agents([agent_pod(node, "new")], 1.0)
+    assert [(agent.pod.spec.node_name, agent.node) for agent in fleet.agents.values()] == [
+        ("node-x", "node-x")
+    ]
 
 
 def test_a_pod_that_is_flagged_on_two_gpus_counts_once() -> None:
