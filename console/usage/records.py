@@ -44,6 +44,12 @@ def range_of(seconds: float) -> str:
     return f"{round(seconds * 1000) - 1}ms"
 
 
+def claimed_pods(matchers: str, window: Window) -> str:
+    """Return an expression with a value for each pod, by UID, whose share is a resource claim."""
+    series = f'{_SHARE}{{{matchers},source="resource-claim"}}'
+    return f"count by (uid) (last_over_time({series}[{range_of(window.length)}:5m]))"
+
+
 class SeriesOrigin(NamedTuple):
     """Where series come from; both are label values that any target can have."""
 

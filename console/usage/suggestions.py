@@ -70,6 +70,7 @@ class RowKey(NamedTuple):
     workload: str
     share: ShareValue
     keeps_gpu: str  # why the pods keep a whole GPU each, for a note; empty if they may share one
+    is_claim: bool = False  # whether the share is a resource claim
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +177,7 @@ class Strategy:
             row.notes += (
                 f"{counted(pods, 'pod')} of {row.pods} with {option}" for option, pods in told.items()
             )
-        contradictions = _contradictions(groups)
+        contradictions = _contradictions([key for key in groups if not key.is_claim])
         for row in rows:
             command, note = self._command(row, namespaces)
             contradiction = contradictions.get(row.key, "") if command else ""
@@ -209,13 +210,16 @@ class Strategy:
         self, use: PodUse, keeps: Mapping[str, str], namespaces: Mapping[str, KnownNamespace] | None
     ) -> RowKey:
         names = use.names
+        workload = (names.workload_kind, names.workload) if self.by_workload else ("", "")
         share = ShareValue.seen(use.share_bytes, use.gpu_bytes)
+        if use.is_claim:  # a claim asks for bytes, and the webhook changes no pod with one
+            share = share if share.is_whole else ShareValue.seen(use.share_bytes, None)
+            return RowKey(*names.place, names.size, *workload, share, "", is_claim=True)
         known = None if names.vcluster or namespaces is None else namespaces.get(names.namespace)
         label = None if known is None else known.share_of(names.size)
         if label is not None and use.gpu_bytes is not None and label.is_share(use.share_bytes, use.gpu_bytes):
             share = label
         of_whole = keeps.get(names.uid, "") if share.is_whole else ""
-        workload = (names.workload_kind, names.workload) if self.by_workload else ("", "")
         keeps_gpu = RANKS if names.workload_kind in RANK_KINDS else of_whole
         return RowKey(*names.place, names.size, *workload, share, keeps_gpu)
 
@@ -240,7 +244,8 @@ class Strategy:
         )
         namespace = None if key.vcluster or namespaces is None else namespaces.get(key.namespace)
         namespace = namespace or _UNKNOWN_NAMESPACE
-        row.suggested, problem = self._suggested(row, in_memory=namespace.is_in_memory(key.share))
+        in_memory = key.is_claim or namespace.is_in_memory(key.share)
+        row.suggested, problem = self._suggested(row, in_memory=in_memory)
         row.notes += self._notes(row, problem)
         return row
 
@@ -281,7 +286,7 @@ class Strategy:
             for doubt, sentence in _DOUBTS.items():
                 if doubt in uids:
                     yield f"{counted(len(uids[doubt]), 'pod')} of {row.pods} {sentence}"
-            if parallel := _beside_another(row.uses, _job_of):
+            if not row.key.is_claim and (parallel := _beside_another(row.uses, _job_of)):
                 yield (
                     f"{counted(len(parallel), 'pod')} of {row.pods} ran beside another pod of the same Job or"
                     " JobSet: ranks of a distributed job keep a whole GPU each, and the series do not show"
@@ -303,6 +308,8 @@ class Strategy:
     def _command(self, row: AdviceRow, namespaces: Mapping[str, KnownNamespace] | None) -> tuple[str, str]:
         """Return the command for the suggested share, and a note, such as why there is no command."""
         key, suggested = row.key, row.suggested
+        if key.is_claim:
+            return "", _change_of_claim(row)
         if self.by_workload or (namespaces is None and not key.vcluster):
             return "", ""
         if namespaces is None or key.vcluster:
@@ -357,6 +364,16 @@ def _fills(share: ShareValue, use: PodUse) -> bool:
     )
 
 
+def _change_of_claim(row: AdviceRow) -> str:
+    """Return what to change where the share is a resource claim."""
+    share = "the share is the pods' resource claim, which no label changes"
+    if row.suggested is None or not row.is_change:
+        return share
+    if row.suggested.is_whole:
+        return f"{share}: let the ResourceClaimTemplate request a whole device"
+    return f"{share}: set capacity.requests.memory of the ResourceClaimTemplate to {row.suggested}"
+
+
 def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
     """Return why no label gives the row's pods their share."""
     key = row.key
@@ -369,7 +386,7 @@ def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
     return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
 
 
-def _contradictions(keys: Iterable[RowKey]) -> dict[RowKey, str]:
+def _contradictions(keys: Sequence[RowKey]) -> dict[RowKey, str]:
     """Return why a row gets no command: its label would change pods of other rows that need what they have.
 
     1. A size of a vCluster with several shares: the present value of the label is unknown. Rows without a

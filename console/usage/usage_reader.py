@@ -6,16 +6,24 @@ from two replicas of a Prometheus, or with two descriptions, are one pod here: t
 
 import asyncio
 from array import array
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from console.cluster.prometheus import Prometheus, RangeSeries
-from console.usage.pod_use import LOW, NEAR, Peaks, PodNames, PodUse, Point, Window, by_share
-from console.usage.records import SeriesOrigin, one_of, range_of, read_recorded_time, require_one, string
+from console.usage.pod_use import LOW, NEAR, Peaks, PodNames, PodUse, Window
+from console.usage.records import (
+    SeriesOrigin,
+    claimed_pods,
+    one_of,
+    range_of,
+    read_recorded_time,
+    require_one,
+    string,
+)
 from kai.share import MIB
 from kai.share_bytes import Card
+from service.text import counted
 
 _SHARE: Final = "pod:kaishare_gpu_share:ratio"
 _USED: Final = "pod:kaishare_gpu_used:ratio"
@@ -30,9 +38,8 @@ _LABELS: Final = (
 )
 """All labels of a record. Others tell the replicas of a Prometheus apart, which report one pod twice."""
 _PODS_AT_ONCE: Final = 100  # pods of one query that names them
-_CHANGED_AT_ONCE: Final = 10  # pods of one query for all their values
+_SAME_SHARE: Final = 0.01  # difference of two shares by which KAI's rounding may change one: a hundredth
 
-_Item = TypeVar("_Item")
 _Key = tuple[str, str]
 """UIDs of a pod and of a GPU; the latter is empty for a figure of the pod."""
 
@@ -52,14 +59,16 @@ async def read_usage(
     recorded = await read_recorded_time(prometheus, window, namespace)
     require_one(prometheus, recorded.origins, "cluster", "job")
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
-    uses = await _Reader(prometheus, window, matchers, quantile).uses()
+    uses, changed = await _Reader(prometheus, window, matchers, quantile).uses()
     impossible = {use.names.uid for use in uses if not use.is_possible}
     kept = (
         replace(use, expected_seconds=use.expected_seconds / recorded.part)
         for use in uses
-        if use.names.uid not in impossible
+        if use.names.uid not in impossible | changed
     )
-    return Usage(tuple(kept), recorded.remarks, len(impossible - {""}))
+    left_out = f"Left out: {counted(len(changed), 'pod')} whose share changed; give a --since after that."
+    remarks = (*recorded.remarks, *([left_out] if changed else []))
+    return Usage(tuple(kept), remarks, len(impossible - {""}))
 
 
 class _Presence(NamedTuple):
@@ -91,12 +100,11 @@ class _Reader:
 
     async def _of_pods(self, uids: Iterable[str], query: Callable[[str], str]) -> dict[_Key, float]:
         """Return the value of some pods only; `query` makes the expression for their matchers."""
-        queries = (query(self._only(chunk)) for chunk in _chunks(sorted(uids), _PODS_AT_ONCE))
+        names = sorted(uids)
+        chunks = (names[start : start + _PODS_AT_ONCE] for start in range(0, len(names), _PODS_AT_ONCE))
+        queries = (query(f"{self._matchers},uid=~{one_of(chunk)}") for chunk in chunks)
         answers = await asyncio.gather(*map(self._by_pod, queries))
         return {key: value for answer in answers for key, value in answer.items()}
-
-    def _only(self, uids: Iterable[str]) -> str:
-        return f"{self._matchers},uid=~{one_of(uids)}"
 
     def _over_time(self, function: str, record: str, seconds: int, merge: str, by: str = _ON_GPU) -> str:
         """Return a function of every value in the last seconds."""
@@ -113,18 +121,20 @@ class _Reader:
         steps = f"{range_of(self._window.length)}:{self._window.step}s"
         return f"quantile_over_time({quantile}, ({_now(_USED, matchers)})[{steps}])"
 
-    async def uses(self) -> list[PodUse]:
-        """Return the use of the pods, once for each share that a pod had."""
+    async def uses(self) -> tuple[list[PodUse], set[str]]:
+        """Return the use of the pods, and the UIDs of those whose share changed."""
         window, length = self._window, self._window.length
         known_time = self._over_time("count_over_time", _USED, length, "max", _LABELS)
         gpus, presences, peaks = await asyncio.gather(self._gpus(), self._presences(), self._peaks())
-        high, known, over, current, largest, smallest = await asyncio.gather(
+        over = f"max by ({_LABELS}) (sum_over_time({_OVER}{{{self._matchers}}}[{range_of(length)}]))"
+        high, known, over_seconds, current, largest, smallest, claimed = await asyncio.gather(
             self._by_pod(self._quantile_of_use(self._quantile, self._matchers)),
             self._by_pod(f"sum by ({_ON_GPU}) ({known_time})"),
-            self._by_pod(_over_share(self._matchers, length)),
+            self._by_pod(f"max by (uid) (sum by ({_ON_GPU}) ({over}))"),  # on the GPU where it is most
             self._by_pod(_now(_SHARE, self._matchers)),  # at the end of the window, if the pod still exists
             self._by_pod(self._over_time("max_over_time", _SHARE, length, "max")),
             self._by_pod(self._over_time("min_over_time", _SHARE, length, "min")),
+            self._by_pod(claimed_pods(self._matchers, window)),
         )
         several = {uid for (uid, _), presence in presences.items() if presence.samples != presence.total}
         high |= await self._of_pods(several, lambda own: self._merged_quantile(self._quantile, own))
@@ -147,14 +157,15 @@ class _Reader:
                 peak_bytes=max(peak.values) * unit if peak.values else None,
                 quantile_bytes=_times(unit, high.get(key)),
                 low_bytes=None,
-                over_seconds=over.get((key[0], "")),
+                over_seconds=over_seconds.get((key[0], "")),
+                is_claim=(key[0], "") in claimed,
                 is_current=key in current,
                 bucket=window.bucket,
                 peaks=Peaks(peak.times, array("d", (part * unit for part in peak.values))),
             )
         await self._add_low(uses, several)
-        changed = {key: use for key, use in uses.items() if smallest.get(key) != largest.get(key)}
-        return [use for key, use in uses.items() if key not in changed] + await self._split(changed)
+        changed = {key[0] for key in uses if largest.get(key, 0.0) - smallest.get(key, 0.0) > _SAME_SHARE}
+        return list(uses.values()), changed
 
     async def _add_low(self, uses: dict[_Key, PodUse], several: set[str]) -> None:
         """Add the low quantile of the pods that came near to their share, or whose peaks are flat."""
@@ -215,35 +226,6 @@ class _Reader:
             presences[_key(labels)] = _Presence(samples, labels, total, first, last)
         return presences
 
-    async def _split(self, changed: Mapping[_Key, PodUse]) -> list[PodUse]:
-        """Return the use of pods whose share changed, once for each share."""
-        uses: list[PodUse] = []
-        for keys in _chunks(list(changed), _CHANGED_AT_ONCE):
-            matchers = self._only(uid for uid, _ in keys)
-            shares, used, over = await asyncio.gather(
-                self._values(_now(_SHARE, matchers)),
-                self._values(_now(_USED, matchers)),
-                self._values(_over_share(matchers, self._window.step)),
-            )
-            for key in keys:
-                unit = float(changed[key].gpu_bytes or 0)
-                amounts, seconds = used[key], over[key[0], ""]
-                points = [
-                    Point(at, round(share * unit), _times(unit, amounts.get(at)), seconds.get(at, 0.0))
-                    for at, share in shares[key].items()
-                ]
-                uses += by_share(changed[key], points, self._quantile, self._window) or [changed[key]]
-        return uses
-
-    async def _values(self, query: str) -> defaultdict[_Key, dict[float, float]]:
-        """Return the values of an expression over the window, at the times of the window's steps."""
-        step = self._window.step
-        series = await self._range(query, self._window.start // step * step + step, step)
-        values: defaultdict[_Key, dict[float, float]] = defaultdict(dict)
-        for each in series:
-            values[_key(each.labels)] = dict(zip(each.times, each.values, strict=True))
-        return values
-
 
 def _key(labels: Mapping[str, str]) -> _Key:
     return labels.get("uid", ""), labels.get("gpu_uuid", "")
@@ -253,15 +235,5 @@ def _now(record: str, matchers: str) -> str:
     return f"max by ({_ON_GPU}) ({record}{{{matchers}}})"
 
 
-def _over_share(matchers: str, seconds: int) -> str:
-    """Return the seconds above the share in the last seconds, by pod: on the GPU where they are most."""
-    over = f"max by ({_LABELS}) (sum_over_time({_OVER}{{{matchers}}}[{range_of(seconds)}]))"
-    return f"max by (uid) (sum by ({_ON_GPU}) ({over}))"
-
-
 def _times(unit: float, amount: float | None) -> float | None:
     return None if amount is None else amount * unit
-
-
-def _chunks(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

@@ -295,7 +295,6 @@ async def test_the_scheme_is_that_of_probes(
 
 
 async def test_a_pod_that_is_gone_or_without_a_node_is_not_asked(server: ApiServer, agents: Agents) -> None:
-    pod = await only(agents)
     server.pods = {}
     assert await agents.list() == []
     count = len(server.requests)

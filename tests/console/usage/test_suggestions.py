@@ -19,7 +19,7 @@ from console.usage.advice import (
     smallest_memory,
 )
 from console.usage.advise import as_html, as_json, as_text, known_namespace
-from console.usage.pod_use import Peaks, PodNames, PodUse, Window, quantile_of
+from console.usage.pod_use import Peaks, PodNames, PodUse, Window
 from console.usage.suggestions import AdviceRow, Balance, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
@@ -366,8 +366,3 @@ def test_no_command_for_whole_gpus_of_ranks(
     assert row.is_change
     assert bool(row.command) == has_command
     assert has_command == (not row.notes)
-
-
-def test_quantile_is_that_of_prometheus() -> None:
-    cases = (([1.0, 2.0, 3.0, 4.0], 0.5), ([1.0], 0.99), ([], 0.99))
-    assert [quantile_of(*case) for case in cases] == [2.5, 1.0, None]
