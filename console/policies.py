@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -47,19 +46,13 @@ _LIST_SECONDS: Final = 120.0
 _INSTEAD: Final = "policies -n NAMESPACE shows one namespace with your rights"
 
 
-class PodCounts(NamedTuple):
-    """The pods of one namespace that have not ended: those with the policy's scheduler, and the others."""
-
-    in_kai: int
-    others: int
-
-
 class PolicyRow(NamedTuple):
     """One managed namespace. Its policy has no effect if the webhook's configuration excludes it."""
 
     policy: NamespacePolicy
     is_excluded: bool
-    pods: PodCounts | None  # None if the pods could not be listed
+    pods: dict[str, int] | None
+    """Pods that have not ended, with the policy's scheduler and with others; None if they were not listed."""
 
 
 class PolicyTable(NamedTuple):
@@ -82,14 +75,14 @@ async def read_policies(
     parsed = ((name, metadata.policy(name, scope.default_mode)) for name, metadata in labelled)
     queues = await pod_queues(FactReader(client))
     policies = {name: with_queue_problem(policy, queues) for name, policy in parsed if policy}
-    in_kai, others = Counter[str](), Counter[str]()
+    counts = {name: {"inKai": 0, "notInKai": 0} for name in policies}
 
     def count(document: bytes) -> Pod | None:
         """Count a pod and keep none, so that memory holds one at a time."""
         pod = PODS.decode(document)
         if policy := policies.get(pod.metadata.namespace):
             is_in_kai = pod.spec.scheduler_name == policy.scheduler
-            (in_kai if is_in_kai else others)[pod.metadata.namespace] += 1
+            counts[policy.namespace]["inKai" if is_in_kai else "notInKai"] += 1
         return None
 
     notes, pods = list(scope.notes), None
@@ -99,9 +92,7 @@ async def read_policies(
         notes += [] if pods.is_known else [f"pods were not counted: {pods.line}"]
     is_counted = pods is not None and pods.is_known
     rows = (
-        PolicyRow(
-            policy, name in scope.excluded, PodCounts(in_kai[name], others[name]) if is_counted else None
-        )
+        PolicyRow(policy, name in scope.excluded, counts[name] if is_counted else None)
         for name, policy in policies.items()
     )
     return PolicyTable(tuple(rows), tuple(notes))
@@ -174,7 +165,7 @@ def _cells(row: PolicyRow) -> dict[str, str]:
         "toleration": "inject" if policy.inject_toleration else _NONE,
         "over-share": policy.over_share.value,
         "grace": _NONE if grace is None else f"{grace}s",
-        "pods in KAI": f"{pods.in_kai}/{pods.in_kai + pods.others}" if pods else "?",
+        "pods in KAI": f"{pods['inKai']}/{sum(pods.values())}" if pods else "?",
         "problems": str(len(policy.problems) + policy.more_problems),
     }
     return {name: one_line(value, _LONGEST_CELL) for name, value in values.items()}
@@ -219,9 +210,8 @@ def as_json(table: PolicyTable) -> str:
     """Format the policies as a JSON array in ASCII, as the webhook's `/policies`; unknown values are null."""
     documents = []
     for row in table.rows:
-        pods = {"inKai": row.pods.in_kai, "notInKai": row.pods.others} if row.pods else None
         state = {"state": "excluded"} if row.is_excluded else {}
-        more = {"moreProblems": row.policy.more_problems, "pods": pods}
+        more = {"moreProblems": row.policy.more_problems, "pods": row.pods}
         documents.append({**policy_json(row.policy), **state, **more})
     return json.dumps(documents, indent=2) + "\n"
 

@@ -24,7 +24,7 @@ from kai.keys import QUEUE_LABEL
 from kube.access import GivenAddress, client_context
 from kube.answers import ApiError, Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import ConfigMap, Service
+from kube.kinds import CONFIG_MAPS, SERVICES
 from service.command import UsageError
 from service.names import is_dns_label
 from service.text import MALFORMED, counted, first_few, one_line, quoted
@@ -318,28 +318,24 @@ class Prometheus:
 
     def _advice(self, response: AnyResponse) -> str:
         """Return what to do about a status, which depends on the program that refused."""
-        service = self._options.service
-        match response.status:
-            case 401 if service is None:
-                return "; check --token-file and --header"
-            case 403 if service is None:
-                return "; check --token-file, --header and your rights"
-            case 401 | 403 if _Error.of(response.body).kind != "Status":
-                return (
-                    "; the service wants a login of its own, which the API server does not pass on: give"
-                    " --prometheus with --token-file"
-                )
-            case 401:
-                return "; the API server does not accept your credentials: log in again"
-            case 403 if service is not None:
-                return f"; you need the right to create services/proxy in namespace {service.namespace}"
-            case 404:
-                return "; check the path of the address"
-            case 422:
-                return "; give a shorter --since"
-            case status if 300 <= status < 400:
-                return "; it redirects to another address: give that one"
-        return ""
+        service, status = self._options.service, response.status
+        own_login = (
+            "the service wants a login of its own, which the API server does not pass on: give --prometheus"
+            " with --token-file"
+        )
+        acts = {
+            401: "check --token-file and --header",
+            403: "check --token-file, --header and your rights",
+            404: "check the path of the address",
+            422: "give a shorter --since",
+        }
+        if service is not None:
+            acts[401] = "the API server does not accept your credentials: log in again"
+            acts[403] = f"you need the right to create services/proxy in namespace {service.namespace}"
+            if _Error.of(response.body).kind != "Status":
+                acts[401] = acts[403] = own_login
+        act = "it redirects to another address: give that one" if 300 <= status < 400 else acts.get(status)
+        return f"; {act}" if act else ""
 
     def _statement(self, body: bytes) -> str:
         """Return what an answer says, in one line: the error of Prometheus or of the API server, or text."""
@@ -369,19 +365,6 @@ _SERVICE: Final = re.compile(
 )
 
 
-_config_map = msgspec.json.Decoder(ConfigMap)
-_service = msgspec.json.Decoder(Service)
-
-
-async def _address_in_settings(client: KubeClient) -> str:
-    """Return the address that the installation names; empty if there is none, or it cannot be read."""
-    try:
-        item = await client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")
-        return _config_map.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
-    except (ApiError, Unreachable, *MALFORMED):
-        return ""
-
-
 async def _find_service(client: KubeClient) -> ServiceAddress:
     """Find the Prometheus of an operator by the label of its Service.
 
@@ -395,13 +378,12 @@ async def _find_service(client: KubeClient) -> ServiceAddress:
     try:
         managed = await fetch_namespaces(client, params={"labelSelector": QUEUE_LABEL})
         services: list[ServiceAddress] = []
-        async with client.list_objects("/api/v1/services", params=selector) as items:
+        async with client.list_objects(SERVICES.path(), params=selector) as items:
             async for item in items:
-                service = _service.decode(item)
-                name, namespace = service.metadata.name, service.metadata.namespace
-                port = next((port.port for port in service.spec.ports or ()), None)
-                if port and namespace not in managed and len(services) < _MOST_CANDIDATES:
-                    services.append(ServiceAddress(namespace, name, str(port)))
+                service = SERVICES.decode(item)
+                namespace, ports = service.metadata.namespace, service.spec.ports
+                if ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
+                    services.append(ServiceAddress(namespace, service.metadata.name, str(ports[0].port)))
     except (ApiError, Unreachable, *MALFORMED) as error:
         raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
     if len(services) != 1:
@@ -417,7 +399,11 @@ async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> Pro
     Raises:
         UsageError: the address is unusable, or no Prometheus was found; the message is one line.
     """
-    if text := await _address_in_settings(client):
+    text = ""
+    with contextlib.suppress(ApiError, Unreachable, *MALFORMED):
+        settings = CONFIG_MAPS.decode(await client.get(CONFIG_MAPS.path(NAMESPACE, NAME)))
+        text = settings.metadata.annotations.get(ADDRESS_ANNOTATION, "")
+    if text:
         place = f"ConfigMap {NAME}"
         try:
             url, service = (parse_url(text), None) if "://" in text else ("", parse_service(text))

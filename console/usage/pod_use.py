@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum, auto
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from kai.kaishare_keys import is_size_name
@@ -121,13 +121,19 @@ class PodNames(NamedTuple):
         )
 
 
-class Doubt(Enum):
-    """Why the use of a pod may not show its need."""
+class Doubt(StrEnum):
+    """Why the use of a pod may not show its need; the value is a note about such pods."""
 
-    UNKNOWN = auto()
-    FILLED = auto()  # the pod takes what it is given, from its first hour on
-    ALLOCATED = auto()  # it holds a constant amount that is most of its share
-    CONSTANT = auto()  # it holds a constant amount below its share, as a framework that allocates in advance
+    UNKNOWN = "never had a known use: the advice does not cover their need"
+    FILLED = "filled the share from the start: such use does not show the need, and the advice is no smaller"
+    ALLOCATED = (
+        f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which"
+        " allocate in advance: such use does not show the need, and the advice is no smaller"
+    )
+    CONSTANT = (
+        "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps"
+        " not the need; look at the framework before you give less"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

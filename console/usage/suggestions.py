@@ -24,7 +24,7 @@ from console.usage.advice import (
     smallest_fraction,
     smallest_memory,
 )
-from console.usage.pod_use import HOUR, LEAST_KNOWN, MOST_OF_SHARE, Doubt, PodUse
+from console.usage.pod_use import HOUR, LEAST_KNOWN, Doubt, PodUse
 from service.text import counted
 from webhook.policy.distributed import RANK_KINDS
 from webhook.policy.labels import PolicyMetadata
@@ -35,20 +35,6 @@ LIKELY_RANKS: Final = (
 )
 SEVERAL_GPUS: Final = "pods with several GPUs"
 
-_DOUBTS: Final = {
-    Doubt.UNKNOWN: "never had a known use: the advice does not cover their need",
-    Doubt.FILLED: (
-        "filled the share from the start: such use does not show the need, and the advice is no smaller"
-    ),
-    Doubt.ALLOCATED: (
-        f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which"
-        " allocate in advance: such use does not show the need, and the advice is no smaller"
-    ),
-    Doubt.CONSTANT: (
-        "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps"
-        " not the need; look at the framework before you give less"
-    ),
-}
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 _UNKNOWN_NAMESPACE: Final = KnownNamespace(PolicyMetadata(), None)
 _NOT_COVERED: Final = "no command: no label covers the need"
@@ -283,9 +269,8 @@ class Strategy:
             uids: defaultdict[Doubt | None, set[str]] = defaultdict(set)
             for use in row.uses:
                 uids[use.doubt].add(use.names.uid)
-            for doubt, sentence in _DOUBTS.items():
-                if doubt in uids:
-                    yield f"{counted(len(uids[doubt]), 'pod')} of {row.pods} {sentence}"
+            for doubt in filter(uids.get, Doubt):
+                yield f"{counted(len(uids[doubt]), 'pod')} of {row.pods} {doubt}"
             if not row.key.is_claim and (parallel := _beside_another(row.uses, _job_of)):
                 yield (
                     f"{counted(len(parallel), 'pod')} of {row.pods} ran beside another pod of the same Job or"
