@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from console.cluster.agents import AgentReading, Agents, Received
 from console.top.app import LinesTable, TopApp, tune_garbage_collection
-from console.top.fleet import Arrangement, Fleet
-from console.top.rounds import EVERY_SECONDS, Rounds
+from console.top.fleet import EVERY_SECONDS, Arrangement, Fleet, Rounds
 from gpuagent.api_types import read_answer
 from kube.kinds import Pod
 from tests.support.memory import peak_resident_mib

@@ -23,10 +23,20 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.fleet import AgentState, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
+from console.top.fleet import (
+    AgentState,
+    Arrangement,
+    Fleet,
+    GroupBy,
+    GroupLine,
+    Line,
+    Rounds,
+    Sort,
+    arrange,
+    is_old,
+)
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
-from console.top.rounds import Rounds
 from console.top.text import details_of, gpu_overview, head, summary_of
 
 _ALARM: Final = Style(color="red", bold=True)
@@ -106,14 +116,6 @@ class LinesTable(ScrollView, can_focus=True):
     def on_resize(self) -> None:
         """Choose the columns for the new width."""
         self.set_lines(self.lines, self._widths)
-
-    async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked line; open it on the second click."""
-        index = event.y + self.scroll_offset.y
-        if index == self.cursor:
-            await self.run_action("app.details")
-        elif index < len(self.lines):
-            self.action_move(index - self.cursor)
 
     def action_move(self, lines: int = 0, pages: int = 0) -> None:
         """Move the cursor by lines and pages, and keep it on the screen."""

@@ -9,8 +9,7 @@ from typing import Final
 
 from console.caller import add_cluster_options, add_output, cluster_access, read_token
 from console.cluster.agents import AgentAtUrl, Agents, add_agent_options, agent_address, parse_agent_options
-from console.top.fleet import Arrangement, Fleet, GroupBy, Sort
-from console.top.rounds import Rounds
+from console.top.fleet import Arrangement, Fleet, GroupBy, Rounds, Sort
 from console.top.text import as_text, json_parts
 from kube.access import Access
 from kube.client import KubeClient

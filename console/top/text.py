@@ -1,7 +1,6 @@
 """The three lines above the table, the table as plain text, one JSON document of all, and details. Pure."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from textwrap import indent
@@ -56,8 +55,6 @@ from service.text import counted, fold, listed
 from service.units import duration, size
 
 _INDENT: Final = "     "  # of a further line: that of a row's cells, and two columns more
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:[GMK]i)?B\b)")
-_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _MOST: Final = 64  # entries of one kind in the details
 _MOST_CAUSES: Final = 8
 
@@ -163,7 +160,7 @@ def as_text(
     A state without room in its column is below its row, but for `within share`. The table of a single agent
     has its sample, each of its GPUs, and what to do first.
     """
-    lines = [text for part in head(fleet, now) for text in _folded(part.text, columns)]
+    lines = [text for part in head(fleet, now) for text in fold(part.text, columns)]
     if len(fleet.agents) == 1:
         (agent,) = fleet.agents.values()
         if agent.received is not None:
@@ -176,7 +173,7 @@ def as_text(
 
 def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_whole: bool) -> Iterator[str]:
     """Yield the table of the GPUs, with FREE if that fits, or a sentence for each of them."""
-    lines: Iterable[str] = (line for gpu in gpus for line in _folded(gpu.text, columns))
+    lines: Iterable[str] = (line for gpu in gpus for line in fold(gpu.text, columns, indent="  "))
     for is_narrow in (False, True):
         kept = [name != "FREE" or not is_narrow for name in GPU_HEADINGS]
         rows = [tuple(compress(cells, kept)) for cells in (GPU_HEADINGS, *(gpu.cells for gpu in gpus))]
@@ -218,12 +215,6 @@ def _sample_text(node: str, received: Received, now: float) -> str:
     )
 
 
-def _folded(text: str, columns: int, *, head: str = "", indent: str = "  ") -> list[str]:
-    """Break a text into lines, but never between an amount and its unit."""
-    whole = _BEFORE_UNIT.sub(_NO_BREAK, text)
-    return [line.replace(_NO_BREAK, " ") for line in fold(whole, columns, head=head, indent=indent)]
-
-
 def _table_lines(
     fleet: Fleet, arrangement: Arrangement, now: float, columns: int, *, is_whole: bool
 ) -> Iterator[str]:
@@ -246,7 +237,7 @@ def _table_lines(
             continue
         yield chosen.row(line, is_old=is_old(fleet, line))
         for text in _below(line, chosen, with_advice=is_single):
-            yield from _folded(text, columns, head=_INDENT, indent=_INDENT)
+            yield from fold(text, columns, head=_INDENT, indent=_INDENT)
 
 
 def _below(row: PodRow, chosen: Layout, *, with_advice: bool) -> Iterator[str]:

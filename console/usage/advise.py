@@ -18,8 +18,8 @@ from console.usage.advice import KnownNamespace, TargetCluster
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Drawing, drawing, render
 from console.usage.pod_use import PodUse, Window
+from console.usage.records import read_usage
 from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
-from console.usage.usage_reader import read_usage
 from kai.frameworks import may_run_framework, settings_of
 from kai.installation import SharingMode
 from kai.kaishare_keys import FRAMEWORK_MEMORY

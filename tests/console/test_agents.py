@@ -233,7 +233,6 @@ RIGHT = "create serviceaccounts/token of kaishare-reader in kaishare-agent"
     ("token_answer", "agent_status", "line", "missing_right"),
     [
         (refuses(403, "Forbidden"), 401, f"the caller may not {RIGHT}{ASKS}", RIGHT),
-        (refuses(404, "NotFound"), 401, f"the service account kaishare-reader does not exist in kaishare-agent{ASKS}", ""),
         (TokenIssuer(), 403, "the agent refuses the service account kaishare-reader in kaishare-agent: 403, no right", ""),
         (TokenIssuer(), 503, "the agent cannot check the token: 503, no right", ""),
         (TokenIssuer(), 302, "the response is not from an agent: 302, no right", ""),
@@ -332,14 +331,11 @@ async def read_at(url: str, **options: Any) -> AgentReading:
     [
         (gives(b"not found", 404), "the response is not from an agent: 404, not found"),
         (gives(b"", 503), "the response is not from an agent: 503"),
-        (gives(b"moved", 302, Location="http://192.0.2.1/"), "the response is not from an agent: 302, moved"),
-        (gives(b"why", 421), "the agent rejects the host name: 421, why"),
         (gives(b"<html>"), "the response is not from an agent: "),
         (gives(b"[]"), "the response is not from an agent: Expected `object`, got `array`"),
         (gives(b"{}"), "the response is not from an agent: Object missing required field `node`"),
         (gives(b'{"node": "n", "gpus": [{"uuid": 1}]}'), "the response is not from an agent: "),
         (gives(b'{"node": "\xff"}'), "the response is not from an agent: "),
-        (gives(b"[" * 100_000), "the response is not from an agent: "),
         (raw(b"SSH-2.0-x\r\n"), "Bad status line"),
         (raw(), "Server disconnected"),
         (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "the answer was cut short"),

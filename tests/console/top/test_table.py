@@ -14,9 +14,8 @@ from console.top.gpu_rows import bar, percent, plain
 from console.top.layout import COLUMNS, Layout, layout, merge_widths
 from console.top.pod_rows import MAX_ROWS, PodRow
 from console.top.text import as_text, details_of, head, json_parts
-from gpuagent.first_acts import FOR_FLAG
 from service.text import width
-from tests.support.top_agents import GIB, act_line, agent_pod, document, fleet_of, gpu, pod, received
+from tests.support.top_agents import GIB, agent_pod, document, fleet_of, gpu, pod, received
 
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 SILENT = "no answer within 5 s"
@@ -350,28 +349,6 @@ def test_small_texts() -> None:
     assert [percent(None), percent(0.5), percent(100.0)] == ["unknown", "50%", ">9999%"]
     assert [bar(ratio, 4) for ratio in (0.0, 0.5, 1.0, 1.5, None)] == ["    ", "██  ", "████", "███▶", "    "]
     assert plain("Ü–漢\u202e") == "Ü–\ufffd\ufffd"
-
-
-@pytest.mark.parametrize("columns", range(30, 90, 3))
-def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
-    greedy = pod(
-        "greedy", "n", 3 * GIB, lasted=300.0, is_flagged=True, notes=["gpu-memory: 7 GiB is not allowed"]
-    )
-    greedy["verdicts"][0]["message"] = (
-        "uses 3.0 GiB on GPU 0 (GPU-n-0), above its share of 2.0 GiB, for 5 min"
-    )
-    full = gpu("n", atRiskBytes=3 * GIB, usedBytes=22 * GIB, promisedBytes=30 * GIB)
-    lines = as_text(
-        fleet_of({"n": document("n", greedy, gpus=[full])}), ALL, 0.0, columns=columns
-    ).splitlines()
-    assert not any(re.match(r" *([GMK]i)?B\b", line) for line in lines)
-    text = " ".join(" ".join(lines).split())
-    for part in (
-        "note: gpu-memory: 7 GiB",
-        "above its share of 2.0 GiB, for 5 min",
-        act_line(FOR_FLAG["over-share"]),
-    ):
-        assert part in text
 
 
 def test_no_name_is_cut_in_a_pipe() -> None:

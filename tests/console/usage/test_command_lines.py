@@ -12,7 +12,7 @@ from console.caller import default_kubeconfig
 from console.cli import main, parser
 from console.usage.advise import parse_target_cluster
 from console.usage.pod_use import Peaks, PodNames, PodUse
-from console.usage.usage_reader import Usage
+from console.usage.records import Usage
 from tests.support.prometheus_standin import prometheus_standin
 
 

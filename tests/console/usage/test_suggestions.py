@@ -1,6 +1,7 @@
 """The rules of the advice, and properties that hold for every need and card."""
 
 import json
+import re
 from array import array
 from dataclasses import replace
 from typing import Any
@@ -103,6 +104,8 @@ CONTEXT = "'--context=prod;reboot'"
         (pod(), SMALL, Strategy(headroom=0), "0.13", LABEL, []),
         (pod(), SMALL, Strategy(cover_peak=True), "0.26", LABEL, []),
         (pod(), SMALL, Strategy(min_hours=49), "None", "", ["too few hours: "]),
+        (pod(quantile_bytes=None, peak_bytes=None), SMALL, OPTIONS, "None", "", ["the use is unknown"]),
+        (needs(45, 46), SMALL | {"max_gpu_fraction": "0.5"}, OPTIONS, str(smallest_fraction([(45 * 1.15 * GIB, H100)])), "", ["no label covers the need: size.kaishare.dev/small: "]),
         # the unit of the label, and the cluster that was given
         (pod(), {"size_small": "40750Mi"}, OPTIONS, "11776Mi", f"{LABEL}size.kaishare.dev/small=11776Mi ", []),
         (pod(), {"size_small": "40750Mi", "max_gpu_memory": "50000"}, OPTIONS, "11776Mi", f"{LABEL}size.kaishare.dev/small=11776Mi ", []),
@@ -321,6 +324,7 @@ def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: 
 PLAIN_JOB = [whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")]
 INDEXED_JOB = [whole("train-0-x4k2p", "Job", "train"), whole("train-1-a1b2c", "Job", "train")]
 JOB_SET = [whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)]
+TWO_GPUS = whole("both", "Deployment", "web")
 LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "StatefulSet", "lws-0")]
 
 
@@ -335,16 +339,18 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
         "plain Job": (PLAIN_JOB, 0),
         "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
         "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
+        "pod with several GPUs": ([TWO_GPUS, replace(TWO_GPUS, names=TWO_GPUS.names._replace(gpu_uuid="GPU-2"))], 1),
         "Indexed Job with a share": ([replace(use, share_bytes=int(0.5 * 81500) * MIB) for use in INDEXED_JOB], 0),
     }.values(),
     ids=lambda value: "",
 )  # fmt: skip
-def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) -> None:
+def test_pods_that_may_be_ranks_or_have_several_gpus_keep_them(uses: list[PodUse], kept: int) -> None:
     rows = OPTIONS.advise(uses, namespaces()).rows
     ranks = [row for row in rows if row.key.keeps_gpu]
     assert sum(row.pods for row in ranks) == kept
     assert all((row.suggested, row.command) == (None, "") for row in ranks)
-    assert all("may be ranks: each keeps a whole GPU" in row.notes[0] for row in ranks)
+    assert all(re.search("may be ranks|several GPUs: each keeps a whole GPU", row.notes[0]) for row in ranks)
+    assert all(row.pod_hours == 48 * kept for row in ranks), "two GPUs of one pod count once"
 
 
 @pytest.mark.parametrize(
@@ -365,4 +371,5 @@ def test_no_command_for_whole_gpus_of_ranks(
     (row,) = [row for row in rows if not row.key.keeps_gpu]
     assert row.is_change
     assert bool(row.command) == has_command
-    assert has_command == (not row.notes)
+    reason = "no command: the label may also change pods that are, or may be, ranks with a whole GPU each"
+    assert row.notes == ([] if has_command else [reason])

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -11,15 +10,12 @@ from console.cluster.prometheus import Prometheus, PrometheusOptions
 from console.usage.advice import KnownNamespace
 from console.usage.advise import as_text
 from console.usage.pod_use import PodUse, Window
-from console.usage.records import EXPECTED
+from console.usage.records import EXPECTED, Usage, read_usage
 from console.usage.report import read_sums
 from console.usage.suggestions import Strategy
-from console.usage.usage_reader import Usage, read_usage
 from kai.kaishare_keys import SIZE_PREFIX
 from kai.keys import QUEUE_LABEL
-from tests.support import prometheus_server
-from tests.support.promtool import needed
-from tests.support.usage_history import END, GIB, JOB, create_blocks, rendered
+from tests.support.usage_history import END, GIB, JOB, records_of, rendered
 from webhook.policy.labels import Mode, PolicyMetadata
 
 DAYS = 10
@@ -76,12 +72,8 @@ PODS = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a Prometheus with the records; yield its address."""
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("records")
-    create_blocks(folder, lines())
-    with prometheus_server.prometheus(folder, {}) as running:
-        yield running.url
+    with records_of(tmp_path_factory.mktemp("records"), lines=lines()) as url:
+        yield url
 
 
 def lines() -> Iterator[str]:

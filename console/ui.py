@@ -18,8 +18,7 @@ from aiohttp import web
 
 from console.caller import add_cluster_options, cluster_access
 from console.cluster.agents import Agents, Received, add_agent_options, parse_agent_options
-from console.top.fleet import AgentState, Fleet
-from console.top.rounds import Rounds
+from console.top.fleet import AgentState, Fleet, Rounds
 from gpuagent.api_types import HISTORY_PATH, SHARES_PATH, AgentResponse
 from kube.answers import AccessError
 from kube.client import KubeClient

@@ -15,8 +15,7 @@ import pytest_asyncio
 
 from benchmarks.top import response
 from console.cluster.agents import AgentReading
-from console.ui import command
-from console.ui.command import MOST_BYTES, Answers, PageOfAllNodes
+from console.ui import MOST_BYTES, Answers, PageOfAllNodes
 from gpuagent.api_types import ApiPodHistory, HistoryResponse
 from kube.kinds import Pod
 from service.command import UsageError
@@ -155,7 +154,7 @@ async def test_only_the_holder_of_the_address_reads_and_no_other_page() -> None:
 
 
 async def test_without_a_page_no_agent_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_IDLE_SECONDS", 2.5)
+    monkeypatch.setattr("console.ui._IDLE_SECONDS", 2.5)
     agents = three_nodes()
     async with serving(agents) as url:
         await until(lambda: agents.reads >= 3)
