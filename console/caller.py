@@ -96,11 +96,7 @@ def read_token(file: str, advice: str = FOR_AGENTS) -> str:
 
 
 def parse_url(text: str) -> str:
-    """Read an address; the message about a wrong one does not repeat its user and password.
-
-    Raises:
-        ValueError: the text is not an address; the message is one line.
-    """
+    """Read an address, or raise ValueError, whose message does not repeat user and password."""
     is_valid = len(text) <= _LONGEST_URL and text.isprintable() and " " not in text
     try:
         parts = urlsplit(text)

@@ -181,8 +181,7 @@ class Prometheus:
     ) -> AsyncIterator["Prometheus"]:
         """Open the Prometheus of the options, a service through the API server; its time limit begins.
 
-        Raises:
-            UsageError: the CA certificates cannot be read.
+        Raises UsageError if the CA certificates cannot be read.
         """
         if options.service is not None:
             if client is None:
@@ -201,12 +200,9 @@ class Prometheus:
         return tuple(filter(None, (self._options.where, left_out if self._left_out else "")))
 
     async def instant(self, query: str, at: float, *, most: float = MOST_VALUE) -> list[InstantSeries]:
-        """Return the value of each series of an expression at a time.
+        """Return the value of each series of an expression at a time; raise PrometheusError if there is none.
 
         Values that are negative, not finite or larger than `most` are left out, and counted in `remarks`.
-
-        Raises:
-            PrometheusError: there is no usable answer in time.
         """
         data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
         samples = [(each.metric, self._number(each.value[1])) for each in data.result if each.value]
@@ -366,13 +362,10 @@ _SERVICE: Final = re.compile(
 
 
 async def _find_service(client: KubeClient) -> ServiceAddress:
-    """Find the Prometheus of an operator by the label of its Service.
+    """Find the Prometheus of an operator by the label of its Service; raise UsageError unless there is one.
 
     A tenant can write a Service with this label. So Services in managed namespaces do not count, and several
     Services are an error.
-
-    Raises:
-        UsageError: there is not exactly one; the message is one line.
     """
     selector = {"labelSelector": f"{_OPERATOR_LABEL}=true"}
     try:
@@ -396,8 +389,7 @@ async def _find_service(client: KubeClient) -> ServiceAddress:
 async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
     """Return the options with the address that the installation names, else that of an operator's Service.
 
-    Raises:
-        UsageError: the address is unusable, or no Prometheus was found; the message is one line.
+    Raises UsageError if the address is unusable, or if no Prometheus was found.
     """
     text = ""
     with contextlib.suppress(ApiError, Unreachable, *MALFORMED):
@@ -416,11 +408,7 @@ async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> Pro
 
 
 def parse_service(text: str) -> ServiceAddress:
-    """Read a service of the form `NAMESPACE/NAME:PORT`, with a path if it has one.
-
-    Raises:
-        ValueError: the text has another form; the message is one line.
-    """
+    """Read `NAMESPACE/NAME:PORT`, with a path if it has one; raise ValueError for another form."""
     match = _SERVICE.fullmatch(text)
     is_valid = match is not None and is_dns_label(match[1]) and is_dns_label(match[2])
     if match is None or not is_valid or {".", ".."}.intersection(match[4].split("/")):

@@ -160,7 +160,7 @@ def as_text(
     A state without room in its column is below its row, but for `within share`. The table of a single agent
     has its sample, each of its GPUs, and what to do first.
     """
-    lines = [text for part in head(fleet, now) for text in fold(part.text, columns)]
+    lines = [text for part in head(fleet, now) for text in fold(part.text, columns, indent="  ")]
     if len(fleet.agents) == 1:
         (agent,) = fleet.agents.values()
         if agent.received is not None:

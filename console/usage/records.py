@@ -84,12 +84,9 @@ class RecordedTime(NamedTuple):
 
 
 async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: str = "") -> RecordedTime:
-    """Compare the time with records with the time with pods, before any figure is read.
+    """Compare the time with records with the time with pods, in a namespace of the host or in all.
 
-    An empty namespace of the host cluster stands for all.
-
-    Raises:
-        PrometheusError: Prometheus replaced the labels of the pods, there are no records, or no pods.
+    Raises PrometheusError if Prometheus replaced the labels of the pods, and without records or pods.
     """
     await _require_own_labels(prometheus, window)
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
@@ -174,11 +171,7 @@ _EXAMPLES: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'jo
 
 
 def require_one(prometheus: Prometheus, origins: Collection[SeriesOrigin], *labels: str) -> None:
-    """Refuse series with several values of a label: a pod that two jobs report would count twice.
-
-    Raises:
-        PrometheusError: a label has several values.
-    """
+    """Raise PrometheusError if a label has several values: a pod that two jobs report would count twice."""
     for label in labels:
         names = {getattr(origin, label) for origin in origins}
         if len(names) > 1:
