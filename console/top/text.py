@@ -6,7 +6,9 @@ from itertools import compress
 from textwrap import indent
 from typing import Any, Final, NamedTuple
 
-from console.cluster.agents import Received, not_an_answer
+import msgspec
+
+from console.cluster.agents import Received
 from console.text_table import column_widths, natural_widths, table_lines
 from console.top.fleet import (
     AgentState,
@@ -46,8 +48,6 @@ from gpuagent.api_types import (
     ApiContainerLimit,
     ApiPod,
     ApiVerdict,
-    NotAnAnswer,
-    read_document,
     transitions_text,
 )
 from service.command import DEFAULT_COLUMNS
@@ -253,38 +253,30 @@ def _below(row: PodRow, chosen: Layout, *, with_advice: bool) -> Iterator[str]:
 def json_parts(fleet: Fleet, arrangement: Arrangement, now: float) -> Iterator[str]:
     """Yield one document in ASCII, so that no name can act on a terminal, in a part for each agent.
 
-    5,000 agents have 100 MB, which would take a gigabyte of memory as one text. An agent whose document has
-    an unreadable field, which the table does not show, becomes a failure in the fleet.
+    5,000 agents have 100 MB, which would take a gigabyte of memory as one text.
     """
     start = '{\n  "agents": ['
     for agent in fleet.agents.values():
-        try:
-            text = json.dumps(_agent_json(agent, arrangement, now), indent=2)
-        except (NotAnAnswer, RecursionError) as error:
-            fleet.set_failure(agent.pod.name, not_an_answer(error))
-            text = json.dumps(_agent_entry(agent, None, now), indent=2)
+        text = json.dumps(_agent_json(agent, arrangement, now), indent=2)
         yield f"{start}\n{indent(text, '    ')}"
         start = ","
     yield "\n  ]\n}\n" if fleet.agents else f"{start}]\n}}\n"
 
 
 def _agent_json(agent: AgentState, arrangement: Arrangement, now: float) -> dict[str, Any]:
-    document = read_document(agent.received.body) if agent.received else None
-    if document is not None and (arrangement.namespace or arrangement.flagged_only):
-        uids = {row.key[1] for row in chosen_rows(agent.table.rows, arrangement)}
-        document["pods"] = [pod for pod in document.get("pods", ()) if pod.get("uid") in uids]
-    return _agent_entry(agent, document, now)
-
-
-def _agent_entry(agent: AgentState, document: dict[str, Any] | None, now: float) -> dict[str, Any]:
     received = agent.received
+    answer = received.answer if received else None
+    if answer is not None and (arrangement.namespace or arrangement.flagged_only):
+        uids = {row.key[1] for row in chosen_rows(agent.table.rows, arrangement)}
+        pods = tuple(pod for pod in answer.pods if pod.uid in uids)
+        answer = msgspec.structs.replace(answer, pods=pods)
     return {
         "agent": agent.pod.name,
-        "node": agent.pod.spec.node_name or (document or {}).get("node"),
+        "node": agent.pod.spec.node_name or (answer.node if answer else None),
         "answered": received is not None and not agent.failure,
         "ageSeconds": round(max(now - received.at, 0.0), 3) if received else None,
         "error": agent.failure or None,
-        "shares": document,
+        "shares": msgspec.to_builtins(answer),
     }
 
 

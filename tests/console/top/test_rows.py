@@ -9,6 +9,7 @@ from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, arrange
 from console.top.layout import layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
 from console.top.text import as_text, details_of, head, json_parts
+from gpuagent.api_types import read_answer
 from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from gpuagent.problems import Cause
 from tests.support.top_agents import GIB, document, fleet_of, gpu, pod
@@ -73,6 +74,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
 def test_text_screen_details_and_json_have_the_same_row(sent: dict[str, Any], expected: str) -> None:
     fleet = fleet_of({"n": document("n", sent)})
     agent = fleet.agents["agent-of-n"]
+    assert agent.received is not None
     (row,) = agent.table.rows
     on_screen = layout(300, merge_widths([agent.widths]), without={"bar", "node"}).row(row)
     assert " ".join(on_screen.split()) == expected
@@ -82,7 +84,7 @@ def test_text_screen_details_and_json_have_the_same_row(sent: dict[str, Any], ex
         (detail,) = (each for each in details if each.startswith(f"  {line} "))
         assert detail.split(maxsplit=1)[1].partition(" (")[0] in expected
     (listed,) = json.loads("".join(json_parts(fleet, Arrangement(), 0.0)))["agents"]
-    assert listed["shares"]["pods"] == [sent]
+    assert read_answer(json.dumps(listed["shares"]).encode()) == agent.received.answer
 
 
 def rows_of(fleet: Fleet) -> dict[str, PodRow]:

@@ -324,7 +324,6 @@ def test_an_equal_response_is_not_read_again() -> None:
 
 def test_json_is_one_document_with_failures_and_is_narrowed() -> None:
     fleet = busy()
-    fleet.set_response("agent-of-node-b", received(b'{"node": "node-b", "x": 1e999}', 0.0))
     parts = list(json_parts(fleet, ALL, 2.0))
     assert len(parts) == 4, "one for each agent, since 5,000 agents have 100 MB"
     whole = json.loads("".join(parts))
@@ -334,10 +333,6 @@ def test_json_is_one_document_with_failures_and_is_narrowed() -> None:
         "agent": "agent-of-node-c", "node": "node-c", "answered": False, "ageSeconds": None, "error": SILENT, "shares": None,
     }  # fmt: skip
     assert (by_node["node-a"]["ageSeconds"], len(by_node["node-a"]["shares"]["pods"])) == (2.0, 3)
-    unread = by_node["node-b"]
-    assert (unread["answered"], unread["shares"]) == (False, None)
-    assert unread["error"].startswith("the response is not from an agent: Number out of range")
-    assert fleet.agents["agent-of-node-b"].failure == unread["error"]
     narrow = Arrangement(flagged_only=True, namespace="team-a")
     narrowed = json.loads("".join(json_parts(busy(), narrow, 2.0)))
     pods = [pod["name"] for agent in narrowed["agents"] for pod in (agent["shares"] or {"pods": []})["pods"]]
