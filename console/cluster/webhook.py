@@ -21,7 +21,7 @@ from service.text import MALFORMED, one_line
 from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, decode_metadata
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata
-from webhook.registration.configuration_objects import WebhookConfiguration
+from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.settings.decision_options import (
     FROM_CLUSTER,
@@ -212,6 +212,15 @@ async def read_running_settings(
     )
 
 
+def excluded_namespaces(running: RunningSettings, hook: Webhook | None) -> frozenset[str]:
+    """Return the namespaces that the running webhook or its configuration's `hook` excludes by name."""
+    by_webhook = running.knows("excluded_namespaces")
+    excluded = running.rules.excluded_namespaces if by_webhook else frozenset[str]()
+    if hook is not None:
+        return excluded | hook.namespace_selector.excluded_namespaces
+    return excluded if by_webhook else EXCLUDED_NAMESPACES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookScope:
     """The namespaces whose labels change pods, by the settings of the running webhook."""
@@ -234,17 +243,14 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
     running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
     source = running.published or running.deployed
     hooks = configuration.hooks if configuration else ()
-    excluded = [hook.namespace_selector.excluded_namespaces for hook in hooks if hook.name == MUTATE]
     notes = []
-    if running.knows("excluded_namespaces"):
-        excluded.append(running.rules.excluded_namespaces)
-    elif configuration is None:
+    if configuration is None and not running.knows("excluded_namespaces"):
         notes.append(f"the excluded namespaces are not known: {one_line(running.unpublished)}")
     if not running.knows("default_mode"):
         notes.append("the webhook's default mode is not known; give --default-mode (assumed: default)")
     return WebhookScope(
         default_mode=running.rules.default_mode,
-        excluded=frozenset[str]().union(*excluded) if excluded else EXCLUDED_NAMESPACES,
+        excluded=excluded_namespaces(running, next((hook for hook in hooks if hook.name == MUTATE), None)),
         reads_labels=source is None or source.policies != "files",
         sharing_mode=running.rules.gpu_sharing_mode,
         notes=() if webhooks.is_missing else tuple(notes),

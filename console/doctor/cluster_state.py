@@ -18,6 +18,7 @@ from console.cluster.webhook import (
     VALIDATING,
     WEBHOOK_LABELS,
     RunningSettings,
+    excluded_namespaces,
     read_running_settings,
     webhook_namespace,
 )
@@ -26,7 +27,7 @@ from console.render.policy_manifests import NAME
 from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
 from kai.installation import NAMESPACE, Installation, ProgramPod
-from kai.kaishare_keys import EXCLUDED_NAMESPACES, REASON
+from kai.kaishare_keys import REASON
 from kai.numbers import parse_int
 from kai.pod import MalformedPod, decode_pod
 from kai.queue import Queue
@@ -278,11 +279,7 @@ class ClusterFacts:
     @property
     def excluded(self) -> frozenset[str]:
         """Namespaces that kaishare's webhook configuration or the running webhook excludes by name."""
-        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.mutate
-        excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
-        if mutate is not None:
-            return excluded | mutate.namespace_selector.excluded_namespaces
-        return excluded if by_webhook else EXCLUDED_NAMESPACES
+        return excluded_namespaces(self.running, self.mutate)
 
     @cached_property
     def policies(self) -> dict[str, NamespacePolicy]:
