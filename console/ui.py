@@ -157,15 +157,12 @@ class PageOfAllNodes:
         self._pausing: asyncio.TimerHandle | None = None
         self._token = secrets.token_urlsafe(24)
         self._hosts: frozenset[str] = frozenset()
-        self._runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
-
-    def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._guarded])
         for path, page in static_pages().items():
             application.router.add_get(f"/{self._token}{path}", _static(page))
         application.router.add_get(f"/{self._token}{SHARES_PATH}", self._shares)
         application.router.add_get(f"/{self._token}{HISTORY_PATH}", self._history)
-        return application
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
 
     async def start(self, port: int) -> str:
         """Listen on loopback; return the page's address. Raises UsageError."""

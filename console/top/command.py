@@ -70,7 +70,10 @@ async def _run(arguments: argparse.Namespace) -> int:
         flagged_only=arguments.flagged,
         namespace=arguments.namespace or "",
     )
-    url, access = arguments.url, await _access(arguments)
+    url = arguments.url
+    if url is None and arguments.token_file:
+        raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
+    access: Access = await cluster_access(arguments) if url is None else agent_address(url)
     token = read_token(arguments.token_file) if arguments.token_file else ""
     on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
     fleet = Fleet(place="" if url else f"{on_node} in namespace {arguments.agent_namespace}")
@@ -90,13 +93,6 @@ async def _run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"the interactive view needs {error.name}: {advice}") from None
         await show(rounds, fleet, arrangement)
         return 0
-
-
-async def _access(arguments: argparse.Namespace) -> Access:
-    """Return the way to the agents: the address of one, or the API server."""
-    if arguments.url is None and arguments.token_file:
-        raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    return await cluster_access(arguments) if arguments.url is None else agent_address(arguments.url)
 
 
 async def _print_once(

@@ -44,7 +44,6 @@ from console.top.pod_rows import (
     message_text,
 )
 from gpuagent.api_types import (
-    ApiAmount,
     ApiContainerLimit,
     ApiPod,
     ApiVerdict,
@@ -242,7 +241,8 @@ def _table_lines(
 
 def _below(row: PodRow, chosen: Layout, *, with_advice: bool) -> Iterator[str]:
     """Yield the state of a row where that has no column, the messages of its flags, and what to do first."""
-    if row.state_text != PodState.WITHIN and not chosen.shows_state(row):
+    state_width = next((width for column, width in chosen.columns if column.name == "state"), 0)
+    if row.state_text != PodState.WITHIN and state_width < len(row.state_text):
         yield row.state_text
     yield from (f"note: {plain(note)}" for note in row.api_pod.notes)
     if with_advice:
@@ -364,15 +364,11 @@ def _acts(acts: Iterable[Act | None]) -> Iterator[str]:
         yield f"runbook     {act.runbook}"
 
 
-def _limit_source(limit: ApiAmount) -> str:
-    counts = "" if limit.counts else ", does not count"
-    return f"{plain(limit.source, 64)}{counts}" or NONE
-
-
 def _on_gpu(row: PodRow) -> Iterator[str]:
     yield f"on GPU {row.cells['gpu']} {plain(row.key[2], 64)}".rstrip()
-    limit = row.api_pod.limits.get(row.key[2])
-    sources = {"share": row.cells["source"], "limit": _limit_source(limit) if limit else NONE}
+    limit, sources = row.api_pod.limits.get(row.key[2]), {"share": row.cells["source"]}
+    if limit:
+        sources["limit"] = f"{plain(limit.source, 64)}{'' if limit.counts else ', does not count'}"
     for name in ("state", "used", "processes", "utilization", "share", "limit"):
         source = f" ({sources[name]})" if sources.get(name, NONE) != NONE else ""
         yield f"  {name:<13}{row.cells[name]}{source}"

@@ -26,7 +26,6 @@ from kube.answers import Unreachable
 from kube.client import KubeClient
 from kube.kinds import Pod
 from tests.support import top_agents
-from tests.support.agent_fleet import LABELS
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.token_requests import TokenIssuer
 from tests.support.top_agents import gives, serving
@@ -37,17 +36,8 @@ FIGURES = {"node": "n0", "lastGoodSampleTimestamp": 1_800_000_000.0, "gpus": [],
 
 
 def agent(number: int = 0, **status: Any) -> dict[str, Any]:
-    metadata = {
-        "name": f"agent-{number}", "namespace": "kaishare-agent", "uid": f"u{number}", "labels": LABELS,
-        "creationTimestamp": "2026-11-01T10:00:00Z",
-    }  # fmt: skip
-    containers = [{"ports": [{"name": "http", "containerPort": 9445}]}]
-    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], **status}
-    return {
-        "metadata": metadata,
-        "spec": {"nodeName": f"n{number}", "containers": containers},
-        "status": ready,
-    }
+    made = top_agents.agent_manifest(f"n{number}", f"agent-{number}")
+    return {**made, "status": {**made["status"], **status}}
 
 
 @pytest.fixture

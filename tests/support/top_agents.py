@@ -83,24 +83,30 @@ def document(node: str, *pods: Mapping[str, Any], gpus: Sequence[Any] = (), **fi
     return json.dumps(whole).encode()
 
 
-def agent_pod(
+def agent_manifest(
     node: str, name: str = "", *, waiting: str = "", phase: str = "Running", restarts: int = 0,
     version: str = "", **metadata: str,
-) -> Pod:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """Return an agent's pod, which is ready unless a container waits or its phase is another one."""
     labels = {"labels": {VERSION_LABEL: version}} if version else {}
     state = {"waiting": {"reason": waiting}} if waiting else {}
     is_ready = not waiting and phase == "Running"
-    return PODS.decode(json.dumps({
+    return {
         "metadata": {
             "name": name or f"agent-of-{node}", "namespace": "kaishare-agent", "uid": f"u-{node}", **labels, **metadata
         },
-        "spec": {"nodeName": node, "containers": [{"name": "agent"}]},
+        "spec": {
+            "nodeName": node, "containers": [{"name": "agent", "ports": [{"name": "http", "containerPort": 9445}]}]
+        },
         "status": {
             "phase": phase, "conditions": [{"type": "Ready", "status": str(is_ready)}],
             "containerStatuses": [{"name": "agent", "restartCount": restarts, "state": state}],
         },
-    }))  # fmt: skip
+    }  # fmt: skip
+
+
+def agent_pod(node: str, name: str = "", **fields: Any) -> Pod:
+    return PODS.decode(json.dumps(agent_manifest(node, name, **fields)))
 
 
 def received(body: bytes, at: float = 0.0) -> Received:
