@@ -71,8 +71,8 @@ def test_commands_come_with_their_notes_on_standard_error(
         "vcluster connect red --namespace team -- kubectl label namespace default size.kaishare.dev/small=0.18 --overwrite\n"
     )
     notes = " ".join(captured.err.split())
-    assert "red/default small 0.50: 1 pod of 1 held a constant amount" in notes
-    assert "red/default small 0.50: labels and caps inside the vCluster are not known here" in notes
+    assert "team/red/default small 0.50: 1 pod of 1 held a constant amount" in notes
+    assert "team/red/default small 0.50: labels and caps inside the vCluster are not known here" in notes
 
 
 NO_TIMES = ("0001-01-02", "1999-12-31", "9999-12-31T23:59:59", "soon")

@@ -188,19 +188,12 @@ def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
     assert [bool(row.command) for row in rows] == [True, False]
 
 
-def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
-    """A pod with a note in a vCluster of each namespace of the host, and one in none."""
-    hosts, window = ("host-a", "host-b"), Window(start=0.0, end=2 * DAY)
-    uses = [pod(host, size="", **RED) for host in hosts]
-    uses = [replace(use, names=use.names._replace(namespace=use.names.uid)) for use in uses]
-    both = OPTIONS.advise([*uses, pod("other")], {})
-    for host in hosts:
-        named = [line for line in as_text(both, OPTIONS, columns=200) if f"{host}/red/default" in line]
-        assert len(named) == 2, "the table and the notes"
-        assert f"<h2>{host}/red/default · no size</h2>" in as_html(both, OPTIONS, window)
-    assert "<h2>team · small</h2>" in as_html(both, OPTIONS, window)
-    single = OPTIONS.advise([uses[0], pod("other")], {})
-    assert not any("host-a" in line for line in as_text(single, OPTIONS, columns=200))
+def test_a_vcluster_is_named_with_its_host_namespace() -> None:
+    both, window = OPTIONS.advise([pod("a", size="", **RED), pod("b")], {}), Window(start=0.0, end=2 * DAY)
+    named = [line for line in as_text(both, OPTIONS, columns=200) if "team/red/default" in line]
+    assert len(named) == 2, "the table and the notes"
+    for heading in ("team/red/default · no size", "team · small"):
+        assert f"<h2>{heading}</h2>" in as_html(both, OPTIONS, window)
 
 
 @pytest.mark.parametrize(
