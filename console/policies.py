@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import yaml
@@ -35,7 +35,7 @@ from service.command import (
     write_warning,
 )
 from service.log_writer import discard_library_logs
-from service.text import counted, fold, one_line, width
+from service.text import fold, one_line
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.namespaces.policy_source import MANAGED
 from webhook.policy.label_values import PolicyShare
@@ -136,16 +136,6 @@ def _sizes(policy: NamespacePolicy) -> list[str]:
     ]
 
 
-def _some_sizes(sizes: Sequence[str], columns: int) -> str:
-    """Return as many sizes as fit into a cell, and the number of the others."""
-    for count in range(len(sizes), 0, -1):
-        cell = ",".join(sizes[:count]) + (f",+{len(sizes) - count}" if count < len(sizes) else "")
-        if width(cell) <= columns:
-            return cell
-    number = counted(len(sizes), "size") if sizes else _NONE
-    return number if width(number) <= columns else str(len(sizes))
-
-
 def _cells(row: PolicyRow) -> dict[str, str]:
     """Return all values of a namespace by their names in the wide table."""
     policy, grace, pods = row.policy, row.policy.over_share_grace_seconds, row.pods
@@ -158,7 +148,7 @@ def _cells(row: PolicyRow) -> dict[str, str]:
         "scheduler": policy.scheduler,
         "share": _share(policy.share),
         "share-for": policy.share_for.value,
-        "sizes": ", ".join(_sizes(policy)) or _NONE,
+        "sizes": ",".join(_sizes(policy)) or _NONE,
         "caps": ",".join([*fraction, *memory]) or _NONE,
         "distributed": policy.distributed.value,
         "priority": policy.priority or _NONE,
@@ -183,16 +173,12 @@ def as_table(
     if not table.rows:
         yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", folded)
         return
-    cells, sizes = [_cells(row) for row in table.rows], [_sizes(row.policy) for row in table.rows]
+    cells = [_cells(row) for row in table.rows]
     names = list(cells[0] if wide else _COLUMNS)
     rows = [[name.upper().replace(" ", "-") for name in names]]
-    for each, of_row in zip(cells, sizes, strict=True):
-        rows.append([(each | {"sizes": ",".join(of_row) or _NONE})[name] for name in names])
+    rows += [[each[name] for name in names] for each in cells]
     fitted = column_widths(rows, columns, list(_COLUMNS.values())) if columns is not None else None
-    widths, index = fitted or natural_widths(rows), names.index("sizes")
-    for line, of_row in zip(rows[1:], sizes, strict=True):
-        line[index] = _some_sizes(of_row, widths[index])
-    yield from table_lines(rows, widths)
+    yield from table_lines(rows, fitted or natural_widths(rows))
     for row in table.rows:
         yield from _problem_lines(row.policy, folded, colour=colour)
 

@@ -75,16 +75,6 @@ def test_wide_is_a_table_of_all_values_whole() -> None:
     assert in_a_pipe[1].split()[0] == "n" * 63
 
 
-@pytest.mark.parametrize(
-    ("columns", "cell"),
-    [(200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"), (92, "large=0.75,+3"), (80, "4")],
-)
-def test_a_cell_of_sizes_has_as_many_as_fit(columns: int, cell: str) -> None:
-    labels = {"large": "0.75", "medium": "0.5", "small": "0.25", "tiny": "1000Mi"}
-    sized = row("a-name-of-thirty-characters-123", **{f"size.kaishare.dev/{k}": v for k, v in labels.items()})
-    assert f" {cell} " in list(as_table(table(sized), columns=columns))[1]
-
-
 NAMES = st.text(st.characters(codec="utf-8"), max_size=63)
 
 
