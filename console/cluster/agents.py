@@ -133,7 +133,6 @@ class Agents:
         namespace: str = "",
         seconds: float = _SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Read all figures; without the right to them those of `namespace`, if it is not empty."""
         self.namespace = options.namespace
@@ -146,7 +145,7 @@ class Agents:
         )
         # UIDs of the pods that have asked for authentication; no other pod receives a token.
         self._requires_token: set[str] = set()
-        self._seconds, self._clock, self._wall_clock = seconds, clock, wall_clock
+        self._seconds, self._clock = seconds, clock
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def list(self, node: str = "") -> list[Pod]:
@@ -175,7 +174,7 @@ class Agents:
             raise _Failed(not_an_answer(error)) from None
         if pod.is_bound and answer.node != pod.spec.node_name:
             raise _Failed(f"the response is for another node: {quoted(answer.node)}")
-        age = age_of_figures(answer, response.date, self._wall_clock)
+        age = age_of_figures(answer, response.date)
         return Received(answer=answer, body=response.body, at=self._clock(), age=age)
 
     async def history(self, pod: Pod) -> tuple[HistoryResponse | None, str]:
@@ -290,19 +289,16 @@ def not_an_answer(error: Exception) -> str:
     return f"{_NOT_AN_AGENTS}: {one_line(str(error))}"
 
 
-def age_of_figures(answer: AgentResponse, date: str, wall_clock: Callable[[], float]) -> float | None:
-    """Return the seconds from an agent's last successful sample to its response; None without a sample.
+def age_of_figures(answer: AgentResponse, date: str) -> float | None:
+    """Return the seconds from an agent's last successful sample to its response; None if unknown.
 
-    Both times are the agent's, since clocks differ. `wall_clock` counts without a valid header `date`.
+    Both times are the agent's, since clocks differ: the sample's, and the response's header `date`.
     """
     sampled_at = answer.last_good_sample_timestamp
-    if sampled_at is None:
-        return None
     try:
-        now = parsedate_to_datetime(date).timestamp()
+        return None if sampled_at is None else max(parsedate_to_datetime(date).timestamp() - sampled_at, 0.0)
     except (ValueError, OverflowError):  # OverflowError: numbers of any length pass the parser
-        now = wall_clock()
-    return max(now - sampled_at, 0.0)
+        return None
 
 
 def _require_ok(response: AnyResponse, refusal: str = "") -> None:

@@ -44,7 +44,7 @@ def agent(number: int = 0, **status: Any) -> dict[str, Any]:
 async def agents(server: ApiServer, client: KubeClient) -> Agents:
     server.path = PODS
     server.pods = {"agent-0": agent()}
-    return Agents(client, seconds=0.5, clock=lambda: 50.0, wall_clock=lambda: 0.0)
+    return Agents(client, seconds=0.5, clock=lambda: 50.0)
 
 
 def answers(server: ApiServer, answers: dict[str, Answer], count: int = 1) -> None:
@@ -367,10 +367,9 @@ async def test_the_age_is_by_the_agents_clock_without_proxy(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "date", ["", "yesterday", "Mon, 01 Jan 2020 00:00:00 +99999999999999999999", f"Mon, {'9' * 30} Jan 2020 00:00:00 +0000"],
 )  # fmt: skip
-def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
+def test_without_a_valid_date_the_age_is_unknown(date: str) -> None:
     answer = AgentResponse(node="n", last_good_sample_timestamp=100.0)
-    assert age_of_figures(answer, date, lambda: 103.0) == 3.0
-    assert age_of_figures(answer, date, lambda: 91.0) == 0.0
+    assert age_of_figures(answer, date) is None
 
 
 @pytest.mark.parametrize(
