@@ -155,7 +155,3 @@ def _every_action(program: argparse.ArgumentParser) -> Iterator[argparse.Action]
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():
                 yield from _every_action(command)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
