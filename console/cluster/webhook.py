@@ -14,7 +14,7 @@ from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.queue import leaf_queues
 from kube.access import AccessError
-from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, QUEUES, Controller, Kind
 from service.text import MALFORMED, one_line
@@ -62,11 +62,7 @@ async def fetch_namespaces(
 
 async def kai_namespace(client: KubeClient) -> str:
     """Return the namespace of KAI's programs, by KAI's webhook; empty if the caller may not read it."""
-    try:
-        async with client.list_objects(MUTATING.path()) as found:
-            configurations = [MUTATING.decode(item) async for item in found]
-    except (*REQUEST_ERRORS, *MALFORMED):
-        return ""
+    configurations = items(await FactReader(client).list(MUTATING))
     return next((each.service_namespace for each in configurations if each.is_served_by_kai), "")
 
 
