@@ -149,7 +149,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _every_action(program: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the options of a parser and of its commands."""
     for action in program._actions:  # noqa: SLF001 - argparse lists its options nowhere else
         yield action
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

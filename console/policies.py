@@ -99,7 +99,6 @@ async def read_policies(
 
 
 async def _namespaces(client: KubeClient, namespace: str | None) -> Mapping[str, PolicyMetadata]:
-    """Return the namespaces with the label of a queue, or one namespace."""
     try:
         return await fetch_namespaces(client, namespace, MANAGED)
     except ApiError as error:
@@ -137,7 +136,6 @@ def _sizes(policy: NamespacePolicy) -> list[str]:
 
 
 def _cells(row: PolicyRow) -> dict[str, str]:
-    """Return all values of a namespace by their names in the wide table."""
     policy, grace, pods = row.policy, row.policy.over_share_grace_seconds, row.pods
     fraction = [] if policy.max_fraction is None else [f"{policy.max_fraction:g}"]
     memory = [] if policy.max_memory_mib is None else [f"{policy.max_memory_mib}MiB"]

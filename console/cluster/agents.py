@@ -316,7 +316,6 @@ def _require_ok(response: AnyResponse, refusal: str = "") -> None:
 
 
 def _proxy_failure(response: AnyResponse, pod: Pod) -> _Failed:
-    """Describe an error of the API server."""
     error = status_error(response.body, "proxy", http_status=response.status, http_reason=response.reason)
     if error.is_forbidden:
         right = f"get pods/proxy in {pod.metadata.namespace}"

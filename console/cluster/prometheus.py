@@ -306,7 +306,6 @@ class Prometheus:
         return answer.data
 
     def _refused(self, response: AnyResponse) -> PrometheusError:
-        """Describe a response with a status other than 200."""
         statement = self._statement(response.body)
         reason = self._hidden(one_line(response.reason, 40), [response.reason])
         status = f"{response.status} {reason}".rstrip()

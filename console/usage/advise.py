@@ -264,7 +264,6 @@ def _notes(rows: Sequence[AdviceRow], *, has_command: bool = False) -> Iterator[
 
 
 def _balance_sentence(balance: Balance | None) -> str:
-    """Return what the advice would change in GPUs."""
     if balance is None:
         return "No balance by workload: a label gives all workloads of a size the same share."
     change = "nothing changes"

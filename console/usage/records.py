@@ -196,8 +196,7 @@ _LABELS: Final = (
 _PODS_AT_ONCE: Final = 100  # pods of one query that names them
 _SAME_SHARE: Final = 0.01  # difference of two shares by which KAI's rounding may change one: a hundredth
 
-_Key = tuple[str, str]
-"""UIDs of a pod and of a GPU; the latter is empty for a figure of the pod."""
+_Key = tuple[str, str]  # UIDs of a pod and of a GPU; the latter is empty for a figure of the pod
 
 
 class Usage(NamedTuple):
@@ -263,7 +262,6 @@ class _Reader:
         return {key: value for answer in answers for key, value in answer.items()}
 
     def _over_time(self, function: str, record: str, seconds: int, merge: str, by: str = _ON_GPU) -> str:
-        """Return a function of every value in the last seconds."""
         return f"{merge} by ({by}) ({function}({record}{{{self._matchers}}}[{range_of(seconds)}]))"
 
     def _quantile_of_use(self, quantile: float, matchers: str) -> str:
@@ -350,7 +348,6 @@ class _Reader:
         return gpus
 
     async def _peaks(self) -> dict[_Key, Peaks]:
-        """Return the largest use in each part of the window."""
         bucket = self._window.bucket
         query = self._over_time("max_over_time", _PEAK, bucket, "max")
         series = await self._range(query, self._window.first_bucket, bucket)

@@ -51,8 +51,7 @@ _MOST_GPUS: Final = 1_000_000
 _PRICE: Final = re.compile(r"([^=]{1,100})=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _CURRENCY: Final = re.compile(r"[A-Za-z]{1,8}|[€$£¥]")
 
-Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
-"""Hours by labels of a row, for each figure."""
+Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]  # hours by labels of a row, for each figure
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -239,7 +239,6 @@ def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
 
 
 def _remarks(report: Report, table: _Table) -> Iterator[str]:
-    """Yield the sentences about the whole report."""
     yield "GPU-hours; over in hours of pods. known: part of the time in which the use was known."
     if any(cell.endswith(_MARK) for row in table.rows for cell in row[len(table.names) :]):
         yield (

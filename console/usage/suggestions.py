@@ -188,7 +188,6 @@ class Strategy:
         return need
 
     def _needs(self, uses: Iterable[PodUse]) -> list[tuple[float, int]]:
-        """Return the need of each pod and the memory of its GPU, if both are known."""
         needs = ((self.need_of(use), use.gpu_bytes) for use in uses)
         return [(need, gpu) for need, gpu in needs if need is not None and gpu is not None]
 
@@ -287,7 +286,6 @@ class Strategy:
             yield f"several models of card, the largest counts: {', '.join(parts)}"
 
     def _is_covered(self, row: AdviceRow) -> bool:
-        """Whether a GPU has what the pods need."""
         return all(need <= gpu_bytes for need, gpu_bytes in self._needs(row.uses))
 
     def _command(self, row: AdviceRow, namespaces: Mapping[str, KnownNamespace] | None) -> tuple[str, str]:
@@ -350,7 +348,6 @@ def _fills(share: ShareValue, use: PodUse) -> bool:
 
 
 def _change_of_claim(row: AdviceRow) -> str:
-    """Return what to change where the share is a resource claim."""
     share = "the share is the pods' resource claim, which no label changes"
     if row.suggested is None or not row.is_change:
         return share
