@@ -343,7 +343,8 @@ class _Reading:
             return
         agents = Agents(self.reader.client, options=options)
         try:
-            running = [agent for agent in await agents.list(node) if agent.node == node and agent.is_running]
+            listed = await agents.list(node)
+            running = [p for p in listed if p.spec.node_name == node and p.status.phase == "Running"]
             if not running:
                 return
             reading = await agents.read(running[0])

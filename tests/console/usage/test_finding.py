@@ -16,11 +16,9 @@ from certs.authority import Authority
 from console.cli import main
 from console.usage.records import EXPECTED
 from console.usage.report import RECORDS
-from tests.support import prometheus_server
 from tests.support.api_server import refuses, says
 from tests.support.object_server import ObjectServer, object_server
-from tests.support.promtool import needed
-from tests.support.usage_history import END, JOB, create_blocks, rendered
+from tests.support.usage_history import END, JOB, records_of, rendered
 
 PROXY = r"/services/prometheus-operated:9090/proxy"
 QUEUE = {"kai.scheduler/queue": "team"}
@@ -29,15 +27,11 @@ QUEUE = {"kai.scheduler/queue": "team"}
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus with an hour of records; yield its address."""
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("finding")
     labels = rendered({"job": JOB, "namespace": "vision"})
     times = range(END - 3600, END + 1, 900)
-    create_blocks(
-        folder, (f"{record}{labels} 0.25 {at}" for record in (EXPECTED, RECORDS["promised"]) for at in times)
-    )
-    with prometheus_server.prometheus(folder, {}) as prometheus:
-        yield prometheus.url
+    lines = (f"{record}{labels} 0.25 {at}" for record in (EXPECTED, RECORDS["promised"]) for at in times)
+    with records_of(tmp_path_factory.mktemp("finding"), lines=lines) as url:
+        yield url
 
 
 @pytest.fixture
