@@ -32,8 +32,7 @@ from webhook.policy.labels import PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
 from webhook.settings.published_settings import PublishedSettings, SettingsError
 
-MOST_NAMED: Final = 100
-"""Number of namespaces that are read by name; more are listed in one request."""
+MOST_NAMED: Final = 100  # number of namespaces that are read by name; more are listed in one request
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
 _BY_POLICIES: Final = (
     "admission policies decide in this cluster: they give no warnings, and count some commands as those of"
@@ -52,8 +51,7 @@ class DecisionFacts:
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why a namespace could not be read, by namespace; empty unless missing rights are accepted."""
-    notes: Sequence[str] = ()
-    """Sentences about what is not known, and what the answer assumes instead."""
+    notes: Sequence[str] = ()  # sentences about what is not known, and what the answer assumes instead
 
 
 async def read_facts(

@@ -50,8 +50,7 @@ OUTPUTS: Final = ("text", "table", "wide", "json", "patch")
 CLUSTER: Final = "cluster"
 """The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
 _DEFAULT_NAMESPACE: Final = "default"
-_MOST_AS_TEXT: Final = 4
-"""Number of pods up to which the default output is text."""
+_MOST_AS_TEXT: Final = 4  # number of pods up to which the default output is text
 _EXAMPLES: Final = """examples:
   %(prog)s -n vision -f deployment.yaml
   %(prog)s --label kai.scheduler/queue=vision \\
@@ -183,10 +182,8 @@ class Answer:
 
     items: Sequence[Item]
     policies: Policies
-    named: Iterable[str]
-    """Namespaces whose labels are judged even without pods."""
-    notes: Sequence[str] = ()
-    """Sentences about what is not known, and about namespaces that are not managed."""
+    named: Iterable[str]  # namespaces whose labels are judged even without pods
+    notes: Sequence[str] = ()  # sentences about what is not known, and about namespaces that are not managed
 
     @cached_property
     def pods(self) -> Sequence[ExplainedPod]:

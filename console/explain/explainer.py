@@ -42,18 +42,15 @@ from webhook.policy.templates import (
 _NAME_SHOWN: Final = 63
 _MOST_PATHS: Final = 5
 _UNKNOWN: Final = "pods-not-predictable"
-RBAC: Final = "RBAC"
-"""The author of a refusal because the right to create pods is missing."""
+RBAC: Final = "RBAC"  # the author of a refusal because the right to create pods is missing
 
 
 class AnswerDifference(Struct, frozen=True):
     """A field that kaishare decides, and that the API server answers differently than predicted."""
 
-    field: str
-    """Such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`."""
+    field: str  # such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`
     predicted: str | None
-    answered: str | None
-    """The values by our own decision and in the answer; None if the pod has none."""
+    answered: str | None  # the values by our own decision and in the answer; None if the pod has none
 
     @property
     def sentence(self) -> str:
@@ -64,13 +61,11 @@ class AnswerDifference(Struct, frozen=True):
 class ServerAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The API server's answer to a pod that is created by dry run. Every text is one printable line."""
 
-    is_admitted: bool | None
-    """None if there is no answer; then `problem` has the reason."""
+    is_admitted: bool | None  # None if there is no answer; then `problem` has the reason
     problem: str = ""
     refused_by: str = ""
     """What refused the pod, such as `quota gpu-quota`; empty if it is admitted, or if this is not known."""
-    refusal: str = ""
-    """The API server's whole message; empty if the pod is admitted."""
+    refusal: str = ""  # the API server's whole message; empty if the pod is admitted
     warnings: Sequence[str] = ()
     fields: Mapping[str, str] = {}
     """What was admitted in the fields that kaishare writes, such as `annotation gpu-fraction`."""
@@ -94,12 +89,9 @@ class OwnedMetadata(FullMeta, frozen=True, rename="camel"):
 class EarlierChange(Struct, frozen=True, rename="camel"):
     """The change that the webhook made to a live pod at its creation, as the pod's annotations tell it."""
 
-    reason: str
-    """The annotation kaishare.dev/reason, which the pod's author may have written."""
-    size: str | None
-    """The annotation kaishare.dev/size; None if there is none."""
-    is_current: bool
-    """Whether the pod's share is the one that the policy gives now."""
+    reason: str  # the annotation kaishare.dev/reason, which the pod's author may have written
+    size: str | None  # the annotation kaishare.dev/size; None if there is none
+    is_current: bool  # whether the pod's share is the one that the policy gives now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +101,14 @@ class ExplainedPod(Preview):
     pod: FoundPod
     place: Place
     """Place in the document that a report names: the object's; the template's, if the object has several."""
-    location: Location | None = None
-    """None for an object of a cluster."""
+    location: Location | None = None  # None for an object of a cluster
     namespace: str
     policy: NamespacePolicy | None
     earlier: EarlierChange | None = None
     """The change at the creation of a live pod; None for a template, and for a pod without one."""
     server: ServerAnswer | None = None
     """The API server's answer to a creation by dry run; None if it was not asked."""
-    running: PodRequests | None = None
-    """The workload's pods in the cluster; None if they were not counted."""
+    running: PodRequests | None = None  # the workload's pods in the cluster; None if they were not counted
 
     @cached_property
     def planned(self) -> Sequence[Operation]:
@@ -174,8 +164,7 @@ class UnexplainedObject:
     """`no-pods`, `pods-not-predictable`, `kustomize-file`, or `unreadable` for an object of a cluster."""
     message: str
     place: Place = ()
-    location: Location | None = None
-    """None for an object of a cluster."""
+    location: Location | None = None  # None for an object of a cluster
     gpu_requests: Sequence[str] = field(default_factory=list)
     """Paths outside of pod templates that name a GPU resource."""
 
@@ -210,8 +199,7 @@ def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iter
 class Explainer:
     """Decides about the pods of objects."""
 
-    namespace: str
-    """The namespace of objects that name none."""
+    namespace: str  # the namespace of objects that name none
     policies: Mapping[str, NamespacePolicy]
     rules: DecisionSettings
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)

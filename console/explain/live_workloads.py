@@ -39,10 +39,8 @@ from webhook.policy.operators import OPERATORS
 from webhook.policy.pod_parts import as_map, as_maps
 from webhook.policy.templates import WORKLOADS, FoundPod
 
-MOST_WORKLOADS: Final = 20_000
-"""Number of workloads and pods that are explained; about 15 kB of memory each."""
-_MOST_OWNERS: Final = 200_000
-"""Number of objects whose owners are known; about 500 bytes of memory each."""
+MOST_WORKLOADS: Final = 20_000  # number of workloads and pods that are explained; about 15 kB of memory each
+_MOST_OWNERS: Final = 200_000  # number of objects whose owners are known; about 500 bytes of memory each
 _NAME_SHOWN: Final = 63
 _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
@@ -186,10 +184,8 @@ class _Group:
     position_of: TemplatePosition = lambda _labels: 0
     running: dict[int, PodRequests] = field(default_factory=dict)
     """Pods that have not ended, by the position of their template."""
-    is_untold: bool = False
-    """Whether no label tells the template of one of its pods."""
-    newest: tuple[OwnedMetadata, bytes] | None = None
-    """The newest pod of an owner that was not listed."""
+    is_untold: bool = False  # whether no label tells the template of one of its pods
+    newest: tuple[OwnedMetadata, bytes] | None = None  # the newest pod of an owner that was not listed
 
     def count(self, metadata: OwnedMetadata, document: bytes) -> None:
         position = self.position_of(metadata.labels)
@@ -216,13 +212,11 @@ class _Reading:
     _left_out: Counter[str] = field(default_factory=Counter)
     _notes: dict[str, None] = field(default_factory=dict)
     _unreadable: Counter[str] = field(default_factory=Counter)
-    _unmanaged: set[str] = field(default_factory=set)
-    """Namespaces with objects that are not kept."""
+    _unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
     _incomplete: set[tuple[str, str]] = field(default_factory=set)
     """Kinds and namespaces of which a part was not read; the namespace is empty for all."""
     _loop_yield: LoopYield = field(default_factory=LoopYield)
-    _cut: bool = False
-    """Whether there are more workloads than are explained."""
+    _cut: bool = False  # whether there are more workloads than are explained
 
     def items(self) -> Iterator[Item]:
         """Yield what was explained, with the numbers of pods."""

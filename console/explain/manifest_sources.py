@@ -37,10 +37,8 @@ _LEVELS: Final = 100
 class Location:
     """The place of an object in the manifests."""
 
-    file: str
-    """Path of the file as given, or `standard input`."""
-    line: int
-    """Line of the object, counted from 1; of the pod template, if the object has several."""
+    file: str  # path of the file as given, or `standard input`
+    line: int  # line of the object, counted from 1; of the pod template, if the object has several
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -52,10 +50,8 @@ class SourceDocument:
 
     file: str
     value: Any
-    text: str
-    """The document's text, from the beginning of its first line."""
-    lines_before: int
-    """Number of line breaks in the input before the text."""
+    text: str  # the document's text, from the beginning of its first line
+    lines_before: int  # number of line breaks in the input before the text
 
     def locations(self, places: Iterable[Place]) -> Iterator[Location]:
         """Yield the locations of parts; a part that the text does not have has that of its nearest parent."""

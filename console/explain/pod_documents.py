@@ -88,10 +88,8 @@ class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncou
     """What a number of pods ask for."""
 
     pods: int = 0
-    gpus: float = 0.0
-    """Whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5."""
-    memory_mib: int = 0
-    """Shares in MiB, which are a part of a GPU that depends on its model."""
+    gpus: float = 0.0  # whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5
+    memory_mib: int = 0  # shares in MiB, which are a part of a GPU that depends on its model
     uncounted: int = 0
     """Pods whose request cannot be counted: MIG devices, claims, or a value that KAI refuses."""
 

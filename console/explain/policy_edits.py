@@ -17,8 +17,7 @@ from webhook.policy.labels import (
     near_prefixes,
 )
 
-Edit = tuple[str, str | None]
-"""A key with its new value; None removes the key."""
+Edit = tuple[str, str | None]  # a key with its new value; None removes the key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +36,9 @@ class Policies:
     """The policies of namespaces, and what is wrong with them."""
 
     metadata: Mapping[str, PolicyMetadata]
-    by_namespace: Mapping[str, NamespacePolicy]
-    """The policies of managed namespaces."""
+    by_namespace: Mapping[str, NamespacePolicy]  # the policies of managed namespaces
     default_mode: Mode = Mode.DEFAULT
-    without_effect: Sequence[str] = field(default_factory=list)
-    """Sentences about edits that no policy reads."""
+    without_effect: Sequence[str] = field(default_factory=list)  # sentences about edits that no policy reads
 
     @classmethod
     def collect(

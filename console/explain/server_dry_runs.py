@@ -39,8 +39,7 @@ from webhook.policy.reasons import Action, Reason
 from webhook.registration.configurations import VALIDATE_PODS
 
 _AT_ONCE: Final = 8
-_SECONDS: Final = 30.0
-"""Longest time for one pod. A webhook may take 30 s, and the API server calls several."""
+_SECONDS: Final = 30.0  # longest time for one pod: a webhook may take 30 s, and the API server calls several
 
 Json = Mapping[str, Any]
 
@@ -229,8 +228,7 @@ _INTERNAL: Final = "Internal error occurred: "
 _FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
 _MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
-_VALIDATING: Final = f"webhook {VALIDATE_PODS}"
-"""The author of kaishare's own denials."""
+_VALIDATING: Final = f"webhook {VALIDATE_PODS}"  # the author of kaishare's own denials
 _NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
 
 _AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (

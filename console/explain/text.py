@@ -263,12 +263,10 @@ def _file(location: Location, columns: int) -> str:
 
 
 _NONE: Final = "-"
-_WIDE: Final = 110
-"""Width from which a terminal has room for the files of objects, too."""
+_WIDE: Final = 110  # width from which a terminal has room for the files of objects, too
 _NAMES: Final = ("OBJECT", "FILE", "NAMESPACE")
 _COLUMNS: Final = (*_NAMES, "PODS", "SERVER", "ACTION", "SHARE", "REASON", "WARN")
-_LEAST: Final = 10
-"""Smallest width of a column of names, which is shortened."""
+_LEAST: Final = 10  # smallest width of a column of names, which is shortened
 
 
 def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:

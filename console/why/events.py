@@ -20,12 +20,9 @@ from kube.kinds import EVENTS, Event, FullMeta, Pod, PodOwner
 from service.names import LONGEST_SUBDOMAIN
 from service.text import shorten
 
-MOST_EVENTS: Final = 500
-"""Maximum number of Events kept of one list."""
-LONGEST_MESSAGE: Final = 4096
-"""Maximum length of a kept message, in characters."""
-_LONGEST_WORD: Final = 128
-"""Maximum length of a reason and of a component's name, in characters."""
+MOST_EVENTS: Final = 500  # maximum number of Events kept of one list
+LONGEST_MESSAGE: Final = 4096  # maximum length of a kept message, in characters
+_LONGEST_WORD: Final = 128  # maximum length of a reason and of a component's name, in characters
 _COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 """Annotation of the pods of an Indexed Job."""
 _NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
@@ -68,13 +65,10 @@ _BETWEEN: Final = {"Deployment": "ReplicaSet", "CronJob": "Job"}
 class NamedObject:
     """A pod or workload, as far as it is known."""
 
-    kind: str = ""
-    """Empty if it may be any."""
+    kind: str = ""  # empty if it may be any
     name: str
-    uid: str = ""
-    """Empty if it is not known."""
-    is_read: bool = False
-    """Whether the object or one that it owns was read, so that its owners are known."""
+    uid: str = ""  # empty if it is not known
+    is_read: bool = False  # whether the object or one that it owns was read, so that its owners are known
 
 
 def workload_of(group: str) -> str:

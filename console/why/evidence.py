@@ -25,12 +25,9 @@ from webhook.policy.checks import readable, whole_gpus
 class PolicyDecision:
     """What the webhook decided about the pod, and what it would decide now."""
 
-    reason: str = ""
-    """The code that the webhook wrote on the pod at its creation; empty if it wrote none."""
-    now_reason: str = ""
-    """The code for a new pod like this one; empty if the policy cannot be read."""
-    now: str = ""
-    """What a new pod like this one would get, as a sentence; empty if the policy cannot be read."""
+    reason: str = ""  # the code that the webhook wrote on the pod at its creation; empty if it wrote none
+    now_reason: str = ""  # the code for a new pod like this one; empty if the policy cannot be read
+    now: str = ""  # what a new pod like this one would get, as a sentence; empty if the policy cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +36,7 @@ class AgentFigures:
 
     pod: ApiPod | None
     """None if the agent does not list the pod: it has no share, no GPU and no memory on one."""
-    neighbours: int = 0
-    """Number of other pods on the pod's GPUs."""
+    neighbours: int = 0  # number of other pods on the pod's GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +45,9 @@ class GpuPod:
 
     namespace: str
     name: str
-    queue: str
-    """Queue label of the pod; empty without one."""
-    group: str
-    """Name of the PodGroup; empty before KAI has grouped the pod."""
-    request: str
-    """The GPUs in words."""
+    queue: str  # queue label of the pod; empty without one
+    group: str  # name of the PodGroup; empty before KAI has grouped the pod
+    request: str  # the GPUs in words
     created_at: datetime
     is_bound: bool
     ends_at: datetime | None = None
@@ -65,62 +58,47 @@ class GpuPod:
 class PodEvidence:
     """The facts about one pod or workload, as far as the caller may read them. The reader fills it."""
 
-    now: datetime
-    """The API server's time."""
+    now: datetime  # the API server's time
     namespace: str
-    kind: str = "Pod"
-    """Kind that the caller named."""
+    kind: str = "Pod"  # kind that the caller named
     name: str
     pod: Fact[Pod]
-    workload: Fact[PodOwner] = NOT_READ
-    """The workload that the caller named."""
-    owners: Sequence[PodOwner] = ()
-    """The pod's owners that were read, the nearest first."""
-    pod_events: Listing[Event] = NOT_READ
-    """Events about the pod, oldest first."""
+    workload: Fact[PodOwner] = NOT_READ  # the workload that the caller named
+    owners: Sequence[PodOwner] = ()  # the pod's owners that were read, the nearest first
+    pod_events: Listing[Event] = NOT_READ  # Events about the pod, oldest first
     group_events: Listing[Event] = NOT_READ
     """Events about PodGroups of the namespace whose name contains the pod's or workload's, oldest first."""
     creation_events: Listing[Event] = NOT_READ
     """Events about pods that could not be created for the workload, oldest first."""
     pod_group: Fact[PodGroup] = NOT_READ
     bind_request: Fact[BindRequest] = NOT_READ
-    queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)
-    """The pod's queue and its parents by name."""
+    queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)  # the pod's queue and its parents by name
     nodes: Listing[Node] = NOT_READ
     shared_gpu_pods: Listing[Pod] = NOT_READ
     """The pods of all namespaces with the label of a GPU group, reservation pods among them.
 
     Of a bound pod those in its own groups; if they have no reservation pod, those of other groups as well.
     """
-    gpu_pods: Listing[GpuPod] = NOT_READ
-    """KAI's pods of all namespaces that hold GPUs, or wait for them."""
+    gpu_pods: Listing[GpuPod] = NOT_READ  # KAI's pods of all namespaces that hold GPUs, or wait for them
     scaling_pods: Listing[Pod] = NOT_READ
     """The utility pods of KAI's node-scale-adjuster, which ask an autoscaler for nodes with GPUs."""
-    group_members: Sequence[Pod] = ()
-    """The other pods of the pod's namespace in the pod's GPU groups."""
-    claims: Listing[VolumeClaim] = NOT_READ
-    """The PersistentVolumeClaims that the pod mounts."""
+    group_members: Sequence[Pod] = ()  # the other pods of the pod's namespace in the pod's GPU groups
+    claims: Listing[VolumeClaim] = NOT_READ  # the PersistentVolumeClaims that the pod mounts
     device_claims: Listing[ResourceClaim] = NOT_READ
     """The ResourceClaims of all namespaces, or else of the pod's; of a waiting pod that has some."""
-    are_device_claims_of_all: bool = False
-    """Whether these are the ResourceClaims of all namespaces."""
+    are_device_claims_of_all: bool = False  # whether these are the ResourceClaims of all namespaces
     device_classes: Listing[DeviceClass] = NOT_READ
     slices: Listing[ResourceSlice] = NOT_READ
     shards: Listing[SchedulingShard] = NOT_READ
-    scheduler: str = keys.SCHEDULER_NAME
-    """The scheduler that the namespace's policy names."""
+    scheduler: str = keys.SCHEDULER_NAME  # the scheduler that the namespace's policy names
     decision: Fact[PolicyDecision] = NOT_READ
     """A missing one: the pod's namespace has no queue label, so that kaishare leaves its pods alone."""
     kai_namespace: str = NAMESPACE
     """The namespace of KAI's programs, by KAI's webhook; the usual one if that cannot be read."""
-    kai_version: Version | None = None
-    """KAI's release by the webhook's settings; None if unknown."""
-    figures: Fact[AgentFigures] = NOT_READ
-    """Read of a running pod only."""
-    not_visible: Sequence[str] = ()
-    """The objects that the caller may not read, such as `Queue team-a`."""
-    notes: Sequence[str] = ()
-    """Requests that failed for another reason, one line each."""
+    kai_version: Version | None = None  # KAI's release by the webhook's settings; None if unknown
+    figures: Fact[AgentFigures] = NOT_READ  # read of a running pod only
+    not_visible: Sequence[str] = ()  # the objects that the caller may not read, such as `Queue team-a`
+    notes: Sequence[str] = ()  # requests that failed for another reason, one line each
 
     @property
     def age(self) -> timedelta | None:
@@ -211,24 +189,19 @@ def waited(age: timedelta | None) -> str:
     return f" for {duration(age.total_seconds())}" if age else ""
 
 
-_MOST_CLAIMS: Final = 8
-"""ResourceClaims of a pod that a sentence names."""
+_MOST_CLAIMS: Final = 8  # ResourceClaims of a pod that a sentence names
 _SAME: Final = 0.005
-_MOST_GPUS: Final = 65536
-"""More GPUs than any node has; a larger number is no number of GPUs."""
+_MOST_GPUS: Final = 65536  # more GPUs than any node has; a larger number is no number of GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """The GPUs that a pod requests. All fields are None or 0 for a pod without GPUs."""
 
-    fraction: float | None = None
-    """Part of each of `devices` GPUs."""
-    memory_mib: int | None = None
-    """Memory of each of `devices` GPUs, in MiB."""
+    fraction: float | None = None  # part of each of `devices` GPUs
+    memory_mib: int | None = None  # memory of each of `devices` GPUs, in MiB
     devices: int = 1
-    whole: int = 0
-    """Number of whole GPUs."""
+    whole: int = 0  # number of whole GPUs
     claims: tuple[str, ...] = ()
     """The pod's names of its ResourceClaims, whose devices KAI's queues do not count."""
 
@@ -304,8 +277,7 @@ def gpus(value: float) -> str:
 
 
 _REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
-_LONGEST: Final = 8192
-"""Characters of a verdict that are read: one line for each reason and node."""
+_LONGEST: Final = 8192  # characters of a verdict that are read: one line for each reason and node
 _MOST_REASONS: Final = 16
 """Reasons of a PodGroup's condition that are compared with the text; KAI writes one or two."""
 _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
@@ -321,16 +293,12 @@ class SchedulerVerdict:
     at most, and a verdict stays when the scheduler ends: its age proves nothing.
     """
 
-    text: str
-    """The pod's own text, else its group's; at most 8192 characters."""
-    group_text: str
-    """The text of the PodGroup, which has the gang's cause; empty if unknown."""
+    text: str  # the pod's own text, else its group's; at most 8192 characters
+    group_text: str  # the text of the PodGroup, which has the gang's cause; empty if unknown
     queue: str
     """Name of the queue that is full, by the PodGroup; empty if that does not name one for this text."""
-    reason: str
-    """The code of the reason, such as `OverLimit`; empty if KAI gives none."""
-    since: datetime | None
-    """When KAI said it first."""
+    reason: str  # the code of the reason, such as `OverLimit`; empty if KAI gives none
+    since: datetime | None  # when KAI said it first
 
     @property
     def all_text(self) -> str:

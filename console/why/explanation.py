@@ -121,10 +121,8 @@ _FINE: Final = frozenset(
 class Remedy:
     """Something that a person can do."""
 
-    text: str
-    """A sentence, in one line."""
-    command: str = ""
-    """A command for a shell that does it, or shows more; empty for none."""
+    text: str  # a sentence, in one line
+    command: str = ""  # a command for a shell that does it, or shows more; empty for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +130,9 @@ class PodFinding:
     """A cause, or a note, about the pod."""
 
     code: Code
-    sentence: str
-    """What is the matter, as a clause without its end: `queue vision may use 1 GPU and uses 1`."""
+    sentence: str  # what is the matter, as a clause without its end: `queue vision may use 1 GPU and uses 1`
     remedies: Sequence[Remedy] = ()
-    details: Mapping[str, float | str] = field(default_factory=dict)
-    """Figures of the sentence for programs."""
+    details: Mapping[str, float | str] = field(default_factory=dict)  # figures of the sentence for programs
     excluded_by: Sequence[Fact[Any]] = ()
     """Of a cause by exclusion: the facts that exclude every other cause. The core refuses it without one."""
 
@@ -145,15 +141,12 @@ class PodFinding:
 class Step:
     """A line of the story."""
 
-    at: datetime | None
-    """When it happened first; None if unknown."""
-    last: datetime | None = None
-    """When it happened last, if more than once."""
+    at: datetime | None  # when it happened first; None if unknown
+    last: datetime | None = None  # when it happened last, if more than once
     times: int = 1
     what: str
     """`created`, `decided`, `grouped`, `waiting`, `bound`, `running`, `flagged`, `evicted` or `refused`."""
-    text: str
-    """Details in one line, printable."""
+    text: str  # details in one line, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +156,8 @@ class Explanation:
     namespace: str
     kind: str
     name: str
-    state: str
-    """`Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`, `Terminating`, or `No pod`."""
-    findings: Sequence[PodFinding]
-    """The cause first, then notes. Never empty."""
+    state: str  # `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`, `Terminating`, or `No pod`
+    findings: Sequence[PodFinding]  # the cause first, then notes; never empty
     story: Sequence[Step] = ()
     not_visible: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -184,10 +175,8 @@ class Explanation:
 
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
 _INDENT: Final = "  "
-_LONGEST: Final = 4000
-"""Longest sentence, in characters."""
-_LEAST: Final = 40
-"""Smallest width of the story's texts; in less room they are below time and event."""
+_LONGEST: Final = 4000  # longest sentence, in characters
+_LEAST: Final = 40  # smallest width of the story's texts; in less room they are below time and event
 _REPEATED_BY_KAI: Final = 25
 """KAI writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
 _OWN_PROGRAM: Final = "kaishare "

@@ -15,8 +15,7 @@ from console.why.evidence import GpuPod, PodEvidence, request_of
 from kube.kinds import Pod
 from service.text import one_line
 
-_MOST: Final = 3
-"""Pods that are named."""
+_MOST: Final = 3  # pods that are named
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 

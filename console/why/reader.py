@@ -46,11 +46,9 @@ from webhook.policy.labels import PolicyMetadata
 from webhook.policy.sizes import Source
 from webhook.settings.published_settings import SettingsError
 
-MOST_REQUESTS: Final = 16
-"""Maximum number of HTTP requests for one answer."""
+MOST_REQUESTS: Final = 16  # maximum number of HTTP requests for one answer
 _MOST_OWNERS: Final = 3
-_MOST_QUEUES: Final = 5
-"""Levels of queues; KAI's documentation describes two."""
+_MOST_QUEUES: Final = 5  # levels of queues; KAI's documentation describes two
 _LONGEST_REASON: Final = 40
 _SOMETHING_ELSE: Final = "something else, because the policy or the pod has changed since"
 _NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -60,8 +58,7 @@ _SCALING: Final = "kai-scale-adjust"
 """Namespace of the pods of KAI's node-scale-adjuster (v0.13.4, v0.17.0 `options.go`)."""
 _SCALING_QUERY: Final = {"labelSelector": "app=scaling-pod"}
 _OF_FULL_QUEUES: Final = ("OverLimit", "NonPreemptibleOverQuota")
-_OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)
-"""Reasons of verdicts that are about queues only."""
+_OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)  # reasons of verdicts that are about queues only
 _OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
 
 _Work = list[Coroutine[Any, Any, None]]

@@ -56,12 +56,9 @@ _IN_GENERAL: Final = {
     "name": "the pod's",
 }
 """Details of a decision that the pod does not keep."""
-_MOST: Final = 5
-"""Different messages of one kind that are steps of their own."""
-_MOST_COMPARED: Final = 50
-"""Different messages of one kind that are compared with each other."""
-_LEAST_REPEATED: Final = 30
-"""Length of a message from which its words in another message are no coincidence."""
+_MOST: Final = 5  # different messages of one kind that are steps of their own
+_MOST_COMPARED: Final = 50  # different messages of one kind that are compared with each other
+_LEAST_REPEATED: Final = 30  # length of a message from which its words in another message are no coincidence
 _EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _LONGEST: Final = 4096
 """Characters of a condition's message that are read; `events` has bounded those of Events."""
@@ -181,8 +178,7 @@ def _placed(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
     yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
 
 
-_Told = tuple[str, Step]
-"""An object, and what was told about it."""
+_Told = tuple[str, Step]  # an object, and what was told about it
 
 
 def _told(what: str, event: Event, text: str | None = None) -> _Told:

@@ -60,8 +60,7 @@ class Target:
     """A pod or a workload in a namespace."""
 
     namespace: str
-    kind: str = POD.kind
-    """The kind as it was typed: `deploy`, `Deployment`, `pytorchjobs.kubeflow.org`."""
+    kind: str = POD.kind  # the kind as it was typed: `deploy`, `Deployment`, `pytorchjobs.kubeflow.org`
     name: str
 
     @property

@@ -21,8 +21,7 @@ from service.units import size
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 _MANY_RESTARTS: Final = 3
-_LONGEST: Final = 4096
-"""Characters of the kubelet's message that are read."""
+_LONGEST: Final = 4096  # characters of the kubelet's message that are read
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}

@@ -29,8 +29,7 @@ from service.names import LONGEST_SUBDOMAIN
 from service.text import LONGEST_VALUE, first_few, one_line
 from webhook.policy.reasons import Reason
 
-_SMALLEST: Final = 0.005
-"""Half of the smallest part that KAI counts."""
+_SMALLEST: Final = 0.005  # half of the smallest part that KAI counts
 _TOPOLOGY: Final = re.compile(
     r"Requested topology (\S{1,253}) does not exist"
     r"|matching topology tree haven't been found for job \S{1,400} workload topology name: (\S{1,253})"

@@ -42,8 +42,7 @@ _INSTEAD: Final = {
     Code.QUEUE_WITHOUT_PARENT: ("a queue with a parent", ("administrator",)),
 }
 """The queue to be named instead, and what else can be done."""
-_Acts = tuple[tuple[str, ...], dict[str, Any]]
-"""Names of acts, and the texts for their braces."""
+_Acts = tuple[tuple[str, ...], dict[str, Any]]  # names of acts, and the texts for their braces
 
 
 def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
