@@ -14,7 +14,7 @@ from typing import Any, Final
 from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
 from console.explain.manifest_sources import SourceDocument, read_manifests
-from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
+from console.explain.policy_edits import NamespaceEdits, read_annotation_edit, read_label_edit
 from console.explain.text import (
     as_json_text,
     as_patch,
@@ -41,7 +41,14 @@ from service.command import (
 from service.documents import DocumentError, flatten_lists
 from service.text import fold, one_line
 from webhook.namespaces.file_policies import read_namespaces
-from webhook.policy.labels import LabelProblems, PolicyMetadata
+from webhook.policy.labels import (
+    NO_METADATA,
+    LabelProblems,
+    Mode,
+    NamespacePolicy,
+    PolicyMetadata,
+    label_problems,
+)
 from webhook.policy.pod_parts import as_map, texts
 from webhook.policy.templates import makes_no_pods
 from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
@@ -176,12 +183,14 @@ def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
     return needs_cluster or is_default or policies == CLUSTER
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """The decisions about all pods, and what they rest on."""
 
     items: Sequence[Item]
-    policies: Policies
+    metadata: Mapping[str, PolicyMetadata]  # of the namespaces, with the edits
+    default_mode: Mode
+    without_effect: Sequence[str]  # sentences about edits that no policy reads
     named: Iterable[str]  # namespaces whose labels are judged even without pods
     notes: Sequence[str] = ()  # sentences about what is not known, and about namespaces that are not managed
 
@@ -193,8 +202,12 @@ class Answer:
     @cached_property
     def problems(self) -> Mapping[str, LabelProblems]:
         """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
-        namespaces = dict.fromkeys([*self.named, *(pod.namespace for pod in self.pods)])
-        return {name: self.policies.problems(name) for name in namespaces}
+        metadata = {
+            name: self.metadata.get(name, NO_METADATA)
+            for name in (*self.named, *(pod.namespace for pod in self.pods))
+        }
+        mode = self.default_mode
+        return {name: label_problems(own, default_mode=mode) for name, own in metadata.items()}
 
     @property
     def exit_status(self) -> int:
@@ -213,10 +226,22 @@ def _answer_from_files(arguments: argparse.Namespace, edits: NamespaceEdits) -> 
     namespace = arguments.namespace or _DEFAULT_NAMESPACE
     rules = parse_decision_options(arguments).rules
     read = read_namespaces(Path(arguments.policies)) if arguments.policies else {}
-    policies = Policies.collect(read, [namespace], edits, rules.default_mode)
+    metadata, policies = _policies(read, [namespace], edits, rules.default_mode)
     manifests = read_manifests(arguments.filename, recursive=arguments.recursive)
-    items = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
-    return Answer(items=items, policies=policies, named=[namespace] if edits else ())
+    items = list(explain(manifests, Explainer(namespace, policies, rules)))
+    named = [namespace] if edits else ()
+    return Answer(items, metadata, rules.default_mode, list(edits.without_effect()), named)
+
+
+def _policies(
+    namespaces: Mapping[str, PolicyMetadata], edited: Iterable[str], edits: NamespaceEdits, mode: Mode
+) -> tuple[dict[str, PolicyMetadata], dict[str, NamespacePolicy]]:
+    """Return the labels and policies of namespaces after edits of some of them, which need not exist."""
+    metadata = dict(namespaces)
+    if edits:
+        metadata |= {name: edits.applied(metadata.get(name, NO_METADATA)) for name in edited}
+    policies = {name: own.policy(name, mode) for name, own in metadata.items()}
+    return metadata, {name: policy for name, policy in policies.items() if policy is not None}
 
 
 async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
@@ -251,12 +276,11 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         )
         known = {**created, **facts.namespaces}
         edited = {*known, namespace} if is_everywhere else [namespace]
-        policies = Policies.collect(known, edited, edits, facts.rules.default_mode)
-        explainer = Explainer(
-            namespace, policies.by_namespace, facts.rules, facts.defaults, facts.unread, arguments.live
-        )
+        mode = facts.rules.default_mode
+        metadata, policies = _policies(known, edited, edits, mode)
+        explainer = Explainer(namespace, policies, facts.rules, facts.defaults, facts.unread, arguments.live)
         notes = list(facts.notes)
-        if is_named and namespace not in policies.by_namespace:
+        if is_named and namespace not in policies:
             notes.append(f"namespace {namespace} is not managed: it has no label {keys.QUEUE_LABEL}")
         if arguments.live:
             gc.disable()  # with many workloads in memory, a collection takes most of a second
@@ -271,7 +295,7 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
             if arguments.server:
                 items = await ask_server(client, items)
     named = [namespace] if is_named or edits else ()
-    return Answer(items=items, policies=policies, named=named, notes=notes)
+    return Answer(items, metadata, mode, list(edits.without_effect()), named, notes)
 
 
 def _namespaces_of(
@@ -300,7 +324,7 @@ def _print(arguments: argparse.Namespace, answer: Answer) -> None:
     if output in ("text", "table", "wide"):
         write_lines(_text(answer, output, is_live=arguments.live))
         return
-    for sentence in answer.policies.without_effect:
+    for sentence in answer.without_effect:
         write_warning(f"{program}: warning: {sentence}")
     for note in answer.notes:
         write_warning(f"{program}: {note}")
@@ -313,7 +337,7 @@ def _print(arguments: argparse.Namespace, answer: Answer) -> None:
 def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
     """Yield the lines of the text or the table, with the sums last."""
     columns, colour = columns_of(sys.stdout), output_has_colour()
-    yield from namespace_lines(answer.problems, answer.policies, colour=colour, columns=columns)
+    yield from namespace_lines(answer.problems, answer.without_effect, colour=colour, columns=columns)
     if output in ("table", "wide"):
         is_cut = output == "table" and sys.stdout.isatty()
         yield from as_table(answer.items, columns=columns if is_cut else None)

@@ -21,18 +21,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from console.cluster.facts import ServedKind, discover_groups
-from console.explain.explainer import (
-    ExplainedPod,
-    Explainer,
-    Item,
-    OwnedMetadata,
-    UnexplainedObject,
-)
+from console.explain.explainer import ExplainedPod, Explainer, Item, UnexplainedObject
 from console.explain.pod_documents import PodRequests, as_new, asked_now
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from kube.kinds import ObjectOwner
+from kube.kinds import FullMeta, ObjectOwner
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 from webhook.policy.operators import OPERATORS
@@ -52,7 +46,7 @@ ObjectKey = tuple[str, str]
 class _Object(Struct):
     """The parts of a listed object that tell its owners and its state."""
 
-    metadata: OwnedMetadata
+    metadata: FullMeta
     spec: Raw = Raw(b"null")
     status: Raw = Raw(b"null")
 
@@ -62,7 +56,7 @@ _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def explain_object(
-    explainer: Explainer, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: str
+    explainer: Explainer, kind: ServedKind, metadata: FullMeta, document: bytes, owner: str
 ) -> list[Item]:
     """Explain a workload by its templates, or a pod as a new one.
 
@@ -90,21 +84,17 @@ def explain_object(
 
 
 _ROLE_LABELS: Final = (
-    "training.kubeflow.org/replica-type",
-    "jobset.sigs.k8s.io/replicatedjob-name",
-    "leaderworkerset.sigs.k8s.io/worker-index",
-    "training.kubeflow.org/job-role",
-    "volcano.sh/task-spec",
+    *("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name"),
+    *("leaderworkerset.sigs.k8s.io/worker-index", "training.kubeflow.org/job-role", "volcano.sh/task-spec"),
 )
 """Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
 
 
 TemplatePosition = Callable[[Mapping[str, str]], int | None]
-"""Returns the position of a pod's template by the pod's labels; None if they do not tell it."""
 
 
 def template_position(templates: Sequence[FoundPod]) -> TemplatePosition:
-    """Return what tells which of a workload's templates a pod comes from, by a label."""
+    """Return what tells by a pod's labels which of a workload's templates it has; None if they do not."""
     if len(templates) <= 1:
         return lambda _labels: 0
     for label in _ROLE_LABELS:
@@ -123,13 +113,8 @@ def _served(kind: str) -> ServedKind:
 
 _PODS: Final = _served("Pod")
 _JOBS: Final = _served("Job")
-_BUILT_IN: Final = tuple(
-    map(
-        _served,
-        ["CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job", "ReplicaSet"],
-    )
-)
-"""The built-in kinds that are read; owners come before what they own."""
+_OWNERS_FIRST: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
+_BUILT_IN: Final = tuple(map(_served, _OWNERS_FIRST.split()))
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
     **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
@@ -146,11 +131,10 @@ _LEFT_OUT: Final = {
 
 
 class LiveWorkloads(NamedTuple):
-    """What runs in a cluster, with the decisions about new pods of it."""
+    """What runs in a cluster, by namespace and title, with the decisions about new pods of it."""
 
     items: Sequence[Item]
-    """By namespace and title. `running` is None for a template whose pods could not all be counted."""
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
 
 async def live_workloads(
@@ -158,10 +142,11 @@ async def live_workloads(
 ) -> LiveWorkloads:
     """Explain the workloads and pods that exist in a cluster, with the caller's rights.
 
-    A kind that the caller may not list becomes a note. A kind that the API server does not serve is skipped.
-    The caller should disable the collector of reference cycles (`gc.disable`): with 20,000 items in memory,
-    one collection blocks the event loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are
-    those to read, managed or not; None reads all managed namespaces of the cluster.
+    `running` is None for a template whose pods could not all be counted. A kind that the caller may not list
+    becomes a note. A kind that the API server does not serve is skipped. The caller should disable the
+    collector of reference cycles (`gc.disable`): with 20,000 items in memory, one collection blocks the event
+    loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are those to read, managed or not;
+    None reads all managed namespaces of the cluster.
     """
     reading = _Reading(client, explainer, namespaces)
     await reading.read_workloads()
@@ -169,8 +154,7 @@ async def live_workloads(
     return LiveWorkloads(sorted(reading.items(), key=_sort_key), list(reading.notes()))
 
 
-def _sort_key(item: Item) -> tuple[str, str]:
-    """Return a key that keeps the templates of an object in their order."""
+def _sort_key(item: Item) -> tuple[str, str]:  # keeps the templates of an object in their order
     if isinstance(item, UnexplainedObject):
         return item.namespace, item.title
     return item.namespace, item.pod.owner if item.pod.is_sample else f"{item.pod.kind} {item.pod.name}"
@@ -182,12 +166,11 @@ class _Group:
 
     items: list[Item] = field(default_factory=list)
     position_of: TemplatePosition = lambda _labels: 0
-    running: dict[int, PodRequests] = field(default_factory=dict)
-    """Pods that have not ended, by the position of their template."""
+    running: dict[int, PodRequests] = field(default_factory=dict)  # by position; not of ended pods
     is_untold: bool = False  # whether no label tells the template of one of its pods
-    newest: tuple[OwnedMetadata, bytes] | None = None  # the newest pod of an owner that was not listed
+    newest: tuple[FullMeta, bytes] | None = None  # the newest pod of an owner that was not listed
 
-    def count(self, metadata: OwnedMetadata, document: bytes) -> None:
+    def count(self, metadata: FullMeta, document: bytes) -> None:
         position = self.position_of(metadata.labels)
         if position is None:
             self.is_untold = True
@@ -204,8 +187,7 @@ class _Reading:
 
     client: KubeClient
     explainer: Explainer
-    namespaces: Collection[str] | None
-    """The namespaces to list one by one; None lists each kind in all namespaces at once."""
+    namespaces: Collection[str] | None  # to be listed one by one; None: each kind in all at once
     _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
     """The topmost owner of each listed object; the object itself if its owner was not listed before."""
     _groups: dict[ObjectKey, _Group] = field(default_factory=dict)
@@ -213,8 +195,7 @@ class _Reading:
     _notes: dict[str, None] = field(default_factory=dict)
     _unreadable: Counter[str] = field(default_factory=Counter)
     _unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
-    _incomplete: set[tuple[str, str]] = field(default_factory=set)
-    """Kinds and namespaces of which a part was not read; the namespace is empty for all."""
+    _incomplete: set[tuple[str, str]] = field(default_factory=set)  # kinds and namespaces read in part
     _loop_yield: LoopYield = field(default_factory=LoopYield)
     _cut: bool = False  # whether there are more workloads than are explained
 
@@ -231,18 +212,14 @@ class _Reading:
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        left_out = [
-            counted(self._left_out[word], word, words)
-            for word, words in _LEFT_OUT.items()
-            if self._left_out[word]
-        ]
-        if left_out:
+        counts = ((self._left_out[word], word, words) for word, words in _LEFT_OUT.items())
+        if left_out := [counted(*each) for each in counts if each[0]]:
             yield f"left out: {', '.join(left_out)}"
         if self._cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
         if untold := sum(group.is_untold for group in self._groups.values()):
-            workloads = counted(untold, "workload")
-            yield f"the pods of {workloads} are not counted: no label tells which template they come from"
+            what = f"the pods of {counted(untold, 'workload')} are not counted"
+            yield f"{what}: no label tells which template they come from"
         yield from self._notes
         for kind, count in self._unreadable.items():
             yield f"{counted(count, 'object')} of {kind} cannot be decoded"
@@ -327,7 +304,7 @@ class _Reading:
                 note = f"not all {what} were read: {one_line(str(error))}"
                 self._notes[f"you may not list {what}" if is_forbidden else note] = None
 
-    def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
+    def _add(self, kind: ServedKind, metadata: FullMeta) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
         key, owner = (metadata.namespace, metadata.uid), metadata.owner
         if len(self._tops) >= _MOST_OWNERS:
@@ -347,7 +324,7 @@ class _Reading:
         return self._groups.setdefault(key, _Group())
 
     async def _explained(
-        self, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: ObjectOwner | None
+        self, kind: ServedKind, metadata: FullMeta, document: bytes, owner: ObjectOwner | None
     ) -> list[Item]:
         await self._loop_yield.maybe_yield()
         title = f"{one_line(owner.kind, _NAME_SHOWN)} {one_line(owner.name, _NAME_SHOWN)}" if owner else ""
@@ -356,7 +333,7 @@ class _Reading:
             return await asyncio.to_thread(explain_object, *arguments)
         return explain_object(*arguments)
 
-    def _count(self, metadata: OwnedMetadata, owner: ObjectOwner, document: bytes) -> None:
+    def _count(self, metadata: FullMeta, owner: ObjectOwner, document: bytes) -> None:
         """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
         key = metadata.namespace, owner.uid
         top = self._tops.get(key)
@@ -370,14 +347,12 @@ class _Reading:
             group.newest = metadata, document
 
 
-def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
-    """Return a key that is larger for newer objects, and differs for those of the same second."""
+def _age_key(metadata: FullMeta) -> tuple[str, str]:  # larger for newer objects, different for all
     created = metadata.creation_timestamp
     return created.isoformat() if created else "", metadata.name
 
 
 def _map(part: Raw) -> dict[str, Any]:
-    """Return a map; empty for a part that cannot be read, as the status of a custom resource may be."""
-    with suppress(*MALFORMED):
+    with suppress(*MALFORMED):  # the status of a custom resource may have any form
         return as_map(msgspec.json.decode(part))
     return {}

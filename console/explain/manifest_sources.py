@@ -22,15 +22,13 @@ from service.documents import (
 )
 
 STANDARD_INPUT: Final = "-"
-
+_LEVELS: Final = 100
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
-
+_HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
 _ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)")
 """An escape of JSON. The long form is a character beyond U+FFFF; YAML has another escape for it, and refuses
 this one."""
-
-_LEVELS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,8 @@ def _line_below(node: Any, place: Place) -> int:
 def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceDocument]:
     """Read files, directories (`recursive`: those below, too) and standard input (`-`).
 
-    Raises:
-        DocumentError: an input is unreadable, is no YAML, or is a Helm template; or no input has a document.
-        UsageError: standard input is named twice.
+    Raises DocumentError for an input that `read_documents` refuses or that cannot be read, or if none has a
+    document; UsageError if standard input is named twice.
     """
     if names.count(STANDARD_INPUT) > 1:
         raise UsageError("-f - may be given only once")
@@ -112,8 +109,8 @@ def _read(name: str, recursive: bool) -> Iterator[SourceDocument]:
 def read_documents(text: str, name: str) -> list[SourceDocument]:
     """Split a text, YAML or JSON, into its documents; errors have the name of the input.
 
-    Raises:
-        DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.
+    Raises DocumentError for a text that is no YAML, exceeds a limit of `service.documents`, or is a Helm
+    template.
     """
     if text.lstrip().startswith("{"):
         text = _ESCAPE.sub(lambda each: json.loads(f'"{each[0]}"') if len(each[0]) > 2 else each[0], text)
@@ -123,19 +120,14 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
         if "{{" in text:
             raise DocumentError(f"{name}, line {_line(text, text.index('{{'))}: {_HELM} ({error})") from None
         raise
-    documents = []
-    for each in parsed:
-        document = SourceDocument(name, each.value, text[each.start : each.end], each.line)
+    documents = [SourceDocument(name, each.value, text[each.start : each.end], each.line) for each in parsed]
+    for document in documents:
         # ConfigMaps and Secrets may hold a template as data.
-        is_data = isinstance(each.value, dict) and each.value.get("kind") in ("ConfigMap", "Secret")
-        match = None if is_data else _HELM_REFERENCE.search(document.text)
-        if match is not None:
-            raise DocumentError(f"{name}, line {each.line + _line(document.text, match.start())}: {_HELM}")
-        documents.append(document)
+        is_data = isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret")
+        if not is_data and (match := _HELM_REFERENCE.search(document.text)):
+            line = document.lines_before + _line(document.text, match.start())
+            raise DocumentError(f"{name}, line {line}: {_HELM}")
     return documents
-
-
-_HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
 
 
 def _line(text: str, index: int) -> int:

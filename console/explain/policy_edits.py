@@ -1,21 +1,13 @@
-"""Collects the policies for `explain`: the labels and annotations of namespaces, with edits on top."""
+"""Labels and annotations of a namespace that the command line of `explain` tries."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from kai import keys
 from kai.kaishare_keys import PREFIX, SIZE_PREFIX
 from service.names import is_label_key, is_label_value
 from service.text import quoted, shorten
-from webhook.policy.labels import (
-    NO_METADATA,
-    LabelProblems,
-    Mode,
-    NamespacePolicy,
-    PolicyMetadata,
-    label_problems,
-    near_prefixes,
-)
+from webhook.policy.labels import PolicyMetadata, near_prefixes
 
 Edit = tuple[str, str | None]  # a key with its new value; None removes the key
 
@@ -30,38 +22,22 @@ class NamespaceEdits:
     def __bool__(self) -> bool:
         return bool(self.labels or self.annotations)
 
+    def applied(self, metadata: PolicyMetadata) -> PolicyMetadata:
+        """Return the labels and annotations of a namespace after the edits."""
+        labels = _edited(metadata.labels, self.labels)
+        return PolicyMetadata.select(labels, _edited(metadata.annotations, self.annotations))
 
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The policies of namespaces, and what is wrong with them."""
-
-    metadata: Mapping[str, PolicyMetadata]
-    by_namespace: Mapping[str, NamespacePolicy]  # the policies of managed namespaces
-    default_mode: Mode = Mode.DEFAULT
-    without_effect: Sequence[str] = field(default_factory=list)  # sentences about edits that no policy reads
-
-    @classmethod
-    def collect(
-        cls,
-        namespaces: Mapping[str, PolicyMetadata],
-        edited: Iterable[str],
-        edits: NamespaceEdits,
-        default_mode: Mode = Mode.DEFAULT,
-    ) -> "Policies":
-        """Parse the policies of namespaces after edits of some of them, which need not exist."""
-        metadata = dict(namespaces)
-        for namespace in edited if edits else ():
-            before = metadata.get(namespace, NO_METADATA)
-            metadata[namespace] = PolicyMetadata.select(
-                _edited(before.labels, edits.labels), _edited(before.annotations, edits.annotations)
-            )
-        parsed = {name: own.policy(name, default_mode) for name, own in metadata.items()}
-        policies = {name: policy for name, policy in parsed.items() if policy is not None}
-        return cls(metadata, policies, default_mode, list(_without_effect(edits)))
-
-    def problems(self, namespace: str) -> LabelProblems:
-        """Return what the webhook for namespaces says about the labels of a namespace, managed or not."""
-        return label_problems(self.metadata.get(namespace, NO_METADATA), default_mode=self.default_mode)
+    def without_effect(self) -> Iterator[str]:
+        """Yield a sentence for each edit of a key that is not part of a policy."""
+        for kind, edited, prefixes in (
+            ("label", self.labels, (PREFIX, SIZE_PREFIX)),
+            ("annotation", self.annotations, (SIZE_PREFIX,)),
+        ):
+            others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
+            near = dict(near_prefixes(others))
+            for key in others:
+                hint = f"; the nearest prefix is {near[key]}" if key in near else ""
+                yield f"the {kind} {shorten(key)} has no effect{hint}"
 
 
 def read_label_edit(text: str) -> Edit:
@@ -89,16 +65,3 @@ def _edited(texts: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
     changes = dict(edits)
     kept = {key: value for key, value in texts.items() if key not in changes}
     return kept | {key: value for key, value in changes.items() if value is not None}
-
-
-def _without_effect(edits: NamespaceEdits) -> Iterator[str]:
-    """Yield a sentence for each edit of a key that is not part of a policy."""
-    for kind, edited, prefixes in (
-        ("label", edits.labels, (PREFIX, SIZE_PREFIX)),
-        ("annotation", edits.annotations, (SIZE_PREFIX,)),
-    ):
-        others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
-        near = dict(near_prefixes(others))
-        for key in others:
-            hint = f"; the nearest prefix is {near[key]}" if key in near else ""
-            yield f"the {kind} {shorten(key)} has no effect{hint}"

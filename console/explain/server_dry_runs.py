@@ -14,13 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from console.explain.explainer import (
-    RBAC,
-    AnswerDifference,
-    ExplainedPod,
-    Item,
-    ServerAnswer,
-)
+from console.explain.explainer import RBAC, AnswerDifference, ExplainedPod, Item, ServerAnswer
 from console.explain.pod_documents import SERVER_METADATA
 from kai import keys
 from kai.frameworks import may_run_framework, settings_of
@@ -81,10 +75,7 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
 
 
 def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
-    """Return the pod as its controller creates it, without what an API server writes.
-
-    The manifest's `spec` stays as written, also `nodeName` and fields that an API server refuses.
-    """
+    """Return the pod as its controller creates it, with its `spec` as written, also what would be refused."""
     pod: dict[str, Any] = msgspec.json.decode(as_json(item.created))
     pod["metadata"] = {key: value for key, value in pod["metadata"].items() if key not in SERVER_METADATA}
     return pod
@@ -266,7 +257,7 @@ and a pod's name before them is quoted.
 def read_refusal(status: int, reason: str, message: str, namespace: str) -> tuple[str, str]:
     """Return the author of a refusal, empty if unknown, and why the answer is none about the pod, if so.
 
-    A webhook chooses the status of its denials. Reason and message are those of the Status object.
+    A webhook chooses the status of its denials.
     """
     if message.startswith('pods is forbidden: User "'):
         return RBAC, f"you may not create pods in namespace {namespace}"
@@ -279,9 +270,7 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
     for form, author in _AUTHORS:
         if match := form.match(text):
             return author.format(*match.groups()), ""
-    if text.partition(" ")[2].startswith(
-        "max limit to request ratio per "
-    ):  # after the resource's name (limitranger/admission.go)
+    if text.partition(" ")[2].startswith("max limit to request ratio per "):  # limitranger/admission.go
         return "a LimitRange", ""
     if _MISSING.match(message):
         return "", f"namespace {namespace} does not exist in this cluster"

@@ -15,7 +15,7 @@ from console.cluster.agents import AgentOptions, Agents
 from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
 from console.cluster.rules import is_missed_by_kai
 from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
-from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
+from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
 from console.why.core import find_cause
@@ -247,9 +247,7 @@ class _Reading:
         named = self.evidence.workload.known
         owners: list[PodOwner] = []
         metadata: FullMeta = pod.metadata
-        while len(owners) < _MOST_OWNERS and metadata.owner_references:
-            references = metadata.owner_references
-            owner = next((each for each in references if each.controller), references[0])
+        while len(owners) < _MOST_OWNERS and (owner := metadata.owner) is not None:
             kind = owner_kind(owner)
             read: Fact[PodOwner] = NOT_READ
             if named is not None and (named.kind, named.metadata.name) == (owner.kind, owner.name):
@@ -324,7 +322,7 @@ class _Reading:
             return
         own = metadata.policy(name, published.rules.default_mode)
         explainer = Explainer(name, {} if own is None else {name: own}, published.rules)
-        owned = OwnedMetadata(pod.name, name)
+        owned = FullMeta(pod.name, name)
         # A large pod takes longer than 100 ms.
         explained = await asyncio.to_thread(explain_object, explainer, POD, owned, pod.document, "")
         for item in explained:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from console.explain import live_workloads as live
-from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata, UnexplainedObject
+from console.explain.explainer import ExplainedPod, Explainer, UnexplainedObject
 from console.explain.live_workloads import LiveWorkloads, live_workloads
 from kube.client import KubeClient
-from kube.kinds import ObjectOwner
+from kube.kinds import FullMeta, ObjectOwner
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.live_objects import Json, LiveObjects, live_pod, of_operator, reference, template, workload
 from tests.support.operator_jobs import job_set, py_torch_job
@@ -294,5 +294,5 @@ owner = partial(ObjectOwner, "v1", "Kind", "name")
     ],
 )
 def test_owner_of_an_object(references: list[ObjectOwner], uid: str | None) -> None:
-    first = OwnedMetadata("x", owner_references=references).owner
+    first = FullMeta("x", owner_references=references).owner
     assert (first.uid if first else None) == uid
