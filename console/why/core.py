@@ -109,8 +109,7 @@ def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
     return _undecided(evidence, pod, what) if _is_open(cause) else more_room(evidence, cause)
 
 
-def _is_open(cause: PodFinding) -> bool:
-    """Whether a fact is unknown that may exclude the cause."""
+def _is_open(cause: PodFinding) -> bool:  # a fact is unknown that may exclude the cause
     return not all(fact.is_known for fact in cause.excluded_by)
 
 
@@ -124,6 +123,5 @@ def _undecided(evidence: PodEvidence, pod: Pod, what: str) -> PodFinding:
 
 
 def _without_host_commands(cause: PodFinding) -> PodFinding:
-    """Return a finding without the commands that only work on the host."""
     acts = [replace(act, command="") if _ON_HOST.search(act.command) else act for act in cause.remedies]
     return replace(cause, remedies=acts)

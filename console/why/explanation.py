@@ -1,6 +1,7 @@
 """The answer of `kaishare why`: findings with stable codes, what to do, the story; as text and JSON. Pure."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -104,17 +105,8 @@ class Code(StrEnum):
         return f"docs/troubleshooting.md#{self.value}"
 
 
-_FINE: Final = frozenset(
-    {
-        Code.OUTSIDE_KAI,
-        Code.GROUP_UNCHANGED,
-        Code.QUEUE_OF_OWNER,
-        Code.PRIORITY_CLASS_IGNORED,
-        Code.ACCOUNTING_MISSING,
-        Code.RUNNING,
-        Code.SUCCEEDED,
-    }
-)
+_NOTES: Final = (Code.GROUP_UNCHANGED, Code.QUEUE_OF_OWNER, Code.PRIORITY_CLASS_IGNORED)
+_FINE: Final = {Code.OUTSIDE_KAI, *_NOTES, Code.ACCOUNTING_MISSING, Code.RUNNING, Code.SUCCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +171,13 @@ _LONGEST: Final = 4000  # longest sentence, in characters
 _LEAST: Final = 40  # smallest width of the story's texts; in less room they are below time and event
 _REPEATED_BY_KAI: Final = 25
 """KAI writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
-_OWN_PROGRAM: Final = "kaishare "
 
 
 def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) -> list[str]:
     """Return the lines for a terminal: cause, what to do, notes, story, and the page about the cause.
 
-    A line has at most `columns` characters, at least 40, but for a command, which is never broken. Commands
-    begin with the name under which the user started the program.
+    A line has at most `columns` characters, at least 40, but for a command, which is never broken. Our own
+    commands begin with the name under which the user started the program.
     """
 
     def folded(text: str, head: str = "", indent: str = _INDENT) -> list[str]:
@@ -195,10 +186,8 @@ def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) ->
     def acts(finding: PodFinding) -> Iterator[str]:
         for act in finding.remedies:
             yield from folded(act.text, f"{_INDENT}- ", _INDENT * 2)
-            own = act.command.removeprefix(_OWN_PROGRAM)
             if act.command:
-                command = act.command if own == act.command else f"{program} {own}"
-                yield f"{_INDENT * 3}{printable(command, _LONGEST)}"
+                yield f"{_INDENT * 3}{printable(re.sub('^kaishare(?= )', program, act.command), _LONGEST)}"
 
     lines = folded(f"{answer.state}: {answer.cause.sentence}")
     if colour and not answer.is_fine and lines[0].startswith(answer.state):

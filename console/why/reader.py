@@ -117,14 +117,14 @@ class _Reading:
         pod, workload = self.evidence.pod.known, self.evidence.workload.known
         about_groups = self._read("group_events", self.events.about_groups(pod, workload))
         work: _Work = [self._read_namespace(), about_groups]
-        if pod is not None or self.target.is_pod:
+        if pod is not None or (self.evidence.kind == POD.kind):
             name = pod.name if pod is not None else self.target.name
             work += [self._read("pod_events", self.events.about_pod(name, pod))]
         if pod is not None and pod.pod_group_name:
             group = self.reader.get(kinds.POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
             work += [self._read("pod_group", group)]
         work += [self._read_bind_request(pod)] if pod is not None else []
-        if not self.target.is_pod and (pod is None or pod.is_bound):
+        if not (self.evidence.kind == POD.kind) and (pod is None or pod.is_bound):
             work += [self._read("creation_events", self.events.about_creation(workload))]
         return work
 

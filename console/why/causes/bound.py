@@ -92,13 +92,10 @@ def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod with which nothing is wrong, and what is not known about it."""
     no_flags = "its flags are not known, since neither all of its Events nor its node's agent could be read"
-    no_pod = (
-        f"whether its GPU is reserved is not known, since the namespace {keys.RESERVATION_APP} has no"
-        " reservation pod"
-    )
+    no_pod = f"since the namespace {keys.RESERVATION_APP} has no reservation pod"
     unknown = [] if evidence.pod_events.is_known or evidence.figures.is_known else [no_flags]
     if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.reservations:
-        unknown += [no_pod]
+        unknown += [f"whether its GPU is reserved is not known, {no_pod}"]
     request = request_of(pod)
     has = f"the pod has {request.text}" if request.is_any or request.claims else ""
     uses = uses_of(evidence.figures.known) if evidence.figures.known else []
@@ -161,9 +158,8 @@ def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
     for each in pod.status.init_container_statuses or ():
         runs = each.state.running
         if runs is not None and not (each.name in sidecars and each.started):
-            how_long = waited(evidence.since(runs.started_at))
-            what = f"the init container {each.name} runs{how_long}, and the pod's containers start after it"
-            act = "read-container-log"
+            what = f"the init container {each.name} runs{waited(evidence.since(runs.started_at))}"
+            what, act = f"{what}, and the pod's containers start after it", "read-container-log"
             return finding(evidence, Code.CONTAINER_WAITING, what, act, container=each.name)
     what = f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}"
     events = [event for event in items(evidence.pod_events) if event.component in _OF_NODE]
@@ -212,10 +208,7 @@ def _trouble(evidence: PodEvidence, container: ContainerStatus) -> str:
 
 
 def _is_steady(evidence: PodEvidence, container: ContainerStatus) -> bool:
-    """Whether the present run of a container has lasted for more than half of the pod's life.
-
-    A container that ends again and again, at whatever interval, has no such run.
-    """
+    """Whether the present run has lasted for half of the pod's life, which ends the talk of earlier ones."""
     runs, age = container.state.running, evidence.age
     started = runs.started_at if runs else None
     return started is not None and age is not None and evidence.now - started > age / 2
@@ -245,18 +238,17 @@ def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
         for group in each.gpu_groups
     }
     if pod.gpu_groups - reserved:
-        what = (
-            "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or delete"
-        )
+        what = "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or"
         known = [evidence.shared_gpu_pods]
-        yield finding(evidence, Code.NO_RESERVATION, f"{what} this pod", "place-again", excluded_by=known)
+        what += " delete this pod"
+        yield finding(evidence, Code.NO_RESERVATION, what, "place-again", excluded_by=known)
 
 
 def _ranks(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield a finding for pods of one gang on one GPU: NCCL refuses two ranks on a device."""
     group = evidence.pod_group.known
-    controller = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-    is_gang = controller is not None and controller.kind not in _CONTROLLERS
+    owner = pod.metadata.owner
+    is_gang = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
     if group is not None:
         is_gang = (group.spec.min_member or 1) > 1
     others = sum(each.pod_group_name == pod.pod_group_name for each in evidence.group_members)
@@ -314,9 +306,8 @@ def _flag(
         if reason is FlagReason.OVER_SHARE:
             what += f";{when} it {one_line(message)}" if message else ""
         else:  # only over-share has an Event when it clears
-            why = one_line(message) or reason.summary
-            what = f"the pod was flagged ({reason.value}){when}, because it {why}; whether it still is"
-            what += " cannot be seen without its node's agent"
+            what = f"the pod was flagged ({reason.value}){when}, because it {one_line(message) or uses};"
+            what += " whether it still is cannot be seen without its node's agent"
     both = ". ".join(filter(None, [hint, (verdict.first_act if verdict else None) or act]))
     acts = ["agent"] if both else ["clear-flag"]
     acts += ["ask-for-share"] if reason is FlagReason.OVER_SHARE else []
@@ -330,26 +321,20 @@ def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     group = evidence.pod_group.known
     queue, label = evidence.queue_name, pod.queue_label
     if label and queue and queue != label:
-        what = (
-            f"the pod counts in the queue {queue}, and not in {label}, which its own label names: the label"
-            " of its topmost owner wins"
-        )
+        what = f"the pod counts in the queue {queue}, and not in {label}, which its own label names"
+        what += ": the label of its topmost owner wins"
         yield finding(evidence, Code.QUEUE_OF_OWNER, what, "equal-queues")
     if group is None:
         return
     named = pod.metadata.labels.get(keys.PRIORITY_LABEL, "")
     kept = group.spec.priority_class_name
     if named and kept and named != kept:
-        what = (
-            f"the pod counts with the priority {kept}, and not with the PriorityClass {quoted(named)},"
-            " which its label names"
-        )
+        what = f"the pod counts with the priority {kept}, and not with the PriorityClass {quoted(named)}"
+        what += ", which its label names"
         yield finding(evidence, Code.PRIORITY_CLASS_IGNORED, what, "known-priority")
     age = evidence.age
     is_settled = pod.status.phase == "Running" and age is not None and age > SETTLED
     if is_settled and request_of(pod).is_any and not group.has_allocation:
-        what = (
-            "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures of its queue are"
-            " too low"
-        )
-        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program="podgroup-controller")
+        who = "podgroup-controller"
+        what = f"KAI's {who} has not entered the pod's GPUs, so that the figures of its queue are too low"
+        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program=who)

@@ -27,17 +27,12 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod with claims of which one is not allocated."""
     if not pod.spec.resource_claims or pod.spec.scheduling_gates or not is_read(evidence.device_claims):
         return None
-    namespace = pod.metadata.namespace
-    claims = {
-        claim.metadata.name: claim
-        for claim in items(evidence.device_claims)
-        if claim.metadata.namespace == namespace
-    }
+    claims = {(each.metadata.namespace, each.metadata.name): each for each in items(evidence.device_claims)}
     for reference in pod.spec.resource_claims:
         name = pod.claim_of(reference)
         if name is None:
             continue
-        claim = claims.get(name)
+        claim = claims.get((pod.metadata.namespace, name))
         if claim is None and evidence.device_claims.is_known:
             template = reference.resource_claim_template_name
             what = f"the pod names the ResourceClaim {name}, which does not exist"
@@ -138,8 +133,6 @@ def _rooms(evidence: PodEvidence, driver: str) -> list[_Room]:
 
 
 def _in_words(ask: DeviceAsk) -> str:
-    count = ask.count or 1
-    devices = f"a device of class {ask.device_class_name}"
-    if count > 1:
-        devices = f"{count} devices of class {ask.device_class_name}"
+    devices = f"{ask.count} devices" if (ask.count or 1) > 1 else "a device"
+    devices += f" of class {ask.device_class_name}"
     return devices if ask.memory is None else f"{size(ask.memory)} of memory of {devices}"

@@ -8,7 +8,7 @@ from console.cluster.facts import items
 from console.why.acts import finding
 from console.why.evidence import PodEvidence
 from console.why.explanation import Code, PodFinding
-from kube.kinds import Event, Pod
+from kube.kinds import Event
 from service.text import counted, one_line
 
 _WITHOUT_ROOM: Final = frozenset(
@@ -54,7 +54,8 @@ def _new_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
     of them, and deletes each when it is not needed any more (v0.13.4, v0.17.0, `scaling_pod.go`).
     """
     event = _newest(evidence, *_ADDS)
-    utility = next(filter(_waits, items(evidence.scaling_pods)), None)
+    pods = items(evidence.scaling_pods)
+    utility = next((pod for pod in pods if not pod.is_bound and pod.status.phase == "Pending"), None)
     if cause.code not in _WITHOUT_ROOM or (event is None and utility is None):
         return None
     if event is not None:
@@ -76,11 +77,6 @@ def _no_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
 
 def _newest(evidence: PodEvidence, *reasons: str) -> Event | None:
     """Return an autoscaler's newest Event about the pod, if its reason is one of these and it is not old."""
-    told = evidence.about_pod(*_ADDS, _ADDS_NONE)
-    newest = next((event for event in reversed(told) if event.component in _AUTOSCALERS), None)
-    is_new = newest is not None and evidence.now.timestamp() - newest.moment < _LONGEST.total_seconds()
-    return newest if is_new and newest is not None and newest.reason in reasons else None
-
-
-def _waits(pod: Pod) -> bool:
-    return not pod.is_bound and pod.status.phase == "Pending"
+    told = [each for each in evidence.about_pod(*_ADDS, _ADDS_NONE) if each.component in _AUTOSCALERS]
+    is_new = told and evidence.now.timestamp() - told[-1].moment < _LONGEST.total_seconds()
+    return told[-1] if is_new and told[-1].reason in reasons else None

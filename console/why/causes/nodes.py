@@ -1,15 +1,11 @@
 """Causes in KAI's verdict that no node can take the pod: words about nodes, GPUs without room. Pure.
 
-KAI has the same words for both. The free part of a shared GPU follows from the shares of the pods of its
-group. Pods with shares of several GPUs have other labels and are not listed, so that the part is an upper
-bound.
+The free part of a shared GPU follows from the shares of the pods of its group. Pods with shares of several
+GPUs have other labels and are not listed, so that the part is an upper bound.
 
 KAI looks for free resources first, and at taints, selectors and the rest only of nodes that have them
 (v0.9.8 to v0.17.0, `session.go`, FittingNode). A node without GPUs therefore lacks GPUs, and a node
-with another reason has room.
-
-The texts are those of KAI v0.9.8, v0.13.4 and v0.17.0. The order of the rules matters: a text of one cause
-may contain that of another.
+with another reason has room. The order of the rules matters: a text of one cause may contain that of another.
 """
 
 import re
@@ -57,20 +53,12 @@ _IN_UNITS: Final = ("GPU", "CPU", "memory", "pods")
 _CONVERTED: Final = Reason.WHOLE_GPU_CONVERTED.code
 _INJECTED: Final = Reason.SHARE_INJECTED.code
 _OF_ALL_NODES: Final = (
-    (
-        "affinity/selector",
-        Code.NODE_SELECTOR_MATCHES_NONE,
-        "no node matches the pod's nodeSelector or node affinity",
-        "correct-affinity",
-    ),
-    (
-        "untolerated taint",
-        Code.TAINT_NOT_TOLERATED,
-        "every node has a taint that the pod does not tolerate",
-        "tolerate",
-    ),
+    ("affinity/selector", Code.NODE_SELECTOR_MATCHES_NONE,
+     "no node matches the pod's nodeSelector or node affinity", "correct-affinity"),
+    ("untolerated taint", Code.TAINT_NOT_TOLERATED,
+     "every node has a taint that the pod does not tolerate", "tolerate"),
     ("is unschedulable", Code.NODES_CORDONED, "every node is cordoned (spec.unschedulable)", "uncordon"),
-)
+)  # fmt: skip
 """A reason, the cause that it means if all nodes have it, and what to do."""
 
 
@@ -109,21 +97,16 @@ def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFin
     names = missing or unbound or list(pod.claim_names)
     says = verdict.all_text.partition("VolumeBinding: ")[2].partition("\n")[0] or verdict.text
     unusable = "has no volume" if unbound else f"is not usable: {one_line(says)}"
-    return finding(
-        evidence,
-        Code.CLAIM_NOT_BOUND,
-        f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
-        f" {'does not exist' if missing else unusable}",
-        "read-claim" if names else "change-requirements",
-        claims=" ".join(names[:3]),
-    )
+    what = f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
+    what += f" {'does not exist' if missing else unusable}"
+    act = "read-claim" if names else "change-requirements"
+    return finding(evidence, Code.CLAIM_NOT_BOUND, what, act, claims=" ".join(names[:3]))
 
 
 def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
     """Return the finding for a pod that is larger than any node, or names a resource that none has."""
     text = verdict.all_text
-    match = _NOT_OFFERED.search(text)
-    if match is not None:
+    if match := _NOT_OFFERED.search(text):
         return _no_gpu_nodes(evidence) if match[1] == "GPU" else _not_offered(evidence, match[1], text)
     before, phrase, _ = text.partition(" resources available in a single node")
     resource = one_line(before.rpartition("Max ")[2], LONGEST_VALUE)
@@ -204,13 +187,11 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
         return finding(evidence, Code.GPU_MEMORY_TOO_BIG, what, "request-card")
     for pattern, code, what, act in _OF_ALL_NODES:
         if all(pattern in text for _, text in reasons):
-            words: list[str] = []
-            if code is Code.NODE_SELECTOR_MATCHES_NONE:
-                words = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
-            elif code is Code.TAINT_NOT_TOLERATED:
-                words = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
-            details = f" ({first_few(words, 3)})" if words else ""
-            return finding(evidence, code, f"{what}{details}", act)
+            selector = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
+            taints = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
+            of_code = {Code.NODE_SELECTOR_MATCHES_NONE: selector, Code.TAINT_NOT_TOLERATED: taints}
+            words = of_code.get(code)
+            return finding(evidence, code, f"{what} ({first_few(words, 3)})" if words else what, act)
     return _mixed(evidence, pod, [f"{count} {text}" for count, text in reasons])
 
 
@@ -288,16 +269,12 @@ def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
         return None
     cards = {node.metadata.name: _card_of(node) for node in items(evidence.nodes)}
     used: defaultdict[str, float] = defaultdict(float)
-    reserved: set[str] = set()
     unreadable: set[str] = set()
-    for pod in items(evidence.shared_gpu_pods):
-        if pod.status.phase in keys.FINISHED_PHASES:
-            continue
-        if is_reservation(pod):
-            reserved |= pod.gpu_groups
-            continue
+    pods = [pod for pod in items(evidence.shared_gpu_pods) if pod.status.phase not in keys.FINISHED_PHASES]
+    reserved = {group for pod in pods if is_reservation(pod) for group in pod.gpu_groups}
+    for pod in pods:
         portion = request_of(pod).portion(cards.get(pod.spec.node_name))
-        for group in pod.gpu_groups:
+        for group in () if is_reservation(pod) else pod.gpu_groups:
             used[group] += portion or 0
             unreadable |= {group} if portion is None else set()
     parts = [1 - used[group] for group in reserved & used.keys() - unreadable]

@@ -5,7 +5,7 @@ import pytest
 from console.cluster.facts import ServedKind
 from console.why.command import parse_target
 from console.why.events import INDEXED_JOB, NamedObject, creates_for, is_made_for, may_concern, workload_of
-from console.why.target import Target, find_kind, owner_kind, pod_label
+from console.why.target import Target, find_kind, owner_kind
 from kube.kinds import ObjectOwner
 
 _UID = "11111111-2222-4333-8444-555555555555"
@@ -72,13 +72,6 @@ def test_the_path_of_an_owner(api_version: str, kind: str, path: str | None) -> 
     assert (owned.path("team", "a") if owned else None) == path
 
 
-def test_the_label_of_pods() -> None:
-    known = Target(namespace="team", kind="pytorchjob", name="llm").known_kind
-    assert known is not None
-    assert pod_label(known) == "training.kubeflow.org/job-name"
-    assert pod_label(ServedKind(group="a", version="v1", kind="A", resource="as", is_namespaced=True)) == ""
-
-
 @pytest.mark.parametrize(
     ("name", "owner", "kind", "expected"),
     [
@@ -122,18 +115,18 @@ def test_only_generated_names_belong_to_an_owner(name: str, owner: str, kind: st
 @pytest.mark.parametrize(
     ("group", "target", "expected"),
     [
-        (f"pg-train-{_UID}", NamedObject(name="train"), True),
-        (f"pg-web-7f6b5d4c8x-x2vqk-{_UID}", NamedObject(name="web"), True),
-        (f"pg-llm-{_UID}", NamedObject(name="llm-worker-3"), True),
-        (f"pg-train-large-{_UID}", NamedObject(name="train"), False),
-        (f"pg-train-{_UID}", NamedObject(name="train-large"), False),
+        (f"pg-train-{_UID}", NamedObject("", "train"), True),
+        (f"pg-web-7f6b5d4c8x-x2vqk-{_UID}", NamedObject("", "web"), True),
+        (f"pg-llm-{_UID}", NamedObject("", "llm-worker-3"), True),
+        (f"pg-train-large-{_UID}", NamedObject("", "train"), False),
+        (f"pg-train-{_UID}", NamedObject("", "train-large"), False),
         # A uid decides where it is known.
-        (f"pg-train-{_UID}", NamedObject(kind="Job", name="train", uid=_UID), True),
-        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train", uid=_UID), False),
-        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train"), True),
-        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train-2", is_read=True), False),
-        (f"pg-train-{_OTHER}", NamedObject(name="train-2"), True),
-        ("train", NamedObject(kind="Job", name="train", uid=_UID), True),
+        (f"pg-train-{_UID}", NamedObject("Job", "train", _UID), True),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train", _UID), False),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train"), True),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train-2", is_read=True), False),
+        (f"pg-train-{_OTHER}", NamedObject("", "train-2"), True),
+        ("train", NamedObject("Job", "train", _UID), True),
     ],
 )
 def test_a_group_concerns_its_own_workload(group: str, target: NamedObject, expected: bool) -> None:
@@ -148,15 +141,15 @@ def test_the_workload_is_in_the_name_of_a_group() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "uid", "target", "expected"),
     [
-        ("Job", "train", _UID, NamedObject(kind="Job", name="train", uid=_UID), True),
-        ("Job", "train", _OTHER, NamedObject(kind="Job", name="train", uid=_UID), False),
-        ("Job", "train", "", NamedObject(kind="Job", name="train", uid=_UID), True),
-        ("Job", "train-2", _OTHER, NamedObject(kind="Job", name="train"), False),
-        ("PyTorchJob", "train", _OTHER, NamedObject(kind="Job", name="train", uid=_UID), False),
-        ("ReplicaSet", "web-7f6b5d4c8x", _OTHER, NamedObject(kind="Deployment", name="web", uid=_UID), True),
-        ("Job", "web-7f6b5d4c8x", _OTHER, NamedObject(kind="Deployment", name="web", uid=_UID), False),
-        ("Job", "night-29371200", _OTHER, NamedObject(kind="CronJob", name="night"), True),
-        ("StatefulSet", "llm-2", _OTHER, NamedObject(kind="LeaderWorkerSet", name="llm", uid=_UID), True),
+        ("Job", "train", _UID, NamedObject("Job", "train", _UID), True),
+        ("Job", "train", _OTHER, NamedObject("Job", "train", _UID), False),
+        ("Job", "train", "", NamedObject("Job", "train", _UID), True),
+        ("Job", "train-2", _OTHER, NamedObject("Job", "train"), False),
+        ("PyTorchJob", "train", _OTHER, NamedObject("Job", "train", _UID), False),
+        ("ReplicaSet", "web-7f6b5d4c8x", _OTHER, NamedObject("Deployment", "web", _UID), True),
+        ("Job", "web-7f6b5d4c8x", _OTHER, NamedObject("Deployment", "web", _UID), False),
+        ("Job", "night-29371200", _OTHER, NamedObject("CronJob", "night"), True),
+        ("StatefulSet", "llm-2", _OTHER, NamedObject("LeaderWorkerSet", "llm", _UID), True),
     ],
 )
 def test_pods_are_created_by_the_workload_or_an_object_in_between(
