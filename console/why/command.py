@@ -56,11 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def parse_target(text: str) -> tuple[str, str]:
-    """Read `POD` or `KIND/NAME`; return the kind and the name.
-
-    Raises:
-        ValueError: no object can have the name; the message is one line.
-    """
+    """Read `POD` or `KIND/NAME`; return the kind and the name. Raises ValueError for what is none."""
     kind, slash, name = text.rpartition("/")
     if slash and not is_dns_subdomain(kind.lower()):
         raise ValueError(f"{quoted(kind)} is not the name of a kind; examples: deploy, job, pytorchjob")
@@ -72,12 +68,9 @@ def parse_target(text: str) -> tuple[str, str]:
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; return 0 if nothing is wrong, 1 if something is, 2 if there is no such object.
 
-    Events may explain why a pod does not exist any more; then they are the answer.
-
-    Raises:
-        UsageError: the pod, workload or namespace cannot be read, or does not exist and has left no trace;
-            or standard output cannot be written.
-        AccessError: the kubeconfig cannot be read, or its login fails.
+    Events may explain why a pod does not exist any more; then they are the answer. Raises UsageError if the
+    pod, workload or namespace cannot be read, or does not exist and has left no trace, or if standard output
+    cannot be written; AccessError if the kubeconfig cannot be read, or its login fails.
     """
     discard_library_logs()
     evidence = asyncio.run(_read(arguments))

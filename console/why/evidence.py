@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import isnan
-from typing import Final
+from typing import Final, NamedTuple
 
 from console.cluster.facts import NOT_READ, Fact, Listing, Why, items
 from gpuagent.api_types import ApiPod
@@ -34,13 +34,11 @@ class PolicyDecision:
 class AgentFigures:
     """What the node's agent reports about the pod."""
 
-    pod: ApiPod | None
-    """None if the agent does not list the pod: it has no share, no GPU and no memory on one."""
+    pod: ApiPod | None  # None if the agent does not list it: it has no share, no GPU and no memory on one
     neighbours: int = 0  # number of other pods on the pod's GPUs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPod:
+class GpuPod(NamedTuple):
     """A pod of KAI that holds GPUs, or waits for them."""
 
     namespace: str
@@ -50,8 +48,7 @@ class GpuPod:
     request: str  # the GPUs in words
     created_at: datetime
     is_bound: bool
-    ends_at: datetime | None = None
-    """When Kubernetes ends the pod at the latest, by `spec.activeDeadlineSeconds`; None without that."""
+    ends_at: datetime | None  # the latest, by `spec.activeDeadlineSeconds`; None without that
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,35 +63,27 @@ class PodEvidence:
     workload: Fact[PodOwner] = NOT_READ  # the workload that the caller named
     owners: Sequence[PodOwner] = ()  # the pod's owners that were read, the nearest first
     pod_events: Listing[Event] = NOT_READ  # Events about the pod, oldest first
-    group_events: Listing[Event] = NOT_READ
-    """Events about PodGroups of the namespace whose name contains the pod's or workload's, oldest first."""
-    creation_events: Listing[Event] = NOT_READ
-    """Events about pods that could not be created for the workload, oldest first."""
+    group_events: Listing[Event] = NOT_READ  # about PodGroups of the pod and its workload, oldest first
+    creation_events: Listing[Event] = NOT_READ  # about pods that could not be created, oldest first
     pod_group: Fact[PodGroup] = NOT_READ
     bind_request: Fact[BindRequest] = NOT_READ
     queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)  # the pod's queue and its parents by name
     nodes: Listing[Node] = NOT_READ
     shared_gpu_pods: Listing[Pod] = NOT_READ
-    """The pods of all namespaces with the label of a GPU group, reservation pods among them.
-
-    Of a bound pod those in its own groups; if they have no reservation pod, those of other groups as well.
-    """
+    """The pods of all namespaces in GPU groups, reservation pods among them; for a bound pod in its own
+    groups, with the reservation pods of others if these have none."""
     gpu_pods: Listing[GpuPod] = NOT_READ  # KAI's pods of all namespaces that hold GPUs, or wait for them
-    scaling_pods: Listing[Pod] = NOT_READ
-    """The utility pods of KAI's node-scale-adjuster, which ask an autoscaler for nodes with GPUs."""
+    scaling_pods: Listing[Pod] = NOT_READ  # of KAI's node-scale-adjuster, which ask an autoscaler for nodes
     group_members: Sequence[Pod] = ()  # the other pods of the pod's namespace in the pod's GPU groups
     claims: Listing[VolumeClaim] = NOT_READ  # the PersistentVolumeClaims that the pod mounts
-    device_claims: Listing[ResourceClaim] = NOT_READ
-    """The ResourceClaims of all namespaces, or else of the pod's; of a waiting pod that has some."""
+    device_claims: Listing[ResourceClaim] = NOT_READ  # of all namespaces, or else of the pod's
     are_device_claims_of_all: bool = False  # whether these are the ResourceClaims of all namespaces
     device_classes: Listing[DeviceClass] = NOT_READ
     slices: Listing[ResourceSlice] = NOT_READ
     shards: Listing[SchedulingShard] = NOT_READ
     scheduler: str = keys.SCHEDULER_NAME  # the scheduler that the namespace's policy names
-    decision: Fact[PolicyDecision] = NOT_READ
-    """A missing one: the pod's namespace has no queue label, so that kaishare leaves its pods alone."""
-    kai_namespace: str = NAMESPACE
-    """The namespace of KAI's programs, by KAI's webhook; the usual one if that cannot be read."""
+    decision: Fact[PolicyDecision] = NOT_READ  # missing: the pod's namespace has no queue label
+    kai_namespace: str = NAMESPACE  # by KAI's webhook; the usual one if that cannot be read
     kai_version: Version | None = None  # KAI's release by the webhook's settings; None if unknown
     figures: Fact[AgentFigures] = NOT_READ  # read of a running pod only
     not_visible: Sequence[str] = ()  # the objects that the caller may not read, such as `Queue team-a`
@@ -178,8 +167,7 @@ class PodEvidence:
 def is_reservation(pod: Pod) -> bool:
     """Whether the pod is one of KAI's reservation pods, in the namespace that KAI uses by default.
 
-    Only KAI may create pods in that namespace, and anyone may write the labels on pods elsewhere. KAI can use
-    another namespace (`--resource-reservation-namespace` of the binder), whose pods do not count.
+    Only KAI may create pods there. Pods elsewhere do not count (a binder's --resource-reservation-namespace).
     """
     return pod.metadata.namespace == pod.metadata.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
 
@@ -202,8 +190,7 @@ class Request:
     memory_mib: int | None = None  # memory of each of `devices` GPUs, in MiB
     devices: int = 1
     whole: int = 0  # number of whole GPUs
-    claims: tuple[str, ...] = ()
-    """The pod's names of its ResourceClaims, whose devices KAI's queues do not count."""
+    claims: tuple[str, ...] = ()  # the pod's names of ResourceClaims, whose devices queues do not count
 
     @property
     def is_share(self) -> bool:
@@ -242,8 +229,7 @@ class Request:
 def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU") -> str:
     """Return the subject of what KAI says that "the workload" requests, an amount of a unit.
 
-    KAI's number is that of all pods that it starts together. The pod is the subject only where it is alone,
-    or where its own request is the number.
+    The number is that of all pods that KAI starts together: the pod's only if it is alone, or requests it.
     """
     pod, size = evidence.pod.known, evidence.gang_size
     if size is not None and size > 1:
@@ -286,17 +272,14 @@ _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
 
 @dataclass(frozen=True, slots=True)
 class SchedulerVerdict:
-    """KAI's last words about a pod.
+    """KAI's last words about a pod: its condition PodScheduled, the PodGroup's condition, Unschedulable.
 
-    The scheduler writes the same verdict in three places: the pod's condition PodScheduled, the PodGroup's
-    scheduling condition, and Events Unschedulable (v0.9.8, v0.13.4, v0.17.0). An Event is repeated 25 times
-    at most, and a verdict stays when the scheduler ends: its age proves nothing.
+    The scheduler writes the same in all three (v0.9.8 to v0.17.0). It stays when the scheduler ends.
     """
 
     text: str  # the pod's own text, else its group's; at most 8192 characters
     group_text: str  # the text of the PodGroup, which has the gang's cause; empty if unknown
-    queue: str
-    """Name of the queue that is full, by the PodGroup; empty if that does not name one for this text."""
+    queue: str  # the full queue's name, by the PodGroup; empty if that names none for this text
     reason: str  # the code of the reason, such as `OverLimit`; empty if KAI gives none
     since: datetime | None  # when KAI said it first
 

@@ -28,16 +28,8 @@ def gpu_pod(pod: Pod) -> GpuPod | None:
     if start is not None and seconds is not None:
         with suppress(OverflowError):  # an end that no calendar has is none
             ends_at = start + timedelta(seconds=seconds)
-    return GpuPod(
-        namespace=pod.metadata.namespace,
-        name=pod.name,
-        queue=pod.queue_label,
-        group=pod.pod_group_name,
-        request=request.text,
-        created_at=created,
-        is_bound=pod.is_bound,
-        ends_at=ends_at,
-    )
+    place, queue, group = pod.metadata.key, pod.queue_label, pod.pod_group_name
+    return GpuPod(*place, queue, group, request.text, created, pod.is_bound, ends_at)
 
 
 def who_holds(evidence: PodEvidence, queues: Collection[str] = ()) -> str:
