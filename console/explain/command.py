@@ -335,7 +335,6 @@ def _print(arguments: argparse.Namespace, answer: Answer) -> None:
 
 
 def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
-    """Yield the lines of the text or the table, with the sums last."""
     columns, colour = columns_of(sys.stdout), output_has_colour()
     yield from namespace_lines(answer.problems, answer.without_effect, colour=colour, columns=columns)
     if output in ("table", "wide"):

@@ -250,7 +250,6 @@ class Explainer:
 def _earlier_change(
     pod: FoundPod, policy: NamespacePolicy | None, rules: DecisionSettings
 ) -> EarlierChange | None:
-    """Return what the annotations of a pod tell about a change at its creation."""
     annotations, is_current = texts(annotations_of(pod.template)), False
     if pod.path or REASON not in annotations:
         return None

@@ -146,7 +146,6 @@ def written_fields(pod: Json) -> dict[str, str]:
 
 
 def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[AnswerDifference]:
-    """Yield what kaishare decides about a pod and differs in the fields of the pod that came back."""
     if _predicted_verdict(item) != _ADMITTED:
         yield AnswerDifference(_VERDICT, _predicted_verdict(item), _ADMITTED)
     predicted = written_fields(item.final)
@@ -170,7 +169,6 @@ def _predicted_verdict(item: ExplainedPod) -> str:
 def _causes(
     item: ExplainedPod, sent: Json, stored: Json, differences: Sequence[AnswerDifference]
 ) -> Iterator[str]:
-    """Yield the known causes of the differences in a pod that came back."""
     fields = {difference.field for difference in differences} - {_VERDICT}
     if len(fields) < len(differences):
         yield (
@@ -205,7 +203,6 @@ def _causes(
 
 
 def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
-    """Return what LimitRanger tells about GPUs that it filled in; empty if there are none."""
     message = annotations_of(stored).get(_LIMIT_RANGER)
     if not isinstance(message, str) or message == annotations_of(sent).get(_LIMIT_RANGER):
         return ""

@@ -44,7 +44,6 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 
 def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
-    """Yield the lines of a diff of two pods as YAML, keys in the order they were written."""
 
     def lines(pod: Mapping[str, Any]) -> list[str]:
         written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
@@ -279,7 +278,6 @@ def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
 
 
 def _cells(item: Item) -> dict[str, str]:
-    """Return the cells of a row by the columns' titles; a column of empty cells is left out."""
     pod = item.pod if isinstance(item, ExplainedPod) else item
     name = f"{pod.kind}/{pod.name or '(no name)'}"
     if isinstance(item, ExplainedPod) and item.pod.path and item.place == item.pod.place:

@@ -16,8 +16,7 @@ from console.why.causes.binding import binding, chosen, missed, waiting_for_evic
 from console.why.causes.bound import bound, failed, running
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.device_claims import waits_for_devices
-from console.why.causes.more_room import more_room
-from console.why.causes.nodes import unschedulable
+from console.why.causes.nodes import more_room, unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
 from console.why.causes.unscheduled import guarded, is_in_kai, outside_kai
 from console.why.evidence import PodEvidence, waited

@@ -168,7 +168,6 @@ class Explanation:
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
 _INDENT: Final = "  "
 _LONGEST: Final = 4000  # longest sentence, in characters
-_LEAST: Final = 40  # smallest width of the story's texts; in less room they are below time and event
 _REPEATED_BY_KAI: Final = 25
 """KAI writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
 
@@ -209,23 +208,17 @@ def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) ->
 
 
 def _story(steps: Sequence[Step], columns: int) -> Iterator[str]:
-    """Yield time, event and text of each step, in columns or below each other."""
     times = _times([step.at for step in steps])
     first = max(map(len, times), default=0)
     second = max((len(step.what) for step in steps), default=0)
-    room = columns - len(_INDENT) * 3 - first - second
     for time, step in zip(times, steps, strict=True):
         head = f"{_INDENT}{time:<{first}}{_INDENT}{step.what:<{second}}{_INDENT}"
-        indent = " " * len(head)
-        if room < _LEAST:
-            yield _INDENT + head.strip()
-            head = indent = _INDENT * 2
         text = printable(step.text, _LONGEST)
         if step.times > 1 or step.last is not None:
             more = " or more" if step.times == _REPEATED_BY_KAI and step.what == "waiting" else ""
             until = f", last at {_times([step.at, step.last])[1]}" if step.last is not None else ""
             text += f" ({step.times} times{more}{until})"
-        yield from (line.rstrip(" ") for line in fold(text, columns, head=head, indent=indent))
+        yield from (line.rstrip(" ") for line in fold(text, columns, head=head, indent=" " * len(head)))
 
 
 def _times(times: Sequence[datetime | None]) -> list[str]:

@@ -26,9 +26,9 @@ from console.why.evidence import (
     PodEvidence,
     PolicyDecision,
     SchedulerVerdict,
+    gpu_pod,
     request_of,
 )
-from console.why.holders import gpu_pod
 from console.why.target import POD, Target, find_pod, owner_kind
 from gpuagent.api_types import ApiPod
 from kai import keys
@@ -307,7 +307,6 @@ class _Reading:
                 self.evidence.decision = Fact(decision)
 
     async def _read_figures(self, pod: Pod, options: AgentOptions) -> None:
-        """Ask the agent of the pod's node; the figures are not read if there is none."""
         node = pod.spec.node_name
         if not is_dns_subdomain(node):
             return

@@ -75,7 +75,6 @@ def tell_story(evidence: PodEvidence) -> list[Step]:
 
 
 def _parts(evidence: PodEvidence) -> Iterator[list[Step]]:
-    """Yield the steps by kind, in the order of a pod's life."""
     pod = evidence.pod.known
     yield _steps(_evicted(evidence))
     yield [*_created(evidence, pod)]
@@ -103,7 +102,6 @@ def _created(evidence: PodEvidence, pod: Pod | None) -> Iterator[Step]:
 
 
 def _decided(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
-    """Yield what kaishare decided about the pod, by the annotation, and what it would decide now."""
     decision = evidence.decision.known or PolicyDecision()
     if not (decision.reason or decision.now):
         return
@@ -171,7 +169,6 @@ def _told(what: str, event: Event, text: str | None = None) -> _Told:
 
 
 def _waiting(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
-    """Yield what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
     group, order = evidence.pod_group.known, evidence.bind_request.known
     scheduled = pod.status.condition("PodScheduled") if pod is not None else None
     condition = group.condition if group is not None else None
@@ -216,7 +213,6 @@ def _bare(message: str) -> str:
 
 
 def _evicted(evidence: PodEvidence) -> Iterator[_Told]:
-    """Yield the evictions of the pod, or of earlier pods of the workload, by KAI and by the agent."""
     pod = evidence.pod.known
     created = pod.metadata.creation_timestamp if pod is not None else None
     for event in evictions(evidence):

@@ -148,7 +148,6 @@ def _selector(kind: ServedKind, name: str, workload: PodOwner | None) -> str:
 async def _newest_pod(
     reader: FactReader, kind: ServedKind, target: Target, workload: Fact[PodOwner]
 ) -> Fact[Pod]:
-    """Return a workload's newest pod that waits, else its newest pod; missing if it has none."""
     selector = _selector(kind, target.name, workload.known)
     best: list[Pod] = []
 
@@ -171,7 +170,6 @@ def _rank(pod: Pod) -> tuple[bool, datetime, str]:  # pods that wait are the hig
 
 
 def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
-    """Whether a pod belongs to a workload, or to an object in between."""
     own = any(owner.name == name for owner in owners if owner.kind == kind.kind)
     return own or any(_is_between(owner.name, kind, name) for owner in owners if owner.kind != kind.kind)
 

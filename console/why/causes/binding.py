@@ -114,7 +114,6 @@ def _last_error(evidence: PodEvidence) -> Event | None:
 
 
 def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
-    """Whether there is an Event of a reason, and none of another reason after it."""
     own, others = (max((e.moment for e in evidence.about_pod(each)), default=0.0) for each in (reason, other))
     return 0 < own >= others
 
@@ -125,7 +124,6 @@ def _reservation_not_ready(evidence: PodEvidence, what: str) -> PodFinding:
 
 
 def _failed_reservation(evidence: PodEvidence, request: BindRequest | None) -> PodFinding | None:
-    """Return the finding for a reservation pod that has failed, for which every attempt waits in vain."""
     groups = frozenset((request.spec.selected_gpu_groups if request else None) or ())
     pods = [pod for pod in evidence.reservations if pod.gpu_groups & groups]
     if not pods or any(pod.status.phase != "Failed" for pod in pods):
@@ -136,7 +134,6 @@ def _failed_reservation(evidence: PodEvidence, request: BindRequest | None) -> P
 
 
 def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
-    """Return the finding for a BindRequest without a result and without an error."""
     groups = frozenset(request.spec.selected_gpu_groups or ())
     pods = [pod for pod in evidence.reservations if pod.gpu_groups & groups]
     reserved = [pod.metadata.annotations.get(keys.RESERVED_GPU, "") for pod in pods]

@@ -153,7 +153,6 @@ def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 
 
 def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    """Return the finding for a bound pod whose containers have not started, without an error."""
     sidecars = {each.name for each in pod.view.init_containers if each.is_sidecar} if pod.view else set()
     for each in pod.status.init_container_statuses or ():
         runs = each.state.running
@@ -169,7 +168,6 @@ def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
 
 
 def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
-    """Return the finding for containers that the runtime could not start, in its words; they have no log."""
     acts = ["mend-runtime"] if any(part in words for part in _RUNTIME) else []
     acts += ["correct-command"] if not acts and any(part in words for part in _NO_PROGRAM) else []
     what = f"{what}: {one_line(words, LONGEST_LINE * 2)}"
@@ -178,7 +176,6 @@ def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
 
 
 def _runtime_error(container: ContainerStatus) -> str:
-    """Return the runtime's words about a container that it could not start; empty if it has none."""
     waiting, ends = container.state.waiting, (container.state.terminated, container.last_state.terminated)
     if waiting is not None and waiting.reason in _NOT_CREATED:
         return f"{waiting.reason}: {waiting.message}"
@@ -186,7 +183,6 @@ def _runtime_error(container: ContainerStatus) -> str:
 
 
 def _has_run(container: ContainerStatus) -> bool:
-    """Whether the container has run and has a log, as far as its status tells."""
     ends = (container.state.terminated, container.last_state.terminated)
     return bool(container.state.running) or any(end and end.reason not in _WITHOUT_LOG for end in ends)
 
@@ -286,7 +282,6 @@ def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
 def _flag(
     evidence: PodEvidence, reason: FlagReason, event: Event | None, verdict: ApiVerdict | None
 ) -> PodFinding:
-    """Return the finding for a flag; what to do comes from the agent, by its answer or its Event."""
     text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
     figures = evidence.figures.known.pod if evidence.figures.known else None
     line = (verdict.message if verdict else None) or text
@@ -316,7 +311,6 @@ def _flag(
 
 
 def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield what differs from the words of the pod, and does no harm by itself."""
     yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
     group = evidence.pod_group.known
     queue, label = evidence.queue_name, pod.queue_label

@@ -92,7 +92,6 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
 
 
 def _removal(evidence: PodEvidence, event: Event) -> PodFinding:
-    """Return what KAI did to a pod that is gone, by an Event about its PodGroup, which outlives both."""
     if event.reason == _EVICT:
         return _evicted(evidence, event, "the pod", "create-again")
     match = _STALE_JOB.search(event.message)
@@ -132,7 +131,6 @@ def _evicted(evidence: PodEvidence, event: Event, which: str, *acts: str) -> Pod
 
 
 def _untold(evidence: PodEvidence) -> PodFinding:
-    """Return the finding for a pod of which no Event tells how it ended, or for a workload without pods."""
     place = f"in the namespace {evidence.namespace}"
     unread = "" if evidence.are_events_read else _UNREAD
     if evidence.kind != "Pod":

@@ -11,9 +11,8 @@ from typing import Any, Final
 from console.cluster.rules import QueueTree
 from console.why.acts import finding
 from console.why.causes.unscheduled import node_pool_of
-from console.why.evidence import PodEvidence, gpus, number, requested_together
+from console.why.evidence import PodEvidence, gpus, number, requested_together, who_holds
 from console.why.explanation import Code, PodFinding
-from console.why.holders import who_holds
 from kai import keys
 from kube.kinds import Pod
 from service.text import first_few, one_line
@@ -164,7 +163,6 @@ def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
 
 
 def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str = "") -> PodFinding:
-    """Return the finding for KAI's words about a full queue, whose name may be unknown."""
     text = text.removeprefix(f"{reason}:").strip()
     match, request = _FULL[reason].search(text), _REQUESTED.search(text)
     is_limit = reason == "OverLimit"
@@ -210,7 +208,6 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
 
 
 def _amount(value: float, unit: str) -> tuple[str, str]:
-    """Return the resource's name in a queue, and an amount: `2 GPUs`, `10 CPU cores`, `5 GB of memory`."""
     if "GPU" in unit:
         return "gpu", gpus(value)
     if "core" in unit:

@@ -75,7 +75,6 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
 
 
 def _left_alone(evidence: PodEvidence) -> list[str]:
-    """Return what to do about a pod that kaishare left alone, by what it would decide about it now."""
     decision = evidence.decision.known or PolicyDecision()
     act = f"left-{decision.now_reason}"
     acts = [act] if act in ACTS else ["left-before"] * decision.now.startswith("changed")

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from console.cluster.facts import NOT_READ, Fact, Why
 from console.why.core import explain, find_cause
-from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision
+from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision, gpu_pod
 from console.why.explanation import Code, Explanation
-from console.why.holders import gpu_pod
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from kai import keys

@@ -8,9 +8,16 @@ from typing import Any, Final
 import pytest
 
 from console.why.core import explain, find_cause
-from console.why.evidence import AgentFigures, GpuPod, PodEvidence, PolicyDecision
+from console.why.evidence import (
+    AgentFigures,
+    GpuPod,
+    PodEvidence,
+    PolicyDecision,
+    gpu_pod,
+    place_of,
+    who_holds,
+)
 from console.why.explanation import Code
-from console.why.holders import gpu_pod, place_of, who_holds
 from console.why.story import tell_story
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiOverSharePolicy, ApiPod, ApiVerdict
 from kai import keys
