@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from console.caller import add_cluster_options, default_kubeconfig
+from console.caller import add_cluster_options, add_settings_namespace, cluster_access, default_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
 from console.explain.manifest_sources import SourceDocument, read_manifests
 from console.explain.policy_edits import NamespaceEdits, read_annotation_edit, read_label_edit
@@ -30,7 +30,6 @@ from service.command import (
     UsageError,
     add_namespace,
     columns_of,
-    namespace_name,
     output_has_colour,
     read_by,
     write_document,
@@ -51,7 +50,7 @@ from webhook.policy.labels import (
 )
 from webhook.policy.pod_parts import as_map, texts
 from webhook.policy.templates import makes_no_pods
-from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
+from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
 OUTPUTS: Final = ("text", "table", "wide", "json", "patch")
 CLUSTER: Final = "cluster"
@@ -108,14 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = "also create each pod by dry run, and show what the API server and every webhook make of it"
     flag("--server", help=server)
     add_cluster_options(parser)
-    parser.add_argument(
-        "--settings-namespace",
-        type=read_by(namespace_name),
-        default=NAMESPACE,
-        metavar="NAMESPACE",
-        help="namespace of the ConfigMap kaishare-settings, from which the webhook's settings are read"
-        " (default %(default)s)",
-    )
+    add_settings_namespace(parser)
     add_decision_options(parser, default="the webhook's, with a cluster")
     parser.add_argument(
         "-o",
@@ -130,11 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
 
-    Raises:
-        DocumentError: a manifest is unusable, or nested too deep for the output.
-        PoliciesError: the policies cannot be read.
-        UsageError: the options have no meaning together, or standard output cannot be written.
-        AccessError: no access to a cluster is configured.
+    Raises DocumentError for a manifest that is unusable or nested too deep for the output, PoliciesError for
+    policies that cannot be read, UsageError for options without a meaning together, no access to a cluster,
+    or standard output that cannot be written.
     """
     edits = NamespaceEdits(labels=arguments.label, annotations=arguments.annotation)
     if _asks_cluster(arguments, edits):
@@ -149,9 +139,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
-    """Whether the policies are those of a cluster; a UsageError for options without a meaning together.
+    """Whether the policies are those of a cluster: the default with a kubeconfig and nothing to try.
 
-    The cluster of the kubeconfig is the default where the command line names no policies and tries none.
+    Raises UsageError for options without a meaning together.
     """
     live, server, policies = arguments.live, arguments.server, arguments.policies
     needs_cluster = server or live
@@ -202,11 +192,8 @@ class Answer:
     @cached_property
     def problems(self) -> Mapping[str, LabelProblems]:
         """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
-        metadata = {
-            name: self.metadata.get(name, NO_METADATA)
-            for name in (*self.named, *(pod.namespace for pod in self.pods))
-        }
-        mode = self.default_mode
+        names = dict.fromkeys((*self.named, *(pod.namespace for pod in self.pods)))
+        mode, metadata = self.default_mode, {name: self.metadata.get(name, NO_METADATA) for name in names}
         return {name: label_problems(own, default_mode=mode) for name, own in metadata.items()}
 
     @property
@@ -250,12 +237,12 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
     from console.explain.live_workloads import live_workloads  # noqa: PLC0415
     from console.explain.server_dry_runs import ask_server  # noqa: PLC0415
     from kube.access import AccessError  # noqa: PLC0415
-    from kube.client import KubeClient, find_access  # noqa: PLC0415
+    from kube.client import KubeClient  # noqa: PLC0415
     from service.log_writer import discard_library_logs  # noqa: PLC0415
 
     discard_library_logs()
     try:
-        access = await find_access(arguments.kubeconfig or default_kubeconfig(), arguments.context)
+        access = await cluster_access(arguments)
         namespace = arguments.namespace or access.namespace
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
@@ -301,10 +288,7 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
 def _namespaces_of(
     documents: Iterable[SourceDocument], namespace: str
 ) -> tuple[set[str], dict[str, PolicyMetadata]]:
-    """Return the namespaces of objects that may have pods, and those that the manifests create, by name.
-
-    `namespace` is that of objects that name none.
-    """
+    """Return the namespaces of objects that may have pods, and those that the manifests create, by name."""
     used, created = set(), {}
     for value in flatten_lists(document.value for document in documents):
         metadata = as_map(value).get("metadata")
