@@ -10,7 +10,6 @@ ReplicaSets without replicas whose owner was not listed: they are earlier revisi
 to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no pods and is not read.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,6 @@ from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import FullMeta, ObjectOwner
-from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 from webhook.policy.operators import OPERATORS
 from webhook.policy.pod_parts import as_map, as_maps
@@ -36,8 +34,6 @@ from webhook.policy.templates import WORKLOADS, FoundPod
 MOST_WORKLOADS: Final = 20_000  # number of workloads and pods that are explained; about 15 kB of memory each
 _MOST_OWNERS: Final = 200_000  # number of objects whose owners are known; about 500 bytes of memory each
 _NAME_SHOWN: Final = 63
-_LONG: Final = 65_536
-"""Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
 ObjectKey = tuple[str, str]
 """Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
@@ -196,7 +192,6 @@ class _Reading:
     _unreadable: Counter[str] = field(default_factory=Counter)
     _unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
     _incomplete: set[tuple[str, str]] = field(default_factory=set)  # kinds and namespaces read in part
-    _loop_yield: LoopYield = field(default_factory=LoopYield)
     _cut: bool = False  # whether there are more workloads than are explained
 
     def items(self) -> Iterator[Item]:
@@ -244,7 +239,7 @@ class _Reading:
                 elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
                     self._left_out["ReplicaSet without replicas"] += 1
                 elif group := self._group((metadata.namespace, metadata.uid)):
-                    group.items = await self._explained(kind, metadata, document, owner)
+                    group.items = self._explained(kind, metadata, document, owner)
                     pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
                     group.position_of = template_position(pods)
 
@@ -259,13 +254,13 @@ class _Reading:
             elif owner is None:
                 if group := self._group((metadata.namespace, metadata.uid)):
                     group.count(metadata, document)
-                    group.items = await self._explained(_PODS, metadata, document, None)
+                    group.items = self._explained(_PODS, metadata, document, None)
             else:
                 self._count(metadata, owner, document)
         for group in self._groups.values():
             if group.newest is not None:
                 (metadata, document), group.newest = group.newest, None
-                group.items = await self._explained(_PODS, metadata, document, metadata.owner)
+                group.items = self._explained(_PODS, metadata, document, metadata.owner)
 
     async def _operators(self) -> Iterable[ServedKind]:
         """Return the kinds of training operators that are served, each in its preferred version."""
@@ -323,15 +318,11 @@ class _Reading:
             return None
         return self._groups.setdefault(key, _Group())
 
-    async def _explained(
+    def _explained(
         self, kind: ServedKind, metadata: FullMeta, document: bytes, owner: ObjectOwner | None
     ) -> list[Item]:
-        await self._loop_yield.maybe_yield()
         title = f"{one_line(owner.kind, _NAME_SHOWN)} {one_line(owner.name, _NAME_SHOWN)}" if owner else ""
-        arguments = self.explainer, kind, metadata, document, title
-        if len(document) > _LONG:
-            return await asyncio.to_thread(explain_object, *arguments)
-        return explain_object(*arguments)
+        return explain_object(self.explainer, kind, metadata, document, title)
 
     def _count(self, metadata: FullMeta, owner: ObjectOwner, document: bytes) -> None:
         """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
