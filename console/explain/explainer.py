@@ -243,8 +243,8 @@ class Explainer:
             undecided = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
         defaults = self.defaults.get(namespace, ())
         told = preview(pod, policy, namespace, self.rules, defaults=defaults, undecided=undecided)
-        own = {"pod": pod, "place": place, "namespace": namespace, "policy": policy, "earlier": earlier}
-        return ExplainedPod(**own, **vars(told))
+        own: dict[str, Any] = {"place": place, "namespace": namespace, "policy": policy, "earlier": earlier}
+        return ExplainedPod(pod=pod, **own, **vars(told))
 
 
 def _earlier_change(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from console.cluster.facts import items
 from console.cluster.rules import refuser_of, sharing_off, unreachable_webhook
@@ -70,8 +70,9 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
             return finding(evidence, code, what, *acts)
     silent = unreachable_webhook(message, evidence.kai_namespace)
     if silent is not None:
-        code, values = Code.WEBHOOK_UNREACHABLE, {"remedy": silent.remedy, "command": silent.command}
-        return finding(evidence, code, silent.sentence, "administrator", "later", **values)
+        values: dict[str, Any] = {"remedy": silent.remedy, "command": silent.command}
+        acts = ("administrator", "later")
+        return finding(evidence, Code.WEBHOOK_UNREACHABLE, silent.sentence, *acts, **values)
     refuser = refuser_of(message)
     if refuser is None:
         words = f"the API server refuses the pod: {one_line(message)}"
