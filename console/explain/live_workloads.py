@@ -11,21 +11,21 @@ to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no 
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
-from console.cluster.facts import ServedKind, discover_groups
+from console.cluster.facts import FactReader, ServedKind, Why, items
 from console.explain.explainer import ExplainedPod, Explainer, Item, UnexplainedObject
 from console.explain.pod_documents import PodRequests, as_new, asked_now
 from kai import keys
-from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from kube.kinds import FullMeta, ObjectOwner
+from kube.kinds import FullMeta, Kind, ObjectOwner
 from service.text import MALFORMED, counted, one_line
 from webhook.policy.operators import OPERATORS
 from webhook.policy.pod_parts import as_map, as_maps
@@ -33,6 +33,7 @@ from webhook.policy.templates import WORKLOADS, FoundPod
 
 MOST_WORKLOADS: Final = 20_000  # number of workloads and pods that are explained; about 15 kB of memory each
 _MOST_OWNERS: Final = 200_000  # number of objects whose owners are known; about 500 bytes of memory each
+_MOST_SECONDS: Final = 600.0  # for one list, with the explanation of its objects
 _NAME_SHOWN: Final = 63
 
 ObjectKey = tuple[str, str]
@@ -144,7 +145,7 @@ async def live_workloads(
     loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are those to read, managed or not;
     None reads all managed namespaces of the cluster.
     """
-    reading = _Reading(client, explainer, namespaces)
+    reading = _Reading(FactReader(client, seconds=_MOST_SECONDS), explainer, namespaces)
     await reading.read_workloads()
     await reading.read_pods()
     return LiveWorkloads(sorted(reading.items(), key=_sort_key), list(reading.notes()))
@@ -181,7 +182,7 @@ _NO_PODS: Final = PodRequests()
 class _Reading:
     """The state of one reading of a cluster."""
 
-    client: KubeClient
+    reader: FactReader
     explainer: Explainer
     namespaces: Collection[str] | None  # to be listed one by one; None: each kind in all at once
     _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
@@ -189,7 +190,6 @@ class _Reading:
     _groups: dict[ObjectKey, _Group] = field(default_factory=dict)
     _left_out: Counter[str] = field(default_factory=Counter)
     _notes: dict[str, None] = field(default_factory=dict)
-    _unreadable: Counter[str] = field(default_factory=Counter)
     _unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
     _incomplete: set[tuple[str, str]] = field(default_factory=set)  # kinds and namespaces read in part
     _cut: bool = False  # whether there are more workloads than are explained
@@ -216,8 +216,6 @@ class _Reading:
             what = f"the pods of {counted(untold, 'workload')} are not counted"
             yield f"{what}: no label tells which template they come from"
         yield from self._notes
-        for kind, count in self._unreadable.items():
-            yield f"{counted(count, 'object')} of {kind} cannot be decoded"
         if self._unmanaged:
             namespaces = counted(len(self._unmanaged), "namespace")
             yield f"left out: the objects of {namespaces} that kaishare does not manage, or that are excluded"
@@ -225,79 +223,75 @@ class _Reading:
     async def read_workloads(self) -> None:
         """Read the workloads; explain those whose owner was not listed before."""
         for kind in (*await self._operators(), *_BUILT_IN):
-            async for workload, document in self._list(kind):
-                metadata, owner = workload.metadata, workload.metadata.owner
-                if not self._add(kind, metadata):
-                    continue
-                status = _map(workload.status)
-                ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
-                    each.get("type") in _FINISHED and each.get("status") == "True"
-                    for each in as_maps(status.get("conditions"))
-                )
-                if ended and (kind == _JOBS or kind not in _BUILT_IN):
-                    self._left_out["job that has finished"] += 1
-                elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
-                    self._left_out["ReplicaSet without replicas"] += 1
-                elif group := self._group((metadata.namespace, metadata.uid)):
-                    group.items = self._explained(kind, metadata, document, owner)
-                    pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
-                    group.position_of = template_position(pods)
+            await self._list(kind, partial(self._take_workload, kind))
+
+    def _take_workload(self, kind: ServedKind, workload: _Object, document: bytes) -> None:
+        metadata, owner = workload.metadata, workload.metadata.owner
+        if not self._add(kind, metadata):
+            return
+        status = _map(workload.status)
+        ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
+            each.get("type") in _FINISHED and each.get("status") == "True"
+            for each in as_maps(status.get("conditions"))
+        )
+        if ended and (kind == _JOBS or kind not in _BUILT_IN):
+            self._left_out["job that has finished"] += 1
+        elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
+            self._left_out["ReplicaSet without replicas"] += 1
+        elif group := self._group((metadata.namespace, metadata.uid)):
+            group.items = self._explained(kind, metadata, document, owner)
+            pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
+            group.position_of = template_position(pods)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without a workload that was listed."""
-        async for pod, document in self._list(_PODS):
-            metadata, has_ended = pod.metadata, str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES
-            # A mirror pod's owner is its node, which creates nothing.
-            owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
-            if has_ended:
-                self._left_out["pod that has ended"] += owner is None
-            elif owner is None:
-                if group := self._group((metadata.namespace, metadata.uid)):
-                    group.count(metadata, document)
-                    group.items = self._explained(_PODS, metadata, document, None)
-            else:
-                self._count(metadata, owner, document)
+        await self._list(_PODS, self._take_pod)
         for group in self._groups.values():
             if group.newest is not None:
                 (metadata, document), group.newest = group.newest, None
                 group.items = self._explained(_PODS, metadata, document, metadata.owner)
 
+    def _take_pod(self, pod: _Object, document: bytes) -> None:
+        metadata = pod.metadata
+        # A mirror pod's owner is its node, which creates nothing.
+        owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
+        if str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES:
+            self._left_out["pod that has ended"] += owner is None
+        elif owner is not None:
+            self._count(metadata, owner, document)
+        elif group := self._group((metadata.namespace, metadata.uid)):
+            group.count(metadata, document)
+            group.items = self._explained(_PODS, metadata, document, None)
+
     async def _operators(self) -> Iterable[ServedKind]:
         """Return the kinds of training operators that are served, each in its preferred version."""
         kinds: dict[tuple[str, str], ServedKind] = {}
-        try:
-            for kind in await discover_groups(self.client):
-                if kind.is_namespaced and (kind.group, kind.kind) in OPERATORS:
-                    kinds.setdefault((kind.group, kind.kind), kind)
-        except REQUEST_ERRORS as error:
-            self._notes[f"jobs of training operators were not read: {one_line(str(error))}"] = None
+        served = await self.reader.served()
+        for kind in items(served):
+            if kind.is_namespaced and (kind.group, kind.kind) in OPERATORS:
+                kinds.setdefault((kind.group, kind.kind), kind)
+        if not served.is_known:
+            self._notes[f"jobs of training operators are left out: {served.line}"] = None
         return kinds.values()
 
-    async def _list(self, kind: ServedKind) -> AsyncIterator[tuple[_Object, bytes]]:
-        """Yield the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
+    async def _list(self, kind: ServedKind, take: Callable[[_Object, bytes], None]) -> None:
+        """Take the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
         managed = self.explainer.policies.keys() - self.explainer.rules.excluded_namespaces
+        path = Kind(kind.group, kind.version, kind.resource, kind.kind, _Object)
+
+        def read(document: bytes) -> None:
+            item = _decode(document)
+            if self.namespaces is None and item.metadata.namespace not in managed:
+                self._unmanaged.add(item.metadata.namespace)
+            else:
+                take(item, document)
+
         for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
-            path = kind.path_in(namespace) if namespace else kind.path
-            try:
-                async with self.client.list_objects(path) as objects:
-                    async for document in objects:
-                        try:
-                            item = _decode(document)
-                        except MALFORMED:
-                            self._unreadable[kind.name] += 1
-                            continue
-                        if self.namespaces is None and item.metadata.namespace not in managed:
-                            self._unmanaged.add(item.metadata.namespace)
-                        else:
-                            yield item, document
-            except REQUEST_ERRORS as error:
-                if isinstance(error, ApiError) and error.is_not_found:
-                    continue  # the API server does not serve the kind
+            fact = await self.reader.list(path, namespace, decode=read)
+            if fact.why in (Why.FORBIDDEN, Why.FAILED):
                 self._incomplete.add((kind.resource, namespace))
-                what = f"{kind.name} in {f'namespace {namespace}' if namespace else 'all namespaces'}"
-                is_forbidden = isinstance(error, ApiError) and error.is_forbidden
-                note = f"not all {what} were read: {one_line(str(error))}"
-                self._notes[f"you may not list {what}" if is_forbidden else note] = None
+            if fact.why not in (None, Why.UNSERVED):
+                self._notes[fact.line] = None
 
     def _add(self, kind: ServedKind, metadata: FullMeta) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
