@@ -44,7 +44,9 @@ def plane(own_plane: ControlPlane) -> Iterator[ControlPlane]:
     assets = needed_assets()
     with (
         component(assets, own_plane, "kube-scheduler"),
-        controller_manager(assets, own_plane, ["resourceclaim-controller", "clusterrole-aggregation-controller"]),
+        controller_manager(
+            assets, own_plane, ["resourceclaim-controller", "clusterrole-aggregation-controller"]
+        ),
     ):
         yield own_plane
 

@@ -652,22 +652,10 @@ BOUND: list[_Row] = [
 _FINE = (Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        *UNKNOWN,
-        *OUTSIDE,
-        *FLAGS,
-        *KAIS_WORDS,
-        *NOT_TOLD,
-        *CLAIMS,
-        *ROOM,
-        *GUARD,
-        *IN_VCLUSTER,
-        *NO_POD,
-        *BOUND,
-    ],
-)
+_TABLES = (UNKNOWN, OUTSIDE, FLAGS, KAIS_WORDS, NOT_TOLD, CLAIMS, ROOM, GUARD, IN_VCLUSTER, NO_POD, BOUND)
+
+
+@pytest.mark.parametrize("row", [row for table in _TABLES for row in table])
 def test_the_cause_follows_from_the_evidence(row: _Row) -> None:
     evidence, code, words, *acts = row
     answer = explain(evidence)
