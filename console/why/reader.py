@@ -18,6 +18,7 @@ from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
 from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
+from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
 from console.why.events import EventReader, is_of
 from console.why.evidence import (
@@ -130,7 +131,8 @@ class _Reading:
         if pod.is_bound and pod.status.phase == "Running":
             yield self._read_figures(pod, agents)
         elif not pod.is_bound and not pod.spec.scheduling_gates:
-            yield from self._of_waiting(pod)
+            yield from self._of_waiting(pod) if is_in_kai(pod, self.evidence.scheduler) else ()
+            yield from self._of_claims(pod) if pod.spec.resource_claims else ()
         if self.namespace.known is not None:
             yield self._read_decision(pod, self.namespace.known, settings_namespace)
 
@@ -150,13 +152,14 @@ class _Reading:
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
             what = "PersistentVolumeClaims"
             yield self._read("claims", listing(kinds.VOLUME_CLAIMS, pod.metadata.namespace, what=what))
-        if pod.spec.resource_claims:
-            yield self._read_device_claims(pod)
-            yield self._read("device_classes", listing(kinds.DEVICE_CLASSES))
-            yield self._read("slices", listing(kinds.RESOURCE_SLICES))
         group = evidence.pod_group.known
         if keys.NODE_POOL_LABEL in {*pod.metadata.labels, *(group.metadata.labels if group else ())}:
             yield self._read("shards", listing(kinds.SHARDS, what="SchedulingShards"))
+
+    def _of_claims(self, pod: Pod) -> _Work:
+        yield self._read_device_claims(pod)
+        yield self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))
+        yield self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))
 
     def rest(self, pod: Pod) -> _Work:
         """Yield the requests that complete the story, as far as requests remain."""
