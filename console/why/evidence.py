@@ -1,4 +1,4 @@
-"""What is known about one pod or workload: facts, what it requests, and KAI's last words. Pure."""
+"""What is known about one pod or workload: facts, requests, KAI's last words, who holds GPUs. Pure."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
