@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from service.command import UsageError, add_kubeconfig, read_by
+from service.command import UsageError, add_kubeconfig, namespace_name, read_by
 from service.http.authentication import is_token
 from service.text import quoted
 from webhook.policy.labels import read_default_mode
+from webhook.settings.decision_options import NAMESPACE
 
 if TYPE_CHECKING:
     from kube.access import Access
@@ -59,6 +60,18 @@ def add_output(command: argparse.ArgumentParser, *formats: str, note: str = "") 
     """Add the option `--output`; the first format is the default, and the note is a part of the help."""
     text = f"output format{note} (default %(default)s)"
     command.add_argument("-o", "--output", choices=formats, default=formats[0], help=text)
+
+
+def add_settings_namespace(command: argparse.ArgumentParser) -> None:
+    """Add the option `--settings-namespace`."""
+    command.add_argument(
+        "--settings-namespace",
+        type=read_by(namespace_name),
+        default=NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the ConfigMap kaishare-settings, from which the webhook's settings are read"
+        " (default %(default)s)",
+    )
 
 
 def add_running_default_mode(command: argparse.ArgumentParser) -> None:

@@ -85,6 +85,12 @@ class FullMeta(ObjectMeta, frozen=True, rename="camel"):
     def key(self) -> tuple[str, str]:
         return self.namespace, self.name
 
+    @property
+    def owner(self) -> ObjectOwner | None:
+        """The controller, else the first owner; None without owners."""
+        owners = self.owner_references
+        return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+
 
 class PartialObject(Struct, frozen=True):
     """What every object has; by itself all that is read of an object (PartialObjectMetadata)."""

@@ -161,6 +161,12 @@ async def test_kais_release_is_read_where_a_pod_lacks_what_kais_webhook_writes(
     assert explain(evidence).cause.code is Code.KAI_ADMISSION_MISSED
 
 
+async def test_of_a_pod_of_another_scheduler_nothing_of_kai_is_listed(server: ObjectServer) -> None:
+    server.add(*cluster(annotations={"pod-group-name": ""}, schedulerName="default-scheduler"))
+    await read(server)
+    assert not [path for part in ("/nodes", "/queues", "/api/v1/pods") for path in requested(server, part)]
+
+
 async def test_a_node_pool_needs_the_shards(server: ObjectServer) -> None:
     server.add(*cluster(labels={"kai.scheduler/node-pool": "h100"}))
     server.add(make("SchedulingShard", "default", "", spec={"partitionLabelValue": ""}))
