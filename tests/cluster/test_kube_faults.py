@@ -16,22 +16,20 @@ from kube.client import KubeClient
 from kube.eviction import EvictionAnswer, evict
 from kube.watch import Resource, WatchTiming
 from tests.support.administrator import Administrator
-from tests.support.api_faults import (
-    Answer,
+from tests.support.api_server import floods, hangs, refuses, says
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, control_plane
+from tests.support.control_plane_fixtures import needed_assets
+from tests.support.hostile_api_server import (
+    HTML,
     Cut,
     Fault,
-    Flood,
-    HalfOpen,
+    HostileApiServer,
     OlderData,
     Silence,
     Truncate,
-    html,
-    refusal,
+    hostile_api_server,
     requests,
 )
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, control_plane
-from tests.support.control_plane_fixtures import needed_assets
-from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kube_objects import config_map
 from tests.support.kube_objects import pod as pod_on_node
 from tests.support.waiting import until
@@ -45,22 +43,22 @@ REQUESTS_A_TRY = 3
 FAULT_SECONDS = 0.4
 MIB = 1 << 20
 ANSWERS: dict[str, Fault] = {
-    "400": refusal(400, "BadRequest"),
-    "401": refusal(401, "Unauthorized"),
-    "401 in plain text": Answer(status=401, body=b"Unauthorized", content_type="text/plain"),
-    "403": refusal(403, "Forbidden"),
-    "404": refusal(404, "NotFound"),
-    "409": refusal(409, "Conflict"),
-    "410": refusal(410, "Expired"),
-    "429": refusal(429, "TooManyRequests", Retry_After="1"),
-    "500": refusal(500, "InternalError"),
-    "503 with an endless body": Flood(size=96 * MIB, status=503),
-    "504": refusal(504, "Timeout", "Too large resource version: 900, current: 20"),
-    "302 to a log-in page": Answer(status=302, headers={"Location": "/login"}),
-    "502 HTML": html(502),
-    "200 HTML": html(200),
-    "200 without a body": Answer(status=200),
-    "200 {}": Answer(status=200, body=b"{}"),
+    "400": refuses(400, "BadRequest"),
+    "401": refuses(401, "Unauthorized"),
+    "401 in plain text": says(b"Unauthorized", status=401, kind="text/plain"),
+    "403": refuses(403, "Forbidden"),
+    "404": refuses(404, "NotFound"),
+    "409": refuses(409, "Conflict"),
+    "410": refuses(410, "Expired"),
+    "429": refuses(429, "TooManyRequests", Retry_After="1"),
+    "500": refuses(500, "InternalError"),
+    "503 with an endless body": floods(96 * MIB, status=503),
+    "504": refuses(504, "Timeout", "Too large resource version: 900, current: 20"),
+    "302 to a log-in page": says("", status=302, Location="/login"),
+    "502 HTML": says(HTML, status=502, kind="text/html"),
+    "200 HTML": says(HTML, kind="text/html"),
+    "200 without a body": says(""),
+    "200 {}": says(b"{}"),
 }
 CONNECTIONS: dict[str, Fault] = {
     "reset before the answer": Cut(after=None),
@@ -70,7 +68,7 @@ CONNECTIONS: dict[str, Fault] = {
     "closed within the body": Cut(after=40, is_reset=False),
     "body that ends early": Truncate(after=40),
     "body that does not begin": Truncate(after=0),
-    "silence instead of an answer": HalfOpen(),
+    "silence instead of an answer": hangs,
     "silence after the head": Silence(after=0),
     "silence within the body": Silence(after=40),
 }
