@@ -1,9 +1,8 @@
-"""A simulated node: GPUs, with a matching /proc folder and pods file."""
+"""A simulated node: GPUs by the simulated library of the driver, with a matching /proc folder and pods file."""
 
 import json
 import shutil
 import tempfile
-import threading
 import time
 import weakref
 from collections import defaultdict
@@ -11,10 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
+import pytest
+
+from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS
 from gpuagent.gpus.gpu_reading import GpuReading
+from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.simulation.simulated_gpus import ProcFolder, pod_cgroup, process_files
-from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
+from tests.support.nvml_stub.build import ANSWERS, Answers, cached_library, use_library
 from tests.support.scenarios.objects import PodIdentity, node_objects, pod_identities
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedProcess
 
@@ -35,7 +37,7 @@ def lives(scenario: Scenario) -> list[ProcessLifetime]:
     """Return all lifetimes. Entries of one PID and owner form one lifetime if they overlap or adjoin."""
     by_pid: dict[int, list[SimulatedProcess]] = defaultdict(list)
     for process in scenario.processes:
-        for pid in range(process.pid, process.pid + process.count):
+        for pid in process.pids:
             by_pid[pid].append(process)
     lifetimes: list[ProcessLifetime] = []
     for pid, entries in by_pid.items():
@@ -80,8 +82,8 @@ class ProcTree:
         return pod_cgroup(pod.uid, container)
 
 
-class ScenarioGpus(GpuReader):
-    """A GpuSource that reads a scenario like a driver; the simulation starts with its creation.
+class ScenarioGpus(NvmlGpus):
+    """A GpuSource on a scenario, which starts with its creation; there is one at a time in a process.
 
     It owns a temporary folder with the files, and removes the folder when it is closed or the process ends.
     """
@@ -93,13 +95,10 @@ class ScenarioGpus(GpuReader):
         *,
         scenario: Scenario,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
-        self._scenario = scenario
-        self._time = clock
-        self._since = clock()
-        self._looking = threading.Lock()
+        self._stub_clock = clock
+        self._stub_since = clock()
         folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.node = scenario.node.name
@@ -113,21 +112,25 @@ class ScenarioGpus(GpuReader):
             json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}), encoding="utf-8"
         )
         self.proc_root.mkdir()
-        self._tree = ProcTree(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
-        self._simulated_driver = SimulatedDriver(scenario=scenario, look=self._look, sleep=sleep)
-        super().__init__(driver=self._simulated_driver, clock=clock, deadline=deadline)
+        self._stub_tree = ProcTree(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
+        self._stub = Answers(folder / "answers", scenario)
+        self._stub_patch = pytest.MonkeyPatch()
+        use_library(cached_library("-DWITHOUT_LIMITS"), self._stub_patch)
+        self._stub_patch.setenv(ANSWERS, str(self._stub.path))
+        self._show_now()
+        super().__init__(clock=clock, deadline=deadline)
 
     def read(self) -> GpuReading:
-        """Update /proc to the current time, and read every GPU."""
-        self._simulated_driver.refresh()
+        """Update the files to the current time, and read every GPU."""
+        self._show_now()
         return super().read()
 
     def close(self) -> None:
         super().close()
+        self._stub_patch.undo()
         self._remove_folder()
 
-    def _look(self) -> DriverState:
-        seconds = self._time() - self._since
-        with self._looking:
-            self._tree.show(seconds)
-        return state_at(self._scenario, seconds)
+    def _show_now(self) -> None:
+        seconds = self._stub_clock() - self._stub_since
+        self._stub_tree.show(seconds)
+        self._stub.show(seconds)
