@@ -39,7 +39,7 @@ from kai.kaishare_keys import OVER_SHARE
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
-from tests.support.api_server import floods, hangs, refuses, says
+from tests.support.api_server import HTML, floods, hangs, refuses, says
 from tests.support.cluster_webhook import (
     WEBHOOK_RIGHTS,
     Serving,
@@ -51,7 +51,6 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane, another_api_server, assets_folder, control_plane
 from tests.support.gpu_node import EVICT, RIGHTS, GpuNode, counted
 from tests.support.hostile_api_server import (
-    HTML,
     Cut,
     Delay,
     Fault,

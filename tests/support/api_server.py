@@ -68,6 +68,12 @@ def floods(size: int, *, status: int = 200, head: bytes = b"") -> Answer:
     return answer
 
 
+async def holds(request: web.Request) -> web.StreamResponse:
+    """Open an answer, and send nothing."""
+    await web.StreamResponse().prepare(request)
+    return await hangs(request)
+
+
 async def hangs(_request: web.Request) -> web.StreamResponse:
     """Give no answer until the client leaves or the server stops; both cancel the handler."""
     await asyncio.Event().wait()
@@ -99,6 +105,51 @@ def streams(*chunks: bytes, cut: bool = False) -> Answer:
         return response
 
     return answer
+
+
+async def aborts(request: web.Request) -> web.StreamResponse:
+    """Cut the connection instead of an answer."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+HTML = "<!DOCTYPE html>\n<html><body><h1>Bad Gateway</h1></body></html>\n"
+"""The page of a load balancer without a working API server."""
+
+FAULTS: dict[str, Answer] = {
+    "400": refuses(400, "BadRequest"),
+    "401": refuses(401, "Unauthorized"),
+    "401 in plain text": says("Unauthorized", status=401, kind="text/plain"),
+    "403": refuses(403, "Forbidden"),
+    "404": refuses(404, "NotFound"),
+    "409": refuses(409, "Conflict"),
+    "410": refuses(410, "Expired"),
+    "429": refuses(429, "TooManyRequests", Retry_After="1"),
+    "500": refuses(500, "InternalError"),
+    "503 with an endless body": floods(96 << 20, status=503),
+    "504": refuses(504, "Timeout", "Too large resource version: 900, current: 20"),
+    "302 to a log-in page": says("", status=302, Location="/login"),
+    **{f"{status} HTML": says(HTML, status=status, kind="text/html") for status in (200, 302, 401, 500, 502)},
+    **{
+        f"200 {body!r}": says(body)
+        for body in (
+            "ok", "", "[1", '"text"', "[1]", "{}", '{"items": []}',
+            '{"kind": "PodList", "metadata": {}, "items": []}',
+            '{"kind": "Status", "metadata": {"resourceVersion": "5"}}',
+            '{"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": [{}]}',
+            '{"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": ["\xff"]}',
+            '{"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": [',
+        )
+    },
+    "connection cut before the answer": aborts,
+    "connection cut after the head": streams(cut=True),
+    "connection cut within the body": streams(b'{"kind": "Pod', cut=True),
+    "answer without a body": streams(),
+    "silence instead of an answer": hangs,
+    "silence after the head": holds,
+}  # fmt: skip
+"""What a client may get instead of the right answer of an API server."""
 
 
 @dataclass(kw_only=True)

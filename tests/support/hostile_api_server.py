@@ -35,8 +35,6 @@ from tests.support.api_server import Answer, hangs
 from tests.support.certificates import serving_context
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 
-HTML = "<!DOCTYPE html>\n<html><body><h1>Bad Gateway</h1></body></html>\n"
-"""The page of a load balancer without a working API server."""
 _CHUNK_BYTES = 65536
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: closing the socket sends RST, not FIN."""
