@@ -156,8 +156,8 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
         began = time.monotonic()
         numbers = range(options.namespaces)
         for some in (numbers[at : at + 8] for at in range(0, len(numbers), 8)):
-            bodies = (json.dumps(namespace(number, options.managed)).encode() for number in some)
-            await asyncio.gather(*(client.request("POST", _PATH, body=body, seconds=60) for body in bodies))
+            created = (json.dumps(namespace(number, options.managed)).encode() for number in some)
+            await asyncio.gather(*(client.request("POST", _PATH, body=body, seconds=60) for body in created))
         print(f"{options.namespaces} namespaces created in {time.monotonic() - began:.0f} s", flush=True)
         token = await admin.token("webhook", *WEBHOOK_RIGHTS)
         replicas, sessions, authorities = [], [], []

@@ -295,7 +295,7 @@ def _security(
     if client is None:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
     authorizer = TokenAuthorizer(client, audience=AUDIENCE)
-    authentication = Authentication(authorizer, accepts_own_header=True, log=log)
+    authentication = Authentication(authorizer.refusal, accepts_own_header=True, log=log)
     return PortSecurity(authentication=authentication, context=context)
 
 
