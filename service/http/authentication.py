@@ -52,8 +52,8 @@ def is_token(text: str) -> bool:
 
 
 Authorize = Callable[[BearerToken, str, str, str], Awaitable[AccessRefusal | None]]
-"""Returns why a token's user may not get a path, of one namespace only if it is not empty; None if the user may.
-The third argument is the client's address. `kube.tokens.TokenAuthorizer.refusal` is one."""
+"""Returns why a token's user may not get a path; None if the user may. The third argument is the client's
+address, and the last one a namespace, or empty for all. `kube.tokens.TokenAuthorizer.refusal` is one."""
 
 
 class Authentication:
