@@ -140,6 +140,7 @@ def hanging(simulated, clock):
 
     def release():
         clock.now += 10
+        source.show()
 
     return source, release
 
