@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import re
 import socket
 import ssl
 import sys
@@ -21,6 +20,7 @@ from tests.support import cluster_webhook
 from tests.support.certificates import directory_context
 from tests.support.page_server import ANY_PORT, Client
 from tests.support.pods import gpu_container, pod
+from tests.support.service_log import series_of
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_server import POLICIES, review_of
 from webhook.certificates import FileSettings
@@ -177,8 +177,7 @@ class Live:
     async def figure(self, name: str) -> float:
         """Return one value of /metrics by its name with labels; 0 if absent."""
         text = (await self.get("/metrics")).body.decode()
-        match = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
-        return float(match[1]) if match else 0.0
+        return series_of(text).get(name, 0.0)
 
     async def errors(self, stage: str) -> float:
         return await self.figure(f'kaishare_webhook_errors_total{{stage="{stage}"}}')
