@@ -59,12 +59,10 @@ class Delay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The real answer's head and a part of its body, then the end of the connection."""
+    """The real answer's head and a part of its body, then a reset of the connection."""
 
     after: int | None
     """Number of body bytes before the end; None ends before the head."""
-    is_reset: bool = True
-    """Whether the connection ends with RST; otherwise with FIN and without a TLS close_notify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +377,7 @@ class HostileApiServer:
     async def _answer(self, request: web.Request, seen: SeenRequest) -> web.StreamResponse:
         match seen.fault:
             case Cut(after=None):
-                _abort(request, is_reset=seen.fault.is_reset)
+                _abort(request)
                 return web.Response(status=502)
             case Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
@@ -417,9 +415,9 @@ class HostileApiServer:
         match seen.fault:
             case Silence():
                 await hangs(request)
-            case Cut(is_reset=is_reset):
+            case Cut():
                 await _sent(request)
-                _abort(request, is_reset=is_reset)
+                _abort(request)
         return response
 
 
@@ -483,11 +481,6 @@ async def _sent(request: web.Request) -> None:
         await asyncio.sleep(0.001)
 
 
-def _abort(request: web.Request, *, is_reset: bool = False) -> None:
-    transport = request.transport
-    if transport is None:
-        return
-    if is_reset:
-        reset(transport)
-    else:
-        transport.abort()
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        reset(request.transport)
