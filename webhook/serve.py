@@ -293,7 +293,7 @@ async def _authentication(settings: Settings, cluster: _Cluster, log: JsonLog) -
     if not settings.authenticates:
         return None
     authorizer = TokenAuthorizer(await cluster.client(), audience=AUDIENCE)
-    return Authentication(authorizer, accepts_own_header=False, log=log)
+    return Authentication(authorizer.refusal, accepts_own_header=False, log=log)
 
 
 async def _certificate(

@@ -25,9 +25,8 @@ from tests.support.forked_python import EndedProgram, run_forked, without_cluste
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kai_definitions import DEFINITIONS, define, definition
-from tests.support.kinds import made
+from tests.support.kinds import list_path, made, object_path
 from tests.support.kube_objects import namespace_object
-from tests.support.object_server import list_path, object_path
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import binding
 from tests.support.waiting import until

@@ -129,7 +129,7 @@ KAI = group("scheduling.run.ai", v2=[resource("queues", "Queue", "scheduling.run
 @pytest.fixture
 def discovery(server: ApiServer) -> ApiServer:
     server.path = "no path"
-    server.named = {"/apis": {"items": [JOBS, KAI]}}
+    server.objects = {"/apis": {"items": [JOBS, KAI]}}
     return server
 
 

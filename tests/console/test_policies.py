@@ -13,8 +13,8 @@ from certs.authority import Authority
 from console.policies import PolicyRow, PolicyTable, as_json, as_table, as_yaml, read_policies
 from kube.client import KubeClient
 from service.text import width
+from tests.support.api_server import object_server
 from tests.support.cluster_webhook import bare_pod, managed_namespace
-from tests.support.object_server import object_server
 from tests.support.published_settings import settings_object
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.policy.decision_settings import DecisionSettings

@@ -120,7 +120,7 @@ def _is_from_workload(evidence: PodEvidence) -> bool | None:
     if any(owner.label(keys.QUEUE_LABEL) == evidence.queue_name for owner in owners):
         return True
     are_all_read = bool(owners) and not owners[-1].metadata.owner_references
-    return False if are_all_read and owners[0].has_template else None
+    return False if are_all_read and isinstance(owners[0].spec.template, dict) else None
 
 
 def place_of_label(evidence: PodEvidence) -> str:

@@ -40,7 +40,7 @@ async def read(
     managed: Sequence[str] = (),
 ) -> LiveWorkloads:
     server.path = "no path"
-    server.named = LiveObjects(items).answers
+    server.objects = LiveObjects(items).answers
     return await live_workloads(client, explainer(*managed), namespaces=namespaces)
 
 
@@ -203,7 +203,7 @@ async def test_a_failed_list_is_a_note(
 
 async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiServer) -> None:
     server.path = "no path"
-    server.named = {**LiveObjects([DEPLOYMENT]).answers, "/apis": {"kind": "APIGroupList"}}
+    server.objects = {**LiveObjects([DEPLOYMENT]).answers, "/apis": {"kind": "APIGroupList"}}
     result = await live_workloads(client, explainer(), namespaces=TEAM)
     assert len(result.items) == 1
     (note,) = result.notes
