@@ -119,11 +119,9 @@ p.dashboard(
   'namespace', 'Namespace',
   'For the owner of a policy: pods with GPU shares, what they use, why they are flagged, and which shares could be smaller.',
   variables=[
-    p.datasource,
-    p.cluster,
+    p.datasource, p.cluster,
     p.some(
-      'namespace', 'Namespace',
-      "Namespace of the host cluster. The pods of a vCluster are in the vCluster's namespace.",
+      'namespace', 'Namespace', "Namespace of the host cluster. The pods of a vCluster are in the vCluster's namespace.",
       'label_values(kaishare_pod_info{cluster=~"$cluster"}, namespace)'
     ),
     p.vcluster(inNamespace),

@@ -78,9 +78,6 @@ local reviews = [
       ['100 ms {{cluster}}', within('0.1', '$__rate_interval')],
       ['25 ms {{cluster}}', within('0.025', '$__rate_interval')],
     ], unit=p.ratio, limits=p.redBelow(0.99), width=8),
-  p.rows('Reviews since the start, by action and reason', 'What has the webhook done since its replicas started?',
-    'cluster, webhook, action, reason', p.largest(100, [p.column('reviews', 'sum by (cluster, webhook, action, reason) (kaishare_webhook_requests_total{cluster=~"$cluster"})')]),
-    sortBy='reviews'),
 ];
 
 local errors = [
