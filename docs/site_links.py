@@ -30,7 +30,7 @@ OTHER_PAGES: Final = {
 _FENCE: Final = re.compile(r" *(`{3,}|~{3,})")
 _LINK: Final = re.compile(r"(?:\[(?P<file>[\w./-]+\.md)\]|\])\((?P<to>[^\[\]()\s]+)\)")
 _NESTED: Final = re.compile(r"^ {2,3}(?=(?:[-*]|\d+\.) )")
-_MARK: Final = re.compile(r"^ *<!-- (?:run|not run here).*-->$")
+_MARK: Final = re.compile(r"^ *<!-- (?:run|not run here|unmarked commands).*-->$")
 
 
 def site_path(path: str) -> str | None:
