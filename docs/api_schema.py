@@ -1,11 +1,16 @@
 """The JSON Schema of `/api/v1/shares`, and the fields of the agent's answers as Markdown, from the types."""
 
+import ast
+import inspect
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
+from gpuagent import api_types
 from gpuagent.api_types import AgentResponse, ApiObject
 
 FILE = "shares.schema.json"
@@ -20,13 +25,39 @@ _UNIT: Final = re.compile(r", in (?:bytes|seconds)\b")
 
 def schema() -> dict[str, Any]:
     """Return the schema of the whole response."""
-    return {"$schema": _DIALECT, "title": "/api/v1/shares", **msgspec.json.schema(AgentResponse)}
+    return {"$schema": _DIALECT, "title": "/api/v1/shares", **_described(AgentResponse)}
 
 
 def definitions(root: type[ApiObject]) -> dict[str, dict[str, Any]]:
     """Return the objects of an answer by name."""
-    objects: dict[str, dict[str, Any]] = msgspec.json.schema(root)["$defs"]
+    objects: dict[str, dict[str, Any]] = _described(root)["$defs"]
     return objects
+
+
+def _described(root: type[ApiObject]) -> dict[str, Any]:
+    """Return the schema of an answer, with the docstring of each field as its description."""
+    schema = msgspec.json.schema(root)
+    for name, definition in schema["$defs"].items():
+        own = getattr(api_types, name)
+        docstrings = {field: text for each in reversed(own.__mro__) for field, text in _docstrings(each)}
+        for field in msgspec.structs.fields(own):
+            properties = definition["properties"]
+            about = {"description": docstrings.get(field.name, "")}
+            properties[field.encode_name] = about | properties[field.encode_name]
+    return schema
+
+
+def _docstrings(own: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields that a type of the API itself has, each with its docstring."""
+    if own.__module__ == api_types.__name__:
+        (tree,) = ast.parse(inspect.getsource(own)).body
+        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        for field, text in itertools.pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                yield (
+                    ast.unparse(field.target),
+                    inspect.cleandoc(ast.literal_eval(text.value)).replace("\n", " "),
+                )
 
 
 def schema_text() -> str:

@@ -32,7 +32,7 @@ from gpuagent.first_acts import FirstAct, for_gpu, for_problem
 from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.driver_limits import ContainerLimit
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.problems import Cause, Problem, Suspension
+from gpuagent.problems import Cause, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import first_act, flag_message
@@ -106,7 +106,10 @@ def response_of(
         },
         runbooks_url=f"{links.runbooks}docs/runbooks.md" if links.runbooks else None,
         fleet_url=links.fleet.replace(NODE, quote(node, safe="", errors="replace")) or None,
-        problems=[*map(_problem, status.problems)],
+        problems=[
+            ApiProblem(each.cause, each.gpu_uuid, each.detail, **_remedy(for_problem(each.cause, each.error)))
+            for each in status.problems
+        ],
         gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
         lost_gpus=[
             ApiLostGpu(
@@ -114,8 +117,8 @@ def response_of(
                 gpu.uuid,
                 gpu.model,
                 _xid(gpu.xid),
-                *_act(for_problem(Cause.NVML, gpu.error)),
-                lost=gpu.is_lost,
+                gpu.is_lost,
+                **_remedy(for_problem(Cause.NVML, gpu.error)),
             )
             for gpu in status.lost_gpus
         ],
@@ -141,25 +144,18 @@ def of_namespace(response: AgentResponse, namespace: str) -> AgentResponse:
     )
 
 
-def _problem(problem: Problem) -> ApiProblem:
-    act = _act(for_problem(problem.cause, problem.error))
-    return ApiProblem(problem.cause, problem.gpu_uuid, problem.detail, *act)
-
-
-def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
-    """Return an act and its section of the runbooks, for the last two fields of a type."""
-    return (act.text, act.section) if act else (None, None)
+def _remedy(act: FirstAct | None) -> dict[str, str]:
+    """Return the fields of `WithRemedy`."""
+    return {"first_act": act.text, "runbook": act.section} if act else {}
 
 
 def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
     gpu, sensors = account.gpu, account.gpu.sensors
     total, promised = gpu.total_bytes, account.promised_bytes
     is_at_risk = is_noticeable_risk(account.at_risk_bytes, total)
-    first_act, runbook = _act(
-        for_gpu(
-            risk=account.risk_causes[0].name if account.risk_causes and is_at_risk else None,
-            is_overpromised=bool(total and promised and promised > total),
-        )
+    act = for_gpu(
+        risk=account.risk_causes[0].name if account.risk_causes and is_at_risk else None,
+        is_overpromised=bool(total and promised and promised > total),
     )
     return ApiGpu(
         uuid=gpu.uuid,
@@ -182,8 +178,7 @@ def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
         power_watts=sensors.power_watts,
         power_limit_watts=sensors.power_limit_watts,
         xid=_xid(sensors.xid),
-        first_act=first_act,
-        runbook=runbook,
+        **_remedy(act),
     )
 
 
@@ -316,7 +311,6 @@ def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
 
 
 def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVerdict:
-    act = first_act(verdict) if verdict.is_flagged else None
     return ApiVerdict(
         reason=verdict.key.reason,
         gpu_uuid=verdict.key.gpu_uuid,
@@ -327,6 +321,5 @@ def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVer
         used_at_least_bytes=verdict.used_bytes if verdict.is_lower_bound else None,
         allowed_bytes=verdict.allowed_bytes,
         message=flag_message(verdict, taken_at, gpu_bytes) if verdict.is_flagged else None,
-        first_act=act.text if act else None,
-        runbook=act.section if act else None,
+        **_remedy(first_act(verdict) if verdict.is_flagged else None),
     )
