@@ -130,9 +130,26 @@ class EvictionRules:
         return (key.uid, key.gpu_uuid) in evaluation.attributed_by_uid
 
 
-def explained(refusal: EvictionRefusal) -> str:
-    """Return the explanation of a refusal for the log."""
-    return _LINES[refusal]
+class NotEvicted(Exception):
+    """A pod is not evicted now: a result of `kaishare_agent_evictions_total`, and the reason in one line."""
+
+    def __init__(self, result: str, line: str, retry_after: float = 0.0) -> None:
+        """Set result and reason, and the seconds that the API server asks to wait."""
+        super().__init__(line)
+        self.result, self.line, self.retry_after = result, line, retry_after
+
+    @classmethod
+    def by(cls, refusal: EvictionRefusal) -> "NotEvicted":
+        """Return the error of a refusal."""
+        return cls(refusal, _LINES[refusal])
+
+    @classmethod
+    def because_of(cls, error: Exception, result: str | None = None) -> "NotEvicted":
+        """Return the error of a request that failed."""
+        if not isinstance(error, ApiError):
+            return cls(result or EvictionAnswer.FAILED, str(error))
+        by_status = EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED
+        return cls(result or by_status, str(error), error.retry_after or 0.0)
 
 
 def candidates(evaluation: Evaluation) -> list[Verdict]:
@@ -156,22 +173,24 @@ def not_evicted(evaluation: Evaluation, rules: EvictionRules, mode: EvictionMode
     return reasons
 
 
-def still(key: Key, evaluation: Evaluation) -> Verdict | None:
-    """Return the candidate of a key in a newer sample; None if it is no longer one."""
-    return next((verdict for verdict in _evictable_verdicts(evaluation) if verdict.key == key), None)
+def still(verdict: Verdict, evaluation: Evaluation) -> Verdict:
+    """Return the verdict on a candidate in a newer sample.
 
-
-def why_no_longer(key: Key, evaluation: Evaluation) -> tuple[str, str]:
-    """Return result and explanation for a key that is no longer a candidate in a newer sample."""
+    Raises:
+        NotEvicted: it is no longer a candidate.
+    """
+    key = verdict.key
+    for newer in _evictable_verdicts(evaluation):
+        if newer.key == key:
+            return newer
     if key.uid not in evaluation.sampled.pod_uids:
-        return EvictionAnswer.GONE, "the pod has ended"
+        raise NotEvicted(EvictionAnswer.GONE, "the pod has ended")
     policy = evaluation.over_share_policies.get(key.uid)
     if policy is None or not policy.evict:
-        refusal = EvictionRefusal.CONSENT_WITHDRAWN
-        return refusal, explained(refusal)
+        raise NotEvicted.by(EvictionRefusal.CONSENT_WITHDRAWN)
     if key not in evaluation.verdicts.by_key:
-        return NO_FRESH_SAMPLE, "the newest sample does not compare the pod with its share"
-    return "recovered", ""
+        raise NotEvicted(NO_FRESH_SAMPLE, "the newest sample does not compare the pod with its share")
+    raise NotEvicted("recovered", "")
 
 
 def is_settled(key: Key, evaluation: Evaluation) -> bool:
@@ -290,12 +309,14 @@ class EvictionBudget:
         self._owners = KeyedBackoff(first=first, most=most)
         self._bucket = self._bucket_with(float(budget.evictions))
 
-    def objection(self, owner: str) -> tuple[str, str] | None:
-        """Return result and explanation if a pod of the owner must not be evicted now."""
+    def objection(self, owner: str) -> NotEvicted | None:
+        """Return why a pod of the owner must not be evicted now; None if it may be."""
         if self._owners.is_backing_off(owner, self._clock()):
-            return "owner-backoff", "the eviction of a pod of the same owner was requested recently"
+            return NotEvicted(
+                "owner-backoff", "the eviction of a pod of the same owner was requested recently"
+            )
         if self._bucket.seconds_until_next() > 0:
-            return "budget", "the node's eviction budget is exhausted"
+            return NotEvicted("budget", "the node's eviction budget is exhausted")
         return None
 
     def charge(self, owner: str) -> None:

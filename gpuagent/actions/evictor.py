@@ -13,22 +13,22 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from gpuagent.actions.consent import Consent, ConsentReader
+from gpuagent.actions.consent import read_consent
 from gpuagent.actions.eviction_rules import (
     NO_FRESH_SAMPLE,
     Budget,
     EvictionBudget,
     EvictionRefusal,
     EvictionRules,
+    NotEvicted,
     PastEviction,
     candidates,
-    explained,
     is_settled,
     owner_key,
     still,
-    why_no_longer,
 )
 from gpuagent.actions.flag_events import COMPONENT
 from gpuagent.evaluation.status import Evaluation
@@ -81,8 +81,7 @@ class ClusterCalls:
         self._node = node
         self._wall_clock = wall_clock
         self.announce: Final = announce
-        self.consent: Final = ConsentReader(client, rules=rules, clock=clock).read
-        """Reads again whether the pod may be evicted. Never raises."""
+        self.consent: Final = partial(read_consent, client, rules=rules, clock=clock)
 
     async def past_evictions(self) -> list[PastEviction]:
         """Return the recorded evictions of this node, oldest first.
@@ -155,8 +154,6 @@ _MESSAGES: Final = {
     "recovered": ("pod not evicted: within its share again", INFO),
 }
 
-
-_RECORD_ERRORS: Final = (ApiError, Unreachable, AccessError)
 
 _MOST_EDITS: Final = 3
 """Number of evictions that edits of a pod can delay. Its owner could otherwise prevent all by editing it in
@@ -255,7 +252,11 @@ class Evictor:
             verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
                 self._last_tries[verdict.key.uid] = (verdict.pod_share.pod.namespace, self._clock())
-                await self._go(verdict)
+                self._newest = verdict
+                try:
+                    await self._evict(verdict)
+                except NotEvicted as reason:
+                    self._put_off(self._newest, reason)
 
     def _in_turn(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
         """Return the pods in the order of their turns; pods whose turns are equal keep their order.
@@ -288,13 +289,13 @@ class Evictor:
             return False
         refusal = self._rules.refusal(verdict, evaluation)
         if refusal is not None:
-            self._log_once(verdict, refusal, explained(refusal))
-            return False
-        objection = self._budget.objection(owner_key(verdict.pod_share))
-        if objection is not None:
-            self._log_once(verdict, *objection)
-            return False
-        return True
+            reason: NotEvicted | None = NotEvicted.by(refusal)
+        else:
+            reason = self._budget.objection(owner_key(verdict.pod_share))
+        if reason is not None and self._logged.get(verdict.key) != reason.result:
+            self._logged[verdict.key] = reason.result
+            self._log_decision(verdict, reason.result, reason.line)
+        return reason is None
 
     def _is_done(self, verdict: Verdict, now: float) -> bool:
         """Whether the pod needs no further action and no further log line.
@@ -306,87 +307,48 @@ class Evictor:
             return False
         return not verdict.pod_share.pod.is_terminating or now - min(since) < self._timing.leaving
 
-    async def _go(self, verdict: Verdict) -> None:
-        """Take a fresh sample, and evict the pod if that sample shows it above its share."""
-        fresh = await self._fresh_evaluation()
-        if fresh is None:
-            self._put_off(verdict, NO_FRESH_SAMPLE, "no fresh sample within the timeout")
-            return
-        now = still(verdict.key, fresh)
-        if now is None:
-            self._put_off(verdict, *why_no_longer(verdict.key, fresh))
-            return
-        if not self._may_go(now, fresh):
-            return
-        if self._calls is None:
-            self._evicted(now, "dry-run")
-            return
-        await self._evict(now, fresh, self._calls)
+    async def _evict(self, verdict: Verdict) -> None:
+        """Evict a pod if a fresh sample shows it above its share, and a dry run and fresh consent allow it.
 
-    async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: ClusterCalls) -> None:
-        """Test the eviction by a dry run, read consent, record, write the Event, and evict.
-
-        All that follows the consent ends within `CONSENT_SECONDS`. An API server that is too slow for that
-        prevents the eviction, which is tried again later.
+        All that follows the consent ends before it expires. An API server that is too slow for that prevents
+        the eviction, which is tried again later.
         """
+        fresh, calls = await self._fresh_evaluation(), self._calls
+        verdict = self._newest = still(verdict, fresh)
+        if not self._may_go(verdict, fresh):
+            return
+        if calls is None:
+            self._evicted(verdict, "dry-run")
+            return
         pod, owner = verdict.pod_share.pod, owner_key(verdict.pod_share)
-        trial = await calls.try_eviction(pod)
-        if trial.answer is not EvictionAnswer.EVICTED:
-            self._refused(verdict, trial)
-            return
+        _check(await calls.try_eviction(pod))
         newest = self._evaluation or fresh
-        now = still(verdict.key, newest)
-        if now is None:
-            self._put_off(verdict, *why_no_longer(verdict.key, newest))
-            return
+        verdict = self._newest = still(verdict, newest)
         if self._clock() - newest.sampled.taken_at > self._timing.oldest:
-            self._put_off(now, NO_FRESH_SAMPLE, "the newest sample is too old")
-            return
-        if (refusal := self._rules.refusal(now, newest)) is not None:
-            self._put_off(now, refusal, explained(refusal))
-            return
-        consent = await self._consent(now, calls)
-        if consent is None:
-            return
+            raise NotEvicted(NO_FRESH_SAMPLE, "the newest sample is too old")
+        if (refusal := self._rules.refusal(verdict, newest)) is not None:
+            raise NotEvicted.by(refusal)
+        expires_at = await calls.consent(verdict, accepts_edits=self._edits[pod.uid] >= _MOST_EDITS)
         try:
-            await calls.record(pod, owner, within=consent.seconds_left(self._clock()))
-        except _RECORD_ERRORS as error:
-            self._put_off(now, *_not_recorded(error))
-            return
-        await calls.announce(now, newest, consent.seconds_left(self._clock()) - _EVICT_SECONDS)
-        left = consent.seconds_left(self._clock())
+            await calls.record(pod, owner, within=expires_at - self._clock())
+        except (ApiError, Unreachable, AccessError) as error:
+            raise NotEvicted.because_of(error) from None
+        await calls.announce(verdict, newest, expires_at - self._clock() - _EVICT_SECONDS)
+        left = expires_at - self._clock()
         if left <= 0:
-            self._put_off(now, EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
-            return
-        await self._evict_with_consent(now, calls, left)
-
-    async def _evict_with_consent(self, verdict: Verdict, calls: ClusterCalls, seconds: float) -> None:
+            raise NotEvicted(EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
         try:
-            done = await calls.evict(verdict.pod_share.pod, within=seconds)
+            done = await calls.evict(verdict.pod_share.pod, within=left)
         except BaseException:
-            self._budget.charge(owner_key(verdict.pod_share))  # the pod may be evicted all the same
+            self._budget.charge(owner)  # the pod may be evicted all the same
             raise
-        if done.answer is EvictionAnswer.EVICTED:
-            self._evicted(verdict, "evicted")
-            return
         if done.answer is EvictionAnswer.FAILED:
-            # Without the API server's answer the pod may be evicted all the same.
-            self._budget.charge(owner_key(verdict.pod_share))
-        self._refused(verdict, done)
+            self._budget.charge(owner)  # without the API server's answer, too
+        _check(done)
+        self._evicted(verdict, "evicted")
 
-    async def _consent(self, verdict: Verdict, calls: ClusterCalls) -> Consent | None:
-        """Return the present consent to an eviction; logs the reason if there is none."""
-        uid = verdict.key.uid
-        consent = await calls.consent(verdict, accepts_edits=self._edits[uid] >= _MOST_EDITS)
-        if isinstance(consent, Consent):
-            return consent
-        if consent.result == EvictionRefusal.POD_CHANGED:
-            self._edits[uid] += 1
-        self._put_off(verdict, consent.result, consent.line, consent.retry_after)
-        return None
-
-    async def _fresh_evaluation(self) -> Evaluation | None:
-        """Return the evaluation of a sample that begins now; None after a timeout."""
+    async def _fresh_evaluation(self) -> Evaluation:
+        """Return the evaluation of a sample that begins now."""
         requested_at = self._clock()
         self._sample_now()
         try:
@@ -396,7 +358,7 @@ class Evictor:
                     if evaluation.sampled.taken_at >= requested_at:
                         return evaluation
         except TimeoutError:
-            return None
+            raise NotEvicted(NO_FRESH_SAMPLE, "no fresh sample within the timeout") from None
 
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._budget.charge(owner_key(verdict.pod_share))
@@ -404,19 +366,14 @@ class Evictor:
         self._last_tries.pop(verdict.key.uid, None)
         self._log_decision(verdict, result, "")
 
-    def _refused(self, verdict: Verdict, response: Evicted) -> None:
-        self._put_off(verdict, response.answer, response.line, response.retry_after)
-
-    def _put_off(self, verdict: Verdict, result: str, line: str, at_least: float = 0.0) -> None:
-        if result == EvictionAnswer.GONE:
-            self._done[verdict.key] = self._clock()
-        self._retries.fail(verdict.key.uid, self._clock(), at_least)
-        self._log_decision(verdict, result, line)
-
-    def _log_once(self, verdict: Verdict, result: str, line: str) -> None:
-        if self._logged.get(verdict.key) != result:
-            self._logged[verdict.key] = result
-            self._log_decision(verdict, result, line)
+    def _put_off(self, verdict: Verdict, reason: NotEvicted) -> None:
+        uid, now = verdict.key.uid, self._clock()
+        if reason.result == EvictionAnswer.GONE:
+            self._done[verdict.key] = now
+        if reason.result == EvictionRefusal.POD_CHANGED:
+            self._edits[uid] += 1
+        self._retries.fail(uid, now, reason.retry_after)
+        self._log_decision(verdict, reason.result, reason.line)
 
     def _log_decision(self, verdict: Verdict, result: str, line: str) -> None:
         self.results[result] += 1
@@ -432,9 +389,7 @@ class Evictor:
         )
 
 
-def _not_recorded(error: Exception) -> tuple[str, str, float]:
-    """Return result, explanation and wait for an eviction whose record cannot be stored."""
-    if not isinstance(error, ApiError):
-        return EvictionAnswer.FAILED, str(error), 0.0
-    result = EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED
-    return result, str(error), error.retry_after or 0.0
+def _check(response: Evicted) -> None:
+    """Raise NotEvicted unless the API server accepted the eviction or its dry run."""
+    if response.answer is not EvictionAnswer.EVICTED:
+        raise NotEvicted(response.answer, response.line, response.retry_after)

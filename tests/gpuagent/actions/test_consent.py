@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.actions.consent import CONSENT_SECONDS, Consent, ConsentReader, NoConsent
-from gpuagent.actions.eviction_rules import candidates
+from gpuagent.actions.consent import CONSENT_SECONDS, read_consent
+from gpuagent.actions.eviction_rules import NotEvicted, candidates
 from gpuagent.pods.node_pods import read_pod
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
@@ -62,27 +62,26 @@ async def read(
     *,
     accepts_edits: bool = False,
 ) -> str:
-    reader = ConsentReader(client, rules=RULES, clock=time.monotonic)
-    answer = await reader.read(verdict_on(judged or pod_object()), accepts_edits=accepts_edits)
-    if isinstance(answer, NoConsent):
-        assert answer.line
-        assert "\n" not in answer.line
-        return answer.result
-    return "consent"
+    verdict, reason = verdict_on(judged or pod_object()), NotEvicted("consent", "none")
+    try:
+        await read_consent(client, verdict, rules=RULES, clock=time.monotonic, accepts_edits=accepts_edits)
+    except NotEvicted as error:
+        reason = error
+    assert reason.line
+    assert "\n" not in reason.line
+    return reason.result
 
 
 async def test_consent_is_read_by_two_quorum_reads(server: ApiServer, client: KubeClient) -> None:
     """A GET without resourceVersion; any resourceVersion would allow the API server to answer from memory."""
     named(server, namespace_object("research", EVICT), pod_object())
     began = time.monotonic()
-    consent = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
-    assert isinstance(consent, Consent)
+    expires_at = await read_consent(client, verdict_on(pod_object()), rules=RULES, clock=time.monotonic)
     assert [(request.method, request.path, dict(request.query)) for request in server.requests] == [
         ("GET", NAMESPACE_PATH, {}),
         ("GET", POD_PATH, {}),
     ]
-    assert began <= consent.read_at <= time.monotonic()
-    assert consent.seconds_left(consent.read_at) == CONSENT_SECONDS
+    assert began <= expires_at - CONSENT_SECONDS <= time.monotonic()
 
 
 @pytest.mark.parametrize(
@@ -241,6 +240,6 @@ async def test_a_read_without_an_answer_in_2_seconds_is_no_consent(
 
 async def test_the_wait_that_the_api_server_asks_for_is_kept(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(429, "TooManyRequests", Retry_After="17")
-    answer = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
-    assert isinstance(answer, NoConsent)
-    assert answer.retry_after == 17
+    with pytest.raises(NotEvicted) as reason:
+        await read_consent(client, verdict_on(pod_object()), rules=RULES, clock=time.monotonic)
+    assert reason.value.retry_after == 17

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
-from gpuagent.actions.eviction_rules import Budget, EvictionBudget, EvictionRefusal, PastEviction, owner_key
+from gpuagent.actions.consent import CONSENT_SECONDS
+from gpuagent.actions.eviction_rules import (
+    Budget,
+    EvictionBudget,
+    EvictionRefusal,
+    NotEvicted,
+    PastEviction,
+    owner_key,
+)
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
 from gpuagent.shares.pod_share import PodShare
@@ -26,8 +33,8 @@ from tests.support.waiting import until
 
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 LOST = [YES, Evicted(EvictionAnswer.FAILED, "timeout")]
-WITHDRAWN = NoConsent(result=EvictionRefusal.CONSENT_WITHDRAWN, line="the label is gone")
-EDITED = NoConsent(result=EvictionRefusal.POD_CHANGED, line="edited")
+WITHDRAWN = NotEvicted(EvictionRefusal.CONSENT_WITHDRAWN, "the label is gone")
+EDITED = NotEvicted(EvictionRefusal.POD_CHANGED, "edited")
 FORBIDDEN = ApiError(403, "Forbidden", "no right to list events", "GET")
 NOT_RECORDED = [ApiError(403, "Forbidden", "no right to create events", "POST"), Unreachable("no answer")]
 MANY = Budget(9, 1)
