@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules, not_evicted
-from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.saved_state import SavedState, boot_id
 from gpuagent.evaluation.transition_log import TransitionLog
@@ -23,8 +22,9 @@ from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
-from gpuagent.server.exposition import Counts, Metrics
+from gpuagent.server.exposition import Metrics
 from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdict_actions import VerdictActions
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
@@ -112,26 +112,27 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
 ) -> tuple[int, bool]:
     """Serve the figures of these pods; without a client they come from a file."""
     node.follow(pods)
+    is_simulated = node.source.is_simulated
+    rules = EvictionRules(
+        excluded_namespaces=settings.excluded_namespaces,
+        reservation_namespace=settings.node.reservation_namespace,
+        slack=settings.slack,
+        gpu_sharing_mode=settings.gpu_sharing_mode,
+    )
     sampler = Sampler(
         source=node.source,
         processes=Processes(proc_root=node.settings.proc_root),
         timing=Timing(interval=settings.interval),
         log=log,
-        cgroup_root=None if node.source.is_simulated else settings.cgroup_root,
+        cgroup_root=None if is_simulated else settings.cgroup_root,
     )
     actions: VerdictActions | None = None
-    container = None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root)
-    rights = _own_rights(settings, client) if client else None
+    container = None if is_simulated else OwnContainer(proc_root=node.settings.proc_root)
+    rights: OwnRights | None = None
     if client is not None:
-        actions = VerdictActions(
-            client,
-            _actions(settings, is_simulated=node.source.is_simulated),
-            node=node.settings.node,
-            sample_now=sampler.sample_now,
-            stale_after=longest_gap(settings.interval),
-            log=log,
-        )
-    rules = _rules(settings)
+        evicts = settings.eviction is EvictionMode.ON
+        rights = OwnRights(client, *POD_RIGHTS, *EVENT_RIGHTS * settings.events, *EVICTION_RIGHTS * evicts)
+        actions = VerdictActions(client, settings, rules=rules, sample_now=sampler.sample_now, log=log)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -167,7 +168,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         pods=pods,
         share_resolver=share_resolver,
         judge=judge,
-        is_simulated=node.source.is_simulated,
+        is_simulated=is_simulated,
         interval=settings.interval,
         clock=time.monotonic,
         transition_log=TransitionLog(log),
@@ -180,12 +181,10 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     )
     metrics = Metrics(
         node=node.settings.node,
-        is_simulated=node.source.is_simulated,
+        is_simulated=is_simulated,
         watches=pods.watches if isinstance(pods, ClusterPods) else (),
-        counts=Counts(
-            events=actions.events if actions else {},
-            evictions=actions.evictions if actions else {},
-        ),
+        events=actions.events if actions else {},
+        evictions=actions.evictions if actions else {},
         log_lines_lost=lambda: log.lines_lost,
     )
 
@@ -203,7 +202,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         unhealthy_reason=lambda: _unhealthy_reason(sampler),
         metrics=metrics,
         node=node.settings.node,
-        is_simulated=node.source.is_simulated,
+        is_simulated=is_simulated,
         log=log,
         page_links=settings.page_links,
     )
@@ -217,7 +216,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
             "serving",
             url=f"{'https' if tls else 'http'}://{address}",
             node=node.settings.node,
-            simulated=node.source.is_simulated,
+            simulated=is_simulated,
         )
         gc.collect()
         gc.freeze()  # imported objects stay, and each collection would spend 6 ms on them
@@ -247,11 +246,6 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         log(reason, ERROR)
     log("stopped", hung=is_hung)
     return (START_AGAIN if fatal else 0), is_hung
-
-
-def _own_rights(settings: Settings, client: KubeClient) -> OwnRights:
-    evicts = settings.eviction is EvictionMode.ON
-    return OwnRights(client, *POD_RIGHTS, *EVENT_RIGHTS * settings.events, *EVICTION_RIGHTS * evicts)
 
 
 def _own_problems(
@@ -297,25 +291,6 @@ def _security(
     authorizer = TokenAuthorizer(client, audience=AUDIENCE)
     authentication = Authentication(authorizer, accepts_own_header=True, log=log)
     return PortSecurity(authentication=authentication, context=context)
-
-
-def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
-    return ActionSettings(
-        is_simulated=is_simulated,
-        events=settings.events,
-        eviction=settings.eviction,
-        budget=settings.eviction_budget,
-        rules=_rules(settings),
-    )
-
-
-def _rules(settings: Settings) -> EvictionRules:
-    return EvictionRules(
-        excluded_namespaces=settings.excluded_namespaces,
-        reservation_namespace=settings.node.reservation_namespace,
-        slack=settings.slack,
-        gpu_sharing_mode=settings.gpu_sharing_mode,
-    )
 
 
 async def _watch(pipeline: SamplePipeline, seconds: float) -> None:

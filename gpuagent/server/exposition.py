@@ -8,7 +8,6 @@ import os
 import resource
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from service.http.page_server import SharedText
 from service.version import version
 
 _LINES_OF_A_PART: Final = 50
+_NONE: Final[Mapping[Any, int]] = {}
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -89,16 +89,6 @@ class _FamilyText:
         self._lines.clear()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Counts that other parts of the agent keep; they may grow."""
-
-    events: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By reason and result."""
-    evictions: Mapping[str, int] = field(default_factory=dict)
-    """By result."""
-
-
 class Metrics:
     """All metrics of the agent."""
 
@@ -108,10 +98,11 @@ class Metrics:
         node: str,
         is_simulated: bool,
         watches: Sequence[Watch[Any]] = (),
-        counts: Counts = Counts(),
+        events: Mapping[tuple[str, str], int] = _NONE,
+        evictions: Mapping[str, int] = _NONE,
         log_lines_lost: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Set the sources of the figures.
+        """Set the sources of the figures; the counts of Events and evictions may grow.
 
         The first watch is always shown, the others once they have been in contact: an API that the cluster
         does not serve is no silence.
@@ -119,7 +110,7 @@ class Metrics:
         self._node = node
         self._is_simulated = is_simulated
         self._watches = watches
-        self._counts = counts
+        self._events, self._evictions = events, evictions
         self._log_lines_lost = log_lines_lost
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
@@ -220,9 +211,9 @@ class Metrics:
             for change in Change:
                 labels = _labels(Family.FLAG_TRANSITIONS, flag_reason, change.label)
                 page.add(Family.FLAG_TRANSITIONS, labels, status.transitions.get((flag_reason, change), 0))
-        for (reason, result), count in sorted(self._counts.events.items()):
+        for (reason, result), count in sorted(self._events.items()):
             page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
-        for result, count in sorted(self._counts.evictions.items()):
+        for result, count in sorted(self._evictions.items()):
             page.add(Family.EVICTIONS, _labels(Family.EVICTIONS, result), count)
         for watch in self._watches:
             if watch is self._watches[0] or watch.last_contact is not None:

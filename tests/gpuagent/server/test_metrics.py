@@ -22,7 +22,7 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.bounds import ContainerCommand
 from gpuagent.pods.pod_owners import Tenant, Workload
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.exposition import Counts, Metrics
+from gpuagent.server.exposition import Metrics
 from gpuagent.server.metric_families import Family
 from gpuagent.shares.pod_share import Amount, Candidate, PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
@@ -262,7 +262,7 @@ EVICTIONS = {"evicted": 1, "disruption-budget": 4}
 
 
 def test_events_and_evictions_are_counted_by_reason_and_result() -> None:
-    text = text_of(OVER, counts=Counts(evictions=EVICTIONS, events=EVENTS))
+    text = text_of(OVER, evictions=EVICTIONS, events=EVENTS)
     evictions = series(text, "kaishare_agent_evictions_total")
     assert evictions == {'result="evicted"': 1, 'result="disruption-budget"': 4}
     assert series(text, "kaishare_agent_events_total") == {
@@ -313,7 +313,8 @@ def every_family() -> str:
     text = text_of(
         status_of(node(0), node(10, Problem(Cause.TRUNCATED, B), utilization={10: 35})),
         watches=[watch],
-        counts=Counts(events=EVENTS, evictions=EVICTIONS),
+        events=EVENTS,
+        evictions=EVICTIONS,
     )
     assert {family for family in Family if f"# TYPE {family.value.name} " not in text} == set()
     return text
