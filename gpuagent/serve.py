@@ -146,6 +146,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     share_resolver = ShareResolver(
         kai_version=settings.node.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
     )
+    driver_limits = DriverLimits(settings.gpu_sharing_mode)
     judge = Judge(
         grace=settings.grace,
         interval=settings.interval,
@@ -161,6 +162,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
             boot=boot,
             judge=judge,
             share_resolver=share_resolver,
+            driver_limits=driver_limits,
             log=log,
         )
         state.restore()
@@ -174,7 +176,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         transition_log=TransitionLog(log),
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
-        driver_limits=DriverLimits(settings.gpu_sharing_mode),
+        driver_limits=driver_limits,
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
         own_problems=lambda: _own_problems(container, rights, pods),
         not_evicted=lambda evaluation: not_evicted(evaluation, rules, settings.eviction),

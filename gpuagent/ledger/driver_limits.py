@@ -7,12 +7,12 @@ or NotSupported. Only a known absence of a limit is `limit-not-in-force`. What c
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind, NodeLimits, parent_of
 from gpuagent.ledger.attribution import Attribution
@@ -203,6 +203,13 @@ class _Memory:
     in_force: set[tuple[str, str]] = field(default_factory=set)
 
 
+class SavedPromises(Struct, frozen=True, gc=False):
+    """The first promises of a pod's annotations, in bytes by container, over a restart of the agent."""
+
+    uid: str
+    limits: dict[str, Annotated[int, Meta(ge=0, le=MOST_BYTES)]]
+
+
 class DriverLimits:
     """Compares promised limits with the driver's, sample by sample.
 
@@ -213,6 +220,15 @@ class DriverLimits:
         self.mode = mode
         """KAI's mode; None if it is not known."""
         self._pods: dict[str, _Memory] = {}
+
+    def saved(self) -> list[SavedPromises]:
+        """Return the promises that a restart would forget."""
+        return [SavedPromises(uid, memory.promised) for uid, memory in self._pods.items() if memory.promised]
+
+    def restore(self, promises: Iterable[SavedPromises]) -> None:
+        """Go on from what an earlier process saved, in the same mode of KAI."""
+        if self.mode is SharingMode.NV_FRACTIONS:
+            self._pods = {each.uid: _Memory(dict(each.limits)) for each in promises}
 
     def read(
         self, sample: Sample, attribution: Attribution, pod_shares: Collection[PodShare]

@@ -1,5 +1,6 @@
 """Promised limits against those that the driver holds, from the library's answers to API and metrics."""
 
+import io
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,12 +12,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gpuagent.evaluation.saved_state import SavedState
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind
 from gpuagent.gpus.nvml import NvmlGpus
-from gpuagent.ledger.driver_limits import held, variables_limit
+from gpuagent.ledger.driver_limits import DriverLimits, held, variables_limit
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
 from kai.installation import SharingMode
+from service.log import JsonLog
 from tests.support.kube_objects import GPU_0, uid
 from tests.support.limited_containers import LIMIT_KEY, REQUEST_KEY, LimitedNode, variables
 from tests.support.nvml_stub.build import ANSWERS, use_library
@@ -286,11 +289,28 @@ def test_what_the_driver_cannot_say_keeps_a_flag_and_exports_none(limited: MakeN
     }
 
 
-def test_an_edit_of_the_annotation_changes_no_promise(limited: MakeNode) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "also over a restart of the agent"])
+def test_an_edit_of_the_annotation_changes_no_promise(
+    limited: MakeNode, tmp_path: Path, is_restarted: bool
+) -> None:
     node = limited(backend="dmem")
     node.add(annotations=dict(PROMISED))
     node.limit(hard=16 * GIB)
     assert node.flags(node.sample(FLAGGED_AFTER)) == DIFFERENT
+    if is_restarted:
+        books = node.chain.books
+        state = SavedState(
+            tmp_path,
+            node="n",
+            boot="b",
+            judge=books._judge,
+            share_resolver=books._share_resolver,
+            driver_limits=books._driver_limits,
+            log=JsonLog(io.BytesIO()),
+        )
+        state.save()
+        state._driver_limits = books._driver_limits = DriverLimits(SharingMode.NV_FRACTIONS)
+        state.restore()
     node.documents[1]["metadata"]["annotations"] |= {LIMIT_KEY: "16Gi", REQUEST_KEY: "16Gi"}
     assert node.flags(node.sample(3)) == DIFFERENT
 

@@ -32,6 +32,7 @@ class Agent(Pipeline):
             boot=boot,
             judge=self.books._judge,
             share_resolver=self.books._share_resolver,
+            driver_limits=self.books._driver_limits,
             log=JsonLog(self.log),
         )
         self.state.restore()
