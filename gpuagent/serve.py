@@ -174,7 +174,9 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         interval=settings.interval,
         clock=time.monotonic,
         transition_log=TransitionLog(log),
-        over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
+        over_share_policies=OverSharePolicies(
+            shortest_grace=settings.shortest_grace, longest_grace=settings.longest_grace
+        ),
         reservations=Reservations(grace=settings.grace),
         driver_limits=driver_limits,
         on_evaluation=actions.handle if actions else lambda _evaluation: None,

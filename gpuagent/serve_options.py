@@ -12,7 +12,6 @@ from gpuagent.actions.eviction_rules import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from gpuagent.node import NodeSettings
 from gpuagent.server.api import NO_LINKS, NODE, PageLinks
-from gpuagent.verdicts.over_share import GraceBounds
 from kai.installation import SharingMode
 from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.releases import Version
@@ -44,7 +43,8 @@ class Settings:
     """Accepted host names beside the server's own."""
     interval: float
     grace: float
-    grace_bounds: GraceBounds
+    shortest_grace: float
+    longest_grace: float
     slack: Slack
     excluded_namespaces: frozenset[str]
     cgroup_root: Path = Path("/sys/fs/cgroup")
@@ -256,7 +256,8 @@ def read_settings(options: argparse.Namespace) -> Settings:
             reservation_namespace=options.reservation_namespace,
             kai_version=options.kai_version,
         ),
-        grace_bounds=GraceBounds(shortest=options.grace_min, longest=options.grace_max),
+        shortest_grace=options.grace_min,
+        longest_grace=options.grace_max,
         eviction=eviction,
         eviction_budget=options.eviction_budget,
         resource_claims=options.resource_claims == "true",

@@ -127,7 +127,11 @@ class EvictionRules:
             return False
         if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
             return False
-        return (key.uid, key.gpu_uuid) in evaluation.attributed_by_uid
+        return any(
+            holding.is_attributed_by_uid
+            for holding in evaluation.sampled.holdings
+            if (holding.pod_share.pod.uid, holding.gpu_uuid) == (key.uid, key.gpu_uuid)
+        )
 
 
 class NotEvicted(Exception):

@@ -90,16 +90,11 @@ class ClusterCalls:
             ApiError, Unreachable, AccessError: the records cannot be read.
         """
         events = await list_events(
-            self._client,
-            self._client.namespace,
-            reason=EVICTED,
-            component=COMPONENT,
-            about_uid=self._node,
+            self._client, self._client.namespace, reason=EVICTED, component=COMPONENT, about_uid=self._node
         )
         return [
             PastEviction(
-                seconds_ago=max(seconds_old - _AGE_ERROR, 0.0),
-                owner=annotations.get(EVICTED_OWNER, ""),
+                seconds_ago=max(seconds_old - _AGE_ERROR, 0.0), owner=annotations.get(EVICTED_OWNER, "")
             )
             for seconds_old, annotations in events
         ]

@@ -17,15 +17,7 @@ from gpuagent.server.exposition import Metrics, SampleText, content_key
 from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
 from service.http.limits import Address, ConnectionLimits, plain_port_limits
-from service.http.page_server import (
-    OPEN_PORT,
-    Page,
-    PageServer,
-    PortSecurity,
-    Render,
-    SharedText,
-    text_page,
-)
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, Render, SharedText, text_page
 from service.log import JsonLog
 from service.page import static_pages
 

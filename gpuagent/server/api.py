@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -30,13 +30,11 @@ from gpuagent.api_types import (
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FirstAct, for_gpu, for_problem
 from gpuagent.gpus.gpu_reading import Xid
-from gpuagent.ledger.driver_limits import ContainerLimit
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import first_act, flag_message
-from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Change, Verdict
 
 _HISTORY_FRAME_BYTES: Final = 1024
@@ -144,13 +142,13 @@ def of_namespace(response: AgentResponse, namespace: str) -> AgentResponse:
     )
 
 
-def _remedy(act: FirstAct | None) -> dict[str, str]:
+def _remedy(act: FirstAct | None) -> dict[str, Any]:
     """Return the fields of `WithRemedy`."""
     return {"first_act": act.text, "runbook": act.section} if act else {}
 
 
 def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
-    gpu, sensors = account.gpu, account.gpu.sensors
+    gpu = account.gpu
     total, promised = gpu.total_bytes, account.promised_bytes
     is_at_risk = is_noticeable_risk(account.at_risk_bytes, total)
     act = for_gpu(
@@ -158,28 +156,20 @@ def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
         is_overpromised=bool(total and promised and promised > total),
     )
     return ApiGpu(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        model=gpu.model,
-        mig=gpu.mig,
         verdicts_suspended=suspension.covers(gpu.uuid),
-        total_bytes=gpu.total_bytes,
-        used_bytes=gpu.used_bytes,
-        reserved_bytes=gpu.reserved_bytes,
         memory_unknown=gpu.memory_unknown or None,
-        promised_bytes=account.promised_bytes,
-        host_bytes=account.host_bytes,
-        ended_pods_bytes=account.ended_pods_bytes,
-        unattributed_bytes=account.unattributed_bytes,
-        at_risk_bytes=account.at_risk_bytes,
         risk_causes=tuple(ApiRiskCause(cause.name, cause.bytes) for cause in account.risk_causes),
-        utilization_ratio=sensors.utilization_ratio,
-        temperature_celsius=sensors.temperature_celsius,
-        power_watts=sensors.power_watts,
-        power_limit_watts=sensors.power_limit_watts,
-        xid=_xid(sensors.xid),
+        xid=_xid(gpu.sensors.xid),
+        **_same(gpu, "uuid index model mig total_bytes used_bytes reserved_bytes"),
+        **_same(account, "promised_bytes host_bytes ended_pods_bytes unattributed_bytes at_risk_bytes"),
+        **_same(gpu.sensors, "utilization_ratio temperature_celsius power_watts power_limit_watts"),
         **_remedy(act),
     )
+
+
+def _same(source: object, names: str) -> dict[str, Any]:
+    """Return the fields that a type of the API has by the same names."""
+    return {name: getattr(source, name) for name in names.split()}
 
 
 def _ended_pods(snapshot: Snapshot) -> list[ApiEndedPod]:
@@ -210,7 +200,7 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
         holdings[holding.pod_share.pod.uid].append(_holding(holding, idle_seconds))
     limits: dict[str, list[ApiContainerLimit]] = defaultdict(list)
     for (uid, _), own in snapshot.driver_limits.items():
-        limits[uid] += map(_container_limit, own.containers)
+        limits[uid] += msgspec.convert(own.containers, list[ApiContainerLimit], from_attributes=True)
     totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
     for verdict in status.verdicts.by_key.values():
         gpu_bytes = totals.get(verdict.key.gpu_uuid)
@@ -220,41 +210,30 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
     by_uid |= {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
     pod_shares = sorted(by_uid.values(), key=lambda pod_share: (*pod_share.pod.key, pod_share.pod.uid))
     return [
-        _pod(
-            pod_share,
-            status.over_share_policies.get(pod_share.pod.uid),
-            holdings.get(pod_share.pod.uid, []),
-            verdicts.get(pod_share.pod.uid, []),
-            limits.get(pod_share.pod.uid, []),
-            status.not_evicted.get(pod_share.pod.uid),
-        )
+        _pod(pod_share, status, holdings[uid], verdicts[uid], limits[uid])
         for pod_share in pod_shares
+        for uid in (pod_share.pod.uid,)
     ]
 
 
 def _pod(
     pod_share: PodShare,
-    policy: OverSharePolicy | None,
+    status: Evaluation,
     holdings: list[ApiHolding],
     verdicts: list[ApiVerdict],
     driver_limits: list[ApiContainerLimit],
-    not_evicted: str | None,
 ) -> ApiPod:
+    policy = status.over_share_policies.get(pod_share.pod.uid)
     pod, tenant, workload = pod_share.pod, pod_share.tenant, pod_share.workload
     return ApiPod(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        phase=pod.phase,
+        **_same(pod, "namespace name uid phase"),
+        **_same(pod_share, "gpu_uuids has_unsized_gpus lacks_reservation notes"),
         queue=pod_share.queue or None,
         size=pod_share.size or None,
         workload=ApiWorkload(workload.kind, workload.name) if workload.name else None,
         vcluster=ApiTenant(tenant.vcluster, tenant.namespace, tenant.pod) if tenant else None,
         gpu_groups=pod_share.groups,
-        gpu_uuids=pod_share.gpu_uuids,
         gpu_unresolved=pod_share.is_unresolved,
-        has_unsized_gpus=pod_share.has_unsized_gpus,
-        lacks_reservation=pod_share.lacks_reservation,
         shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
         limits={
             uuid: ApiAmount(limit.bytes, limit.source, counts=each.limit is not None)
@@ -272,25 +251,10 @@ def _pod(
             for candidate in pod_share.candidates
         ],
         over_share_policy=ApiOverSharePolicy(policy.evict, policy.grace) if policy else None,
-        not_evicted=not_evicted,
+        not_evicted=status.not_evicted.get(pod.uid),
         share_changed=pod_share.changed or None,
-        notes=pod_share.notes,
         gpus=holdings,
         verdicts=verdicts,
-    )
-
-
-def _container_limit(limit: ContainerLimit) -> ApiContainerLimit:
-    return ApiContainerLimit(
-        container=limit.container,
-        gpu_uuid=limit.gpu_uuid,
-        promised=limit.promised_bytes,
-        soft=limit.soft_bytes,
-        hard=limit.hard_bytes,
-        inherited=limit.is_inherited,
-        source=limit.source,
-        in_force=limit.is_in_force,
-        cause=limit.cause,
     )
 
 
@@ -303,9 +267,7 @@ def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
         gpu_uuid=holding.gpu_uuid,
         gpu=holding.gpu_index,
         mig=holding.is_mig,
-        used_bytes=holding.used_bytes,
-        utilization_ratio=holding.utilization_ratio,
-        processes=holding.processes,
+        **_same(holding, "used_bytes utilization_ratio processes"),
         idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
     )
 

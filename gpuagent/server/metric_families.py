@@ -216,26 +216,14 @@ class Family(Enum):
         "Version of the agent and driver; simulated is true for synthetic GPUs.",
         labels=("version", "component", "driver", "simulated"),
     )
-    PROCESS_CPU = Described(
-        "process_cpu_seconds_total",
-        "User and system CPU time of the agent.",
-    )
+    PROCESS_CPU = Described("process_cpu_seconds_total", "User and system CPU time of the agent.")
     PROCESS_RESIDENT = Described(
-        "process_resident_memory_bytes",
-        "Resident memory of the agent.",
-        "/proc is not readable",
+        "process_resident_memory_bytes", "Resident memory of the agent.", "/proc is not readable"
     )
     PROCESS_STARTED = Described(
-        "process_start_time_seconds",
-        "Unix time at which the agent started.",
-        "/proc is not readable",
+        "process_start_time_seconds", "Unix time at which the agent started.", "/proc is not readable"
     )
     PROCESS_FILES = Described(
-        "process_open_fds",
-        "Open files and sockets of the agent.",
-        "/proc is not readable",
+        "process_open_fds", "Open files and sockets of the agent.", "/proc is not readable"
     )
-    PROCESS_MAX_FILES = Described(
-        "process_max_fds",
-        "Maximum of open files and sockets of the agent.",
-    )
+    PROCESS_MAX_FILES = Described("process_max_fds", "Maximum of open files and sockets of the agent.")

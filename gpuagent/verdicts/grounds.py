@@ -184,7 +184,7 @@ class Grounds:
                     key=Key(uid, gpu_uuid, reason),
                     pod_share=pod_share,
                     gpu_index=self._evaluated_gpus.get(gpu_uuid),
-                    allowed_bytes=row.promised_bytes if row else None,
+                    allowed_bytes=row.promised if row else None,
                     detail=row.text if row else "",
                 )
                 yield Ground(verdict, row is not None, row is None)

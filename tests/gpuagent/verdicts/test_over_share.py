@@ -7,7 +7,7 @@ import pytest
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.over_share import GraceBounds, OverSharePolicies, OverSharePolicy
+from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from kai import keys
 from kai.kaishare_keys import OVER_SHARE, OVER_SHARE_GRACE
 from tests.support.samples import GIB, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
@@ -68,7 +68,7 @@ def test_an_invalid_value_is_ignored_and_noted(labels: dict[str, Any], line: str
 
 @pytest.mark.parametrize(("grace", "counts"), [("30s", 60), ("5m", 300), ("24h", 3600)])
 def test_a_grace_is_limited_to_the_administrators_bounds(grace: str, counts: float) -> None:
-    over_share_policies = OverSharePolicies(bounds=GraceBounds(shortest=60, longest=3600))
+    over_share_policies = OverSharePolicies(shortest_grace=60, longest_grace=3600)
     assert read(over_share_policies, over_share_grace=grace) == OverSharePolicy(grace=counts)
     assert len(over_share_policies.notes) == (0 if grace == "5m" else 1)
 
