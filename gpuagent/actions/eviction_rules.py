@@ -300,13 +300,7 @@ class EvictionBudget:
     def __init__(
         self, budget: Budget, *, owner_backoff: tuple[float, float], clock: Callable[[], float]
     ) -> None:
-        """Set up an unused budget.
-
-        Args:
-            budget: maximum number of evictions of this node.
-            owner_backoff: first and longest back-off of an owner, in seconds.
-            clock: monotonic seconds.
-        """
+        """Set up an unused budget; `owner_backoff` is the first and the longest one, in seconds."""
         self._budget = budget
         self._clock = clock
         first, most = owner_backoff
@@ -331,12 +325,9 @@ class EvictionBudget:
     async def recall(
         self, read: Callable[[], Awaitable[Iterable[PastEviction]]], *, seconds: float, log: JsonLog
     ) -> None:
-        """Restore budget and back-off from the recorded evictions; without them, allow one eviction.
+        """Restore budget and back-off from the recorded evictions.
 
-        Args:
-            read: reads the recorded evictions of this node.
-            seconds: time of attempts to read them.
-            log: receives the result.
+        If they cannot be read within so many seconds, allow one eviction.
         """
         give_up_at = self._clock() + seconds
         backoff = Backoff(first=1.0, most=10.0, jitter=JITTER_DOWN)

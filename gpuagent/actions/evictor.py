@@ -67,15 +67,9 @@ class ClusterCalls:
         announce: Announce,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Set up the requests.
+        """Set up the requests of a node; a fetched pod must pass the rules again.
 
-        Args:
-            client: connection to the API server.
-            node: name of this node.
-            rules: the rules of eviction, which the fetched pod must pass again.
-            clock: monotonic seconds.
-            announce: writes the Event of an eviction before it is requested.
-            wall_clock: Unix time, for the records.
+        `clock` has monotonic seconds, `wall_clock` Unix time for the records.
         """
         self._client = client
         self._node = node
@@ -192,14 +186,8 @@ class Evictor:
     ) -> None:
         """Set up evictions; call `run` to start them.
 
-        Args:
-            rules: which pods must not be evicted.
-            budget: maximum number of evictions of this node.
-            calls: requests to the API server; None for a dry run.
-            sample_now: requests a sample that begins after the call.
-            log: receives the reason of every decision.
-            clock: seconds, the same clock as that of the samples.
-            timing: None for the defaults.
+        Without `calls` they are a dry run. `sample_now` requests a sample that begins after the call. The
+        clock is that of the samples. The log receives the reason of every decision.
         """
         self.results: Counter[str] = Counter()
         """Number of decisions by result."""

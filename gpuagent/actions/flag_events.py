@@ -59,14 +59,7 @@ class FlagEvents:
         bounds: EventBounds | None = None,
         is_simulated: bool = False,
     ) -> None:
-        """Set up the conversion of transitions.
-
-        Args:
-            writer: queues the Events; it never blocks.
-            clock: monotonic seconds, for the node's rate limit.
-            bounds: rate limits; None for the defaults.
-            is_simulated: whether the figures are synthetic; every message then begins with "simulated: ".
-        """
+        """Set up the conversion; a message about synthetic figures begins with "simulated: "."""
         self._mark = SIMULATED_MARK if is_simulated else ""
         self._writer = writer
         self._bounds = bounds or EventBounds()

@@ -93,13 +93,7 @@ class History:
                 )
 
     def idle_seconds(self, uid: str, gpu_uuid: str, at: float) -> float | None:
-        """Return for how long a pod with a share has been idle; None if it is not, or if that is unknown.
-
-        Args:
-            uid: UID of the pod.
-            gpu_uuid: UUID of the GPU.
-            at: time of the newest recorded sample, in monotonic seconds.
-        """
+        """Return for how long a pod has been idle at the newest sample; None if unknown or not idle."""
         series = self._series.get((uid, gpu_uuid))
         if series is None or series.idle_since is None or at <= series.idle_since:
             return None

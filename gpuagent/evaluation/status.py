@@ -67,13 +67,9 @@ class Evaluation:
         return self.snapshot
 
     def at(self, now: float, *, started_at: float, interval: float, pods_silent_for: float) -> "Evaluation":
-        """Return the evaluation of the newest sample as it stands at a time.
+        """Return the evaluation of the newest sample as it stands at a time; all arguments are in seconds.
 
-        Args:
-            now: seconds on the injected clock.
-            started_at: start of the agent, on the same clock.
-            interval: average seconds between two samples.
-            pods_silent_for: seconds since the source of pods was known to be up to date.
+        `pods_silent_for` is the time since the source of pods was known to be up to date.
         """
         snapshot, good_at = self.snapshot, self.good_at
         problems: dict[tuple[Cause | OwnCause, str], Problem] = {}

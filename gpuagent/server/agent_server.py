@@ -85,16 +85,9 @@ class HttpServer:
         host_names: Iterable[str] = (),
         security: PortSecurity = OPEN_PORT,
     ) -> Address:
-        """Listen, and return the actual address.
+        """Listen, and return the actual address; OSError if the address is not available.
 
-        Args:
-            address: address to listen on.
-            limits: maximum cost of connections.
-            host_names: accepted host names beside IP addresses, localhost and the node's name.
-            security: TLS, and the check of tokens.
-
-        Raises:
-            OSError: the address is not available.
+        `host_names` are accepted beside IP addresses, localhost and the node's name.
         """
         names = frozenset(name.removesuffix(".").lower() for name in (self._node, *host_names)) - {""}
         return await self._server.start(

@@ -7,7 +7,6 @@ budget of a scrape.
 import os
 import resource
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -148,26 +147,18 @@ class Metrics:
                     page.add_text(family, labels, value)
 
     def _add_pods(self, page: Exposition, status: Evaluation, snapshot: Snapshot) -> None:
-        """Add the series of pods. Of pods that share ResourceClaims one has their share, so that sums hold.
-
-        It is the one with the lowest UID, so that the series does not change between samples.
-        """
         verdicts = status.verdicts
         pod_labels = _PodLabels(self._node)
-        on_gpu: dict[str, set[str]] = defaultdict(set)
-        for holding in snapshot.holdings:
-            if holding.pod_share.promised_on(holding.gpu_uuid) is not None:
-                on_gpu[holding.gpu_uuid].add(holding.pod_share.pod.uid)
         for holding in snapshot.holdings:
             pod_share, uuid = holding.pod_share, holding.gpu_uuid
-            peers, uid = pod_share.on(uuid).peers, pod_share.pod.uid
+            uid = pod_share.pod.uid
             labels = pod_labels.text(pod_share, uuid, holding.gpu_index)
             if holding.used_bytes is not None:
                 page.add_text(Family.POD_USED, labels, holding.used_bytes)
             if holding.utilization_ratio is not None:
                 page.add_text(Family.POD_UTILIZATION, labels, holding.utilization_ratio)
             entitlement, promised = pod_share.on(uuid), pod_share.promised_on(uuid)
-            if promised is not None and (not peers or uid == min(peers & on_gpu[uuid])):
+            if promised is not None and holding.bears_share:
                 page.add_text(Family.POD_SHARE, f'{labels},source="{promised.source}"', promised.bytes)
             over_seconds = verdicts.over_seconds.get((uid, uuid))
             if over_seconds is not None and entitlement.share is not None:

@@ -46,7 +46,6 @@ class Grounds:
         self._limits_silence = Suspension.of(snapshot.problems, present, ignored=NEEDS_MEMORY)
         """The scope in which the limits of known containers are unknown."""
         self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
-        self._used_by_peers: dict[tuple[str, frozenset[str]], tuple[int, bool]] = {}
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
         self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
         """Pods that may use more memory on some GPU than is known."""
@@ -74,7 +73,7 @@ class Grounds:
             has_promise = limits is not None and any(row.source for row in limits.containers)
             return has_promise or self._suspension.covers(key.gpu_uuid)
         holding = self._holdings.get((key.uid, key.gpu_uuid))
-        is_unknown = holding is not None and self._use(holding)[1]
+        is_unknown = holding is not None and holding.compared[1]
         return self._suspension.covers(key.gpu_uuid) or self._awaits_record(key) or is_unknown
 
     def _is_silenced(self, verdict: Verdict) -> bool:
@@ -105,7 +104,7 @@ class Grounds:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid, last.pod_share)
-        used = self._use(holding)[0] if holding else 0
+        used = holding.compared[0] if holding else 0
         if key.reason in _ON_FOREIGN_GPU:
             if key.gpu_uuid in pod_share.gpu_uuids and not pod_share.is_whole:
                 return Ground(_of_memory(key, pod_share, index, used), False, True)
@@ -146,7 +145,7 @@ class Grounds:
         else:
             reason = FlagReason.NO_SHARE
         key = Key(pod_share.pod.uid, holding.gpu_uuid, reason)
-        used, is_lower_bound = self._use(holding)
+        used, is_lower_bound = holding.compared
         ground = self._compare(
             key, pod_share, holding.gpu_index, used, allowed, is_lower_bound=is_lower_bound
         )
@@ -188,20 +187,6 @@ class Grounds:
                     detail=row.text if row else "",
                 )
                 yield Ground(verdict, row is not None, row is None)
-
-    def _use(self, holding: Holding) -> tuple[int, bool]:
-        """Return the known memory of a pod on a GPU, and whether it may use more.
-
-        Pods that share a ResourceClaim are compared with it together.
-        """
-        gpu, peers = holding.gpu_uuid, holding.pod_share.on(holding.gpu_uuid).peers
-        if not peers:
-            return holding.known_bytes, holding.used_bytes is None
-        if (gpu, peers) not in self._used_by_peers:
-            held = [each for uid in peers if (each := self._holdings.get((uid, gpu))) is not None]
-            used = sum(each.known_bytes for each in held), any(each.used_bytes is None for each in held)
-            self._used_by_peers[gpu, peers] = used
-        return self._used_by_peers[gpu, peers]
 
     def _compare(
         self,

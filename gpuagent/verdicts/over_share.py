@@ -57,11 +57,7 @@ class OverSharePolicies:
         return tuple(self._notes)[:_MOST_NOTES]
 
     def read(self, inventory: Inventory) -> dict[str, OverSharePolicy]:
-        """Return the policies by pod UID; a pod without a policy is absent.
-
-        Args:
-            inventory: has the pods, and the labels of the namespaces that could be fetched.
-        """
+        """Return the policies by pod UID; a pod without a policy is absent."""
         self._notes = {}
         policies = {
             name: self._parse(labels, f"Namespace {name}") for name, labels in inventory.namespaces.items()
