@@ -208,26 +208,23 @@ def is_settled(key: Key, evaluation: Evaluation) -> bool:
     return not verdict.is_flagged
 
 
-def owner_of(pod_share: PodShare) -> str:
-    """Return an identifier of the controller that would recreate the pod, or of the pod itself without one.
+def owner_key(pod_share: PodShare) -> str:
+    """Return a digest of the controller that would recreate the pod, or of the pod itself without one.
 
     The host pod of a vCluster has no owner, or the vCluster as its owner. For such a pod the owners of the
     tenant's pod count. Any user can write owner references, so an owner counts only within the pod's
     namespace, on the host or in the vCluster: a pod must not delay the eviction of another tenant's pods.
     """
     pod, tenant = pod_share.pod, pod_share.tenant
-    if tenant is None:
-        if not pod.controller_uid:
-            return f"{pod.namespace}/{pod.name}"
-        return f"{pod.namespace}//{pod.controller_uid}"  # never the identifier of a pod without an owner
-    owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
-    owner = f"/{hashlib.sha256(owners.encode()).hexdigest()}" if owners else tenant.pod
-    return f"{pod.namespace}/{tenant.vcluster}/{tenant.namespace}/{owner}"
-
-
-def owner_key(pod_share: PodShare) -> str:
-    """Return a digest of the owner's identifier: of constant length, and without names."""
-    return hashlib.sha256(owner_of(pod_share).encode()).hexdigest()
+    if tenant is not None:
+        owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
+        place, owner = f"{pod.namespace}/{tenant.vcluster}/{tenant.namespace}", tenant.pod
+        if owners:
+            owner = hashlib.sha256(owners.encode()).hexdigest()
+    else:
+        place, owner, owners = pod.namespace, pod.controller_uid or pod.name, pod.controller_uid
+    kind = "/" if owners else ""  # a pod without an owner never has the identifier of an owner
+    return hashlib.sha256(f"{place}/{kind}{owner}".encode()).hexdigest()
 
 
 def _evictable_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:

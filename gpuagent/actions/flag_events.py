@@ -74,9 +74,16 @@ class FlagEvents:
             self._record(transition, now)
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
         self._pending = {key: entry for key, entry in self._pending.items() if key.uid in snapshot.pod_uids}
-        for entry in sorted(self._pending.values(), key=_last_emitted):
-            if entry.pending is not None and self._may_emit(entry, now):
-                self._emit(entry, entry.pending, totals, now)
+        # The keys without a recent Event come first.
+        for entry in sorted(self._pending.values(), key=lambda entry: entry.emitted_at or -math.inf):
+            due = entry.pending
+            # A cleared flag is reported at once: it follows an Event about the raised flag, so only once.
+            if (
+                due is not None
+                and (due.change is Change.CLEARED or entry.backoff.is_due(now))
+                and self._bucket.take()
+            ):
+                self._emit(entry, due, totals, now)
 
     def emit_eviction(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
         """Emit the Event of an eviction, without rate limit.
@@ -105,13 +112,6 @@ class FlagEvents:
         else:
             entry.pending = transition
 
-    def _may_emit(self, entry: _Pending, now: float) -> bool:
-        # A cleared flag is reported at once: it follows an Event about the raised flag, so it happens only
-        # once.
-        is_end = entry.pending is not None and entry.pending.change is Change.CLEARED
-        is_time = is_end or entry.backoff.is_due(now)
-        return is_time and self._bucket.take()
-
     def _emit(
         self, entry: _Pending, transition: Transition, totals: Mapping[str, int | None], now: float
     ) -> None:
@@ -124,11 +124,6 @@ class FlagEvents:
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))
             self._writer.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
-
-
-def _last_emitted(entry: _Pending) -> float:
-    """Sort key: the keys without a recent Event come first."""
-    return -math.inf if entry.emitted_at is None else entry.emitted_at
 
 
 def _event(reason: str, pod: NodePod, key: Key, text: str) -> Event:

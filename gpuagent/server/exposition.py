@@ -5,10 +5,10 @@ budget of a scrape.
 """
 
 import os
-import resource
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from resource import RLIMIT_NOFILE, RUSAGE_SELF, getrlimit, getrusage
 from typing import Any, Final
 
 from gpuagent.evaluation.status import Evaluation
@@ -260,9 +260,9 @@ _PROC: Final = Path("/proc")
 
 def process_figures() -> Iterator[tuple[Family, float]]:
     """Yield the metrics of this process that /proc provides."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    usage = getrusage(RUSAGE_SELF)
     yield Family.PROCESS_CPU, usage.ru_utime + usage.ru_stime
-    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most_files, _ = getrlimit(RLIMIT_NOFILE)
     yield Family.PROCESS_MAX_FILES, most_files
     try:
         fields = (_PROC / "self" / "stat").read_text().rpartition(")")[2].split()

@@ -12,7 +12,7 @@ from gpuagent.actions.eviction_rules import (
     candidates,
     is_settled,
     not_evicted,
-    owner_of,
+    owner_key,
 )
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.pod_owners import Tenant
@@ -166,7 +166,7 @@ def test_processes_count_only_by_the_pods_uid(origin: Origin, refused: EvictionR
 
 def owner(**fields: Any) -> str:
     tenant = fields.pop("tenant", None)
-    return owner_of(replace(of_pod(TRAIN, **fields), tenant=tenant))
+    return owner_key(replace(of_pod(TRAIN, **fields), tenant=tenant))
 
 
 def test_pods_of_one_controller_have_one_owner() -> None:
