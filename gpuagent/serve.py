@@ -210,8 +210,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         log=log,
         page_links=settings.page_links,
     )
-    tls = _tls(settings, log)
-    security = _security(settings, client, tls, log)
+    security, tls = _security(settings, client, log)
     try:
         limits = AGENT_CONNECTIONS.with_tls() if tls else AGENT_CONNECTIONS
         limits = limits.within(descriptors_for_connections())
@@ -264,37 +263,27 @@ def _own_problems(
     return (*(container.problems() if container else ()), *missing)
 
 
-def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:
-    """Return the port's certificate; None without TLS.
-
-    Raises:
-        UsageError: its files cannot be used.
-    """
-    directory = settings.certificate_directory
-    if directory is None:
-        return None
-    try:
-        return TlsFiles.in_directory(directory, log=log)
-    except TlsFilesError as error:
-        raise UsageError(f"--certs: {error}") from None
-
-
 def _security(
-    settings: Settings, client: KubeClient | None, tls: TlsFiles | None, log: JsonLog
-) -> PortSecurity:
-    """Return what the port asks of its clients.
+    settings: Settings, client: KubeClient | None, log: JsonLog
+) -> tuple[PortSecurity, TlsFiles | None]:
+    """Return what the port asks of its clients, and its certificate; None without TLS.
 
     Raises:
-        UsageError: tokens cannot be checked without an API server.
+        UsageError: the certificate's files cannot be used, or tokens cannot be checked.
     """
-    context = tls.context if tls else None
-    if not settings.authenticates:
-        return PortSecurity(context=context)
-    if client is None:
-        raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    authorizer = TokenAuthorizer(client, audience=AUDIENCE)
-    authentication = Authentication(authorizer, accepts_own_header=True, log=log)
-    return PortSecurity(authentication=authentication, context=context)
+    tls: TlsFiles | None = None
+    if settings.certificate_directory is not None:
+        try:
+            tls = TlsFiles.in_directory(settings.certificate_directory, log=log)
+        except TlsFilesError as error:
+            raise UsageError(f"--certs: {error}") from None
+    authentication: Authentication | None = None
+    if settings.authenticates:
+        if client is None:
+            raise UsageError("--authentication=tokens needs --pods cluster")
+        authorizer = TokenAuthorizer(client, audience=AUDIENCE)
+        authentication = Authentication(authorizer, accepts_own_header=True, log=log)
+    return PortSecurity(authentication=authentication, context=tls.context if tls else None), tls
 
 
 async def _watch(pipeline: SamplePipeline, seconds: float) -> None:

@@ -1,6 +1,5 @@
 """Events about flags: one for each raised flag, and one for each cleared `over-share`."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -17,17 +16,10 @@ SIMULATED_MARK: Final = "simulated: "
 """Prefix of every message about synthetic figures."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventBounds:
-    """Rate limits of Events; times are in seconds."""
-
-    first_wait: float = 60.0
-    """Minimum time between two Events of one pod, reason and GPU; doubles with each Event."""
-    longest_wait: float = 3600.0
-    """Maximum of that time. After as long without a transition the minimum applies again."""
-    burst: int = 25
-    """Maximum number of Events of the whole node in a burst."""
-    per_second: float = 0.1
+FIRST_WAIT: Final = 60.0
+"""Minimum seconds between two Events of one pod, reason and GPU; doubles with each Event."""
+LONGEST_WAIT: Final = 3600.0
+"""Maximum of that time. After as long without a transition the minimum applies again."""
 
 
 @dataclass(slots=True)
@@ -56,14 +48,17 @@ class FlagEvents:
         writer: EventWriter,
         *,
         clock: Callable[[], float],
-        bounds: EventBounds | None = None,
+        burst: int = 25,
+        per_second: float = 0.1,
         is_simulated: bool = False,
     ) -> None:
-        """Set up the conversion; a message about synthetic figures begins with "simulated: "."""
+        """Set up the conversion; `burst` and `per_second` bound the Events of the whole node.
+
+        A message about synthetic figures begins with "simulated: ".
+        """
         self._mark = SIMULATED_MARK if is_simulated else ""
         self._writer = writer
-        self._bounds = bounds or EventBounds()
-        self._bucket = TokenBucket(per_second=self._bounds.per_second, burst=self._bounds.burst, clock=clock)
+        self._bucket = TokenBucket(per_second=per_second, burst=burst, clock=clock)
         self._clock = clock
         self._pending: dict[Key, _Pending] = {}
 
@@ -75,7 +70,9 @@ class FlagEvents:
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
         self._pending = {key: entry for key, entry in self._pending.items() if key.uid in snapshot.pod_uids}
         # The keys without a recent Event come first.
-        for entry in sorted(self._pending.values(), key=lambda entry: entry.emitted_at or -math.inf):
+        for entry in sorted(
+            self._pending.values(), key=lambda each: -1.0 if each.emitted_at is None else each.emitted_at
+        ):
             due = entry.pending
             # A cleared flag is reported at once: it follows an Event about the raised flag, so only once.
             if (
@@ -97,10 +94,8 @@ class FlagEvents:
         key = transition.verdict.key
         entry = self._pending.get(key)
         if entry is None:
-            entry = self._pending[key] = _Pending(
-                Backoff(first=self._bounds.first_wait, most=self._bounds.longest_wait)
-            )
-        elif now - max(entry.changed_at, entry.emitted_at or 0.0) >= self._bounds.longest_wait:
+            entry = self._pending[key] = _Pending(Backoff(first=FIRST_WAIT, most=LONGEST_WAIT))
+        elif now - max(entry.changed_at, entry.emitted_at or 0.0) >= LONGEST_WAIT:
             entry.backoff.reset()
             entry.emitted_at = None
         entry.changed_at = now
