@@ -56,12 +56,7 @@ def named(server: ApiServer, namespace: Object | None, pod: Object | None) -> No
     }
 
 
-async def read(
-    client: KubeClient,
-    judged: Object | None = None,
-    *,
-    accepts_edits: bool = False,
-) -> str:
+async def read(client: KubeClient, judged: Object | None = None, *, accepts_edits: bool = False) -> str:
     verdict, reason = verdict_on(judged or pod_object()), NotEvicted("consent", "none")
     try:
         await read_consent(client, verdict, rules=RULES, clock=time.monotonic, accepts_edits=accepts_edits)

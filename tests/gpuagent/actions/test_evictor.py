@@ -152,14 +152,7 @@ async def test_results_of_evictions(name: str) -> None:
 async def test_an_eviction_follows_a_fresh_sample_a_dry_run_fresh_consent_a_record_and_an_event() -> None:
     async with desk() as run:
         await run.step()
-        assert run.done == [
-            "sample",
-            "try train",
-            "read train",
-            "record train",
-            "tell train",
-            "evict train",
-        ]
+        assert run.done == ["sample", "try train", "read train", "record train", "tell train", "evict train"]
         assert run.results == {"evicted": 1}
         (line,) = run.log_lines()
     assert (line["message"], line["result"], line["pod"]) == ("pod evicted", "evicted", "train")

@@ -290,11 +290,7 @@ def test_transitions_are_counted_by_reason_and_change_from_0_on() -> None:
 
 @pytest.mark.parametrize(
     ("utilization", "ratios"),
-    [
-        ({10: 35}, {"train": 0.35, "limited": 0.0}),
-        ({10: None, 11: 100}, {"limited": 1.0}),
-        (None, {}),
-    ],
+    [({10: 35}, {"train": 0.35, "limited": 0.0}), ({10: None, 11: 100}, {"limited": 1.0}), (None, {})],
     ids=["known", "one is unknown", "unknown"],
 )
 def test_an_unknown_utilisation_is_absent_and_never_0(
