@@ -46,13 +46,12 @@ class History:
     pod takes the place of a series without current usage, or else has no history.
     """
 
-    def __init__(self, *, interval: float, max_series: int = MAX_SERIES) -> None:
+    def __init__(self, *, interval: float) -> None:
         """Set the seconds between samples; a bucket is at least 2.5 times as wide."""
         self.bucket_seconds = max(_BUCKET_SECONDS, interval * _INTERVALS_IN_A_BUCKET)
         self._buckets = max(1, math.ceil(WINDOW_SECONDS / self.bucket_seconds))
         self._longest_gap = longest_gap(interval)
         self._taken_at = -math.inf
-        self._max_series = max_series
         self._empty = array("i", [_UNKNOWN]) * self._buckets
         self._newest = 0
         """Number of the newest bucket since the clock's zero; its place in a ring is the remainder."""
@@ -71,7 +70,7 @@ class History:
         self._forget(snapshot, current.keys())
         suspension = Suspension.of(snapshot.problems, {account.gpu.uuid for account in snapshot.gpus})
         for key, holding in current.items():
-            if key not in self._series and len(self._series) < self._max_series:
+            if key not in self._series and len(self._series) < MAX_SERIES:
                 self._series[key] = _Series()
             if key in self._series and not suspension.covers(key[1]):
                 self._add(self._series[key], holding)
@@ -136,7 +135,7 @@ class History:
             return
         if any(problem.cause is Cause.PODS_STALE for problem in snapshot.problems):
             return  # whether a pod has ended is unknown
-        is_full = len(idle) + len(current) > self._max_series
+        is_full = len(idle) + len(current) > MAX_SERIES
         for key in idle:
             if is_full or key[0] not in snapshot.pod_uids:
                 del self._series[key]

@@ -19,7 +19,6 @@ has no grace, and the flags about the driver's limits take two consecutive sampl
 """
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -47,17 +46,6 @@ _SAMPLES_TO_FLAG: Final = {FlagReason.SHARE_CHANGED: 1} | dict.fromkeys(OF_DRIVE
 _NO_GRACES: Final[Mapping[str, float]] = {}
 
 
-class Standing(Enum):
-    """Result of comparing one sample of a pod with its limit."""
-
-    OVER = "over"
-    """Above the limit plus slack."""
-    IN_SLACK = "in-slack"
-    """Above the limit, but not above limit plus slack."""
-    WITHIN = "within"
-    """At or below the limit; for a reason without a limit: no violation."""
-
-
 def nanoseconds(seconds: float) -> int:
     """Convert seconds to the unit of balances."""
     return round(seconds * _NANOSECONDS)
@@ -66,19 +54,6 @@ def nanoseconds(seconds: float) -> int:
 def seconds(nanoseconds: int) -> float:
     """Convert a balance to seconds."""
     return nanoseconds / _NANOSECONDS
-
-
-def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
-    """Return the balance after one more sample, in nanoseconds; the interval is 0 if it counts nothing.
-
-    A shorter grace reduces a balance only at the next time over. Otherwise a tenant could clear a balance by
-    shortening and restoring the grace of the namespace.
-    """
-    if standing is Standing.OVER:
-        return min(balance + interval, grace)
-    if standing is Standing.WITHIN:
-        return max(balance - interval // _RECOVERY, 0)
-    return balance
 
 
 class _History(Struct, gc=False):
@@ -179,11 +154,6 @@ class Judge:
         return self._grace
 
     @property
-    def slack(self) -> Slack:
-        """Tolerance above a share or limit."""
-        return self._slack
-
-    @property
     def evaluated_at(self) -> float | None:
         """Time of the newest regular sample; None before the first."""
         return self._evaluated_at
@@ -231,11 +201,6 @@ class Judge:
             if pod_share is not None or key.uid not in sample.snapshot.pod_uids:
                 del self._restored[key]
 
-    @property
-    def remembered(self) -> int:
-        """Number of remembered balances, flags and times over."""
-        return len(self._histories) + len(self._over)
-
     def judge(
         self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES, *, is_extra: bool = False
     ) -> tuple[Verdicts, tuple[Transition, ...]]:
@@ -266,7 +231,6 @@ class Judge:
                 Transition(
                     change=change,
                     verdict=verdict,
-                    wall_time=snapshot.wall_time,
                     seconds=verdict.lasted(snapshot.taken_at),
                 )
             )
@@ -361,10 +325,12 @@ class Judge:
         over_samples = history.over_samples + (is_immediate or not sample.is_extra) if ground.is_over else 0
         own_grace = graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
         grace = nanoseconds(own_grace)
-        if needed is None:
-            balance = next_balance(
-                balance, interval=sample.counted, standing=sample.standing(ground), grace=grace
-            )
+        # A shorter grace reduces a balance only at the next time over: a tenant could else clear a balance by
+        # shortening and restoring the grace of the namespace.
+        if needed is None and ground.is_over:
+            balance = min(balance + sample.counted, grace)
+        elif needed is None and sample.is_within(ground):
+            balance = max(balance - sample.counted // _RECOVERY, 0)
         if was_flagged:
             is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
         else:
@@ -409,14 +375,11 @@ class _Sample:
         """Return the share of a pod that is listed; None for a pod without a share and without a GPU."""
         return self._pod_shares.get(uid)
 
-    def standing(self, ground: Ground) -> Standing:
-        """Return the result of the sample for the pod's balance.
+    def is_within(self, ground: Ground) -> bool:
+        """Whether the sample counts as time within the limit.
 
         Time within a share on one GPU subtracts nothing while the pod uses too much on another GPU, or may do
         so. Otherwise a pod could rotate its memory among three GPUs and never be flagged.
         """
-        if ground.is_over:
-            return Standing.OVER
         key = ground.verdict.key
-        is_elsewhere = key.reason in _OF_MEMORY and key.uid in self._may_be_over
-        return Standing.WITHIN if ground.is_clean and not is_elsewhere else Standing.IN_SLACK
+        return ground.is_clean and not (key.reason in _OF_MEMORY and key.uid in self._may_be_over)

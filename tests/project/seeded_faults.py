@@ -167,8 +167,8 @@ FAULTS: Final = (
     ),
     Fault(
         "balance: time within the share cancels half as much time over it",
-        "return max(balance - interval // _RECOVERY, 0)",
-        "return max(balance - interval, 0)",
+        "balance = max(balance - sample.counted // _RECOVERY, 0)",
+        "balance = max(balance - sample.counted, 0)",
         "gpuagent/verdicts",
     ),
     Fault(

@@ -81,7 +81,7 @@ def transition(
         since=0.0,
         **figures,
     )
-    return Transition(change=change, verdict=verdict, wall_time=0.0, seconds=seconds)
+    return Transition(change=change, verdict=verdict, seconds=seconds)
 
 
 def the_event(*transitions: Transition) -> Event:

@@ -74,6 +74,9 @@ HISTORIES: dict[str, tuple[Fields, list[tuple[int, float, dict[str, int]]]]] = {
     ),
     **{f"the answer {answer}": (lambda answer=answer: {"answers": [Evicted(answer, "why")]}, [(1, 5, {answer: 1})])
        for answer in (EvictionAnswer.FORBIDDEN, EvictionAnswer.FAILED)},
+    "a refusal after the dry run costs no budget": (
+        lambda: {"answers": [YES, NO]}, [(1, 5, {"disruption-budget": 1}), (1, 40, {"disruption-budget": 1, "evicted": 1})],
+    ),
     "a pod that is gone is not asked for again": (
         lambda: {"answers": [Evicted(EvictionAnswer.GONE, "not found")]}, [(10, 600, {"gone": 1})],
     ),
@@ -140,7 +143,7 @@ async def test_results_of_evictions(name: str) -> None:
                 await run.step(seconds)
             assert run.results == results
         done = Counter(action.split()[0] for action in run.done)
-        assert done["evict"] == results.get("evicted", 0) + name.startswith("without an answer")
+        assert done["evict"] == results.get("evicted", 0) + name.startswith(("without an answer", "a refusal after the dry run"))
         assert done["evict"] <= done["tell"] <= done["record"] <= done["read"] <= done["try"]
         if name.startswith(("a dry run", "a terminating", "a pod that does not run")):
             assert done.keys() <= {"sample"}, "nothing is tried"
@@ -205,14 +208,6 @@ async def test_a_refusal_by_a_disruption_budget_is_retried_with_back_off() -> No
         await run.step(800)
         assert run.results["evicted"] == 1
         assert "the budget forbids it" in run.log_lines()[0]["why"]
-
-
-async def test_a_refusal_after_the_dry_run_costs_no_budget() -> None:
-    async with desk(answers=[YES, NO]) as run:
-        await run.step()
-        assert run.results == {"disruption-budget": 1}
-        await run.step(40)
-        assert run.results == {"disruption-budget": 1, "evicted": 1}
 
 
 async def test_the_budget_counts_for_all_pods_of_the_node() -> None:

@@ -48,25 +48,6 @@ def causes(snapshot: Snapshot) -> set[tuple[str, str]]:
     return {(problem.cause, problem.gpu_uuid) for problem in snapshot.problems}
 
 
-def test_every_byte_goes_to_its_owner() -> None:
-    snapshot = snapshot_of(
-        sample(
-            gpu((10, 3 * GIB + 1), (11, 7), (12, 2 * GIB), (13, 50 * MIB), used=5 * GIB + 170 * MIB),
-            origins={10: in_pod("train"), 11: in_pod("train"), 12: in_pod("serve"), 13: HOST},
-        ),
-        TRAIN,
-        SERVE,
-    )
-    assert used(snapshot, "train") == 3 * GIB + 8
-    assert used(snapshot, "serve") == 2 * GIB
-    assert figures(snapshot) == (50 * MIB, 120 * MIB - 8)
-    assert account(snapshot).promised_bytes == 18 * GIB
-    assert snapshot.problems == ()
-    train = holding(snapshot, "train")
-    assert train is not None
-    assert (train.processes, train.gpu_index, train.is_mig) == (2, 0, False)
-
-
 def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known() -> None:
     snapshot = snapshot_of(sample(gpu(), gpu(uuid=B, index=1)), pod_share("train", GIB, gpus=(B,)))
     assert used(snapshot, "train", B) == 0
