@@ -143,7 +143,9 @@ async def test_results_of_evictions(name: str) -> None:
                 await run.step(seconds)
             assert run.results == results
         done = Counter(action.split()[0] for action in run.done)
-        assert done["evict"] == results.get("evicted", 0) + name.startswith(("without an answer", "a refusal after the dry run"))
+        assert done["evict"] == results.get("evicted", 0) + name.startswith(
+            ("without an answer", "a refusal after the dry run")
+        )
         assert done["evict"] <= done["tell"] <= done["record"] <= done["read"] <= done["try"]
         if name.startswith(("a dry run", "a terminating", "a pod that does not run")):
             assert done.keys() <= {"sample"}, "nothing is tried"
