@@ -24,8 +24,7 @@ class WithRemedy(ApiObject, frozen=True, kw_only=True, gc=False):
     """A flag, a problem or a GPU, with what to do about it; these fields come last."""
 
     first_act: str | None = None
-    """What to do first, in one sentence. Null if there is nothing to do, if `detail` says it, or from an
-    older agent."""
+    """What to do first, in one sentence. Null if there is nothing to do, or if `detail` says it."""
     runbook: str | None = None
     """Section of docs/runbooks.md with the rest of what to do. Null without `firstAct`."""
 
@@ -107,8 +106,7 @@ class ApiGpu(WithRemedy, frozen=True, gc=False):
     """Memory of processes outside of the node's pods and of reservation pods, in bytes. Null if the memory of
     such a process, or the owner of any process, is unknown."""
     ended_pods_bytes: int | None = None
-    """Memory of processes of pods that the API server no longer has, in bytes. Null as `hostBytes`, and from
-    an older agent."""
+    """Memory of processes of pods that the API server no longer has, in bytes. Null as `hostBytes`."""
     unattributed_bytes: int | None = None
     """Used memory that no process accounts for, in bytes; may be negative. Null if the memory of the GPU or
     of a process, or the list of processes, is unknown."""
@@ -153,7 +151,7 @@ class ApiLostGpu(WithRemedy, frozen=True, gc=False):
     fallen off the bus. Null if it reported none."""
     lost: bool = True
     """Whether the GPU itself is lost: it fell off the bus, must be reset, or is no longer listed. False if it
-    does not answer for another reason, such as a driver that is being replaced. True from an older agent."""
+    does not answer for another reason, such as a driver that is being replaced."""
 
 
 class ApiAmount(ApiObject, frozen=True, gc=False, omit_defaults=True):
@@ -174,7 +172,7 @@ class ApiCandidate(ApiObject, frozen=True, kw_only=True, gc=False, omit_defaults
     source: str
     """Origin of the share, as in a share."""
     text: str = ""
-    """The share in the source's own form, such as `portion 0.50`. Agents before 0.2.0 have it as `says`."""
+    """The share in the source's own form, such as `portion 0.50`."""
     bytes_per_gpu: dict[str, int | None]
     """Memory by UUID of the GPU, in bytes. The key is empty while the GPU is unknown. A value is null if the
     share is a fraction of a GPU whose memory is unknown."""
@@ -233,7 +231,7 @@ class ApiVerdict(WithRemedy, frozen=True, gc=False):
     """Share or limit that it was compared with, without slack, in bytes. Null if there is none."""
     message: str | None = None
     """The flag with its figures, and the option to set where the pod runs a framework that has one; the Event
-    has `firstAct`, too. Null without a flag, or from an older agent."""
+    has `firstAct`, too. Null without a flag."""
 
     @property
     def is_over(self) -> bool:
@@ -320,7 +318,7 @@ class ApiPod(ApiObject, frozen=True, gc=False):
     queue: str | None = None
     """Queue label as the agent first saw it. Null if the pod had none."""
     size: str | None = None
-    """Name of the size, as the agent first saw it. Null if the pod has none, or from an older agent."""
+    """Name of the size, as the agent first saw it. Null if the pod has none."""
     workload: ApiWorkload | None = None
     """Workload of the pod. Null if the pod has no controller."""
     vcluster: ApiTenant | None = None
@@ -341,8 +339,7 @@ class ApiPod(ApiObject, frozen=True, gc=False):
     limits: dict[str, ApiAmount] = {}
     """The limit of an enforcer, by UUID of the GPU. No entry for a GPU without a limit."""
     driver_limits: list[ApiContainerLimit] = []
-    """Each container with a process on a GPU that was promised a limit, or that the driver limits there.
-    Empty from an older agent."""
+    """Each container with a process on a GPU that was promised a limit, or that the driver limits there."""
     candidates: list[ApiCandidate] = []
     """The share according to each source, the best source first."""
     over_share_policy: ApiOverSharePolicy | None = None
@@ -397,11 +394,10 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
     """False while a problem of the node or of every GPU suspends all verdicts. Null before the first
     sample."""
     flag_transitions: dict[str, dict[str, int]] = {}
-    """Flags since the agent started: by reason, the numbers `raised`, `cleared` and `dropped`. Empty from an
-    older agent."""
+    """Flags since the agent started: by reason, the numbers `raised`, `cleared` and `dropped`."""
     grace_seconds: float | None = None
     """The agent's `--grace`, in seconds; `overSharePolicy` of a pod has another one. Null before the first
-    sample, and from an older agent."""
+    sample."""
     runbooks_url: str | None = None
     """Address of docs/runbooks.md, by `--runbooks`. Null without the option."""
     fleet_url: str | None = None

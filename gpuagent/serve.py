@@ -225,17 +225,9 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         gc.freeze()  # imported objects stay, and each collection would spend 6 ms on them
         sampler.start(on_sample=on_sample, on_fatal=on_fatal)
         async with asyncio.TaskGroup() as group:
-            running = [
-                group.create_task(pods.run()),
-                *([group.create_task(rights.run())] if rights else ()),
-                group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
-            ]
-            if state is not None:
-                running.append(group.create_task(state.run()))
-            if tls is not None:
-                running.append(group.create_task(tls.run()))
-            if actions is not None:
-                running.append(group.create_task(actions.run()))
+            parts = [part for part in (pods, rights, state, tls, actions) if part is not None]
+            running = [group.create_task(part.run()) for part in parts]
+            running.append(group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))))
             await stop.wait()
             for task in running:
                 task.cancel()

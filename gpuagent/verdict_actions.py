@@ -22,7 +22,6 @@ from service.tasks import restart_on_error
 
 _TO_MIRROR_SECONDS: Final = 1.0
 """A vCluster copies an Event within 20 ms (seen on v0.36.1), but not after its own pod is gone."""
-_NOTHING: Final[Mapping[str, int]] = {}
 
 
 class VerdictActions:
@@ -43,6 +42,8 @@ class VerdictActions:
         """
         self.events: Counter[tuple[str, str]] = Counter()
         """Number of Events by reason and result."""
+        self.evictions: Mapping[str, int] = {}
+        """Number of eviction decisions by result."""
         self._log, node = log, settings.node.node
         self._writer: EventWriter | None = None
         self._flags: FlagEvents | None = None
@@ -71,11 +72,7 @@ class VerdictActions:
                 log=log,
                 timing=replace(timing, oldest=min(timing.oldest, longest_gap(settings.interval))),
             )
-
-    @property
-    def evictions(self) -> Mapping[str, int]:
-        """Number of eviction decisions by result."""
-        return self._evictor.results if self._evictor else _NOTHING
+            self.evictions = self._evictor.results
 
     def handle(self, evaluation: Evaluation) -> None:
         """Receive the newest verdicts. Never blocks."""

@@ -15,7 +15,7 @@ from typing import Final
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.slack import Slack
 from gpuagent.pods.inventory import NodePod
-from gpuagent.shares.pod_share import Amount, PodShare
+from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Key, Verdict
 from kai import keys
@@ -122,10 +122,11 @@ class EvictionRules:
         return None
 
     def _is_proven(self, verdict: Verdict, evaluation: Evaluation) -> bool:
-        key, amount = verdict.key, _figure(verdict)
-        if amount is None or verdict.used_bytes is None:
-            return False
-        if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
+        """Whether processes that are certainly the pod's hold more than its limit, or else its share."""
+        key, pod_share, used_bytes = verdict.key, verdict.pod_share, verdict.used_bytes
+        limit = pod_share.on(key.gpu_uuid).limit if key.reason is FlagReason.LIMIT_BYPASSED else None
+        amount = limit or pod_share.promised_on(key.gpu_uuid)
+        if amount is None or used_bytes is None or used_bytes <= amount.bytes + self.slack.of(amount.bytes):
             return False
         return any(
             holding.is_attributed_by_uid
@@ -237,13 +238,6 @@ def _evictable_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
 
 def _excess(verdict: Verdict) -> int:
     return (verdict.used_bytes or 0) - (verdict.allowed_bytes or 0)
-
-
-def _figure(verdict: Verdict) -> Amount | None:
-    """Return the limit or else the share behind a verdict."""
-    pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
-    limit = pod_share.on(gpu).limit if verdict.key.reason is FlagReason.LIMIT_BYPASSED else None
-    return limit or pod_share.promised_on(gpu)
 
 
 KEPT_SECONDS: Final = 3600.0

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Final
 
@@ -170,35 +170,31 @@ class EvictionTiming:
     """Time of attempts to read the recorded evictions, after which they count as unavailable."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Evictor:
-    """Checks the newest verdicts against the rules, and evicts the pods that the rules allow."""
+    """Checks the newest verdicts against the rules, and evicts the pods that the rules allow.
 
-    def __init__(
-        self,
-        *,
-        rules: EvictionRules,
-        budget: Budget,
-        calls: ClusterCalls | None,
-        sample_now: Callable[[], None],
-        log: JsonLog,
-        clock: Callable[[], float] = time.monotonic,
-        timing: EvictionTiming | None = None,
-    ) -> None:
-        """Set up evictions; call `run` to start them.
+    The log receives the reason of every decision. Call `run` to start.
+    """
 
-        Without `calls` they are a dry run. `sample_now` requests a sample that begins after the call. The
-        clock is that of the samples. The log receives the reason of every decision.
-        """
+    rules: EvictionRules
+    budget: InitVar[Budget]
+    calls: ClusterCalls | None
+    """None for a dry run."""
+    sample_now: Callable[[], None]
+    """Requests a sample that begins after the call."""
+    log: JsonLog
+    clock: Callable[[], float] = time.monotonic
+    """The clock of the samples."""
+    timing: EvictionTiming = EvictionTiming()
+
+    def __post_init__(self, budget: Budget) -> None:
+        """Begin without a decision."""
+        timing = self.timing
         self.results: Counter[str] = Counter()
         """Number of decisions by result."""
-        self._rules = rules
-        self._calls = calls
-        self._sample_now = sample_now
-        self._log = log
-        self._clock = clock
-        self._timing = timing = timing or EvictionTiming()
         owner_backoff = (timing.first_owner, timing.longest_owner)
-        self._budget = EvictionBudget(budget, owner_backoff=owner_backoff, clock=clock)
+        self._budget = EvictionBudget(budget, owner_backoff=owner_backoff, clock=self.clock)
         self._retries = KeyedBackoff(first=timing.first_retry, most=timing.longest_retry)
         self._done: dict[Key, float] = {}
         """Time of the last action by flag, for flags that still stand and need no further action."""
@@ -208,7 +204,7 @@ class Evictor:
         """Number of evictions that an edit of the pod delayed, by UID."""
         self._last_tries: dict[str, tuple[str, float]] = {}
         """Namespace and time of the last attempt to evict a pod, by UID, while the pod is listed."""
-        self._must_recall = calls is not None
+        self._must_recall = self.calls is not None
         self._evaluation: Evaluation | None = None
         self._news = asyncio.Event()
 
@@ -219,11 +215,11 @@ class Evictor:
 
     async def run(self) -> None:
         """Evict until cancelled, at most one pod per sample."""
-        if self._calls is not None and self._must_recall:
-            await self._budget.recall(self._calls.past_evictions, seconds=self._timing.recall, log=self._log)
+        if self.calls is not None and self._must_recall:
+            await self._budget.recall(self.calls.past_evictions, seconds=self.timing.recall, log=self.log)
             self._must_recall = False
         while True:
-            evaluation = await self._next()
+            evaluation = await self._next(-math.inf)
             self._done = {key: since for key, since in self._done.items() if not is_settled(key, evaluation)}
             self._logged = {
                 key: result for key, result in self._logged.items() if not is_settled(key, evaluation)
@@ -234,7 +230,7 @@ class Evictor:
             pods_to_evict = self._in_turn(candidates(evaluation))
             verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
-                self._last_tries[verdict.key.uid] = (verdict.pod_share.pod.namespace, self._clock())
+                self._last_tries[verdict.key.uid] = (verdict.pod_share.pod.namespace, self.clock())
                 self._newest = verdict
                 try:
                     await self._evict(verdict)
@@ -258,19 +254,20 @@ class Evictor:
 
         return sorted(verdicts, key=turn)
 
-    async def _next(self) -> Evaluation:
+    async def _next(self, since: float) -> Evaluation:
+        """Return the next evaluation of a sample that began at a time or later."""
         while True:
             self._news.clear()
             await self._news.wait()
-            if self._evaluation is not None:
+            if self._evaluation is not None and self._evaluation.sampled.taken_at >= since:
                 return self._evaluation
 
     def _may_go(self, verdict: Verdict, evaluation: Evaluation) -> bool:
         """Whether eviction is allowed now; logs the reason once if not."""
-        now, uid = self._clock(), verdict.key.uid
+        now, uid = self.clock(), verdict.key.uid
         if self._is_done(verdict, now) or self._retries.is_backing_off(uid, now):
             return False
-        refusal = self._rules.refusal(verdict, evaluation)
+        refusal = self.rules.refusal(verdict, evaluation)
         if refusal is not None:
             reason: NotEvicted | None = NotEvicted.by(refusal)
         else:
@@ -288,7 +285,7 @@ class Evictor:
         since = [since for key, since in self._done.items() if key.uid == verdict.key.uid]
         if not since:
             return False
-        return not verdict.pod_share.pod.is_terminating or now - min(since) < self._timing.leaving
+        return not verdict.pod_share.pod.is_terminating or now - min(since) < self.timing.leaving
 
     async def _evict(self, verdict: Verdict) -> None:
         """Evict a pod if a fresh sample shows it above its share, and a dry run and fresh consent allow it.
@@ -296,7 +293,7 @@ class Evictor:
         All that follows the consent ends before it expires. An API server that is too slow for that prevents
         the eviction, which is tried again later.
         """
-        fresh, calls = await self._fresh_evaluation(), self._calls
+        fresh, calls = await self._fresh_evaluation(), self.calls
         verdict = self._newest = still(verdict, fresh)
         if not self._may_go(verdict, fresh):
             return
@@ -307,17 +304,17 @@ class Evictor:
         _check(await calls.try_eviction(pod))
         newest = self._evaluation or fresh
         verdict = self._newest = still(verdict, newest)
-        if self._clock() - newest.sampled.taken_at > self._timing.oldest:
+        if self.clock() - newest.sampled.taken_at > self.timing.oldest:
             raise NotEvicted(NO_FRESH_SAMPLE, "the newest sample is too old")
-        if (refusal := self._rules.refusal(verdict, newest)) is not None:
+        if (refusal := self.rules.refusal(verdict, newest)) is not None:
             raise NotEvicted.by(refusal)
         expires_at = await calls.consent(verdict, accepts_edits=self._edits[pod.uid] >= _MOST_EDITS)
         try:
-            await calls.record(pod, owner, within=expires_at - self._clock())
+            await calls.record(pod, owner, within=expires_at - self.clock())
         except (ApiError, Unreachable, AccessError) as error:
             raise NotEvicted.because_of(error) from None
-        await calls.announce(verdict, newest, expires_at - self._clock() - _EVICT_SECONDS)
-        left = expires_at - self._clock()
+        await calls.announce(verdict, newest, expires_at - self.clock() - _EVICT_SECONDS)
+        left = expires_at - self.clock()
         if left <= 0:
             raise NotEvicted(EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
         try:
@@ -332,25 +329,22 @@ class Evictor:
 
     async def _fresh_evaluation(self) -> Evaluation:
         """Return the evaluation of a sample that begins now."""
-        requested_at = self._clock()
-        self._sample_now()
+        requested_at = self.clock()
+        self.sample_now()
         try:
-            async with asyncio.timeout(self._timing.fresh):
-                while True:
-                    evaluation = await self._next()
-                    if evaluation.sampled.taken_at >= requested_at:
-                        return evaluation
+            async with asyncio.timeout(self.timing.fresh):
+                return await self._next(requested_at)
         except TimeoutError:
             raise NotEvicted(NO_FRESH_SAMPLE, "no fresh sample within the timeout") from None
 
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._budget.charge(owner_key(verdict.pod_share))
-        self._done[verdict.key] = self._clock()
+        self._done[verdict.key] = self.clock()
         self._last_tries.pop(verdict.key.uid, None)
         self._log_decision(verdict, result, "")
 
     def _put_off(self, verdict: Verdict, reason: NotEvicted) -> None:
-        uid, now = verdict.key.uid, self._clock()
+        uid, now = verdict.key.uid, self.clock()
         if reason.result == EvictionAnswer.GONE:
             self._done[verdict.key] = now
         if reason.result == EvictionRefusal.POD_CHANGED:
@@ -361,7 +355,7 @@ class Evictor:
     def _log_decision(self, verdict: Verdict, result: str, line: str) -> None:
         self.results[result] += 1
         message, level = _MESSAGES.get(result, ("pod not evicted", WARNING))
-        self._log(
+        self.log(
             message,
             level,
             result=result,

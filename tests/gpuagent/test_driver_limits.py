@@ -245,13 +245,13 @@ def test_an_edit_of_the_annotation_changes_no_promise(
             tmp_path,
             node="n",
             boot="b",
-            judge=books._judge,
-            share_resolver=books._share_resolver,
-            driver_limits=books._driver_limits,
+            judge=books.judge,
+            share_resolver=books.share_resolver,
+            driver_limits=books.driver_limits,
             log=JsonLog(io.BytesIO()),
         )
         state.save()
-        state._driver_limits = books._driver_limits = DriverLimits(SharingMode.NV_FRACTIONS)
+        state._driver_limits = books.driver_limits = DriverLimits(SharingMode.NV_FRACTIONS)
         state.restore()
     node.documents[1]["metadata"]["annotations"] |= {LIMIT_KEY: "16Gi", REQUEST_KEY: "16Gi"}
     assert node.flags(node.sample(3)) == DIFFERENT

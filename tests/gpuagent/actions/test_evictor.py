@@ -367,7 +367,7 @@ async def test_a_pod_that_is_no_longer_a_candidate_has_the_reason_as_its_result(
         if is_late:
             run.on_trial = take_sample
         else:
-            run.evictor._sample_now = lambda: asyncio.get_running_loop().call_soon(take_sample)
+            run.evictor.sample_now = lambda: asyncio.get_running_loop().call_soon(take_sample)
         await run.step()
         assert run.results == {result: 1}
         (line,) = run.log_lines()
@@ -385,7 +385,7 @@ async def test_figures_that_grew_old_during_the_dry_run_evict_no_pod(oldest: flo
         def wait() -> None:
             run.now += oldest + 1
 
-        run.on_trial, run.evictor._timing = wait, replace(run.evictor._timing, oldest=oldest)
+        run.on_trial, run.evictor.timing = wait, replace(run.evictor.timing, oldest=oldest)
         await run.step()
         assert run.results == {"no-fresh-sample": 1}
         assert "evict train" not in run.done

@@ -30,9 +30,9 @@ class Agent(Pipeline):
             folder,
             node=name,
             boot=boot,
-            judge=self.books._judge,
-            share_resolver=self.books._share_resolver,
-            driver_limits=self.books._driver_limits,
+            judge=self.books.judge,
+            share_resolver=self.books.share_resolver,
+            driver_limits=self.books.driver_limits,
             log=JsonLog(self.log),
         )
         self.state.restore()
