@@ -56,7 +56,3 @@ def _serve(arguments: argparse.Namespace) -> int:
     from gpuagent.serve import run  # noqa: PLC0415
 
     return run(settings)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -212,6 +211,10 @@ def _node_name(text: str) -> str:
     return text
 
 
+_SAME: Final = ("interval", "grace", "slack", "eviction_budget", "gpu_sharing_mode", "cgroup_root", "state")
+"""Options that are settings as they are."""
+
+
 def read_settings(options: argparse.Namespace) -> Settings:
     """Return the settings that the options and the environment make.
 
@@ -259,25 +262,14 @@ def read_settings(options: argparse.Namespace) -> Settings:
         shortest_grace=options.grace_min,
         longest_grace=options.grace_max,
         eviction=eviction,
-        eviction_budget=options.eviction_budget,
         resource_claims=options.resource_claims == "true",
         events=options.events != "false",
         listen=listen,
-        host_names=(*options.host_name, *_own_names()),
-        interval=options.interval,
-        grace=options.grace,
-        slack=options.slack,
+        host_names=(*options.host_name, *filter(None, map(os.environ.get, ("POD_NAME", "HOSTNAME")))),
         excluded_namespaces=options.exclude_namespaces,
-        cgroup_root=options.cgroup_root,
-        gpu_sharing_mode=options.gpu_sharing_mode,
         authenticates=options.authentication == TOKENS,
         certificate_directory=options.certs,
-        state=options.state,
         page_links=PageLinks(runbooks=options.runbooks, fleet=options.fleet_url),
         log_level=options.log_level,
+        **{name: getattr(options, name) for name in _SAME},
     )
-
-
-def _own_names() -> Iterator[str]:
-    """Yield the names of the agent's own pod; none outside of a pod."""
-    yield from filter(None, map(os.environ.get, ("POD_NAME", "HOSTNAME")))

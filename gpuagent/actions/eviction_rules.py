@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -261,14 +262,10 @@ class Budget:
         Raises:
             ValueError: the text has another form; the message shows the allowed form.
         """
-        match = _FORM.fullmatch(text)
-        try:
-            seconds = parse_duration(match[2]) if match else 0.0
-        except ValueError:
-            seconds = 0.0
-        if match is None or seconds <= 0:
-            raise ValueError(f"{quoted(text)} is not a budget; allowed: a number and a time, such as 1/10m")
-        return cls(int(match[1]), seconds)
+        with suppress(ValueError):
+            if (match := _FORM.fullmatch(text)) and (seconds := parse_duration(match[2])) > 0:
+                return cls(int(match[1]), seconds)
+        raise ValueError(f"{quoted(text)} is not a budget; allowed: a number and a time, such as 1/10m")
 
     @property
     def per_second(self) -> float:

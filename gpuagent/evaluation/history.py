@@ -84,11 +84,13 @@ class History:
         """Yield the past of each pod on each GPU with known usage."""
         for (uid, gpu_uuid), series in self._series.items():
             if series.mebibytes is not None:
+                oldest = (self._newest + 1) % self._buckets
+                ring = series.mebibytes[oldest:] + series.mebibytes[:oldest]
                 yield ApiPodHistory(
                     uid=uid,
                     gpu_uuid=gpu_uuid,
                     share_mebibytes=None if series.share is None else series.share // MIB,
-                    used_mebibytes=tuple(self._peaks(series.mebibytes)),
+                    used_mebibytes=tuple(None if peak == _UNKNOWN else peak for peak in ring),
                 )
 
     def idle_seconds(self, uid: str, gpu_uuid: str, at: float) -> float | None:
@@ -97,12 +99,6 @@ class History:
         if series is None or series.idle_since is None or at <= series.idle_since:
             return None
         return at - series.idle_since
-
-    def _peaks(self, ring: "array[int]") -> Iterator[int | None]:
-        start = self._newest + 1
-        for number in range(start, start + self._buckets):
-            peak = ring[number % self._buckets]
-            yield None if peak == _UNKNOWN else peak
 
     def _advance(self, number: int) -> None:
         """Move on to a bucket, and mark it and the skipped ones as unknown."""

@@ -17,7 +17,7 @@ from gpuagent.server.exposition import Metrics, SampleText, content_key
 from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
 from service.http.limits import Address, ConnectionLimits, plain_port_limits
-from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, Render, SharedText, text_page
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, SharedText, text_page
 from service.log import JsonLog
 from service.page import static_pages
 
@@ -64,7 +64,7 @@ class HttpServer:
         self._history_text = SampleText(lambda status: (history_json(status, node=node),))
         self._server = PageServer(
             {
-                **{path: _static(page) for path, page in static_pages().items()},
+                **{path: partial(_unchanged, page) for path, page in static_pages().items()},
                 "/metrics": self._scrape,
                 SHARES_PATH: self._shares,
                 HISTORY_PATH: self._history,
@@ -131,8 +131,5 @@ class HttpServer:
         return text_page("ok\n")
 
 
-def _static(page: Page) -> Render:
-    async def serve() -> Page:
-        return page
-
-    return serve
+async def _unchanged(page: Page) -> Page:
+    return page

@@ -30,9 +30,9 @@ from gpuagent.api_types import (
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FirstAct, for_gpu, for_problem
 from gpuagent.gpus.gpu_reading import Xid
-from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
+from gpuagent.ledger.snapshot import GpuAccount, Snapshot
 from gpuagent.problems import Cause, Suspension
-from gpuagent.shares.pod_share import Amount, PodShare, Validity
+from gpuagent.shares.pod_share import PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import first_act, flag_message
 from gpuagent.verdicts.verdict import Change, Verdict
@@ -192,12 +192,18 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
     holdings: dict[str, list[ApiHolding]] = defaultdict(list)
     verdicts: dict[str, list[ApiVerdict]] = defaultdict(list)
     for holding in snapshot.holdings:
-        idle_seconds = None
+        uid, idle_seconds = holding.pod_share.pod.uid, None
         if status.history is not None:
-            idle_seconds = status.history.idle_seconds(
-                holding.pod_share.pod.uid, holding.gpu_uuid, snapshot.taken_at
+            idle_seconds = status.history.idle_seconds(uid, holding.gpu_uuid, snapshot.taken_at)
+        holdings[uid].append(
+            ApiHolding(
+                gpu_uuid=holding.gpu_uuid,
+                gpu=holding.gpu_index,
+                mig=holding.is_mig,
+                **_same(holding, "used_bytes utilization_ratio processes"),
+                idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
             )
-        holdings[holding.pod_share.pod.uid].append(_holding(holding, idle_seconds))
+        )
     limits: dict[str, list[ApiContainerLimit]] = defaultdict(list)
     for (uid, _), own in snapshot.driver_limits.items():
         limits[uid] += msgspec.convert(own.containers, list[ApiContainerLimit], from_attributes=True)
@@ -234,7 +240,7 @@ def _pod(
         vcluster=ApiTenant(tenant.vcluster, tenant.namespace, tenant.pod) if tenant else None,
         gpu_groups=pod_share.groups,
         gpu_unresolved=pod_share.is_unresolved,
-        shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
+        shares={uuid: ApiAmount(each.bytes, each.source) for uuid, each in pod_share.shares.items()},
         limits={
             uuid: ApiAmount(limit.bytes, limit.source, counts=each.limit is not None)
             for uuid, each in pod_share.entitlements.items()
@@ -255,20 +261,6 @@ def _pod(
         share_changed=pod_share.changed or None,
         gpus=holdings,
         verdicts=verdicts,
-    )
-
-
-def _amount(amount: Amount) -> ApiAmount:
-    return ApiAmount(amount.bytes, amount.source)
-
-
-def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
-    return ApiHolding(
-        gpu_uuid=holding.gpu_uuid,
-        gpu=holding.gpu_index,
-        mig=holding.is_mig,
-        **_same(holding, "used_bytes utilization_ratio processes"),
-        idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
     )
 
 

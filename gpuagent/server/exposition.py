@@ -29,12 +29,8 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     """Format labels as they appear between the braces."""
-    return ",".join([f'{name}="{escaped(value)}"' for name, value in zip(names, values, strict=True)])
-
-
-def escaped(value: str) -> str:
-    """Escape the value of a label."""
-    return value if value.isidentifier() else value.translate(_ESCAPES)
+    escaped = [value if value.isidentifier() else value.translate(_ESCAPES) for value in values]
+    return ",".join([f'{name}="{value}"' for name, value in zip(names, escaped, strict=True)])
 
 
 class Exposition:

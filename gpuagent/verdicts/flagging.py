@@ -161,15 +161,8 @@ class Judge:
     def saved(self) -> tuple[list[SavedFlag], list[SavedTime]]:
         """Return everything that a restart would forget."""
         flags = [
-            SavedFlag(
-                key,
-                history.balance,
-                history.over_since,
-                history.clean_samples,
-                history.is_flagged,
-                history.verdict.allowed_bytes,
-            )
-            for key, history in self._histories.items()
+            SavedFlag(k, h.balance, h.over_since, h.clean_samples, h.is_flagged, h.verdict.allowed_bytes)
+            for k, h in self._histories.items()
         ]
         times = [SavedTime(uid, gpu, over) for (uid, gpu), over in self._over.items() if over]
         return [*flags, *self._restored.values()], times
@@ -228,11 +221,7 @@ class Judge:
 
         def changed(change: Change, verdict: Verdict) -> None:
             transitions.append(
-                Transition(
-                    change=change,
-                    verdict=verdict,
-                    seconds=verdict.lasted(snapshot.taken_at),
-                )
+                Transition(change=change, verdict=verdict, seconds=verdict.lasted(snapshot.taken_at))
             )
 
         for key in [key for key in self._histories if key not in grounds.by_key]:

@@ -107,7 +107,8 @@ class Grounds:
         used = holding.compared[0] if holding else 0
         if key.reason in _ON_FOREIGN_GPU:
             if key.gpu_uuid in pod_share.gpu_uuids and not pod_share.is_whole:
-                return Ground(_of_memory(key, pod_share, index, used), False, True)
+                verdict = Verdict(key=key, pod_share=pod_share, gpu_index=index, used_bytes=used)
+                return Ground(verdict, False, True)
             ground = self._compare(key, pod_share, index, used, None)
             stands = last.is_flagged and key.reason is FlagReason.UNASSIGNED_GPU
             return ground if stands or not ground.is_over else None
@@ -210,7 +211,14 @@ class Grounds:
             most, without_slack = allowed + self._slack.of(allowed), allowed
         ended = self._ended_bytes.get(key.gpu_uuid, 0)
         is_clean = used <= without_slack and ended is not None and used + ended <= most
-        verdict = _of_memory(key, pod_share, gpu_index, used, allowed, is_lower_bound=is_lower_bound)
+        verdict = Verdict(
+            key=key,
+            pod_share=pod_share,
+            gpu_index=gpu_index,
+            used_bytes=used,
+            is_lower_bound=is_lower_bound,
+            allowed_bytes=allowed,
+        )
         return Ground(verdict, used > most, is_clean)
 
     def _of_records(self, pod_share: PodShare) -> Iterator[Ground]:
@@ -240,22 +248,3 @@ class Grounds:
             (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid) for uuid in own
         )
         return known if is_known else ("",)
-
-
-def _of_memory(
-    key: Key,
-    pod_share: PodShare,
-    gpu_index: int,
-    used: int,
-    allowed: int | None = None,
-    *,
-    is_lower_bound: bool = False,
-) -> Verdict:
-    return Verdict(
-        key=key,
-        pod_share=pod_share,
-        gpu_index=gpu_index,
-        used_bytes=used,
-        is_lower_bound=is_lower_bound,
-        allowed_bytes=allowed,
-    )
