@@ -124,23 +124,6 @@ def test_a_whole_page() -> None:
     assert f"kaishare_pod_over_share_seconds_total{{{labels}}} 10.0\n" in text
     assert by_pod(text, "kaishare_pod_gpu_memory_limit_bytes") == {'limitedsource="annotation"': 2 * GIB}
     assert by_pod(text, "kaishare_pod_over_share_seconds_total") == {"train": 10.0}
-    device = f'gpu_uuid="{A}",gpu="0",model="NVIDIA A10",node="node-1"'
-    other = f'gpu_uuid="{B}",gpu="1",model="NVIDIA A10",node="node-1"'
-    for name, expected in {
-        "total": {device: 24 * GIB, other: 24 * GIB},
-        "used": {device: 12 * GIB, other: 100 * MIB},
-        "reserved": {device: 300 * MIB},
-        "promised": {device: 11 * GIB, other: 0},
-        "host": {device: 0, other: 0},
-        "unattributed": {device: GIB - 3, other: 100 * MIB},
-    }.items():
-        assert series(text, f"kaishare_gpu_memory_{name}_bytes") == expected, name
-    assert series(text, "kaishare_agent_attribution_ok") == {"": 1}
-    assert series(text, "kaishare_agent_attribution_problem") == {}
-    assert series(text, "kaishare_agent_last_sample_timestamp_seconds") == {"": 1_800_000_010}
-    assert series(text, "kaishare_agent_nvml_errors_total") == {
-        'call="nvmlDeviceGetMemoryInfo",error="GpuIsLost"': 2
-    }
     assert series(text, "kaishare_agent_sample_duration_seconds_count") == {"": 1}
     assert series(text, "kaishare_agent_sample_duration_seconds_sum") == {"": 0.003}
     assert series(text, "kaishare_agent_sample_duration_seconds_bucket")['le="0.0025"'] == 0
@@ -151,11 +134,6 @@ def test_a_whole_page() -> None:
     assert series(text, "process_resident_memory_bytes")[""] > 10 * MIB
     assert time.time() - 86_400 < series(text, "process_start_time_seconds")[""] <= time.time() + 60
     assert 2 < series(text, "process_open_fds")[""] <= series(text, "process_max_fds")[""]
-
-
-def test_a_simulated_node_is_marked() -> None:
-    assert 'simulated="true"' in text_of(OVER, is_simulated=True)
-    assert (api_of(OVER, is_simulated=True)["simulated"], api_of(OVER)["simulated"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -375,13 +353,6 @@ def test_every_metric_is_in_the_documentation_as_it_is() -> None:
 
 
 def test_the_api_shows_every_candidate_and_its_source() -> None:
-    answer = api_of(OVER)
-    assert (answer["node"], answer["driverVersion"], answer["attributionOk"]) == ("node-1", "570.00", True)
-    assert (answer["sampleTimestamp"], answer["problems"]) == (1_800_000_010.0, [])
-    assert [(g["uuid"], g["usedBytes"], g["promisedBytes"], g["reservedBytes"]) for g in answer["gpus"]] == [
-        (A, 12 * GIB, 11 * GIB, 300 * MIB),
-        (B, 100 * MIB, 0, None),
-    ]
     train = api_pods(OVER)["train"]
     assert train["candidates"] == [
         {"source": "bind-request", "text": "portion 0.50", "bytesPerGpu": {A: 10 * GIB}},

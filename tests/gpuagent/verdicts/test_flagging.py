@@ -599,29 +599,6 @@ def test_flags_and_balances_follow_from_the_history(samples: list[Step]) -> None
             raised = verdict.is_flagged
 
 
-@given(steps, st.lists(st.sampled_from([0, 1, GIB, OVER]), min_size=25, max_size=25), st.text(max_size=3))
-def test_a_neighbours_ups_and_downs_change_no_verdict_of_a_pod(
-    samples: list[Step], neighbour: list[int], changed: str
-) -> None:
-    alone, beside, at = judge(interval=STEP), judge(interval=STEP), 0.0
-    for step, used_bytes in zip(samples, neighbour, strict=False):
-        at += step.after
-        spoof = with_limit(pod_share("spoof", used_bytes, gpus=(A, B), changed=changed), used_bytes)
-        snapshot = SAYS[step.says](at)
-        taken = snapshot_of_neighbour(snapshot, spoof)
-        own = flags(alone.judge(snapshot)[0])
-        assert flags(beside.judge(taken)[0]) == own
-
-
-def snapshot_of_neighbour(snapshot: Snapshot, neighbour: PodShare) -> Snapshot:
-    """The same moment, with one more pod that only claims."""
-    return replace(
-        snapshot,
-        pod_shares=(*snapshot.pod_shares, neighbour),
-        pod_uids=snapshot.pod_uids | {neighbour.pod.uid},
-    )
-
-
 @given(st.integers(0, 1 << 50), st.integers(0, 1 << 40), st.integers(0, 1000))
 def test_slack_is_exact(figure: int, amount: int, thousandths: int) -> None:
     slack = Slack(amount, Fraction(thousandths, 1000))
