@@ -30,10 +30,13 @@ class PodIndex:
         """Index every pod, finished pods included: their processes may still run.
 
         The API server assigns a UID, so a UID takes precedence. Any user can write the annotation with the
-        config hash. If two pods have the same hash, it belongs to the mirror pod.
+        config hash. If two pods have the same hash, it belongs to the mirror pod: the kubelet writes the hash
+        into two annotations, and deletes mirror pods that it did not create.
         """
         pods = inventory.pods.values()
-        by_hash = _unambiguous((pod.config_hash, pod) for pod in pods if _is_mirror(pod))
+        by_hash = _unambiguous(
+            (pod.config_hash, pod) for pod in pods if pod.annotations.get(keys.MIRROR_POD) == pod.config_hash
+        )
         by_hash |= _unambiguous(
             (pod.config_hash, pod)
             for pod in pods
@@ -61,14 +64,6 @@ class PodIndex:
             if uid in self._by_uid:
                 return self._by_uid[uid]
         return None if origin.pod_uids else self._by_container.get(origin.container_id)
-
-
-def _is_mirror(pod: NodePod) -> bool:
-    """Whether a pod is a mirror pod.
-
-    The kubelet writes the hash into two annotations, and deletes mirror pods that it did not create.
-    """
-    return pod.annotations.get(keys.MIRROR_POD) == pod.config_hash
 
 
 def _unambiguous(pairs: Iterable[tuple[_K, NodePod]]) -> dict[_K, NodePod]:

@@ -133,7 +133,8 @@ class Judge:
 
         A sample counts one interval, and nothing if the previous one is longer ago than `longest_gap`.
         """
-        self._grace = grace
+        self.grace = grace
+        """Grace of pods whose namespace sets none, in seconds."""
         self._interval = nanoseconds(interval)
         self._longest_gap = longest_gap
         self._slack = slack
@@ -141,22 +142,12 @@ class Judge:
         self._histories: dict[Key, _History] = {}
         self._over: dict[tuple[str, str], int] = {}
         """Nanoseconds, the source of `Verdicts.over_seconds`."""
-        self._evaluated_at: float | None = None
-        """Time of the previous regular sample."""
+        self.evaluated_at: float | None = None
+        """Time of the newest regular sample; None before the first."""
         self._listed: frozenset[str] = frozenset()
         """UIDs of the pods in the previous sample."""
         self._restored: dict[Key, SavedFlag] = {}
         """Histories from before a restart, until their pods are listed with a share."""
-
-    @property
-    def grace(self) -> float:
-        """Grace of pods whose namespace sets none, in seconds."""
-        return self._grace
-
-    @property
-    def evaluated_at(self) -> float | None:
-        """Time of the newest regular sample; None before the first."""
-        return self._evaluated_at
 
     def saved(self) -> tuple[list[SavedFlag], list[SavedTime]]:
         """Return everything that a restart would forget."""
@@ -173,7 +164,7 @@ class Judge:
         """Go on from what an earlier process saved in the same boot of the node."""
         self._restored = {flag.key: flag for flag in flags}
         self._over = {(each.uid, each.gpu_uuid): each.over for each in times}
-        self._evaluated_at = evaluated_at
+        self.evaluated_at = evaluated_at
         self._listed = frozenset((*(key.uid for key in self._restored), *(uid for uid, _ in self._over)))
 
     def _adopt(self, sample: "_Sample") -> None:
@@ -190,7 +181,9 @@ class Judge:
                     allowed_bytes=flag.allowed_bytes,
                     is_flagged=flag.is_flagged,
                 )
-                self._histories[key] = _History(verdict, flag.balance, flag.over_since, flag.clean_samples)
+                self._histories[key] = _History(
+                    verdict, flag.balance, flag.over_since, clean_samples=flag.clean_samples
+                )
             if pod_share is not None or key.uid not in sample.snapshot.pod_uids:
                 del self._restored[key]
 
@@ -206,7 +199,7 @@ class Judge:
         seen = self._seen(snapshot.taken_at)
         sample = _Sample(snapshot, grounds, seen, 0 if seen is None or is_extra else self._interval, is_extra)
         if not is_extra:
-            self._evaluated_at = snapshot.taken_at
+            self.evaluated_at = snapshot.taken_at
         self._adopt(sample)
         if sample.seen is None:
             for history in self._histories.values():
@@ -244,9 +237,9 @@ class Judge:
 
     def _seen(self, now: float) -> int | None:
         """Return the nanoseconds since the previous regular sample; None if that time was not observed."""
-        if self._evaluated_at is None or not 0 <= now - self._evaluated_at <= self._longest_gap:
+        if self.evaluated_at is None or not 0 <= now - self.evaluated_at <= self._longest_gap:
             return None
-        return nanoseconds(now) - nanoseconds(self._evaluated_at)
+        return nanoseconds(now) - nanoseconds(self.evaluated_at)
 
     def _follow_gpus(self, grounds: Grounds) -> None:
         """Let what is known about a pod's records follow the pod when its GPU becomes known, or another one.
@@ -312,7 +305,7 @@ class Judge:
         needed = _SAMPLES_TO_FLAG.get(key.reason)
         is_immediate = needed == 1
         over_samples = history.over_samples + (is_immediate or not sample.is_extra) if ground.is_over else 0
-        own_grace = graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
+        own_grace = graces.get(key.uid, self.grace) if key.reason in _OWN_GRACE else self.grace
         grace = nanoseconds(own_grace)
         # A shorter grace reduces a balance only at the next time over: a tenant could else clear a balance by
         # shortening and restoring the grace of the namespace.

@@ -81,8 +81,10 @@ def test_a_flag_stands_without_being_raised_again_and_clears_as_before(tmp_path:
     agent.see(*OBJECTS, used_bytes=OVER)
     assert agent.flagged
     assert not agent.judged[-1].changes
-    agent.see(*OBJECTS, used_bytes={POD: {GPU_0: GIB}}, times=2)
-    assert not agent.flagged
+    agent.see(*OBJECTS, used_bytes={POD: {GPU_0: GIB}})
+    agent = agent.restarted(tmp_path)
+    agent.see(*OBJECTS, used_bytes={POD: {GPU_0: GIB}})
+    assert not agent.flagged, "in the second sample within its share"
 
 
 def edited(**annotations: str) -> dict[str, Any]:
