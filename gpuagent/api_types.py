@@ -4,7 +4,7 @@ None is an unknown value, and null in JSON. A field with a default may be missin
 agent. The docstrings of the fields are their descriptions in docs/api.md and in the schema.
 """
 
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -129,12 +129,9 @@ class ApiGpu(WithRemedy, frozen=True, gc=False):
     does not report errors for the GPU."""
 
 
-_NOTICEABLE_RISK: Final = 256 << 20
-
-
 def is_noticeable_risk(at_risk_bytes: int | None, total_bytes: int | None) -> bool:
     """Whether memory at risk is more than the driver itself takes: 256 MiB and a hundredth of the GPU."""
-    return (at_risk_bytes or 0) > max(_NOTICEABLE_RISK, (total_bytes or 0) // 100)
+    return (at_risk_bytes or 0) > max(256 << 20, (total_bytes or 0) // 100)
 
 
 class ApiLostGpu(WithRemedy, frozen=True, gc=False):

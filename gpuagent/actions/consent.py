@@ -31,7 +31,6 @@ CONSENT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 2.0
 """Time limit of both reads together; the rest of `CONSENT_SECONDS` is for the eviction."""
 
-_SHARE_ANNOTATIONS: Final = keys.READ_ANNOTATIONS
 _SHARE_PREFIXES: Final = (keys.GPU_GROUP_PREFIX, keys.CONTAINER_PREFIX)
 
 
@@ -96,17 +95,16 @@ async def read_consent(
 
 def _share_texts(pod: NodePod) -> Mapping[str, str]:
     """Return the annotations and labels from which a pod's share, GPUs and names are read."""
-    texts = {
+    annotations = {
         key: text
         for key, text in pod.annotations.items()
-        if key in _SHARE_ANNOTATIONS or key.startswith(_SHARE_PREFIXES)
+        if key in keys.READ_ANNOTATIONS or key.startswith(_SHARE_PREFIXES)
     }
-    labels = {
-        key: text
+    return annotations | {
+        f"label {key}": text
         for key, text in pod.labels.items()
         if key == keys.GPU_GROUP or key.startswith(_SHARE_PREFIXES)
     }
-    return texts | {f"label {key}": text for key, text in labels.items()}
 
 
 def _consents(labels: Mapping[str, str]) -> bool:

@@ -12,8 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import InitVar, dataclass
-from functools import partial
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Final
 
 from gpuagent.actions.consent import read_consent
@@ -54,28 +53,25 @@ _AGE_ERROR: Final = 3.0
 """Maximum error of an Event's age, in seconds. A record counts as younger by this much."""
 
 
+@dataclass(eq=False)
 class ClusterCalls:
-    """Requests with the agent's own credentials."""
+    """Requests of a node's agent with its own credentials."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        node: str,
-        rules: EvictionRules,
-        clock: Callable[[], float],
-        announce: Announce,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Set up the requests of a node; a fetched pod must pass the rules again.
+    client: KubeClient
+    _: KW_ONLY
+    node: str
+    rules: EvictionRules
+    """A fetched pod must pass them again."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    announce: Announce
+    wall_clock: Callable[[], float] = time.time
+    """Unix time, for the records."""
 
-        `clock` has monotonic seconds, `wall_clock` Unix time for the records.
-        """
-        self._client = client
-        self._node = node
-        self._wall_clock = wall_clock
-        self.announce: Final = announce
-        self.consent: Final = partial(read_consent, client, rules=rules, clock=clock)
+    async def consent(self, verdict: Verdict, *, accepts_edits: bool) -> float:
+        """Read again whether the pod may be evicted; raises as `read_consent`."""
+        rules, clock = self.rules, self.clock
+        return await read_consent(self.client, verdict, rules=rules, clock=clock, accepts_edits=accepts_edits)
 
     async def past_evictions(self) -> list[PastEviction]:
         """Return the recorded evictions of this node, oldest first.
@@ -84,7 +80,7 @@ class ClusterCalls:
             ApiError, Unreachable, AccessError: the records cannot be read.
         """
         events = await list_events(
-            self._client, self._client.namespace, reason=EVICTED, component=COMPONENT, about_uid=self._node
+            self.client, self.client.namespace, reason=EVICTED, component=COMPONENT, about_uid=self.node
         )
         return [
             PastEviction(
@@ -95,7 +91,7 @@ class ClusterCalls:
 
     async def try_eviction(self, pod: NodePod) -> Evicted:
         """Test whether the API server would allow the eviction. Never raises."""
-        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
+        return await evict(self.client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
 
     async def record(self, pod: NodePod, owner: str, *, within: float) -> None:
         """Record that a pod is about to be evicted; the request ends after `within` seconds.
@@ -105,14 +101,14 @@ class ClusterCalls:
         """
         if within <= 0:
             raise Unreachable("the consent expired before the eviction was recorded")
-        namespace = self._client.namespace
+        namespace = self.client.namespace
         event = Event(
-            name=event_name(self._node, pod.uid, uuid.uuid4().hex),
+            name=event_name(self.node, pod.uid, uuid.uuid4().hex),
             namespace=namespace,
             # As in the kubelet's Events about its node, the UID is the node's name; `kubectl describe node`
             # finds the Event by it.
             about=ObjectReference(
-                api_version="v1", kind="Node", namespace=namespace, name=self._node, uid=self._node
+                api_version="v1", kind="Node", namespace=namespace, name=self.node, uid=self.node
             ),
             related=ObjectReference(
                 api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
@@ -121,12 +117,12 @@ class ClusterCalls:
             message=f"pod {pod.namespace}/{pod.name} is evicted by its namespace's over-share policy",
             annotations={EVICTED_OWNER: owner},
         )
-        now = self._wall_clock()
+        now = self.wall_clock()
         await create_event(
-            self._client,
+            self.client,
             event,
             component=COMPONENT,
-            host=self._node,
+            host=self.node,
             first_at=now,
             last_at=now,
             seconds=within,
@@ -134,7 +130,7 @@ class ClusterCalls:
 
     async def evict(self, pod: NodePod, *, within: float) -> Evicted:
         """Evict the pod; nothing is sent after `within` seconds. Never raises."""
-        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)
+        return await evict(self.client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)
 
 
 _MESSAGES: Final = {

@@ -1,7 +1,7 @@
 """Events about flags: one for each raised flag, and one for each cleared `over-share`."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from gpuagent.ledger.snapshot import Snapshot
@@ -12,8 +12,6 @@ from kube.events import Event, EventWriter, ObjectReference, event_name
 from service.backoff import Backoff, TokenBucket
 
 COMPONENT: Final = "kaishare-agent"
-SIMULATED_MARK: Final = "simulated: "
-"""Prefix of every message about synthetic figures."""
 
 
 FIRST_WAIT: Final = 60.0
@@ -35,6 +33,7 @@ class _Pending:
     is_flag_known: bool = False
 
 
+@dataclass(eq=False)
 class FlagEvents:
     """Turns transitions into Events, within rate limits.
 
@@ -43,28 +42,24 @@ class FlagEvents:
     its pod or GPU is gone.
     """
 
-    def __init__(
-        self,
-        writer: EventWriter,
-        *,
-        clock: Callable[[], float],
-        burst: int = 25,
-        per_second: float = 0.1,
-        is_simulated: bool = False,
-    ) -> None:
-        """Set up the conversion; `burst` and `per_second` bound the Events of the whole node.
+    writer: EventWriter
+    _: KW_ONLY
+    clock: Callable[[], float]
+    burst: int = 25
+    """Largest number of Events of the whole node at a time."""
+    per_second: float = 0.1
+    is_simulated: bool = False
+    """Whether the figures are synthetic; a message begins with "simulated: " then."""
 
-        A message about synthetic figures begins with "simulated: ".
-        """
-        self._mark = SIMULATED_MARK if is_simulated else ""
-        self._writer = writer
-        self._bucket = TokenBucket(per_second=per_second, burst=burst, clock=clock)
-        self._clock = clock
+    def __post_init__(self) -> None:
+        """Begin without Events."""
+        self._mark = "simulated: " if self.is_simulated else ""
+        self._bucket = TokenBucket(per_second=self.per_second, burst=self.burst, clock=self.clock)
         self._pending: dict[Key, _Pending] = {}
 
     def handle(self, snapshot: Snapshot, transitions: Iterable[Transition]) -> None:
         """Emit Events for the transitions of the newest sample, and for waiting ones whose time has come."""
-        now = self._clock()
+        now = self.clock()
         for transition in transitions:
             self._record(transition, now)
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
@@ -88,7 +83,7 @@ class FlagEvents:
         The eviction budget bounds the number of evictions.
         """
         text = eviction_message(verdict, seconds, gpu_bytes)
-        self._writer.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
+        self.writer.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
     def _record(self, transition: Transition, now: float) -> None:
         key = transition.verdict.key
@@ -118,7 +113,7 @@ class FlagEvents:
         verdict, reason = transition.verdict, event_reason(transition)
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))
-            self._writer.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
+            self.writer.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
 
 def _event(reason: str, pod: NodePod, key: Key, text: str) -> Event:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, pods_stale
@@ -23,9 +22,6 @@ from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reservations import Reservations
 from gpuagent.verdicts.verdict import Change
 
-_UNRESOLVED_GRACE: Final = 120.0
-"""Seconds; the default of `--grace`."""
-
 
 @dataclass(kw_only=True, eq=False)
 class SamplePipeline:
@@ -40,7 +36,7 @@ class SamplePipeline:
     clock: Callable[[], float]
     transition_log: TransitionLog
     over_share_policies: OverSharePolicies = field(default_factory=OverSharePolicies)
-    reservations: Reservations = field(default_factory=lambda: Reservations(grace=_UNRESOLVED_GRACE))
+    reservations: Reservations = field(default_factory=lambda: Reservations(grace=120.0))
     driver_limits: DriverLimits = field(default_factory=lambda: DriverLimits(None))
     on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None
     """Receives the evaluation of each sample."""

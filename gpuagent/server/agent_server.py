@@ -29,7 +29,6 @@ AUDIENCE: Final = "kaishare-agent"
 
 _JSON: Final = {"Content-Type": "application/json"}
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-_FINISH_SECONDS: Final = 1.0
 
 
 class HttpServer:
@@ -96,7 +95,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Stop listening and close."""
-        await self._server.stop(_FINISH_SECONDS)
+        await self._server.stop(1.0)
 
     async def _scrape(self) -> Page:
         status = self._status()

@@ -32,8 +32,6 @@ from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, OF_DRIVER_LIMITS, F
 from gpuagent.verdicts.grounds import Ground, Grounds
 from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict, Verdicts
 
-_INTERVAL: Final = 5.0
-"""Seconds; the default of `--interval`."""
 _CLEAN_SAMPLES: Final = 2
 _NANOSECONDS: Final = 1_000_000_000
 _RECOVERY: Final = 2
@@ -124,7 +122,7 @@ class Judge:
         self,
         *,
         grace: float,
-        interval: float = _INTERVAL,
+        interval: float = 5.0,
         longest_gap: float,
         slack: Slack = DEFAULT_SLACK,
         excluded_namespaces: frozenset[str] = frozenset(),
