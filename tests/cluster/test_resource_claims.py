@@ -137,22 +137,6 @@ async def doctor(plane: ControlPlane) -> list[tuple[str, str]]:
     return [(each["state"], each["what"]) for each in checks if each["check"] == "resource claims"]
 
 
-async def test_what_is_missing_is_told(plane: ControlPlane, admin: Administrator) -> None:
-    await admin.create(made("ResourceClaim", "no-class", "research", spec=devices("20Gi")))
-    await create(admin, "no-class", resourceClaimName="no-class")
-    expected = "the ResourceClaim no-class names the DeviceClass gpu.nvidia.com, which does not exist"
-    assert await why(plane, "no-class") == ("device-class-missing", expected)
-    await admin.create(CLASS)
-    code, sentence = await why(plane, "no-class")
-    assert (code, sentence.endswith("the driver gpu.nvidia.com publishes no device")) == (
-        "devices-not-published",
-        True,
-    )
-    await create(admin, "no-claim", resourceClaimName="absent")
-    expected = "the pod names the ResourceClaim absent, which does not exist"
-    assert await why(plane, "no-claim") == ("resource-claim-missing", expected)
-
-
 async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
     plane: ControlPlane, node: GpuNode, admin: Administrator
 ) -> None:

@@ -1,8 +1,10 @@
 """Consent to an eviction: what the API server answers about the namespace and the pod, and what it means."""
 
 import asyncio
+import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from gpuagent.actions.consent import CONSENT_SECONDS, read_consent
-from gpuagent.actions.eviction_rules import NotEvicted, candidates
+from gpuagent.actions.eviction_rules import Budget, NotEvicted, candidates
 from gpuagent.pods.node_pods import read_pod
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
@@ -18,7 +20,9 @@ from kai.kaishare_keys import MODE, OVER_SHARE, VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.evaluations import RULES, SHARE, Node
+from tests.support.eviction_histories import BUDGET, History, with_older_consent
 from tests.support.kube_objects import GROUP_0, fraction, namespace_object
+from tests.support.markers import sampled
 from tests.support.samples import GIB, pod_share, uid_of
 
 Object = dict[str, Any]
@@ -238,3 +242,35 @@ async def test_the_wait_that_the_api_server_asks_for_is_kept(server: ApiServer, 
     with pytest.raises(NotEvicted) as reason:
         await read_consent(client, verdict_on(pod_object()), rules=RULES, clock=time.monotonic)
     assert reason.value.retry_after == 17
+
+
+HISTORIES = 500
+
+
+@pytest.mark.parametrize("part", sampled(range(20), 20))
+def test_no_generated_history_has_an_eviction_without_fresh_consent(part: int) -> None:
+    results: Counter[str] = Counter()
+    sent = carried_out = 0
+    for seed in range(part * HISTORIES, (part + 1) * HISTORIES):
+        history = History(seed).run()
+        assert not history.violations
+        times = history.client.carried_out
+        if not history.has_lost_records:
+            pairs = itertools.pairwise(times)
+            assert all(later - sooner >= BUDGET.seconds for sooner, later in pairs), f"seed {seed}: {times}"
+        results += history.results
+        sent += len(history.client.sent)
+        carried_out += len(times)
+    assert sent > HISTORIES / 10, "most histories must come close to an eviction"
+    assert carried_out > HISTORIES / 20
+    reasons = (
+        "consent-withdrawn pod-changed gone terminating not-running forbidden failed disruption-budget budget"
+    )
+    for result in ("evicted", "owner-backoff", *reasons.split()):
+        assert results[result] > HISTORIES / 1000, (result, results)
+
+
+@pytest.mark.nightly
+def test_the_check_finds_consent_that_is_too_old() -> None:
+    with with_older_consent(60.0):
+        assert any(History(seed, budget=Budget(9, 1)).run().violations for seed in range(500))

@@ -57,14 +57,8 @@ def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known
 @pytest.mark.parametrize(
     ("process", "host", "unattributed", "train"),
     [
-        pytest.param((HOST, 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a host process"),
-        pytest.param((GONE, 5 * MIB), 0, 95 * MIB, GIB, id="vanished: a process, and not the host's"),
-        pytest.param((in_pod("reserve"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a reservation pod's: the host's, since no pod series shows it"),
-        pytest.param((in_pod("deleted"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="of a pod not in the list: stays visible as the host's"),
         pytest.param((HOST, None), None, None, GIB, id="a host process of unknown memory"),
-        pytest.param((GONE, None), 0, None, GIB, id="a vanished process of unknown memory"),
         pytest.param((in_pod("train"), None), 0, None, None, id="one unknown process makes its pod unknown"),
-        pytest.param((in_pod("serve"), None), 0, None, GIB, id="a neighbour's unknown process does not"),
         pytest.param((DENIED, 5 * MIB), None, 95 * MIB, None, id="denied: any pod may be the owner"),
     ],
 )  # fmt: skip

@@ -316,18 +316,6 @@ def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
     assert judged[True] == (set() if problem.cause is Cause.PODS_STALE else {"train", "other", "lost"})
 
 
-def test_a_cut_process_list_hides_no_flag_about_records() -> None:
-    """A pod can cut the list of its GPU for all pods there, on a node of one GPU for the whole node."""
-    edited, lost = pod_share("edited", GIB, changed="x"), pod_share("lost", GIB, lacks_reservation=True)
-    cut = [Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)]
-    nodes = [node(0, edited, lost, at=at, problems=cut if at > 20 else []) for at in range(0, 50, 10)]
-    verdicts, transitions = run(*nodes)
-    expected = {("share-changed", "edited"), ("no-reservation", "lost")}
-    flagged = {(key.reason, v.pod_share.pod.name) for key, v in verdicts.by_key.items() if v.is_flagged}
-    assert flagged == expected
-    assert {transition.change for transition in transitions} == {Change.FLAGGED}
-
-
 @pytest.mark.parametrize("made", [TRAIN, STRANGER, replace(TRAIN, changed="x")])
 def test_what_cannot_be_judged(made: PodShare) -> None:
     mig = sample(gpu((10, OVER), mig=True, used=OVER), origins={10: in_pod("train")})
@@ -434,17 +422,6 @@ def test_a_verdict_by_a_lower_bound_is_marked_as_such() -> None:
     assert "uses at least 10.5 GiB" in message(transitions[0], None)
     exact = run(*(two_gpus([OVER], [], BOTH, at) for at in (0, 10)))[0].by_key[OVER_SHARE]
     assert (exact.is_lower_bound, exact.used_text) == (False, "10.5 GiB")
-
-
-def test_unknown_memory_exempts_no_pod_from_the_reasons_of_records() -> None:
-    made = replace(BOTH, changed="0.5, not 0.25", lacks_reservation=True)
-    assert flags(run(*(two_gpus([None], [], made, at) for at in (0, 10)))[0]) == {
-        "over-share@b": False,
-        "share-changed@a": True,
-        "share-changed@b": True,
-        "no-reservation@a": True,
-        "no-reservation@b": True,
-    }
 
 
 def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:

@@ -199,15 +199,6 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
     ]  # fmt: skip
 
 
-def test_a_pod_that_leaves_a_foreign_gpu_at_every_second_sample_is_flagged() -> None:
-    for made, key in ((TRAIN, FOREIGN), (STRANGER, Key(uid_of("train"), B, FlagReason.NO_SHARE))):
-        by, flagged = judge(interval=2.0), []
-        for at, used_bytes in zip(range(0, 60, 2), again_and_again((1, GIB), (1, 0)), strict=False):
-            verdict = by.judge(node(used_bytes or 0, at=at, pod_share=made, uuid=B))[0].by_key.get(key)
-            flagged += [at] if verdict is not None and verdict.is_flagged else []
-        assert flagged, key.reason
-
-
 def test_a_pod_whose_own_gpu_is_lost_to_sight_does_not_count_as_within() -> None:
     by = judge(interval=8.0)
     run(node(GIB, at=0, uuid=B), node(GIB, at=8, uuid=B), by=by)
