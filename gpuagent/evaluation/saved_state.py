@@ -24,7 +24,6 @@ WRITE_SECONDS: Final = 5.0
 """Shortest time between two writes."""
 _FORMAT: Final = 1
 _NAME: Final = "state.json"
-_BOOT_ID: Final = "sys/kernel/random/boot_id"
 _FRAME_BYTES: Final = 2048
 """Room for everything but the entries."""
 
@@ -50,7 +49,7 @@ def boot_id(proc_root: Path) -> str:
     """Return the identity of the node's boot; empty if it is unknown, and then no state is kept."""
     for root in (proc_root, Path("/proc")):
         try:
-            return (root / _BOOT_ID).read_text("ascii").strip()[:64]
+            return (root / "sys/kernel/random/boot_id").read_text("ascii").strip()[:64]
         except (OSError, ValueError):
             continue
     return ""

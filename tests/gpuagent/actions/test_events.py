@@ -199,17 +199,12 @@ def times(recorder: EventRecorder, name: str = "train") -> list[float]:
     return [at for at, event in recorder.events if event.about.uid == uid_of(name) and event.is_warning]
 
 
-def flap(recorder: EventRecorder, seconds: float, every: float = 10.0, *names: str) -> None:
-    """Raise and clear the flags of pods in turn."""
-    end, changes = recorder.now + seconds, (Change.FLAGGED, Change.CLEARED)
-    step = 0
+def flap(recorder: EventRecorder, seconds: float) -> None:
+    """Raise and clear the flag of a pod in turn, every 10 s."""
+    end, changes = recorder.now + seconds, itertools.cycle((Change.FLAGGED, Change.CLEARED))
     while recorder.now < end:
-        recorder.take(
-            *(transition(changes[step % 2], name=name) for name in names or ("train",)),
-            pods=names or ("train",),
-        )
-        step += 1
-        recorder.now += every
+        recorder.take(transition(next(changes)))
+        recorder.now += 10
 
 
 def test_events_of_a_flapping_flag_back_off() -> None:
