@@ -32,12 +32,12 @@ class TransitionLog:
             (problem.cause, problem.gpu_uuid): problem for problem in present
         }
         before, self._problems = self._problems, now
-        for message, level, those, others in (
-            ("problem appeared", WARNING, now, before),
-            ("problem gone", INFO, before, now),
-        ):
-            for problem in (those[key] for key in those.keys() - others.keys()):
-                self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
+        changes = (("problem appeared", WARNING, now, before), ("problem gone", INFO, before, now))
+        for message, level, those, others in changes:
+            for key in those.keys() - others.keys():
+                problem = those[key]
+                fields = {"reason": problem.cause, "gpu": problem.gpu_uuid, "problem": problem.detail}
+                self._log(message, level, **fields)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Log changed GPUs, and new invalid values of pods."""

@@ -1,6 +1,7 @@
 """JSON API: the whole of the last snapshot, and the last 15 minutes of each pod. Unknown values are null."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -200,7 +201,9 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
                 gpu_uuid=holding.gpu_uuid,
                 gpu=holding.gpu_index,
                 mig=holding.is_mig,
-                **_same(holding, "used_bytes utilization_ratio processes"),
+                used_bytes=holding.used_bytes,
+                utilization_ratio=holding.utilization_ratio,
+                processes=holding.processes,
                 idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
             )
         )
@@ -214,26 +217,28 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
     flags = (verdict for verdict in status.verdicts.by_key.values() if verdict.is_flagged)
     by_uid = {verdict.key.uid: verdict.pod_share for verdict in flags}  # a flag can outlast its pod's memory
     by_uid |= {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
-    pod_shares = sorted(by_uid.values(), key=lambda pod_share: (*pod_share.pod.key, pod_share.pod.uid))
-    return [
-        _pod(pod_share, status, holdings[uid], verdicts[uid], limits[uid])
-        for pod_share in pod_shares
-        for uid in (pod_share.pod.uid,)
-    ]
+    pod_shares = sorted(by_uid.values(), key=lambda each: (*each.pod.key, each.pod.uid))
+    return [_pod(each, status, holdings, verdicts, limits) for each in pod_shares]
 
 
 def _pod(
     pod_share: PodShare,
     status: Evaluation,
-    holdings: list[ApiHolding],
-    verdicts: list[ApiVerdict],
-    driver_limits: list[ApiContainerLimit],
+    holdings: Mapping[str, list[ApiHolding]],
+    verdicts: Mapping[str, list[ApiVerdict]],
+    driver_limits: Mapping[str, list[ApiContainerLimit]],
 ) -> ApiPod:
-    policy = status.over_share_policies.get(pod_share.pod.uid)
     pod, tenant, workload = pod_share.pod, pod_share.tenant, pod_share.workload
+    uid, policy = pod.uid, status.over_share_policies.get(pod.uid)
     return ApiPod(
-        **_same(pod, "namespace name uid phase"),
-        **_same(pod_share, "gpu_uuids has_unsized_gpus lacks_reservation notes"),
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        pod.phase,
+        gpu_uuids=pod_share.gpu_uuids,
+        has_unsized_gpus=pod_share.has_unsized_gpus,
+        lacks_reservation=pod_share.lacks_reservation,
+        notes=pod_share.notes,
         queue=pod_share.queue or None,
         size=pod_share.size or None,
         workload=ApiWorkload(workload.kind, workload.name) if workload.name else None,
@@ -246,7 +251,7 @@ def _pod(
             for uuid, each in pod_share.entitlements.items()
             if (limit := each.limit or each.ignored_limit) is not None
         },
-        driver_limits=driver_limits,
+        driver_limits=driver_limits.get(uid, []),
         candidates=[
             ApiCandidate(
                 source=candidate.source,
@@ -257,10 +262,10 @@ def _pod(
             for candidate in pod_share.candidates
         ],
         over_share_policy=ApiOverSharePolicy(policy.evict, policy.grace) if policy else None,
-        not_evicted=status.not_evicted.get(pod.uid),
+        not_evicted=status.not_evicted.get(uid),
         share_changed=pod_share.changed or None,
-        gpus=holdings,
-        verdicts=verdicts,
+        gpus=holdings.get(uid, []),
+        verdicts=verdicts.get(uid, []),
     )
 
 
