@@ -140,7 +140,6 @@ FOR_OVERPROMISED_GPU: Final = FirstAct(
     "KaishareGPUOverpromised",
 )
 
-
 FOR_RISK: Final[Mapping[RiskName, FirstAct]] = {
     RiskName.PODS: FOR_GPU_AT_RISK,
     RiskName.PROMISES: FOR_OVERPROMISED_GPU,

@@ -47,7 +47,6 @@ class Settings:
     slack: Slack
     excluded_namespaces: frozenset[str]
     cgroup_root: Path = Path("/sys/fs/cgroup")
-    """Root of the host's cgroup tree."""
     gpu_sharing_mode: SharingMode | None = None
     """None if the administrator has not stated it."""
     resource_claims: bool = False
@@ -63,9 +62,7 @@ class Settings:
     state: Path | None = None
     """Directory of the state that survives a restart; None to keep none."""
     page_links: PageLinks = NO_LINKS
-    """Addresses to which the page links."""
     log_level: str = INFO
-    """Least severe level of the log."""
 
 
 _SIMULATED: Final = "simulated"

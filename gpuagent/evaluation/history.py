@@ -21,8 +21,6 @@ MAX_SERIES: Final = 2048
 """Largest number of pods on GPUs with a history. One series takes about 0.5 KiB."""
 
 _BUCKET_SECONDS: Final = 15.0
-_INTERVALS_IN_A_BUCKET: Final = LONGEST_GAP
-"""Smallest width of a bucket: the longest time between two samples."""
 _UNKNOWN: Final = -1
 _MAX_MIB: Final = (1 << 31) - 1
 
@@ -48,7 +46,7 @@ class History:
 
     def __init__(self, *, interval: float) -> None:
         """Set the seconds between samples; a bucket is at least 2.5 times as wide."""
-        self.bucket_seconds = max(_BUCKET_SECONDS, interval * _INTERVALS_IN_A_BUCKET)
+        self.bucket_seconds = max(_BUCKET_SECONDS, interval * LONGEST_GAP)
         self._buckets = max(1, math.ceil(WINDOW_SECONDS / self.bucket_seconds))
         self._longest_gap = longest_gap(interval)
         self._taken_at = -math.inf
