@@ -18,6 +18,10 @@ class FirstAct(Struct, frozen=True):
     section: str
 
 
+_BLIND: Final = "KaishareAgentBlind"
+_PARTLY_BLIND: Final = "KaishareAgentPartlyBlind"
+_AT_RISK: Final = "KaishareGPUMemoryAtRisk"
+
 FOR_FLAG: Final[Mapping[str, FirstAct]] = {
     "over-share": FirstAct(
         "Lower the framework's memory option or raise the pod's share; delete the pod if neighbours fail.",
@@ -61,28 +65,23 @@ FOR_IGNORED_ANNOTATION: Final = FirstAct(
 """For `no-share` of a pod that declares a share and was not placed by KAI."""
 
 FOR_PROBLEM: Final[Mapping[str, FirstAct]] = {
-    Cause.NVML: FirstAct(
-        "Run nvidia-smi on the node, and compare its answer with the error.", "KaishareAgentPartlyBlind"
-    ),
-    Cause.PROC_DENIED: FirstAct(
-        "Let the agent run as root on a /proc without hidepid.", "KaishareAgentBlind"
-    ),
-    Cause.PID_NAMESPACE: FirstAct("Set hostPID: true in the agent's DaemonSet.", "KaishareAgentBlind"),
+    Cause.NVML: FirstAct("Run nvidia-smi on the node, and compare its answer with the error.", _PARTLY_BLIND),
+    Cause.PROC_DENIED: FirstAct("Let the agent run as root on a /proc without hidepid.", _BLIND),
+    Cause.PID_NAMESPACE: FirstAct("Set hostPID: true in the agent's DaemonSet.", _BLIND),
     Cause.TRUNCATED: FirstAct(
-        "End some processes on the GPU: the driver lists no more than 950.", "KaishareAgentPartlyBlind"
+        "End some processes on the GPU: the driver lists no more than 950.", _PARTLY_BLIND
     ),
     Cause.GARBAGE: FirstAct(
-        "Install another driver if its version is 535.54 to 535.86, which have this defect.",
-        "KaishareAgentBlind",
+        "Install another driver if its version is 535.54 to 535.86, which have this defect.", _BLIND
     ),
     Cause.MEMORY_UNKNOWN: FirstAct(
         "Check whether the GPU is virtual: some virtual GPUs do not report the memory of processes.",
-        "KaishareAgentPartlyBlind",
+        _PARTLY_BLIND,
     ),
     Cause.NEGATIVE_UNATTRIBUTED: FirstAct(
         "Compare the memory of the GPU and of its processes in nvidia-smi; if the difference lasts, try"
         " another driver.",
-        "KaishareAgentBlind",
+        _BLIND,
     ),
     Cause.PODS_STALE: FirstAct(
         "Check the permissions of the agent's service account, and the network between the node and the API"
@@ -90,7 +89,7 @@ FOR_PROBLEM: Final[Mapping[str, FirstAct]] = {
         "KaishareWatchStale",
     ),
     Cause.SAMPLE_STALE: FirstAct(
-        "Run nvidia-smi on the node; if it hangs, drain the node and restart it.", "KaishareAgentBlind"
+        "Run nvidia-smi on the node; if it hangs, drain the node and restart it.", _BLIND
     ),
     Cause.RESERVATION_CONFLICT: FirstAct(
         "Run nvidia-smi -L in both pods, and delete the reservation pod that does not have the GPU.",
@@ -100,30 +99,27 @@ FOR_PROBLEM: Final[Mapping[str, FirstAct]] = {
         "Read the log of the reservation pod: it saw no GPU, or several.", "KaishareReservationUnresolved"
     ),
     Cause.GPU_MISSING: FirstAct(
-        "Run nvidia-smi -L on the node, and look for Xid messages in its dmesg.", "KaishareAgentPartlyBlind"
+        "Run nvidia-smi -L on the node, and look for Xid messages in its dmesg.", _PARTLY_BLIND
     ),
 }
 """By the reason of a problem. The details of a fault of the agent's own pod (OwnCause) have the remedy."""
 
 _LOST: Final = FirstAct(
-    "Look for Xid messages in the node's dmesg; drain the node before a reset of the GPU.",
-    "KaishareAgentPartlyBlind",
+    "Look for Xid messages in the node's dmesg; drain the node before a reset of the GPU.", _PARTLY_BLIND
 )
 _DRIVER: Final = FirstAct(
     "Wait if the node's driver is being replaced; else load the driver, or read the log of the driver's pod.",
-    "KaishareAgentBlind",
+    _BLIND,
 )
 _DEVICE_FILES: Final = FirstAct(
-    "Restart the agent's pod, whose container has probably lost the driver's device files.",
-    "KaishareAgentBlind",
+    "Restart the agent's pod, whose container has probably lost the driver's device files.", _BLIND
 )
 _PERMISSION: Final = FirstAct(
-    "Give the agent's container access to the driver's device files (the chart's agent.gpuAccess).",
-    "KaishareAgentBlind",
+    "Give the agent's container access to the driver's device files (the chart's agent.gpuAccess).", _BLIND
 )
 _NO_ANSWER: Final = FirstAct(
     "Look for Xid messages and hung tasks in the node's dmesg; drain the node before it restarts.",
-    "KaishareAgentPartlyBlind",
+    _PARTLY_BLIND,
 )
 FOR_ERROR: Final[Mapping[str, FirstAct]] = {
     **dict.fromkeys(LOST, _LOST),
@@ -137,29 +133,25 @@ FOR_ERROR: Final[Mapping[str, FirstAct]] = {
 to drain the node: its pods are fine if the agent's container lost its device files."""
 
 FOR_GPU_AT_RISK: Final = FirstAct(
-    "Have a pod above its share release memory, or delete it, before a pod at risk needs its share.",
-    "KaishareGPUMemoryAtRisk",
+    "Have a pod above its share release memory, or delete it, before a pod at risk needs its share.", _AT_RISK
 )
 FOR_OVERPROMISED_GPU: Final = FirstAct(
     "Compare the node's label nvidia.com/gpu.memory with the GPU's memory, and move a pod to another GPU.",
     "KaishareGPUOverpromised",
 )
 
-
 FOR_RISK: Final[Mapping[RiskName, FirstAct]] = {
     RiskName.PODS: FOR_GPU_AT_RISK,
     RiskName.PROMISES: FOR_OVERPROMISED_GPU,
     RiskName.HOST: FirstAct(
-        "Run nvidia-smi on the node, and end or move the processes that belong to no pod.",
-        "KaishareGPUMemoryAtRisk",
+        "Run nvidia-smi on the node, and end or move the processes that belong to no pod.", _AT_RISK
     ),
     RiskName.ENDED: FirstAct(
-        "End the processes of the ended pods on the node; crictl shows their containers.",
-        "KaishareGPUMemoryAtRisk",
+        "End the processes of the ended pods on the node; crictl shows their containers.", _AT_RISK
     ),
     RiskName.UNATTRIBUTED: FirstAct(
         "Run nvidia-smi on the node; if no process holds the memory, drain the node and reset the GPU.",
-        "KaishareGPUMemoryAtRisk",
+        _AT_RISK,
     ),
 }
 """By the largest cause of memory at risk."""

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules, not_evicted
-from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.saved_state import SavedState, boot_id
 from gpuagent.evaluation.transition_log import TransitionLog
@@ -23,8 +22,9 @@ from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
-from gpuagent.server.exposition import Counts, Metrics
+from gpuagent.server.exposition import Metrics
 from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdict_actions import VerdictActions
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
@@ -111,26 +111,27 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
 ) -> tuple[int, bool]:
     """Serve the figures of these pods; without a client they come from a file."""
     node.follow(pods)
+    is_simulated = node.source.is_simulated
+    rules = EvictionRules(
+        excluded_namespaces=settings.excluded_namespaces,
+        reservation_namespace=settings.node.reservation_namespace,
+        slack=settings.slack,
+        gpu_sharing_mode=settings.gpu_sharing_mode,
+    )
     sampler = Sampler(
         source=node.source,
         processes=Processes(proc_root=node.settings.proc_root),
         timing=Timing(interval=settings.interval),
         log=log,
-        cgroup_root=None if node.source.is_simulated else settings.cgroup_root,
+        cgroup_root=None if is_simulated else settings.cgroup_root,
     )
     actions: VerdictActions | None = None
-    container = None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root)
-    rights = _own_rights(settings, client) if client else None
+    container = None if is_simulated else OwnContainer(proc_root=node.settings.proc_root)
+    rights: OwnRights | None = None
     if client is not None:
-        actions = VerdictActions(
-            client,
-            _actions(settings, is_simulated=node.source.is_simulated),
-            node=node.settings.node,
-            sample_now=sampler.sample_now,
-            stale_after=longest_gap(settings.interval),
-            log=log,
-        )
-    rules = _rules(settings)
+        evicts = settings.eviction is EvictionMode.ON
+        rights = OwnRights(client, *POD_RIGHTS, *EVENT_RIGHTS * settings.events, *EVICTION_RIGHTS * evicts)
+        actions = VerdictActions(client, settings, rules=rules, sample_now=sampler.sample_now, log=log)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -144,6 +145,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     share_resolver = ShareResolver(
         kai_version=settings.node.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
     )
+    driver_limits = DriverLimits(settings.gpu_sharing_mode)
     judge = Judge(
         grace=settings.grace,
         interval=settings.interval,
@@ -159,6 +161,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
             boot=boot,
             judge=judge,
             share_resolver=share_resolver,
+            driver_limits=driver_limits,
             log=log,
         )
         state.restore()
@@ -166,25 +169,25 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         pods=pods,
         share_resolver=share_resolver,
         judge=judge,
-        is_simulated=node.source.is_simulated,
+        is_simulated=is_simulated,
         interval=settings.interval,
         clock=time.monotonic,
         transition_log=TransitionLog(log),
-        over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
+        over_share_policies=OverSharePolicies(
+            shortest_grace=settings.shortest_grace, longest_grace=settings.longest_grace
+        ),
         reservations=Reservations(grace=settings.grace),
-        driver_limits=DriverLimits(settings.gpu_sharing_mode),
+        driver_limits=driver_limits,
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
         own_problems=lambda: _own_problems(container, rights, pods),
         not_evicted=lambda evaluation: not_evicted(evaluation, rules, settings.eviction),
     )
     metrics = Metrics(
         node=node.settings.node,
-        is_simulated=node.source.is_simulated,
+        is_simulated=is_simulated,
         watches=pods.watches if isinstance(pods, ClusterPods) else (),
-        counts=Counts(
-            events=actions.events if actions else {},
-            evictions=actions.evictions if actions else {},
-        ),
+        events=actions.events if actions else {},
+        evictions=actions.evictions if actions else {},
         log_lines_lost=lambda: log.lines_lost,
     )
 
@@ -202,12 +205,11 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
         unhealthy_reason=lambda: _unhealthy_reason(sampler),
         metrics=metrics,
         node=node.settings.node,
-        is_simulated=node.source.is_simulated,
+        is_simulated=is_simulated,
         log=log,
         page_links=settings.page_links,
     )
-    tls = _tls(settings, log)
-    security = _security(settings, client, tls, log)
+    security, tls = _security(settings, client, log)
     try:
         limits = AGENT_CONNECTIONS.with_tls() if tls else AGENT_CONNECTIONS
         limits = limits.within(descriptors_for_connections())
@@ -216,23 +218,15 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
             "serving",
             url=f"{'https' if tls else 'http'}://{address}",
             node=node.settings.node,
-            simulated=node.source.is_simulated,
+            simulated=is_simulated,
         )
         gc.collect()
         gc.freeze()  # imported objects stay, and each collection would spend 6 ms on them
         sampler.start(on_sample=on_sample, on_fatal=on_fatal)
         async with asyncio.TaskGroup() as group:
-            running = [
-                group.create_task(pods.run()),
-                *([group.create_task(rights.run())] if rights else ()),
-                group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
-            ]
-            if state is not None:
-                running.append(group.create_task(state.run()))
-            if tls is not None:
-                running.append(group.create_task(tls.run()))
-            if actions is not None:
-                running.append(group.create_task(actions.run()))
+            parts = [part for part in (pods, rights, state, tls, actions) if part is not None]
+            running = [group.create_task(part.run()) for part in parts]
+            running.append(group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))))
             await stop.wait()
             for task in running:
                 task.cancel()
@@ -248,11 +242,6 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     return (START_AGAIN if fatal else 0), is_hung
 
 
-def _own_rights(settings: Settings, client: KubeClient) -> OwnRights:
-    evicts = settings.eviction is EvictionMode.ON
-    return OwnRights(client, *POD_RIGHTS, *EVENT_RIGHTS * settings.events, *EVICTION_RIGHTS * evicts)
-
-
 def _own_problems(
     container: OwnContainer | None, rights: OwnRights | None, pods: "FilePods | ClusterPods"
 ) -> tuple[Problem, ...]:
@@ -265,56 +254,27 @@ def _own_problems(
     return (*(container.problems() if container else ()), *missing)
 
 
-def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:
-    """Return the port's certificate; None without TLS.
-
-    Raises:
-        UsageError: its files cannot be used.
-    """
-    directory = settings.certificate_directory
-    if directory is None:
-        return None
-    try:
-        return TlsFiles.in_directory(directory, log=log)
-    except TlsFilesError as error:
-        raise UsageError(f"--certs: {error}") from None
-
-
 def _security(
-    settings: Settings, client: KubeClient | None, tls: TlsFiles | None, log: JsonLog
-) -> PortSecurity:
-    """Return what the port asks of its clients.
+    settings: Settings, client: KubeClient | None, log: JsonLog
+) -> tuple[PortSecurity, TlsFiles | None]:
+    """Return what the port asks of its clients, and its certificate; None without TLS.
 
     Raises:
-        UsageError: tokens cannot be checked without an API server.
+        UsageError: the certificate's files cannot be used, or tokens cannot be checked.
     """
-    context = tls.context if tls else None
-    if not settings.authenticates:
-        return PortSecurity(context=context)
-    if client is None:
-        raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    authorizer = TokenAuthorizer(client, audience=AUDIENCE)
-    authentication = Authentication(authorizer.refusal, accepts_own_header=True, log=log)
-    return PortSecurity(authentication=authentication, context=context)
-
-
-def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
-    return ActionSettings(
-        is_simulated=is_simulated,
-        events=settings.events,
-        eviction=settings.eviction,
-        budget=settings.eviction_budget,
-        rules=_rules(settings),
-    )
-
-
-def _rules(settings: Settings) -> EvictionRules:
-    return EvictionRules(
-        excluded_namespaces=settings.excluded_namespaces,
-        reservation_namespace=settings.node.reservation_namespace,
-        slack=settings.slack,
-        gpu_sharing_mode=settings.gpu_sharing_mode,
-    )
+    tls: TlsFiles | None = None
+    if settings.certificate_directory is not None:
+        try:
+            tls = TlsFiles.in_directory(settings.certificate_directory, log=log)
+        except TlsFilesError as error:
+            raise UsageError(f"--certs: {error}") from None
+    authentication: Authentication | None = None
+    if settings.authenticates:
+        if client is None:
+            raise UsageError("--authentication=tokens needs --pods cluster")
+        authorizer = TokenAuthorizer(client, audience=AUDIENCE)
+        authentication = Authentication(authorizer.refusal, accepts_own_header=True, log=log)
+    return PortSecurity(authentication=authentication, context=tls.context if tls else None), tls
 
 
 async def _watch(pipeline: SamplePipeline, seconds: float) -> None:

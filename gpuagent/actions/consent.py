@@ -7,13 +7,12 @@ other answer than both objects with fitting content means no eviction.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, explained
+from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, NotEvicted
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.node_pods import read_pod
 from gpuagent.pods.objects import ObjectError
@@ -32,32 +31,7 @@ CONSENT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 2.0
 """Time limit of both reads together; the rest of `CONSENT_SECONDS` is for the eviction."""
 
-_SHARE_ANNOTATIONS: Final = keys.READ_ANNOTATIONS
 _SHARE_PREFIXES: Final = (keys.GPU_GROUP_PREFIX, keys.CONTAINER_PREFIX)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consent:
-    """Namespace and pod allowed the eviction when they were read."""
-
-    read_at: float
-    """Start of the reads, in monotonic seconds."""
-
-    def seconds_left(self, now: float) -> float:
-        """Return the seconds until the consent expires; at most 0 once it has expired."""
-        return self.read_at + CONSENT_SECONDS - now
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoConsent:
-    """Namespace or pod do not allow the eviction, or could not be read."""
-
-    result: str
-    """A result of `kaishare_agent_evictions_total`."""
-    line: str
-    """The reason in one line."""
-    retry_after: float = 0.0
-    """Seconds that the API server asks to wait."""
 
 
 class _NamespaceMetadata(ObjectMeta, frozen=True):
@@ -73,80 +47,64 @@ _namespace = msgspec.json.Decoder(_Namespace)
 """Unlike `pods.decoding`, drops no label: a namespace with many labels must not lose the mode `off`."""
 
 
-class ConsentReader:
-    """Fetches a pod and its namespace, and compares them with the verdict on the pod."""
+async def read_consent(
+    client: KubeClient,
+    verdict: Verdict,
+    *,
+    rules: EvictionRules,
+    clock: Callable[[], float],
+    accepts_edits: bool = False,
+) -> float:
+    """Return until when the pod of a verdict may be evicted, in seconds on the clock.
 
-    def __init__(self, client: KubeClient, *, rules: EvictionRules, clock: Callable[[], float]) -> None:
-        self._client = client
-        self._rules = rules
-        self._clock = clock
+    `accepts_edits`: whether an edit of the pod's share after the sample is acceptable.
 
-    async def read(self, verdict: Verdict, *, accepts_edits: bool = False) -> Consent | NoConsent:
-        """Return whether the eviction of a pod is allowed now. Errors are returned, not raised.
-
-        Args:
-            verdict: why the pod is to be evicted.
-            accepts_edits: whether an edit of the pod's share after the sample is acceptable.
-        """
-        read_at = self._clock()
-        pod = verdict.pod_share.pod
-        namespace_path = f"/api/v1/namespaces/{pod.namespace}"
-        pod_path = f"{namespace_path}/pods/{pod.name}"
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                namespace = _decoded_namespace(
-                    await self._client.get(namespace_path), pod.namespace, f"GET {namespace_path}"
-                )
-                body = await self._client.get(pod_path)
-            expect_kind(body, "Pod", f"GET {pod_path}")
-            fresh = read_pod(body)
-        except TimeoutError:
-            line = f"GET {namespace_path} and pod {pod.name}: no answer within {_READ_SECONDS:g} s"
-            return NoConsent(result=EvictionAnswer.FAILED, line=line)
-        except ApiError as error:
-            return _refused(error)
-        except (Unreachable, AccessError, ObjectError) as error:
-            return NoConsent(result=EvictionAnswer.FAILED, line=str(error))
-        if fresh.uid != pod.uid:
-            return NoConsent(result=EvictionAnswer.GONE, line=f"GET {pod_path}: another pod has this name")
-        refusal = self._refusal(fresh, namespace, verdict, accepts_edits=accepts_edits)
-        if refusal is not None:
-            return NoConsent(result=refusal, line=explained(refusal))
-        return Consent(read_at=read_at)
-
-    def _refusal(
-        self,
-        fresh: NodePod,
-        namespace: _NamespaceMetadata,
-        verdict: Verdict,
-        *,
-        accepts_edits: bool,
-    ) -> EvictionRefusal | None:
-        if namespace.deletion_timestamp or not _consents(namespace.labels or {}):
-            return EvictionRefusal.CONSENT_WITHDRAWN
-        refusal = self._rules.refusal_by_state(fresh)
-        if (
-            refusal is None
-            and not accepts_edits
-            and _share_texts(fresh) != _share_texts(verdict.pod_share.pod)
-        ):
-            return EvictionRefusal.POD_CHANGED
-        return refusal
+    Raises:
+        NotEvicted: namespace or pod do not allow the eviction, or could not be read.
+    """
+    expires_at = clock() + CONSENT_SECONDS
+    pod = verdict.pod_share.pod
+    namespace_path = f"/api/v1/namespaces/{pod.namespace}"
+    pod_path = f"{namespace_path}/pods/{pod.name}"
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            namespace = _decoded_namespace(
+                await client.get(namespace_path), pod.namespace, f"GET {namespace_path}"
+            )
+            body = await client.get(pod_path)
+        expect_kind(body, "Pod", f"GET {pod_path}")
+        fresh = read_pod(body)
+    except TimeoutError:
+        line = f"GET {namespace_path} and pod {pod.name}: no answer within {_READ_SECONDS:g} s"
+        raise NotEvicted(EvictionAnswer.FAILED, line) from None
+    except (ApiError, Unreachable, AccessError, ObjectError) as error:
+        is_gone = isinstance(error, ApiError) and error.status == 404 and error.reason == "NotFound"
+        raise NotEvicted.because_of(error, EvictionAnswer.GONE if is_gone else None) from None
+    if fresh.uid != pod.uid:
+        raise NotEvicted(EvictionAnswer.GONE, f"GET {pod_path}: another pod has this name")
+    if namespace.deletion_timestamp or not _consents(namespace.labels or {}):
+        refusal: EvictionRefusal | None = EvictionRefusal.CONSENT_WITHDRAWN
+    else:
+        refusal = rules.refusal_by_state(fresh)
+        if refusal is None and not accepts_edits and _share_texts(fresh) != _share_texts(pod):
+            refusal = EvictionRefusal.POD_CHANGED
+    if refusal is not None:
+        raise NotEvicted.by(refusal)
+    return expires_at
 
 
 def _share_texts(pod: NodePod) -> Mapping[str, str]:
     """Return the annotations and labels from which a pod's share, GPUs and names are read."""
-    texts = {
+    annotations = {
         key: text
         for key, text in pod.annotations.items()
-        if key in _SHARE_ANNOTATIONS or key.startswith(_SHARE_PREFIXES)
+        if key in keys.READ_ANNOTATIONS or key.startswith(_SHARE_PREFIXES)
     }
-    labels = {
-        key: text
+    return annotations | {
+        f"label {key}": text
         for key, text in pod.labels.items()
         if key == keys.GPU_GROUP or key.startswith(_SHARE_PREFIXES)
     }
-    return texts | {f"label {key}": text for key, text in labels.items()}
 
 
 def _consents(labels: Mapping[str, str]) -> bool:
@@ -169,10 +127,3 @@ def _decoded_namespace(body: bytes, name: str, request_line: str) -> _NamespaceM
     if metadata.name != name:
         raise Unreachable(f"{request_line}: the answer is another namespace")
     return metadata
-
-
-def _refused(error: ApiError) -> NoConsent:
-    if error.status == 404 and error.reason == "NotFound":
-        return NoConsent(result=EvictionAnswer.GONE, line=str(error))
-    result = EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED
-    return NoConsent(result=result, line=str(error), retry_after=error.retry_after or 0.0)

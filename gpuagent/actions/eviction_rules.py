@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.slack import Slack
 from gpuagent.pods.inventory import NodePod
-from gpuagent.shares.pod_share import Amount, PodShare
+from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Key, Verdict
 from kai import keys
@@ -122,17 +123,39 @@ class EvictionRules:
         return None
 
     def _is_proven(self, verdict: Verdict, evaluation: Evaluation) -> bool:
-        key, amount = verdict.key, _figure(verdict)
-        if amount is None or verdict.used_bytes is None:
+        """Whether processes that are certainly the pod's hold more than its limit, or else its share."""
+        key, pod_share, used_bytes = verdict.key, verdict.pod_share, verdict.used_bytes
+        limit = pod_share.on(key.gpu_uuid).limit if key.reason is FlagReason.LIMIT_BYPASSED else None
+        amount = limit or pod_share.promised_on(key.gpu_uuid)
+        if amount is None or used_bytes is None or used_bytes <= amount.bytes + self.slack.of(amount.bytes):
             return False
-        if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
-            return False
-        return (key.uid, key.gpu_uuid) in evaluation.attributed_by_uid
+        return any(
+            holding.is_attributed_by_uid
+            for holding in evaluation.sampled.holdings
+            if (holding.pod_share.pod.uid, holding.gpu_uuid) == (key.uid, key.gpu_uuid)
+        )
 
 
-def explained(refusal: EvictionRefusal) -> str:
-    """Return the explanation of a refusal for the log."""
-    return _LINES[refusal]
+class NotEvicted(Exception):
+    """A pod is not evicted now: a result of `kaishare_agent_evictions_total`, and the reason in one line."""
+
+    def __init__(self, result: str, line: str, retry_after: float = 0.0) -> None:
+        """Set result and reason, and the seconds that the API server asks to wait."""
+        super().__init__(line)
+        self.result, self.line, self.retry_after = result, line, retry_after
+
+    @classmethod
+    def by(cls, refusal: EvictionRefusal) -> "NotEvicted":
+        """Return the error of a refusal."""
+        return cls(refusal, _LINES[refusal])
+
+    @classmethod
+    def because_of(cls, error: Exception, result: str | None = None) -> "NotEvicted":
+        """Return the error of a request that failed."""
+        if not isinstance(error, ApiError):
+            return cls(result or EvictionAnswer.FAILED, str(error))
+        by_status = EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED
+        return cls(result or by_status, str(error), error.retry_after or 0.0)
 
 
 def candidates(evaluation: Evaluation) -> list[Verdict]:
@@ -156,22 +179,24 @@ def not_evicted(evaluation: Evaluation, rules: EvictionRules, mode: EvictionMode
     return reasons
 
 
-def still(key: Key, evaluation: Evaluation) -> Verdict | None:
-    """Return the candidate of a key in a newer sample; None if it is no longer one."""
-    return next((verdict for verdict in _evictable_verdicts(evaluation) if verdict.key == key), None)
+def still(verdict: Verdict, evaluation: Evaluation) -> Verdict:
+    """Return the verdict on a candidate in a newer sample.
 
-
-def why_no_longer(key: Key, evaluation: Evaluation) -> tuple[str, str]:
-    """Return result and explanation for a key that is no longer a candidate in a newer sample."""
+    Raises:
+        NotEvicted: it is no longer a candidate.
+    """
+    key = verdict.key
+    for newer in _evictable_verdicts(evaluation):
+        if newer.key == key:
+            return newer
     if key.uid not in evaluation.sampled.pod_uids:
-        return EvictionAnswer.GONE, "the pod has ended"
+        raise NotEvicted(EvictionAnswer.GONE, "the pod has ended")
     policy = evaluation.over_share_policies.get(key.uid)
     if policy is None or not policy.evict:
-        refusal = EvictionRefusal.CONSENT_WITHDRAWN
-        return refusal, explained(refusal)
+        raise NotEvicted.by(EvictionRefusal.CONSENT_WITHDRAWN)
     if key not in evaluation.verdicts.by_key:
-        return NO_FRESH_SAMPLE, "the newest sample does not compare the pod with its share"
-    return "recovered", ""
+        raise NotEvicted(NO_FRESH_SAMPLE, "the newest sample does not compare the pod with its share")
+    raise NotEvicted("recovered", "")
 
 
 def is_settled(key: Key, evaluation: Evaluation) -> bool:
@@ -185,26 +210,23 @@ def is_settled(key: Key, evaluation: Evaluation) -> bool:
     return not verdict.is_flagged
 
 
-def owner_of(pod_share: PodShare) -> str:
-    """Return an identifier of the controller that would recreate the pod, or of the pod itself without one.
+def owner_key(pod_share: PodShare) -> str:
+    """Return a digest of the controller that would recreate the pod, or of the pod itself without one.
 
     The host pod of a vCluster has no owner, or the vCluster as its owner. For such a pod the owners of the
     tenant's pod count. Any user can write owner references, so an owner counts only within the pod's
     namespace, on the host or in the vCluster: a pod must not delay the eviction of another tenant's pods.
     """
     pod, tenant = pod_share.pod, pod_share.tenant
-    if tenant is None:
-        if not pod.controller_uid:
-            return f"{pod.namespace}/{pod.name}"
-        return f"{pod.namespace}//{pod.controller_uid}"  # never the identifier of a pod without an owner
-    owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
-    owner = f"/{hashlib.sha256(owners.encode()).hexdigest()}" if owners else tenant.pod
-    return f"{pod.namespace}/{tenant.vcluster}/{tenant.namespace}/{owner}"
-
-
-def owner_key(pod_share: PodShare) -> str:
-    """Return a digest of the owner's identifier: of constant length, and without names."""
-    return hashlib.sha256(owner_of(pod_share).encode()).hexdigest()
+    if tenant is not None:
+        owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
+        place, owner = f"{pod.namespace}/{tenant.vcluster}/{tenant.namespace}", tenant.pod
+        if owners:
+            owner = hashlib.sha256(owners.encode()).hexdigest()
+    else:
+        place, owner, owners = pod.namespace, pod.controller_uid or pod.name, pod.controller_uid
+    kind = "/" if owners else ""  # a pod without an owner never has the identifier of an owner
+    return hashlib.sha256(f"{place}/{kind}{owner}".encode()).hexdigest()
 
 
 def _evictable_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
@@ -217,13 +239,6 @@ def _evictable_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:
 
 def _excess(verdict: Verdict) -> int:
     return (verdict.used_bytes or 0) - (verdict.allowed_bytes or 0)
-
-
-def _figure(verdict: Verdict) -> Amount | None:
-    """Return the limit or else the share behind a verdict."""
-    pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
-    limit = pod_share.on(gpu).limit if verdict.key.reason is FlagReason.LIMIT_BYPASSED else None
-    return limit or pod_share.promised_on(gpu)
 
 
 KEPT_SECONDS: Final = 3600.0
@@ -247,14 +262,10 @@ class Budget:
         Raises:
             ValueError: the text has another form; the message shows the allowed form.
         """
-        match = _FORM.fullmatch(text)
-        try:
-            seconds = parse_duration(match[2]) if match else 0.0
-        except ValueError:
-            seconds = 0.0
-        if match is None or seconds <= 0:
-            raise ValueError(f"{quoted(text)} is not a budget; allowed: a number and a time, such as 1/10m")
-        return cls(int(match[1]), seconds)
+        with suppress(ValueError):
+            if (match := _FORM.fullmatch(text)) and (seconds := parse_duration(match[2])) > 0:
+                return cls(int(match[1]), seconds)
+        raise ValueError(f"{quoted(text)} is not a budget; allowed: a number and a time, such as 1/10m")
 
     @property
     def per_second(self) -> float:
@@ -277,25 +288,21 @@ class EvictionBudget:
     def __init__(
         self, budget: Budget, *, owner_backoff: tuple[float, float], clock: Callable[[], float]
     ) -> None:
-        """Set up an unused budget.
-
-        Args:
-            budget: maximum number of evictions of this node.
-            owner_backoff: first and longest back-off of an owner, in seconds.
-            clock: monotonic seconds.
-        """
+        """Set up an unused budget; `owner_backoff` is the first and the longest one, in seconds."""
         self._budget = budget
         self._clock = clock
         first, most = owner_backoff
         self._owners = KeyedBackoff(first=first, most=most)
         self._bucket = self._bucket_with(float(budget.evictions))
 
-    def objection(self, owner: str) -> tuple[str, str] | None:
-        """Return result and explanation if a pod of the owner must not be evicted now."""
+    def objection(self, owner: str) -> NotEvicted | None:
+        """Return why a pod of the owner must not be evicted now; None if it may be."""
         if self._owners.is_backing_off(owner, self._clock()):
-            return "owner-backoff", "the eviction of a pod of the same owner was requested recently"
+            return NotEvicted(
+                "owner-backoff", "the eviction of a pod of the same owner was requested recently"
+            )
         if self._bucket.seconds_until_next() > 0:
-            return "budget", "the node's eviction budget is exhausted"
+            return NotEvicted("budget", "the node's eviction budget is exhausted")
         return None
 
     def charge(self, owner: str) -> None:
@@ -306,12 +313,9 @@ class EvictionBudget:
     async def recall(
         self, read: Callable[[], Awaitable[Iterable[PastEviction]]], *, seconds: float, log: JsonLog
     ) -> None:
-        """Restore budget and back-off from the recorded evictions; without them, allow one eviction.
+        """Restore budget and back-off from the recorded evictions.
 
-        Args:
-            read: reads the recorded evictions of this node.
-            seconds: time of attempts to read them.
-            log: receives the result.
+        If they cannot be read within so many seconds, allow one eviction.
         """
         give_up_at = self._clock() + seconds
         backoff = Backoff(first=1.0, most=10.0, jitter=JITTER_DOWN)

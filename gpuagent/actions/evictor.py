@@ -12,23 +12,22 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Final
 
-from gpuagent.actions.consent import Consent, ConsentReader
+from gpuagent.actions.consent import read_consent
 from gpuagent.actions.eviction_rules import (
     NO_FRESH_SAMPLE,
     Budget,
     EvictionBudget,
     EvictionRefusal,
     EvictionRules,
+    NotEvicted,
     PastEviction,
     candidates,
-    explained,
     is_settled,
     owner_key,
     still,
-    why_no_longer,
 )
 from gpuagent.actions.flag_events import COMPONENT
 from gpuagent.evaluation.status import Evaluation
@@ -54,35 +53,25 @@ _AGE_ERROR: Final = 3.0
 """Maximum error of an Event's age, in seconds. A record counts as younger by this much."""
 
 
+@dataclass(eq=False)
 class ClusterCalls:
-    """Requests with the agent's own credentials."""
+    """Requests of a node's agent with its own credentials."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        node: str,
-        rules: EvictionRules,
-        clock: Callable[[], float],
-        announce: Announce,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Set up the requests.
+    client: KubeClient
+    _: KW_ONLY
+    node: str
+    rules: EvictionRules
+    """A fetched pod must pass them again."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    announce: Announce
+    wall_clock: Callable[[], float] = time.time
+    """Unix time, for the records."""
 
-        Args:
-            client: connection to the API server.
-            node: name of this node.
-            rules: the rules of eviction, which the fetched pod must pass again.
-            clock: monotonic seconds.
-            announce: writes the Event of an eviction before it is requested.
-            wall_clock: Unix time, for the records.
-        """
-        self._client = client
-        self._node = node
-        self._wall_clock = wall_clock
-        self.announce: Final = announce
-        self.consent: Final = ConsentReader(client, rules=rules, clock=clock).read
-        """Reads again whether the pod may be evicted. Never raises."""
+    async def consent(self, verdict: Verdict, *, accepts_edits: bool) -> float:
+        """Read again whether the pod may be evicted; raises as `read_consent`."""
+        rules, clock = self.rules, self.clock
+        return await read_consent(self.client, verdict, rules=rules, clock=clock, accepts_edits=accepts_edits)
 
     async def past_evictions(self) -> list[PastEviction]:
         """Return the recorded evictions of this node, oldest first.
@@ -91,23 +80,18 @@ class ClusterCalls:
             ApiError, Unreachable, AccessError: the records cannot be read.
         """
         events = await list_events(
-            self._client,
-            self._client.namespace,
-            reason=EVICTED,
-            component=COMPONENT,
-            about_uid=self._node,
+            self.client, self.client.namespace, reason=EVICTED, component=COMPONENT, about_uid=self.node
         )
         return [
             PastEviction(
-                seconds_ago=max(seconds_old - _AGE_ERROR, 0.0),
-                owner=annotations.get(EVICTED_OWNER, ""),
+                seconds_ago=max(seconds_old - _AGE_ERROR, 0.0), owner=annotations.get(EVICTED_OWNER, "")
             )
             for seconds_old, annotations in events
         ]
 
     async def try_eviction(self, pod: NodePod) -> Evicted:
         """Test whether the API server would allow the eviction. Never raises."""
-        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
+        return await evict(self.client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
 
     async def record(self, pod: NodePod, owner: str, *, within: float) -> None:
         """Record that a pod is about to be evicted; the request ends after `within` seconds.
@@ -117,14 +101,14 @@ class ClusterCalls:
         """
         if within <= 0:
             raise Unreachable("the consent expired before the eviction was recorded")
-        namespace = self._client.namespace
+        namespace = self.client.namespace
         event = Event(
-            name=event_name(self._node, pod.uid, uuid.uuid4().hex),
+            name=event_name(self.node, pod.uid, uuid.uuid4().hex),
             namespace=namespace,
             # As in the kubelet's Events about its node, the UID is the node's name; `kubectl describe node`
             # finds the Event by it.
             about=ObjectReference(
-                api_version="v1", kind="Node", namespace=namespace, name=self._node, uid=self._node
+                api_version="v1", kind="Node", namespace=namespace, name=self.node, uid=self.node
             ),
             related=ObjectReference(
                 api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
@@ -133,12 +117,12 @@ class ClusterCalls:
             message=f"pod {pod.namespace}/{pod.name} is evicted by its namespace's over-share policy",
             annotations={EVICTED_OWNER: owner},
         )
-        now = self._wall_clock()
+        now = self.wall_clock()
         await create_event(
-            self._client,
+            self.client,
             event,
             component=COMPONENT,
-            host=self._node,
+            host=self.node,
             first_at=now,
             last_at=now,
             seconds=within,
@@ -146,7 +130,7 @@ class ClusterCalls:
 
     async def evict(self, pod: NodePod, *, within: float) -> Evicted:
         """Evict the pod; nothing is sent after `within` seconds. Never raises."""
-        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)
+        return await evict(self.client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)
 
 
 _MESSAGES: Final = {
@@ -155,8 +139,6 @@ _MESSAGES: Final = {
     "recovered": ("pod not evicted: within its share again", INFO),
 }
 
-
-_RECORD_ERRORS: Final = (ApiError, Unreachable, AccessError)
 
 _MOST_EDITS: Final = 3
 """Number of evictions that edits of a pod can delay. Its owner could otherwise prevent all by editing it in
@@ -184,41 +166,31 @@ class EvictionTiming:
     """Time of attempts to read the recorded evictions, after which they count as unavailable."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Evictor:
-    """Checks the newest verdicts against the rules, and evicts the pods that the rules allow."""
+    """Checks the newest verdicts against the rules, and evicts the pods that the rules allow.
 
-    def __init__(
-        self,
-        *,
-        rules: EvictionRules,
-        budget: Budget,
-        calls: ClusterCalls | None,
-        sample_now: Callable[[], None],
-        log: JsonLog,
-        clock: Callable[[], float] = time.monotonic,
-        timing: EvictionTiming | None = None,
-    ) -> None:
-        """Set up evictions; call `run` to start them.
+    The log receives the reason of every decision. Call `run` to start.
+    """
 
-        Args:
-            rules: which pods must not be evicted.
-            budget: maximum number of evictions of this node.
-            calls: requests to the API server; None for a dry run.
-            sample_now: requests a sample that begins after the call.
-            log: receives the reason of every decision.
-            clock: seconds, the same clock as that of the samples.
-            timing: None for the defaults.
-        """
+    rules: EvictionRules
+    budget: InitVar[Budget]
+    calls: ClusterCalls | None
+    """None for a dry run."""
+    sample_now: Callable[[], None]
+    """Requests a sample that begins after the call."""
+    log: JsonLog
+    clock: Callable[[], float] = time.monotonic
+    """The clock of the samples."""
+    timing: EvictionTiming = EvictionTiming()
+
+    def __post_init__(self, budget: Budget) -> None:
+        """Begin without a decision."""
+        timing = self.timing
         self.results: Counter[str] = Counter()
         """Number of decisions by result."""
-        self._rules = rules
-        self._calls = calls
-        self._sample_now = sample_now
-        self._log = log
-        self._clock = clock
-        self._timing = timing = timing or EvictionTiming()
         owner_backoff = (timing.first_owner, timing.longest_owner)
-        self._budget = EvictionBudget(budget, owner_backoff=owner_backoff, clock=clock)
+        self._budget = EvictionBudget(budget, owner_backoff=owner_backoff, clock=self.clock)
         self._retries = KeyedBackoff(first=timing.first_retry, most=timing.longest_retry)
         self._done: dict[Key, float] = {}
         """Time of the last action by flag, for flags that still stand and need no further action."""
@@ -228,7 +200,7 @@ class Evictor:
         """Number of evictions that an edit of the pod delayed, by UID."""
         self._last_tries: dict[str, tuple[str, float]] = {}
         """Namespace and time of the last attempt to evict a pod, by UID, while the pod is listed."""
-        self._must_recall = calls is not None
+        self._must_recall = self.calls is not None
         self._evaluation: Evaluation | None = None
         self._news = asyncio.Event()
 
@@ -239,11 +211,11 @@ class Evictor:
 
     async def run(self) -> None:
         """Evict until cancelled, at most one pod per sample."""
-        if self._calls is not None and self._must_recall:
-            await self._budget.recall(self._calls.past_evictions, seconds=self._timing.recall, log=self._log)
+        if self.calls is not None and self._must_recall:
+            await self._budget.recall(self.calls.past_evictions, seconds=self.timing.recall, log=self.log)
             self._must_recall = False
         while True:
-            evaluation = await self._next()
+            evaluation = await self._next(-math.inf)
             self._done = {key: since for key, since in self._done.items() if not is_settled(key, evaluation)}
             self._logged = {
                 key: result for key, result in self._logged.items() if not is_settled(key, evaluation)
@@ -254,8 +226,12 @@ class Evictor:
             pods_to_evict = self._in_turn(candidates(evaluation))
             verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
-                self._last_tries[verdict.key.uid] = (verdict.pod_share.pod.namespace, self._clock())
-                await self._go(verdict)
+                self._last_tries[verdict.key.uid] = (verdict.pod_share.pod.namespace, self.clock())
+                self._newest = verdict
+                try:
+                    await self._evict(verdict)
+                except NotEvicted as reason:
+                    self._put_off(self._newest, reason)
 
     def _in_turn(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
         """Return the pods in the order of their turns; pods whose turns are equal keep their order.
@@ -274,27 +250,28 @@ class Evictor:
 
         return sorted(verdicts, key=turn)
 
-    async def _next(self) -> Evaluation:
+    async def _next(self, since: float) -> Evaluation:
+        """Return the next evaluation of a sample that began at a time or later."""
         while True:
             self._news.clear()
             await self._news.wait()
-            if self._evaluation is not None:
+            if self._evaluation is not None and self._evaluation.sampled.taken_at >= since:
                 return self._evaluation
 
     def _may_go(self, verdict: Verdict, evaluation: Evaluation) -> bool:
         """Whether eviction is allowed now; logs the reason once if not."""
-        now, uid = self._clock(), verdict.key.uid
+        now, uid = self.clock(), verdict.key.uid
         if self._is_done(verdict, now) or self._retries.is_backing_off(uid, now):
             return False
-        refusal = self._rules.refusal(verdict, evaluation)
+        refusal = self.rules.refusal(verdict, evaluation)
         if refusal is not None:
-            self._log_once(verdict, refusal, explained(refusal))
-            return False
-        objection = self._budget.objection(owner_key(verdict.pod_share))
-        if objection is not None:
-            self._log_once(verdict, *objection)
-            return False
-        return True
+            reason: NotEvicted | None = NotEvicted.by(refusal)
+        else:
+            reason = self._budget.objection(owner_key(verdict.pod_share))
+        if reason is not None and self._logged.get(verdict.key) != reason.result:
+            self._logged[verdict.key] = reason.result
+            self._log_decision(verdict, reason.result, reason.line)
+        return reason is None
 
     def _is_done(self, verdict: Verdict, now: float) -> bool:
         """Whether the pod needs no further action and no further log line.
@@ -304,124 +281,77 @@ class Evictor:
         since = [since for key, since in self._done.items() if key.uid == verdict.key.uid]
         if not since:
             return False
-        return not verdict.pod_share.pod.is_terminating or now - min(since) < self._timing.leaving
+        return not verdict.pod_share.pod.is_terminating or now - min(since) < self.timing.leaving
 
-    async def _go(self, verdict: Verdict) -> None:
-        """Take a fresh sample, and evict the pod if that sample shows it above its share."""
-        fresh = await self._fresh_evaluation()
-        if fresh is None:
-            self._put_off(verdict, NO_FRESH_SAMPLE, "no fresh sample within the timeout")
-            return
-        now = still(verdict.key, fresh)
-        if now is None:
-            self._put_off(verdict, *why_no_longer(verdict.key, fresh))
-            return
-        if not self._may_go(now, fresh):
-            return
-        if self._calls is None:
-            self._evicted(now, "dry-run")
-            return
-        await self._evict(now, fresh, self._calls)
+    async def _evict(self, verdict: Verdict) -> None:
+        """Evict a pod if a fresh sample shows it above its share, and a dry run and fresh consent allow it.
 
-    async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: ClusterCalls) -> None:
-        """Test the eviction by a dry run, read consent, record, write the Event, and evict.
-
-        All that follows the consent ends within `CONSENT_SECONDS`. An API server that is too slow for that
-        prevents the eviction, which is tried again later.
+        All that follows the consent ends before it expires. An API server that is too slow for that prevents
+        the eviction, which is tried again later.
         """
+        fresh, calls = await self._fresh_evaluation(), self.calls
+        verdict = self._newest = still(verdict, fresh)
+        if not self._may_go(verdict, fresh):
+            return
+        if calls is None:
+            self._evicted(verdict, "dry-run")
+            return
         pod, owner = verdict.pod_share.pod, owner_key(verdict.pod_share)
-        trial = await calls.try_eviction(pod)
-        if trial.answer is not EvictionAnswer.EVICTED:
-            self._refused(verdict, trial)
-            return
+        _check(await calls.try_eviction(pod))
         newest = self._evaluation or fresh
-        now = still(verdict.key, newest)
-        if now is None:
-            self._put_off(verdict, *why_no_longer(verdict.key, newest))
-            return
-        if self._clock() - newest.sampled.taken_at > self._timing.oldest:
-            self._put_off(now, NO_FRESH_SAMPLE, "the newest sample is too old")
-            return
-        if (refusal := self._rules.refusal(now, newest)) is not None:
-            self._put_off(now, refusal, explained(refusal))
-            return
-        consent = await self._consent(now, calls)
-        if consent is None:
-            return
+        verdict = self._newest = still(verdict, newest)
+        if self.clock() - newest.sampled.taken_at > self.timing.oldest:
+            raise NotEvicted(NO_FRESH_SAMPLE, "the newest sample is too old")
+        if (refusal := self.rules.refusal(verdict, newest)) is not None:
+            raise NotEvicted.by(refusal)
+        expires_at = await calls.consent(verdict, accepts_edits=self._edits[pod.uid] >= _MOST_EDITS)
         try:
-            await calls.record(pod, owner, within=consent.seconds_left(self._clock()))
-        except _RECORD_ERRORS as error:
-            self._put_off(now, *_not_recorded(error))
-            return
-        await calls.announce(now, newest, consent.seconds_left(self._clock()) - _EVICT_SECONDS)
-        left = consent.seconds_left(self._clock())
+            await calls.record(pod, owner, within=expires_at - self.clock())
+        except (ApiError, Unreachable, AccessError) as error:
+            raise NotEvicted.because_of(error) from None
+        await calls.announce(verdict, newest, expires_at - self.clock() - _EVICT_SECONDS)
+        left = expires_at - self.clock()
         if left <= 0:
-            self._put_off(now, EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
-            return
-        await self._evict_with_consent(now, calls, left)
-
-    async def _evict_with_consent(self, verdict: Verdict, calls: ClusterCalls, seconds: float) -> None:
+            raise NotEvicted(EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
         try:
-            done = await calls.evict(verdict.pod_share.pod, within=seconds)
+            done = await calls.evict(verdict.pod_share.pod, within=left)
         except BaseException:
-            self._budget.charge(owner_key(verdict.pod_share))  # the pod may be evicted all the same
+            self._budget.charge(owner)  # the pod may be evicted all the same
             raise
-        if done.answer is EvictionAnswer.EVICTED:
-            self._evicted(verdict, "evicted")
-            return
         if done.answer is EvictionAnswer.FAILED:
-            # Without the API server's answer the pod may be evicted all the same.
-            self._budget.charge(owner_key(verdict.pod_share))
-        self._refused(verdict, done)
+            self._budget.charge(owner)  # without the API server's answer, too
+        _check(done)
+        self._evicted(verdict, "evicted")
 
-    async def _consent(self, verdict: Verdict, calls: ClusterCalls) -> Consent | None:
-        """Return the present consent to an eviction; logs the reason if there is none."""
-        uid = verdict.key.uid
-        consent = await calls.consent(verdict, accepts_edits=self._edits[uid] >= _MOST_EDITS)
-        if isinstance(consent, Consent):
-            return consent
-        if consent.result == EvictionRefusal.POD_CHANGED:
-            self._edits[uid] += 1
-        self._put_off(verdict, consent.result, consent.line, consent.retry_after)
-        return None
-
-    async def _fresh_evaluation(self) -> Evaluation | None:
-        """Return the evaluation of a sample that begins now; None after a timeout."""
-        requested_at = self._clock()
-        self._sample_now()
+    async def _fresh_evaluation(self) -> Evaluation:
+        """Return the evaluation of a sample that begins now."""
+        requested_at = self.clock()
+        self.sample_now()
         try:
-            async with asyncio.timeout(self._timing.fresh):
-                while True:
-                    evaluation = await self._next()
-                    if evaluation.sampled.taken_at >= requested_at:
-                        return evaluation
+            async with asyncio.timeout(self.timing.fresh):
+                return await self._next(requested_at)
         except TimeoutError:
-            return None
+            raise NotEvicted(NO_FRESH_SAMPLE, "no fresh sample within the timeout") from None
 
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._budget.charge(owner_key(verdict.pod_share))
-        self._done[verdict.key] = self._clock()
+        self._done[verdict.key] = self.clock()
         self._last_tries.pop(verdict.key.uid, None)
         self._log_decision(verdict, result, "")
 
-    def _refused(self, verdict: Verdict, response: Evicted) -> None:
-        self._put_off(verdict, response.answer, response.line, response.retry_after)
-
-    def _put_off(self, verdict: Verdict, result: str, line: str, at_least: float = 0.0) -> None:
-        if result == EvictionAnswer.GONE:
-            self._done[verdict.key] = self._clock()
-        self._retries.fail(verdict.key.uid, self._clock(), at_least)
-        self._log_decision(verdict, result, line)
-
-    def _log_once(self, verdict: Verdict, result: str, line: str) -> None:
-        if self._logged.get(verdict.key) != result:
-            self._logged[verdict.key] = result
-            self._log_decision(verdict, result, line)
+    def _put_off(self, verdict: Verdict, reason: NotEvicted) -> None:
+        uid, now = verdict.key.uid, self.clock()
+        if reason.result == EvictionAnswer.GONE:
+            self._done[verdict.key] = now
+        if reason.result == EvictionRefusal.POD_CHANGED:
+            self._edits[uid] += 1
+        self._retries.fail(uid, now, reason.retry_after)
+        self._log_decision(verdict, reason.result, reason.line)
 
     def _log_decision(self, verdict: Verdict, result: str, line: str) -> None:
         self.results[result] += 1
         message, level = _MESSAGES.get(result, ("pod not evicted", WARNING))
-        self._log(
+        self.log(
             message,
             level,
             result=result,
@@ -432,9 +362,7 @@ class Evictor:
         )
 
 
-def _not_recorded(error: Exception) -> tuple[str, str, float]:
-    """Return result, explanation and wait for an eviction whose record cannot be stored."""
-    if not isinstance(error, ApiError):
-        return EvictionAnswer.FAILED, str(error), 0.0
-    result = EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED
-    return result, str(error), error.retry_after or 0.0
+def _check(response: Evicted) -> None:
+    """Raise NotEvicted unless the API server accepted the eviction or its dry run."""
+    if response.answer is not EvictionAnswer.EVICTED:
+        raise NotEvicted(response.answer, response.line, response.retry_after)

@@ -1,8 +1,7 @@
 """Events about flags: one for each raised flag, and one for each cleared `over-share`."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from gpuagent.ledger.snapshot import Snapshot
@@ -13,21 +12,12 @@ from kube.events import Event, EventWriter, ObjectReference, event_name
 from service.backoff import Backoff, TokenBucket
 
 COMPONENT: Final = "kaishare-agent"
-SIMULATED_MARK: Final = "simulated: "
-"""Prefix of every message about synthetic figures."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventBounds:
-    """Rate limits of Events; times are in seconds."""
-
-    first_wait: float = 60.0
-    """Minimum time between two Events of one pod, reason and GPU; doubles with each Event."""
-    longest_wait: float = 3600.0
-    """Maximum of that time. After as long without a transition the minimum applies again."""
-    burst: int = 25
-    """Maximum number of Events of the whole node in a burst."""
-    per_second: float = 0.1
+FIRST_WAIT: Final = 60.0
+"""Minimum seconds between two Events of one pod, reason and GPU; doubles with each Event."""
+LONGEST_WAIT: Final = 3600.0
+"""Maximum of that time. After as long without a transition the minimum applies again."""
 
 
 @dataclass(slots=True)
@@ -43,6 +33,7 @@ class _Pending:
     is_flag_known: bool = False
 
 
+@dataclass(eq=False)
 class FlagEvents:
     """Turns transitions into Events, within rate limits.
 
@@ -51,39 +42,40 @@ class FlagEvents:
     its pod or GPU is gone.
     """
 
-    def __init__(
-        self,
-        writer: EventWriter,
-        *,
-        clock: Callable[[], float],
-        bounds: EventBounds | None = None,
-        is_simulated: bool = False,
-    ) -> None:
-        """Set up the conversion of transitions.
+    writer: EventWriter
+    _: KW_ONLY
+    clock: Callable[[], float]
+    burst: int = 25
+    """Largest number of Events of the whole node at a time."""
+    per_second: float = 0.1
+    is_simulated: bool = False
+    """Whether the figures are synthetic; a message begins with "simulated: " then."""
 
-        Args:
-            writer: queues the Events; it never blocks.
-            clock: monotonic seconds, for the node's rate limit.
-            bounds: rate limits; None for the defaults.
-            is_simulated: whether the figures are synthetic; every message then begins with "simulated: ".
-        """
-        self._mark = SIMULATED_MARK if is_simulated else ""
-        self._writer = writer
-        self._bounds = bounds or EventBounds()
-        self._bucket = TokenBucket(per_second=self._bounds.per_second, burst=self._bounds.burst, clock=clock)
-        self._clock = clock
+    def __post_init__(self) -> None:
+        """Begin without Events."""
+        self._mark = "simulated: " if self.is_simulated else ""
+        self._bucket = TokenBucket(per_second=self.per_second, burst=self.burst, clock=self.clock)
         self._pending: dict[Key, _Pending] = {}
 
     def handle(self, snapshot: Snapshot, transitions: Iterable[Transition]) -> None:
         """Emit Events for the transitions of the newest sample, and for waiting ones whose time has come."""
-        now = self._clock()
+        now = self.clock()
         for transition in transitions:
             self._record(transition, now)
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
         self._pending = {key: entry for key, entry in self._pending.items() if key.uid in snapshot.pod_uids}
-        for entry in sorted(self._pending.values(), key=_last_emitted):
-            if entry.pending is not None and self._may_emit(entry, now):
-                self._emit(entry, entry.pending, totals, now)
+        # The keys without a recent Event come first.
+        for entry in sorted(
+            self._pending.values(), key=lambda each: -1.0 if each.emitted_at is None else each.emitted_at
+        ):
+            due = entry.pending
+            # A cleared flag is reported at once: it follows an Event about the raised flag, so only once.
+            if (
+                due is not None
+                and (due.change is Change.CLEARED or entry.backoff.is_due(now))
+                and self._bucket.take()
+            ):
+                self._emit(entry, due, totals, now)
 
     def emit_eviction(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
         """Emit the Event of an eviction, without rate limit.
@@ -91,16 +83,14 @@ class FlagEvents:
         The eviction budget bounds the number of evictions.
         """
         text = eviction_message(verdict, seconds, gpu_bytes)
-        self._writer.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
+        self.writer.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
     def _record(self, transition: Transition, now: float) -> None:
         key = transition.verdict.key
         entry = self._pending.get(key)
         if entry is None:
-            entry = self._pending[key] = _Pending(
-                Backoff(first=self._bounds.first_wait, most=self._bounds.longest_wait)
-            )
-        elif now - max(entry.changed_at, entry.emitted_at or 0.0) >= self._bounds.longest_wait:
+            entry = self._pending[key] = _Pending(Backoff(first=FIRST_WAIT, most=LONGEST_WAIT))
+        elif now - max(entry.changed_at, entry.emitted_at or 0.0) >= LONGEST_WAIT:
             entry.backoff.reset()
             entry.emitted_at = None
         entry.changed_at = now
@@ -111,13 +101,6 @@ class FlagEvents:
             entry.pending = None
         else:
             entry.pending = transition
-
-    def _may_emit(self, entry: _Pending, now: float) -> bool:
-        # A cleared flag is reported at once: it follows an Event about the raised flag, so it happens only
-        # once.
-        is_end = entry.pending is not None and entry.pending.change is Change.CLEARED
-        is_time = is_end or entry.backoff.is_due(now)
-        return is_time and self._bucket.take()
 
     def _emit(
         self, entry: _Pending, transition: Transition, totals: Mapping[str, int | None], now: float
@@ -130,12 +113,7 @@ class FlagEvents:
         verdict, reason = transition.verdict, event_reason(transition)
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))
-            self._writer.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
-
-
-def _last_emitted(entry: _Pending) -> float:
-    """Sort key: the keys without a recent Event come first."""
-    return -math.inf if entry.emitted_at is None else entry.emitted_at
+            self.writer.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
 
 def _event(reason: str, pod: NodePod, key: Key, text: str) -> Event:

@@ -21,8 +21,6 @@ MAX_SERIES: Final = 2048
 """Largest number of pods on GPUs with a history. One series takes about 0.5 KiB."""
 
 _BUCKET_SECONDS: Final = 15.0
-_INTERVALS_IN_A_BUCKET: Final = LONGEST_GAP
-"""Smallest width of a bucket: the longest time between two samples."""
 _UNKNOWN: Final = -1
 _MAX_MIB: Final = (1 << 31) - 1
 
@@ -46,13 +44,12 @@ class History:
     pod takes the place of a series without current usage, or else has no history.
     """
 
-    def __init__(self, *, interval: float, max_series: int = MAX_SERIES) -> None:
+    def __init__(self, *, interval: float) -> None:
         """Set the seconds between samples; a bucket is at least 2.5 times as wide."""
-        self.bucket_seconds = max(_BUCKET_SECONDS, interval * _INTERVALS_IN_A_BUCKET)
+        self.bucket_seconds = max(_BUCKET_SECONDS, interval * LONGEST_GAP)
         self._buckets = max(1, math.ceil(WINDOW_SECONDS / self.bucket_seconds))
         self._longest_gap = longest_gap(interval)
         self._taken_at = -math.inf
-        self._max_series = max_series
         self._empty = array("i", [_UNKNOWN]) * self._buckets
         self._newest = 0
         """Number of the newest bucket since the clock's zero; its place in a ring is the remainder."""
@@ -71,7 +68,7 @@ class History:
         self._forget(snapshot, current.keys())
         suspension = Suspension.of(snapshot.problems, {account.gpu.uuid for account in snapshot.gpus})
         for key, holding in current.items():
-            if key not in self._series and len(self._series) < self._max_series:
+            if key not in self._series and len(self._series) < MAX_SERIES:
                 self._series[key] = _Series()
             if key in self._series and not suspension.covers(key[1]):
                 self._add(self._series[key], holding)
@@ -85,31 +82,21 @@ class History:
         """Yield the past of each pod on each GPU with known usage."""
         for (uid, gpu_uuid), series in self._series.items():
             if series.mebibytes is not None:
+                oldest = (self._newest + 1) % self._buckets
+                ring = series.mebibytes[oldest:] + series.mebibytes[:oldest]
                 yield ApiPodHistory(
                     uid=uid,
                     gpu_uuid=gpu_uuid,
                     share_mebibytes=None if series.share is None else series.share // MIB,
-                    used_mebibytes=tuple(self._peaks(series.mebibytes)),
+                    used_mebibytes=tuple(None if peak == _UNKNOWN else peak for peak in ring),
                 )
 
     def idle_seconds(self, uid: str, gpu_uuid: str, at: float) -> float | None:
-        """Return for how long a pod with a share has been idle; None if it is not, or if that is unknown.
-
-        Args:
-            uid: UID of the pod.
-            gpu_uuid: UUID of the GPU.
-            at: time of the newest recorded sample, in monotonic seconds.
-        """
+        """Return for how long a pod has been idle at the newest sample; None if unknown or not idle."""
         series = self._series.get((uid, gpu_uuid))
         if series is None or series.idle_since is None or at <= series.idle_since:
             return None
         return at - series.idle_since
-
-    def _peaks(self, ring: "array[int]") -> Iterator[int | None]:
-        start = self._newest + 1
-        for number in range(start, start + self._buckets):
-            peak = ring[number % self._buckets]
-            yield None if peak == _UNKNOWN else peak
 
     def _advance(self, number: int) -> None:
         """Move on to a bucket, and mark it and the skipped ones as unknown."""
@@ -142,7 +129,7 @@ class History:
             return
         if any(problem.cause is Cause.PODS_STALE for problem in snapshot.problems):
             return  # whether a pod has ended is unknown
-        is_full = len(idle) + len(current) > self._max_series
+        is_full = len(idle) + len(current) > MAX_SERIES
         for key in idle:
             if is_full or key[0] not in snapshot.pod_uids:
                 del self._series[key]

@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
 
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, pods_stale
@@ -23,123 +22,106 @@ from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reservations import Reservations
 from gpuagent.verdicts.verdict import Change
 
-_UNRESOLVED_GRACE: Final = 120.0
-"""Seconds; the default of `--grace`."""
 
-
+@dataclass(kw_only=True, eq=False)
 class SamplePipeline:
     """Turns samples into evaluations, and keeps the last one. Not thread-safe: use it in the event loop."""
 
-    def __init__(  # noqa: PLR0913 - all parts meet here
-        self,
-        *,
-        pods: PodSource,
-        share_resolver: ShareResolver,
-        judge: Judge,
-        is_simulated: bool,
-        interval: float,
-        clock: Callable[[], float],
-        transition_log: TransitionLog,
-        over_share_policies: OverSharePolicies | None = None,
-        reservations: Reservations | None = None,
-        driver_limits: DriverLimits | None = None,
-        on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
-        own_problems: Callable[[], tuple[Problem, ...]] = tuple,
-        not_evicted: Callable[[Evaluation], Mapping[str, str]] = lambda _evaluation: {},
-    ) -> None:
-        """Set the parts of the pipeline.
+    pods: PodSource
+    share_resolver: ShareResolver
+    judge: Judge
+    is_simulated: bool
+    interval: float
+    """Seconds."""
+    clock: Callable[[], float]
+    transition_log: TransitionLog
+    over_share_policies: OverSharePolicies = field(default_factory=OverSharePolicies)
+    reservations: Reservations = field(default_factory=lambda: Reservations(grace=120.0))
+    driver_limits: DriverLimits = field(default_factory=lambda: DriverLimits(None))
+    on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None
+    """Receives the evaluation of each sample."""
+    own_problems: Callable[[], tuple[Problem, ...]] = tuple
+    """Returns the present faults of the agent's own pod."""
+    not_evicted: Callable[[Evaluation], Mapping[str, str]] = lambda _evaluation: {}
+    """Returns why pods are not evicted, by UID."""
 
-        `interval` is in seconds. `on_evaluation` receives the evaluation of each sample. `own_problems`
-        returns the present faults of the agent's own pod, `not_evicted` why pods are not evicted, by UID.
-        """
-        self._pods = pods
-        self._share_resolver = share_resolver
-        self._judge = judge
-        self._is_simulated = is_simulated
-        self._interval = interval
-        self._clock = clock
-        self._transition_log = transition_log
-        self._over_share_policies = over_share_policies or OverSharePolicies()
-        self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
-        self._driver_limits = driver_limits or DriverLimits(None)
-        self._on_evaluation = on_evaluation
-        self._own_problems = own_problems
-        self._not_evicted = not_evicted
+    def __post_init__(self) -> None:
+        """Begin without a sample."""
         self._transitions: Counter[tuple[FlagReason, Change]] = Counter()
-        self.history = History(interval=interval)
-        self._started_at = clock()
+        self._history = History(interval=self.interval)
+        self._started_at = self.clock()
         self._evaluation = Evaluation()
         self._index: tuple[Inventory, PodIndex] | None = None
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
         """Evaluate one sample, with the driver's error counts so far, and update the status."""
-        inventory = self._pods.inventory
+        inventory = self.pods.inventory
         attribution = None
         pod_shares: tuple[PodShare, ...] = ()
         policies: dict[str, OverSharePolicy] = {}
         if inventory is not None:
             attribution = attribute(sample, self._indexed(inventory))
-            pod_shares = self._share_resolver.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
-            policies = self._over_share_policies.read(inventory)
+            pod_shares = self.share_resolver.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
+            policies = self.over_share_policies.read(inventory)
         snapshot = build_snapshot(
             sample,
             attribution=attribution,
             pod_shares=pod_shares,
             problems=self._problems_of_pods(inventory),
             errors=errors,
-            is_simulated=self._is_simulated,
+            is_simulated=self.is_simulated,
         )
         if inventory is not None:
-            conflicts = self._reservations.problems(inventory, snapshot)
+            conflicts = self.reservations.problems(inventory, snapshot)
             problems = (*snapshot.problems, *conflicts, *label_problems(inventory, snapshot))
             snapshot = replace(snapshot, problems=problems)
         if attribution is not None:
-            limits = self._driver_limits.read(sample, attribution, pod_shares)
+            limits = self.driver_limits.read(sample, attribution, pod_shares)
             unknown = sample.limits.unknown.line if sample.limits.unknown else ""
             snapshot = replace(snapshot, driver_limits=limits, limits_unknown=unknown)
         graces = {uid: policy.grace for uid, policy in policies.items() if policy.grace is not None}
-        verdicts, changes = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
-        self.history.record(snapshot)
+        verdicts, changes = self.judge.judge(snapshot, graces, is_extra=sample.is_extra)
+        self._history.record(snapshot)
         self._transitions.update((change.verdict.key.reason, change.change) for change in changes)
         before, is_good = self._evaluation, snapshot.is_good
         self._evaluation = evaluation = Evaluation(
             snapshot=snapshot,
             verdicts=verdicts,
             changes=changes,
-            grace=self._judge.grace,
+            grace=self.judge.grace,
             transitions=dict(self._transitions),
             over_share_policies=policies,
             reservation_uids=inventory.reservation_uids if inventory else frozenset(),
             good_at=sample.ended_at if is_good else before.good_at,
             good_wall_time=sample.wall_time + sample.seconds if is_good else before.good_wall_time,
-            history=self.history,
-            gpu_sharing_mode=self._driver_limits.mode,
+            history=self._history,
+            gpu_sharing_mode=self.driver_limits.mode,
         )
-        self._evaluation = evaluation = replace(evaluation, not_evicted=self._not_evicted(evaluation))
-        self._transition_log.snapshot(snapshot)
-        self._transition_log.over_share_policies(self._over_share_policies.notes)
-        self._transition_log.transitions(changes)
+        self._evaluation = evaluation = replace(evaluation, not_evicted=self.not_evicted(evaluation))
+        self.transition_log.snapshot(snapshot)
+        self.transition_log.over_share_policies(self.over_share_policies.notes)
+        self.transition_log.transitions(changes)
         self.log_problems()
-        self._on_evaluation(evaluation)
+        self.on_evaluation(evaluation)
 
     def status(self) -> Evaluation:
         """Return the evaluation of the newest sample as it stands now."""
         status = self._evaluation.at(
-            self._clock(),
+            self.clock(),
             started_at=self._started_at,
-            interval=self._interval,
-            pods_silent_for=self._pods.seconds_since_contact(),
+            interval=self.interval,
+            pods_silent_for=self.pods.seconds_since_contact(),
         )
-        return replace(status, problems=(*status.problems, *self._own_problems()))
+        return replace(status, problems=(*status.problems, *self.own_problems()))
 
     def log_problems(self) -> None:
         """Log problems that appeared or disappeared, including those that depend on time alone."""
-        self._transition_log.problems(self.status().problems)
+        self.transition_log.problems(self.status().problems)
 
     def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
         if inventory is None:
             return (Problem(Cause.PODS_STALE, "", "the pods of this node have not been listed yet"),)
-        silent = self._pods.seconds_since_contact()
+        silent = self.pods.seconds_since_contact()
         return (pods_stale(silent),) if silent > PODS_STALE_SECONDS else ()
 
     def _indexed(self, inventory: Inventory) -> PodIndex:

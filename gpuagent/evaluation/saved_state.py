@@ -1,4 +1,4 @@
-"""State that survives a restart of the agent's container: balances, flags, first-seen shares, KAI's records.
+"""State that survives a restart of the agent: balances, flags, what was first seen, and KAI's records.
 
 The file is in a volume of the agent's pod and of no use elsewhere: it holds times of the node's monotonic
 clock, which starts again with each boot. It is dropped whole unless everything in it fits.
@@ -7,11 +7,12 @@ clock, which starts again with each boot. It is dropped whole unless everything 
 import asyncio
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
+from gpuagent.ledger.driver_limits import DriverLimits, SavedPromises
 from gpuagent.shares.share_resolver import SavedPod, ShareResolver
 from gpuagent.verdicts.flagging import Judge, SavedFlag, SavedTime
 from service.log import INFO, WARNING, JsonLog, OngoingProblem, problem_logger
@@ -23,7 +24,6 @@ WRITE_SECONDS: Final = 5.0
 """Shortest time between two writes."""
 _FORMAT: Final = 1
 _NAME: Final = "state.json"
-_BOOT_ID: Final = "sys/kernel/random/boot_id"
 _FRAME_BYTES: Final = 2048
 """Room for everything but the entries."""
 
@@ -41,19 +41,15 @@ class _State(_Head):
     flags: list[SavedFlag]
     times: list[SavedTime]
     pods: list[SavedPod]
-
-
-class _RawState(_Head):
-    flags: list[Raw]
-    times: list[Raw]
-    pods: list[Raw]
+    promises: list[SavedPromises] = []
+    """Absent from the file of an older agent."""
 
 
 def boot_id(proc_root: Path) -> str:
     """Return the identity of the node's boot; empty if it is unknown, and then no state is kept."""
     for root in (proc_root, Path("/proc")):
         try:
-            return (root / _BOOT_ID).read_text("ascii").strip()[:64]
+            return (root / "sys/kernel/random/boot_id").read_text("ascii").strip()[:64]
         except (OSError, ValueError):
             continue
     return ""
@@ -78,12 +74,13 @@ class SavedState:
         boot: str,
         judge: Judge,
         share_resolver: ShareResolver,
+        driver_limits: DriverLimits,
         log: JsonLog,
     ) -> None:
         """Set the directory of the file, the node and its boot, and the parts whose state it keeps."""
         self._path = directory / _NAME
         self._node, self._boot = node, boot
-        self._judge, self._share_resolver = judge, share_resolver
+        self._judge, self._share_resolver, self._driver_limits = judge, share_resolver, driver_limits
         self._log = log
         self._problem = OngoingProblem(problem_logger(log, "state not saved", "state saved again"))
         self._written = b""
@@ -101,6 +98,7 @@ class SavedState:
             self._log("saved state dropped", WARNING, file=str(self._path), reason=one_line(str(error), 200))
             return
         self._share_resolver.restore(state.pods)
+        self._driver_limits.restore(state.promises)
         self._judge.restore(state.flags, state.times, evaluated_at=state.evaluated_at)
         self._log("state restored", INFO, flags=len(state.flags), pods=len(state.pods))
 
@@ -139,18 +137,18 @@ class SavedState:
     def _encoded(self) -> bytes:
         """Encode the state: first the histories, which are small, then the pods, the smallest first."""
         flags, times = self._judge.saved()
+        pods, promises = self._share_resolver.saved(), self._driver_limits.saved()
         left = MOST_BYTES - _FRAME_BYTES
-        kept: list[list[Raw]] = []
-        for entries in (flags, times, self._share_resolver.saved()):
-            kept.append([])
+        head = _Head(_FORMAT, self._node, self._boot, self._judge.evaluated_at)
+        state: dict[str, Any] = msgspec.structs.asdict(head)
+        for name, entries in (("flags", flags), ("times", times), ("promises", promises), ("pods", pods)):
+            state[name] = []
             for data in sorted(filter(None, map(_entry, entries)), key=len):
                 left -= len(data) + 1
                 if left < 0:
                     break
-                kept[-1].append(Raw(data))
-        return msgspec.json.encode(
-            _RawState(_FORMAT, self._node, self._boot, self._judge.evaluated_at, *kept)
-        )
+                state[name].append(Raw(data))
+        return msgspec.json.encode(state)
 
     def _write(self, data: bytes) -> None:
         """Replace the file, unless it is the same. It is not synced, since the next boot drops it."""

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Final
 
 from gpuagent.evaluation.history import History
@@ -67,23 +66,10 @@ class Evaluation:
             raise ValueError("no sample")
         return self.snapshot
 
-    @cached_property
-    def attributed_by_uid(self) -> frozenset[tuple[str, str]]:
-        """Pod UID and GPU UUID of the holdings whose processes were all attributed by the pod's UID."""
-        return frozenset(
-            (holding.pod_share.pod.uid, holding.gpu_uuid)
-            for holding in self.sampled.holdings
-            if holding.is_attributed_by_uid
-        )
-
     def at(self, now: float, *, started_at: float, interval: float, pods_silent_for: float) -> "Evaluation":
-        """Return the evaluation of the newest sample as it stands at a time.
+        """Return the evaluation of the newest sample as it stands at a time; all arguments are in seconds.
 
-        Args:
-            now: seconds on the injected clock.
-            started_at: start of the agent, on the same clock.
-            interval: average seconds between two samples.
-            pods_silent_for: seconds since the source of pods was known to be up to date.
+        `pods_silent_for` is the time since the source of pods was known to be up to date.
         """
         snapshot, good_at = self.snapshot, self.good_at
         problems: dict[tuple[Cause | OwnCause, str], Problem] = {}

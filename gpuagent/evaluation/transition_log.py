@@ -31,11 +31,13 @@ class TransitionLog:
         now: dict[tuple[str, str], Problem] = {
             (problem.cause, problem.gpu_uuid): problem for problem in present
         }
-        for key in now.keys() - self._problems.keys():
-            self._problem("problem appeared", WARNING, now[key])
-        for key in self._problems.keys() - now.keys():
-            self._problem("problem gone", INFO, self._problems[key])
-        self._problems = now
+        before, self._problems = self._problems, now
+        changes = (("problem appeared", WARNING, now, before), ("problem gone", INFO, before, now))
+        for message, level, those, others in changes:
+            for key in those.keys() - others.keys():
+                problem = those[key]
+                fields = {"reason": problem.cause, "gpu": problem.gpu_uuid, "problem": problem.detail}
+                self._log(message, level, **fields)
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Log changed GPUs, and new invalid values of pods."""
@@ -75,9 +77,6 @@ class TransitionLog:
                 gpu=verdict.key.gpu_uuid,
                 **figures(verdict),
             )
-
-    def _problem(self, message: str, level: str, problem: Problem) -> None:
-        self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
 
 
 def figures(verdict: Verdict) -> dict[str, int]:

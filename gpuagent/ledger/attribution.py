@@ -6,7 +6,6 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import TypeVar
 
@@ -18,21 +17,12 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 _K = TypeVar("_K")
 
 
-class NoPod(Enum):
-    """Owner of processes that count as processes of the host."""
-
-    RESERVATION = "reservation-pod"
-    """A reservation pod, which has no metric series."""
-
-
-Owner = NodePod | EndedPod | NoPod
-
-
 @dataclass(frozen=True)
 class PodIndex:
     """Index of an Inventory's pods by every name that a cgroup path can contain."""
 
-    _by_uid: Mapping[str, Owner]
+    _by_uid: Mapping[str, NodePod | EndedPod | None]
+    """None for a reservation pod, which has no metric series."""
     _pods: Collection[NodePod]
 
     @classmethod
@@ -40,16 +30,19 @@ class PodIndex:
         """Index every pod, finished pods included: their processes may still run.
 
         The API server assigns a UID, so a UID takes precedence. Any user can write the annotation with the
-        config hash. If two pods have the same hash, it belongs to the mirror pod.
+        config hash. If two pods have the same hash, it belongs to the mirror pod: the kubelet writes the hash
+        into two annotations, and deletes mirror pods that it did not create.
         """
         pods = inventory.pods.values()
-        by_hash = _unambiguous((pod.config_hash, pod) for pod in pods if _is_mirror(pod))
+        by_hash = _unambiguous(
+            (pod.config_hash, pod) for pod in pods if pod.annotations.get(keys.MIRROR_POD) == pod.config_hash
+        )
         by_hash |= _unambiguous(
             (pod.config_hash, pod)
             for pod in pods
             if pod.config_hash not in by_hash and _HASH.fullmatch(pod.config_hash)
         )
-        reservations = dict.fromkeys(inventory.reservation_uids, NoPod.RESERVATION)
+        reservations = dict.fromkeys(inventory.reservation_uids)
         return cls({**by_hash, **inventory.ended, **reservations, **inventory.pods}, pods)
 
     @cached_property
@@ -60,26 +53,17 @@ class PodIndex:
         """
         return _unambiguous((container_id, pod) for pod in self._pods for container_id in pod.container_ids)
 
-    def pod_of(self, origin: Origin) -> Owner | None:
-        """Return the pod of a process; None if the process belongs to no pod of this node.
+    def pod_of(self, origin: Origin) -> NodePod | EndedPod | None:
+        """Return the pod of a process; None if it belongs to no pod of this node, or to a reservation pod.
 
         The outermost known pod of the path counts, whether or not it has ended. A tenant who can create
         cgroups below its own must not be able to name another pod, and a cluster inside a pod belongs to that
         pod. The container ID counts only if the path names no pod (CRI-O in a private cgroup namespace).
         """
         for uid in origin.pod_uids:
-            owner = self._by_uid.get(uid)
-            if owner is not None:
-                return owner
+            if uid in self._by_uid:
+                return self._by_uid[uid]
         return None if origin.pod_uids else self._by_container.get(origin.container_id)
-
-
-def _is_mirror(pod: NodePod) -> bool:
-    """Whether a pod is a mirror pod.
-
-    The kubelet writes the hash into two annotations, and deletes mirror pods that it did not create.
-    """
-    return pod.annotations.get(keys.MIRROR_POD) == pod.config_hash
 
 
 def _unambiguous(pairs: Iterable[tuple[_K, NodePod]]) -> dict[_K, NodePod]:

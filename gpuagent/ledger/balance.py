@@ -39,11 +39,12 @@ def at_risk_bytes(gpu: Gpu, holdings: Iterable[Holding]) -> int | None:
     if gpu.mig or gpu.total_bytes is None or gpu.used_bytes is None:
         return None
     unused_bytes = most_unused_bytes = 0
-    for holding in _together(holdings, gpu.uuid):
-        promised = holding.pod_share.promised_on(gpu.uuid)
-        own_unused_bytes = max(promised.bytes - holding.known_bytes, 0) if promised else 0
+    for holding in holdings:
+        promised = holding.pod_share.promised_on(gpu.uuid) if holding.bears_share else None
+        used_bytes, is_lower_bound = holding.compared
+        own_unused_bytes = max(promised.bytes - used_bytes, 0) if promised else 0
         most_unused_bytes += own_unused_bytes
-        if holding.used_bytes is not None:
+        if not is_lower_bound:
             unused_bytes += own_unused_bytes
     reserved_bytes = gpu.reserved_bytes or 0
     free_bytes = max(gpu.total_bytes - gpu.used_bytes - reserved_bytes, 0)
@@ -58,9 +59,9 @@ def _risk_causes(
 ) -> Iterator[RiskCause]:
     """Yield what may have taken the memory at risk, as far as it is known."""
     excess = sum(
-        max(holding.known_bytes - allowed, 0)
-        for holding in _together(holdings, gpu.uuid)
-        if (allowed := _allowed(holding)) is not None
+        max(holding.compared[0] - allowed, 0)
+        for holding in holdings
+        if holding.bears_share and (allowed := _allowed(holding)) is not None
     )
     for name, amount in (
         (RiskName.PODS, excess),
@@ -82,17 +83,21 @@ def _allowed(holding: Holding) -> int | None:
     return share.bytes if share else 0
 
 
-def _together(holdings: Iterable[Holding], gpu_uuid: str) -> Iterable[Holding]:
-    """Return the holdings, with one for all pods that share the same ResourceClaims."""
-    by_owner: dict[frozenset[str] | str, Holding] = {}
+def _uid(holding: Holding) -> str:
+    return holding.pod_share.pod.uid
+
+
+def _joined(holdings: Sequence[Holding], gpu_uuid: str) -> list[Holding]:
+    """Return the holdings; those of pods that share ResourceClaims know the memory of all of them."""
+    groups: defaultdict[frozenset[str], list[Holding]] = defaultdict(list)
     for holding in holdings:
-        owner = holding.pod_share.on(gpu_uuid).peers or holding.pod_share.pod.uid
-        first = by_owner.setdefault(owner, holding)
-        if first is not holding:
-            known = first.known_bytes + holding.known_bytes
-            used = None if None in (first.used_bytes, holding.used_bytes) else known
-            by_owner[owner] = replaced(first, used_bytes=used, known_bytes=known)
-    return by_owner.values()
+        groups[holding.pod_share.on(gpu_uuid).peers].append(holding)
+    joined = groups.pop(frozenset(), [])
+    for group in groups.values():
+        together = sum(each.known_bytes for each in group), any(each.used_bytes is None for each in group)
+        bearer = min(group, key=lambda each: (each.pod_share.promised_on(gpu_uuid) is None, _uid(each)))
+        joined += [replaced(each, together=together, bears_share=each is bearer) for each in group]
+    return joined
 
 
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
@@ -119,13 +124,8 @@ def build_snapshot(
     listed before as that ended pod's. A process that vanished before it was looked up counts in the process
     sum of this sample and in `ended_bytes` of its GPU.
 
-    Args:
-        sample: GPUs and processes.
-        attribution: the owners of the processes; None until the pods have been listed.
-        pod_shares: one for each listed pod.
-        problems: problems of the source of pods.
-        errors: number of failed driver calls by (call, error).
-        is_simulated: whether the GPUs are synthetic.
+    There is no attribution until the pods have been listed. `problems` are those of the source of pods, and
+    `errors` the failed driver calls by (call, error).
     """
     reading = sample.reading
     all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
@@ -140,8 +140,8 @@ def build_snapshot(
         tally = _Tally(gpu, all_problems, attribution)
         sharers = _mps_sharers(gpu, sample.origins, attribution)
         all_problems += tally.problems
-        promised_bytes = None if attribution is None else _promised_bytes(gpu, assigned[gpu.uuid])
-        on_gpu = tally.holdings(shares_by_uid, assigned, sharers)
+        on_gpu = _joined(tally.holdings(shares_by_uid, assigned, sharers), gpu.uuid)
+        promised_bytes = None if attribution is None else _promised_bytes(gpu, on_gpu)
         holdings += on_gpu
         at_risk, causes = None, list[RiskCause]()
         if promised_bytes is not None:
@@ -160,7 +160,7 @@ def build_snapshot(
                 ended_bytes=tally.ended_bytes,
             )
         )
-    holding_uids = {holding.pod_share.pod.uid for holding in holdings}
+    holding_uids = set(map(_uid, holdings))
     return Snapshot(
         taken_at=sample.taken_at,
         wall_time=sample.wall_time,
@@ -213,16 +213,13 @@ def _without_lost_gpus(pod_share: PodShare, present: set[str]) -> PodShare:
     return replace(pod_share, entitlements=entitlements)
 
 
-def _promised_bytes(gpu: Gpu, assigned: Iterable[PodShare]) -> int | None:
-    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real.
-
-    ResourceClaims that several pods share count once.
-    """
-    by_owner = {
-        pod_share.on(gpu.uuid).peers or pod_share.pod.uid: pod_share.promised_on(gpu.uuid)
-        for pod_share in assigned
-    }
-    promises = by_owner.values()
+def _promised_bytes(gpu: Gpu, holdings: Iterable[Holding]) -> int | None:
+    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real."""
+    promises = [
+        each.pod_share.promised_on(gpu.uuid)
+        for each in holdings
+        if each.bears_share and each.gpu_uuid == gpu.uuid and gpu.uuid in each.pod_share.gpu_uuids
+    ]
     if gpu.total_bytes is None and None in promises:  # a share that is a fraction of the total
         return None
     promised = sum(amount.bytes for amount in promises if amount is not None)

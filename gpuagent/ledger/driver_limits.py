@@ -7,12 +7,13 @@ or NotSupported. Only a known absence of a limit is `limit-not-in-force`. What c
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Final
+from functools import partial
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind, NodeLimits, parent_of
 from gpuagent.ledger.attribution import Attribution
@@ -78,36 +79,34 @@ class LimitCause(StrEnum):
 class ContainerLimit(Struct, frozen=True, kw_only=True, gc=False):
     """What the driver holds one container to on one GPU, beside one promise or none."""
 
-    uid: str
     container: str
     """Name of the container; empty while the pod's status does not have it."""
     gpu_uuid: str
     state: LimitState
-    promised_bytes: int | None = None
+    promised: int | None = None
     source: PromiseSource | None = None
-    soft_bytes: int | None = None
-    hard_bytes: int | None = None
+    soft: int | None = None
+    hard: int | None = None
     """None without a limit, or if it is unknown."""
-    is_inherited: bool | None = None
+    inherited: bool | None = None
     """Whether the limit is that of the pod's cgroup; None without a limit, or if it is unknown."""
     cause: LimitCause | None = None
 
     @property
-    def is_in_force(self) -> bool | None:
+    def in_force(self) -> bool | None:
         """Whether the driver holds the promised limit; None without a promise, or if it is unknown."""
-        if self.state in (LimitState.UNKNOWN, LimitState.UNPROMISED):
-            return None
-        return self.state is LimitState.IN_FORCE
+        is_known = self.state not in (LimitState.UNKNOWN, LimitState.UNPROMISED)
+        return self.state is LimitState.IN_FORCE if is_known else None
 
     @property
     def text(self) -> str:
         """The difference in one clause, for a flag."""
-        who = f"container {self.container}: its limit of {size(self.promised_bytes)} by {self.source}"
+        who = f"container {self.container}: its limit of {size(self.promised)} by {self.source}"
         why = _HINTS.get(self.cause, "") if self.cause else ""
         if self.state is LimitState.NOT_IN_FORCE:
             return f"{who} is not in force, the driver holds none{why}"
-        kind = "weaker" if (self.hard_bytes or 0) > (self.promised_bytes or 0) else "stricter"
-        return f"{who} differs, the driver holds a {kind} one of {size(self.hard_bytes)}{why}"
+        kind = "weaker" if (self.hard or 0) > (self.promised or 0) else "stricter"
+        return f"{who} differs, the driver holds a {kind} one of {size(self.hard)}{why}"
 
 
 _HINTS: Final[Mapping[LimitCause, str]] = {
@@ -185,11 +184,9 @@ def compared(promised_bytes: int, found: _Held) -> tuple[LimitState, LimitCause 
     if abs(found.answer.hard_bytes - promised_bytes) <= TOLERANCE_BYTES:
         return LimitState.IN_FORCE, None
     # Without the pod's answer, another limit may be the pod's.
-    return (
-        (LimitState.UNKNOWN, LimitCause.NO_ANSWER)
-        if found.is_inherited is None
-        else (LimitState.DIFFERS, None)
-    )
+    if found.is_inherited is None:
+        return LimitState.UNKNOWN, LimitCause.NO_ANSWER
+    return LimitState.DIFFERS, None
 
 
 @dataclass(slots=True)
@@ -203,6 +200,13 @@ class _Memory:
     in_force: set[tuple[str, str]] = field(default_factory=set)
 
 
+class SavedPromises(Struct, frozen=True, gc=False):
+    """The first promises of a pod's annotations, in bytes by container, over a restart of the agent."""
+
+    uid: str
+    limits: dict[str, Annotated[int, Meta(ge=0, le=MOST_BYTES)]]
+
+
 class DriverLimits:
     """Compares promised limits with the driver's, sample by sample.
 
@@ -213,6 +217,15 @@ class DriverLimits:
         self.mode = mode
         """KAI's mode; None if it is not known."""
         self._pods: dict[str, _Memory] = {}
+
+    def saved(self) -> list[SavedPromises]:
+        """Return the promises that a restart would forget."""
+        return [SavedPromises(uid, memory.promised) for uid, memory in self._pods.items() if memory.promised]
+
+    def restore(self, promises: Iterable[SavedPromises]) -> None:
+        """Go on from what an earlier process saved, in the same mode of KAI."""
+        if self.mode is SharingMode.NV_FRACTIONS:
+            self._pods = {each.uid: _Memory(dict(each.limits)) for each in promises}
 
     def read(
         self, sample: Sample, attribution: Attribution, pod_shares: Collection[PodShare]
@@ -264,7 +277,7 @@ class DriverLimits:
             rows += self._rows(memory, pod, (container_id, gpu), names.get(container_id, ""), found)
         held_bytes = _sum(helds)
         if held_bytes is None and not any(row.source or row.cause is LimitCause.ONE_VARIABLE for row in rows):
-            rows = [row for row in rows if row.hard_bytes is not None]
+            rows = [row for row in rows if row.hard is not None]
         return PodLimits(containers=tuple(rows), held_bytes=held_bytes) if rows else None
 
     def _rows(
@@ -272,26 +285,14 @@ class DriverLimits:
     ) -> Iterator[ContainerLimit]:
         """Yield a row for each promise of a container, or one without a promise."""
         answer = found.answer
-
-        def row(
-            state: LimitState,
-            cause: LimitCause | None,
-            source: PromiseSource | None = None,
-            promised_bytes: int | None = None,
-        ) -> ContainerLimit:
-            return ContainerLimit(
-                uid=pod.uid,
-                container=name,
-                gpu_uuid=place[1],
-                state=state,
-                promised_bytes=promised_bytes,
-                source=source,
-                soft_bytes=answer.soft_bytes if answer else None,
-                hard_bytes=answer.hard_bytes if answer else None,
-                is_inherited=found.is_inherited,
-                cause=cause,
-            )
-
+        row = partial(
+            ContainerLimit,
+            container=name,
+            gpu_uuid=place[1],
+            soft=answer.soft_bytes if answer else None,
+            hard=answer.hard_bytes if answer else None,
+            inherited=found.is_inherited,
+        )
         variables = pod.memory_variables.get(name, {})
         promises: dict[PromiseSource, int] = {}
         if name in memory.promised:
@@ -310,9 +311,9 @@ class DriverLimits:
             elif state is LimitState.DIFFERS and answer is not None:
                 is_own = both is not None and abs(both - answer.hard_bytes) <= TOLERANCE_BYTES
                 cause = LimitCause.OWN_VARIABLES if is_own else LimitCause.OTHER_LIMIT
-            yield row(state, cause, source, promised)
+            yield row(state=state, cause=cause, source=source, promised=promised)
         if not promises:
-            yield row(LimitState.UNPROMISED, LimitCause.ONE_VARIABLE if has_one else None)
+            yield row(state=LimitState.UNPROMISED, cause=LimitCause.ONE_VARIABLE if has_one else None)
 
     def _promise(self, memory: _Memory, pod_share: PodShare) -> None:
         """Remember the first promise of each container by the annotations of a pod that KAI placed."""

@@ -1,6 +1,7 @@
 """Tolerance above a limit: the larger of a byte count and a percentage."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,16 +26,13 @@ class Slack:
         Raises:
             ValueError: the text has another form; the message shows the allowed form.
         """
-        match = _FORM.fullmatch(text)
-        try:
-            amount, part = (parse_quantity(match[1]), Fraction(match[2]) / 100) if match else (None, None)
-        except ValueError:
-            amount, part = None, None
-        if amount is None or part is None or amount < 0 or amount.denominator != 1 or part > 1:
-            raise ValueError(
-                f"{quoted(text)} is not a slack; allowed: bytes and a percentage up to 100, such as 256Mi,5%"
-            )
-        return cls(int(amount), part)
+        with suppress(ValueError):
+            if match := _FORM.fullmatch(text):
+                amount, part = parse_quantity(match[1]), Fraction(match[2]) / 100
+                if amount >= 0 and amount.denominator == 1 and part <= 1:
+                    return cls(int(amount), part)
+        allowed = "bytes and a percentage up to 100, such as 256Mi,5%"
+        raise ValueError(f"{quoted(text)} is not a slack; allowed: {allowed}")
 
     def of(self, figure: int) -> int:
         """Return the slack of a limit, in bytes."""

@@ -35,10 +35,21 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
     may_share_mps: bool = False
     """Whether a process of the pod is, or may be, a client of an MPS server outside of the pod."""
+    together: tuple[int, bool] | None = None
+    """Known memory of all pods that share the pod's ResourceClaims, and whether they may use more; None if
+    the pod shares none."""
+    bears_share: bool = True
+    """False for all but one of the pods that share ResourceClaims, so that their share counts once. It is the
+    one with the lowest UID, so that it is the same in each sample."""
     is_attributed_by_uid: bool = True
     """Whether the cgroup path of every process names the pod first, by its UID, which the API server
     assigned. Tenants can write a container ID, a static pod's hash, or the name of a cgroup below their
     own."""
+
+    @property
+    def compared(self) -> tuple[int, bool]:
+        """The known memory to compare with the share, and whether it is a lower bound."""
+        return self.together or (self.known_bytes, self.used_bytes is None)
 
 
 class RiskCause(Struct, frozen=True, gc=False):

@@ -17,15 +17,7 @@ from gpuagent.server.exposition import Metrics, SampleText, content_key
 from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
 from service.http.limits import Address, ConnectionLimits, plain_port_limits
-from service.http.page_server import (
-    OPEN_PORT,
-    Page,
-    PageServer,
-    PortSecurity,
-    Render,
-    SharedText,
-    text_page,
-)
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, SharedText, text_page
 from service.log import JsonLog
 from service.page import static_pages
 
@@ -37,7 +29,6 @@ AUDIENCE: Final = "kaishare-agent"
 
 _JSON: Final = {"Content-Type": "application/json"}
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-_FINISH_SECONDS: Final = 1.0
 
 
 class HttpServer:
@@ -72,7 +63,7 @@ class HttpServer:
         self._history_text = SampleText(lambda status: (history_json(status, node=node),))
         self._server = PageServer(
             {
-                **{path: _static(page) for path, page in static_pages().items()},
+                **{path: partial(_unchanged, page) for path, page in static_pages().items()},
                 "/metrics": self._scrape,
                 SHARES_PATH: self._shares,
                 HISTORY_PATH: self._history,
@@ -93,16 +84,9 @@ class HttpServer:
         host_names: Iterable[str] = (),
         security: PortSecurity = OPEN_PORT,
     ) -> Address:
-        """Listen, and return the actual address.
+        """Listen, and return the actual address; OSError if the address is not available.
 
-        Args:
-            address: address to listen on.
-            limits: maximum cost of connections.
-            host_names: accepted host names beside IP addresses, localhost and the node's name.
-            security: TLS, and the check of tokens.
-
-        Raises:
-            OSError: the address is not available.
+        `host_names` are accepted beside IP addresses, localhost and the node's name.
         """
         names = frozenset(name.removesuffix(".").lower() for name in (self._node, *host_names)) - {""}
         return await self._server.start(
@@ -111,7 +95,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Stop listening and close."""
-        await self._server.stop(_FINISH_SECONDS)
+        await self._server.stop(1.0)
 
     async def _scrape(self) -> Page:
         status = self._status()
@@ -146,8 +130,5 @@ class HttpServer:
         return text_page("ok\n")
 
 
-def _static(page: Page) -> Render:
-    async def serve() -> Page:
-        return page
-
-    return serve
+async def _unchanged(page: Page) -> Page:
+    return page

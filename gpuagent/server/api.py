@@ -1,8 +1,9 @@
 """JSON API: the whole of the last snapshot, and the last 15 minutes of each pod. Unknown values are null."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -30,13 +31,11 @@ from gpuagent.api_types import (
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.first_acts import FirstAct, for_gpu, for_problem
 from gpuagent.gpus.gpu_reading import Xid
-from gpuagent.ledger.driver_limits import ContainerLimit
-from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.problems import Cause, Problem, Suspension
-from gpuagent.shares.pod_share import Amount, PodShare, Validity
+from gpuagent.ledger.snapshot import GpuAccount, Snapshot
+from gpuagent.problems import Cause, Suspension
+from gpuagent.shares.pod_share import PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import first_act, flag_message
-from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Change, Verdict
 
 _HISTORY_FRAME_BYTES: Final = 1024
@@ -106,7 +105,10 @@ def response_of(
         },
         runbooks_url=f"{links.runbooks}docs/runbooks.md" if links.runbooks else None,
         fleet_url=links.fleet.replace(NODE, quote(node, safe="", errors="replace")) or None,
-        problems=[*map(_problem, status.problems)],
+        problems=[
+            ApiProblem(each.cause, each.gpu_uuid, each.detail, **_remedy(for_problem(each.cause, each.error)))
+            for each in status.problems
+        ],
         gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
         lost_gpus=[
             ApiLostGpu(
@@ -114,8 +116,8 @@ def response_of(
                 gpu.uuid,
                 gpu.model,
                 _xid(gpu.xid),
-                *_act(for_problem(Cause.NVML, gpu.error)),
-                lost=gpu.is_lost,
+                gpu.is_lost,
+                **_remedy(for_problem(Cause.NVML, gpu.error)),
             )
             for gpu in status.lost_gpus
         ],
@@ -141,50 +143,34 @@ def of_namespace(response: AgentResponse, namespace: str) -> AgentResponse:
     )
 
 
-def _problem(problem: Problem) -> ApiProblem:
-    act = _act(for_problem(problem.cause, problem.error))
-    return ApiProblem(problem.cause, problem.gpu_uuid, problem.detail, *act)
-
-
-def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
-    """Return an act and its section of the runbooks, for the last two fields of a type."""
-    return (act.text, act.section) if act else (None, None)
+def _remedy(act: FirstAct | None) -> dict[str, Any]:
+    """Return the fields of `WithRemedy`."""
+    return {"first_act": act.text, "runbook": act.section} if act else {}
 
 
 def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
-    gpu, sensors = account.gpu, account.gpu.sensors
+    gpu = account.gpu
     total, promised = gpu.total_bytes, account.promised_bytes
     is_at_risk = is_noticeable_risk(account.at_risk_bytes, total)
-    first_act, runbook = _act(
-        for_gpu(
-            risk=account.risk_causes[0].name if account.risk_causes and is_at_risk else None,
-            is_overpromised=bool(total and promised and promised > total),
-        )
+    act = for_gpu(
+        risk=account.risk_causes[0].name if account.risk_causes and is_at_risk else None,
+        is_overpromised=bool(total and promised and promised > total),
     )
     return ApiGpu(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        model=gpu.model,
-        mig=gpu.mig,
         verdicts_suspended=suspension.covers(gpu.uuid),
-        total_bytes=gpu.total_bytes,
-        used_bytes=gpu.used_bytes,
-        reserved_bytes=gpu.reserved_bytes,
         memory_unknown=gpu.memory_unknown or None,
-        promised_bytes=account.promised_bytes,
-        host_bytes=account.host_bytes,
-        ended_pods_bytes=account.ended_pods_bytes,
-        unattributed_bytes=account.unattributed_bytes,
-        at_risk_bytes=account.at_risk_bytes,
         risk_causes=tuple(ApiRiskCause(cause.name, cause.bytes) for cause in account.risk_causes),
-        utilization_ratio=sensors.utilization_ratio,
-        temperature_celsius=sensors.temperature_celsius,
-        power_watts=sensors.power_watts,
-        power_limit_watts=sensors.power_limit_watts,
-        xid=_xid(sensors.xid),
-        first_act=first_act,
-        runbook=runbook,
+        xid=_xid(gpu.sensors.xid),
+        **_same(gpu, "uuid index model mig total_bytes used_bytes reserved_bytes"),
+        **_same(account, "promised_bytes host_bytes ended_pods_bytes unattributed_bytes at_risk_bytes"),
+        **_same(gpu.sensors, "utilization_ratio temperature_celsius power_watts power_limit_watts"),
+        **_remedy(act),
     )
+
+
+def _same(source: object, names: str) -> dict[str, Any]:
+    """Return the fields that a type of the API has by the same names."""
+    return {name: getattr(source, name) for name in names.split()}
 
 
 def _ended_pods(snapshot: Snapshot) -> list[ApiEndedPod]:
@@ -207,15 +193,23 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
     holdings: dict[str, list[ApiHolding]] = defaultdict(list)
     verdicts: dict[str, list[ApiVerdict]] = defaultdict(list)
     for holding in snapshot.holdings:
-        idle_seconds = None
+        uid, idle_seconds = holding.pod_share.pod.uid, None
         if status.history is not None:
-            idle_seconds = status.history.idle_seconds(
-                holding.pod_share.pod.uid, holding.gpu_uuid, snapshot.taken_at
+            idle_seconds = status.history.idle_seconds(uid, holding.gpu_uuid, snapshot.taken_at)
+        holdings[uid].append(
+            ApiHolding(
+                gpu_uuid=holding.gpu_uuid,
+                gpu=holding.gpu_index,
+                mig=holding.is_mig,
+                used_bytes=holding.used_bytes,
+                utilization_ratio=holding.utilization_ratio,
+                processes=holding.processes,
+                idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
             )
-        holdings[holding.pod_share.pod.uid].append(_holding(holding, idle_seconds))
+        )
     limits: dict[str, list[ApiContainerLimit]] = defaultdict(list)
     for (uid, _), own in snapshot.driver_limits.items():
-        limits[uid] += map(_container_limit, own.containers)
+        limits[uid] += msgspec.convert(own.containers, list[ApiContainerLimit], from_attributes=True)
     totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
     for verdict in status.verdicts.by_key.values():
         gpu_bytes = totals.get(verdict.key.gpu_uuid)
@@ -223,50 +217,41 @@ def _pods(status: Evaluation, snapshot: Snapshot) -> list[ApiPod]:
     flags = (verdict for verdict in status.verdicts.by_key.values() if verdict.is_flagged)
     by_uid = {verdict.key.uid: verdict.pod_share for verdict in flags}  # a flag can outlast its pod's memory
     by_uid |= {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
-    pod_shares = sorted(by_uid.values(), key=lambda pod_share: (*pod_share.pod.key, pod_share.pod.uid))
-    return [
-        _pod(
-            pod_share,
-            status.over_share_policies.get(pod_share.pod.uid),
-            holdings.get(pod_share.pod.uid, []),
-            verdicts.get(pod_share.pod.uid, []),
-            limits.get(pod_share.pod.uid, []),
-            status.not_evicted.get(pod_share.pod.uid),
-        )
-        for pod_share in pod_shares
-    ]
+    pod_shares = sorted(by_uid.values(), key=lambda each: (*each.pod.key, each.pod.uid))
+    return [_pod(each, status, holdings, verdicts, limits) for each in pod_shares]
 
 
 def _pod(
     pod_share: PodShare,
-    policy: OverSharePolicy | None,
-    holdings: list[ApiHolding],
-    verdicts: list[ApiVerdict],
-    driver_limits: list[ApiContainerLimit],
-    not_evicted: str | None,
+    status: Evaluation,
+    holdings: Mapping[str, list[ApiHolding]],
+    verdicts: Mapping[str, list[ApiVerdict]],
+    driver_limits: Mapping[str, list[ApiContainerLimit]],
 ) -> ApiPod:
     pod, tenant, workload = pod_share.pod, pod_share.tenant, pod_share.workload
+    uid, policy = pod.uid, status.over_share_policies.get(pod.uid)
     return ApiPod(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        phase=pod.phase,
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        pod.phase,
+        gpu_uuids=pod_share.gpu_uuids,
+        has_unsized_gpus=pod_share.has_unsized_gpus,
+        lacks_reservation=pod_share.lacks_reservation,
+        notes=pod_share.notes,
         queue=pod_share.queue or None,
         size=pod_share.size or None,
         workload=ApiWorkload(workload.kind, workload.name) if workload.name else None,
         vcluster=ApiTenant(tenant.vcluster, tenant.namespace, tenant.pod) if tenant else None,
         gpu_groups=pod_share.groups,
-        gpu_uuids=pod_share.gpu_uuids,
         gpu_unresolved=pod_share.is_unresolved,
-        has_unsized_gpus=pod_share.has_unsized_gpus,
-        lacks_reservation=pod_share.lacks_reservation,
-        shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
+        shares={uuid: ApiAmount(each.bytes, each.source) for uuid, each in pod_share.shares.items()},
         limits={
             uuid: ApiAmount(limit.bytes, limit.source, counts=each.limit is not None)
             for uuid, each in pod_share.entitlements.items()
             if (limit := each.limit or each.ignored_limit) is not None
         },
-        driver_limits=driver_limits,
+        driver_limits=driver_limits.get(uid, []),
         candidates=[
             ApiCandidate(
                 source=candidate.source,
@@ -277,46 +262,14 @@ def _pod(
             for candidate in pod_share.candidates
         ],
         over_share_policy=ApiOverSharePolicy(policy.evict, policy.grace) if policy else None,
-        not_evicted=not_evicted,
+        not_evicted=status.not_evicted.get(uid),
         share_changed=pod_share.changed or None,
-        notes=pod_share.notes,
-        gpus=holdings,
-        verdicts=verdicts,
-    )
-
-
-def _container_limit(limit: ContainerLimit) -> ApiContainerLimit:
-    return ApiContainerLimit(
-        container=limit.container,
-        gpu_uuid=limit.gpu_uuid,
-        promised=limit.promised_bytes,
-        soft=limit.soft_bytes,
-        hard=limit.hard_bytes,
-        inherited=limit.is_inherited,
-        source=limit.source,
-        in_force=limit.is_in_force,
-        cause=limit.cause,
-    )
-
-
-def _amount(amount: Amount) -> ApiAmount:
-    return ApiAmount(amount.bytes, amount.source)
-
-
-def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
-    return ApiHolding(
-        gpu_uuid=holding.gpu_uuid,
-        gpu=holding.gpu_index,
-        mig=holding.is_mig,
-        used_bytes=holding.used_bytes,
-        utilization_ratio=holding.utilization_ratio,
-        processes=holding.processes,
-        idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
+        gpus=holdings.get(uid, []),
+        verdicts=verdicts.get(uid, []),
     )
 
 
 def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVerdict:
-    act = first_act(verdict) if verdict.is_flagged else None
     return ApiVerdict(
         reason=verdict.key.reason,
         gpu_uuid=verdict.key.gpu_uuid,
@@ -327,6 +280,5 @@ def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVer
         used_at_least_bytes=verdict.used_bytes if verdict.is_lower_bound else None,
         allowed_bytes=verdict.allowed_bytes,
         message=flag_message(verdict, taken_at, gpu_bytes) if verdict.is_flagged else None,
-        first_act=act.text if act else None,
-        runbook=act.section if act else None,
+        **_remedy(first_act(verdict) if verdict.is_flagged else None),
     )

@@ -5,17 +5,16 @@ budget of a scrape.
 """
 
 import os
-import resource
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RLIMIT_NOFILE, RUSAGE_SELF, getrlimit, getrusage
 from typing import Any, Final
 
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import OwnCause
-from gpuagent.server.metric_families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
+from gpuagent.server.metric_families import GPU, POD, SECONDS_BUCKETS, Family
 from gpuagent.shares.pod_share import LimitSource, PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
@@ -24,17 +23,14 @@ from service.http.page_server import SharedText
 from service.version import version
 
 _LINES_OF_A_PART: Final = 50
+_NONE: Final[Mapping[Any, int]] = {}
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     """Format labels as they appear between the braces."""
-    return ",".join([f'{name}="{escaped(value)}"' for name, value in zip(names, values, strict=True)])
-
-
-def escaped(value: str) -> str:
-    """Escape the value of a label."""
-    return value if value.isidentifier() else value.translate(_ESCAPES)
+    escaped = [value if value.isidentifier() else value.translate(_ESCAPES) for value in values]
+    return ",".join([f'{name}="{value}"' for name, value in zip(names, escaped, strict=True)])
 
 
 class Exposition:
@@ -45,58 +41,40 @@ class Exposition:
     """
 
     def __init__(self) -> None:
-        self._texts: dict[Family, _FamilyText] = {family: _FamilyText(family.value.name) for family in Family}
+        self._texts: dict[Family, tuple[str, list[str], list[bytes]]] = {
+            family: (family.value.name, [], []) for family in Family
+        }
+        """By family: its name, the newest lines, and the parts before them."""
 
-    def add(self, family: Family, labels: str, value: float, *, suffix: str = "") -> None:
+    def add(self, family: Family, value: float, *labels: str) -> None:
+        """Add a series with the values of its labels."""
+        self.add_text(family, label_text(family.value.labels, labels), value)
+
+    def add_text(self, family: Family, labels: str, value: float, *, suffix: str = "") -> None:
         """Add a series; `labels` has no braces, `suffix` is `_bucket` and the like."""
         number = str(int(value)) if isinstance(value, int) else repr(value)
-        text = self._texts[family]
+        name, lines, parts = self._texts[family]
         braces = f"{{{labels}}}" if labels else ""
-        text.add(f"{text.name}{suffix}{braces} {number}\n")
+        lines.append(f"{name}{suffix}{braces} {number}\n")
+        if len(lines) == _LINES_OF_A_PART:
+            _end_part(lines, parts)
 
     def parts(self) -> tuple[bytes, ...]:
         """Return the text of all families that have a series."""
-        parts: list[bytes] = []
-        for family, text in self._texts.items():
-            series = text.parts()
-            if series:
-                name, described = text.name, family.value
-                parts.append(f"# HELP {name} {described.help}\n# TYPE {name} {described.kind}\n".encode())
-                parts += series
-        return tuple(parts)
+        text: list[bytes] = []
+        for family, (name, lines, parts) in self._texts.items():
+            _end_part(lines, parts)
+            if parts:
+                described = family.value
+                text.append(f"# HELP {name} {described.help}\n# TYPE {name} {described.kind}\n".encode())
+                text += parts
+        return tuple(text)
 
 
-class _FamilyText:
-    """The lines of one family."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._lines: list[str] = []
-        self._parts: list[bytes] = []
-
-    def add(self, line: str) -> None:
-        self._lines.append(line)
-        if len(self._lines) == _LINES_OF_A_PART:
-            self._end_part()
-
-    def parts(self) -> list[bytes]:
-        if self._lines:
-            self._end_part()
-        return self._parts
-
-    def _end_part(self) -> None:
-        self._parts.append("".join(self._lines).encode(errors="replace"))
-        self._lines.clear()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Counts that other parts of the agent keep; they may grow."""
-
-    events: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By reason and result."""
-    evictions: Mapping[str, int] = field(default_factory=dict)
-    """By result."""
+def _end_part(lines: list[str], parts: list[bytes]) -> None:
+    if lines:
+        parts.append("".join(lines).encode(errors="replace"))
+        lines.clear()
 
 
 class Metrics:
@@ -108,10 +86,11 @@ class Metrics:
         node: str,
         is_simulated: bool,
         watches: Sequence[Watch[Any]] = (),
-        counts: Counts = Counts(),
+        events: Mapping[tuple[str, str], int] = _NONE,
+        evictions: Mapping[str, int] = _NONE,
         log_lines_lost: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Set the sources of the figures.
+        """Set the sources of the figures; the counts of Events and evictions may grow.
 
         The first watch is always shown, the others once they have been in contact: an API that the cluster
         does not serve is no silence.
@@ -119,7 +98,7 @@ class Metrics:
         self._node = node
         self._is_simulated = is_simulated
         self._watches = watches
-        self._counts = counts
+        self._events, self._evictions = events, evictions
         self._log_lines_lost = log_lines_lost
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
         self._seconds_sum = 0.0
@@ -143,7 +122,7 @@ class Metrics:
         self._add_agent(page, status)
         self._add_durations(page)
         for family, value in process_figures():
-            page.add(family, "", value)
+            page.add(family, value)
         return b"".join(page.parts())
 
     def _add_gpus(self, page: Exposition, snapshot: Snapshot) -> None:
@@ -161,33 +140,34 @@ class Metrics:
                 (Family.GPU_AT_RISK, account.at_risk_bytes),
             ):
                 if value is not None:
-                    page.add(family, labels, value)
+                    page.add_text(family, labels, value)
 
     def _add_pods(self, page: Exposition, status: Evaluation, snapshot: Snapshot) -> None:
         verdicts = status.verdicts
         pod_labels = _PodLabels(self._node)
         for holding in snapshot.holdings:
             pod_share, uuid = holding.pod_share, holding.gpu_uuid
+            uid = pod_share.pod.uid
             labels = pod_labels.text(pod_share, uuid, holding.gpu_index)
             if holding.used_bytes is not None:
-                page.add(Family.POD_USED, labels, holding.used_bytes)
+                page.add_text(Family.POD_USED, labels, holding.used_bytes)
             if holding.utilization_ratio is not None:
-                page.add(Family.POD_UTILIZATION, labels, holding.utilization_ratio)
+                page.add_text(Family.POD_UTILIZATION, labels, holding.utilization_ratio)
             entitlement, promised = pod_share.on(uuid), pod_share.promised_on(uuid)
-            if promised is not None:
-                page.add(Family.POD_SHARE, f'{labels},source="{promised.source}"', promised.bytes)
-            over_seconds = verdicts.over_seconds.get((pod_share.pod.uid, uuid))
+            if promised is not None and holding.bears_share:
+                page.add_text(Family.POD_SHARE, f'{labels},source="{promised.source}"', promised.bytes)
+            over_seconds = verdicts.over_seconds.get((uid, uuid))
             if over_seconds is not None and entitlement.share is not None:
-                page.add(Family.POD_OVER_SECONDS, labels, over_seconds)
+                page.add_text(Family.POD_OVER_SECONDS, labels, over_seconds)
             if (limit := entitlement.limit) is not None:
-                page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
-            held = snapshot.driver_limits.get((pod_share.pod.uid, uuid))
+                page.add_text(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
+            held = snapshot.driver_limits.get((uid, uuid))
             if held is not None and held.held_bytes is not None and holding.processes is not None:
-                page.add(Family.POD_LIMIT, f'{labels},source="{LimitSource.DRIVER}"', held.held_bytes)
+                page.add_text(Family.POD_LIMIT, f'{labels},source="{LimitSource.DRIVER}"', held.held_bytes)
         self._add_info(page, snapshot)
         for key, verdict in verdicts.by_key.items():
             labels = pod_labels.text(verdict.pod_share, key.gpu_uuid, verdict.gpu_index)
-            page.add(Family.POD_FLAGGED, f'{labels},reason="{key.reason}"', verdict.is_flagged)
+            page.add_text(Family.POD_FLAGGED, f'{labels},reason="{key.reason}"', verdict.is_flagged)
 
     def _add_info(self, page: Exposition, snapshot: Snapshot) -> None:
         on_gpu = {holding.pod_share.pod.uid for holding in snapshot.holdings}
@@ -197,54 +177,47 @@ class Metrics:
                 workload = pod_share.workload
                 values = (pod.namespace, pod.name, pod.uid, self._node, pod_share.queue)
                 about = (pod_share.size, workload.kind, workload.name)
-                page.add(
-                    Family.POD_INFO, label_text(POD_INFO, (*values, *_virtual_names(pod_share), *about)), 1
-                )
+                page.add(Family.POD_INFO, 1, *values, *_virtual_names(pod_share), *about)
 
     def _add_agent(self, page: Exposition, status: Evaluation) -> None:
         if status.attribution_ok is not None:
-            page.add(Family.ATTRIBUTION_OK, "", status.attribution_ok)
+            page.add(Family.ATTRIBUTION_OK, status.attribution_ok)
         for problem in status.problems:
-            if isinstance(problem.cause, OwnCause):
-                continue
-            page.add(
-                Family.ATTRIBUTION_PROBLEM,
-                _labels(Family.ATTRIBUTION_PROBLEM, problem.cause, problem.gpu_uuid),
-                1,
-            )
+            if not isinstance(problem.cause, OwnCause):
+                page.add(Family.ATTRIBUTION_PROBLEM, 1, problem.cause, problem.gpu_uuid)
         if status.good_wall_time is not None:
-            page.add(Family.LAST_SAMPLE, "", status.good_wall_time)
+            page.add(Family.LAST_SAMPLE, status.good_wall_time)
         for (call, error), count in sorted(status.errors.items()):
-            page.add(Family.NVML_ERRORS, _labels(Family.NVML_ERRORS, call, error), count)
+            page.add(Family.NVML_ERRORS, count, call, error)
         for flag_reason in FlagReason:
             for change in Change:
-                labels = _labels(Family.FLAG_TRANSITIONS, flag_reason, change.label)
-                page.add(Family.FLAG_TRANSITIONS, labels, status.transitions.get((flag_reason, change), 0))
-        for (reason, result), count in sorted(self._counts.events.items()):
-            page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
-        for result, count in sorted(self._counts.evictions.items()):
-            page.add(Family.EVICTIONS, _labels(Family.EVICTIONS, result), count)
+                count = status.transitions.get((flag_reason, change), 0)
+                page.add(Family.FLAG_TRANSITIONS, count, flag_reason, change.label)
+        for (reason, result), count in sorted(self._events.items()):
+            page.add(Family.EVENTS, count, reason, result)
+        for result, count in sorted(self._evictions.items()):
+            page.add(Family.EVICTIONS, count, result)
         for watch in self._watches:
             if watch is self._watches[0] or watch.last_contact is not None:
                 self._add_watch(page, watch)
-        page.add(Family.LOG_LINES_LOST, "", self._log_lines_lost())
+        page.add(Family.LOG_LINES_LOST, self._log_lines_lost())
         simulated = "true" if self._is_simulated else "false"
-        page.add(Family.BUILD, _labels(Family.BUILD, version(), "agent", status.driver_version, simulated), 1)
+        page.add(Family.BUILD, 1, version(), "agent", status.driver_version, simulated)
 
     def _add_watch(self, page: Exposition, watch: Watch[Any]) -> None:
         resource = watch.resource.name
         if watch.last_contact is not None:
-            page.add(Family.WATCH_CONTACT, _labels(Family.WATCH_CONTACT, resource), watch.last_contact)
+            page.add(Family.WATCH_CONTACT, watch.last_contact, resource)
         for cause, count in sorted(watch.restarts.items()):
-            page.add(Family.WATCH_RESTARTS, _labels(Family.WATCH_RESTARTS, resource, cause), count)
+            page.add(Family.WATCH_RESTARTS, count, resource, cause)
 
     def _add_durations(self, page: Exposition) -> None:
         total = 0
         for bound, count in zip((*SECONDS_BUCKETS, "+Inf"), self._seconds, strict=True):
             total += count
-            page.add(Family.SAMPLE_SECONDS, f'le="{bound}"', total, suffix="_bucket")
-        page.add(Family.SAMPLE_SECONDS, "", total, suffix="_count")
-        page.add(Family.SAMPLE_SECONDS, "", self._seconds_sum, suffix="_sum")
+            page.add_text(Family.SAMPLE_SECONDS, f'le="{bound}"', total, suffix="_bucket")
+        page.add_text(Family.SAMPLE_SECONDS, "", total, suffix="_count")
+        page.add_text(Family.SAMPLE_SECONDS, "", self._seconds_sum, suffix="_sum")
 
 
 class _PodLabels:
@@ -258,31 +231,22 @@ class _PodLabels:
 
     def text(self, pod_share: PodShare, gpu_uuid: str, gpu_index: int | None) -> str:
         """Return the labels of a pod on a GPU."""
-        before, after = self._pods.get(pod_share.pod.uid) or self._of_pod(pod_share)
-        gpu = self._gpus.get(gpu_uuid) or self._of_gpu(gpu_uuid, gpu_index)
-        return f"{before},{gpu},{after}"
-
-    def _of_pod(self, pod_share: PodShare) -> tuple[str, str]:
         pod = pod_share.pod
-        others = (self._node, pod_share.queue, *_virtual_names(pod_share))
-        labels = label_text(POD[:3], (pod.namespace, pod.name, pod.uid)), label_text(POD[5:], others)
-        self._pods[pod.uid] = labels
-        return labels
-
-    def _of_gpu(self, uuid: str, index: int | None) -> str:
-        labels = label_text(POD[3:5], (uuid, "" if index is None else str(index)))
-        self._gpus[uuid] = labels
-        return labels
+        if pod.uid not in self._pods:
+            others = (self._node, pod_share.queue, *_virtual_names(pod_share))
+            before = label_text(POD[:3], (pod.namespace, pod.name, pod.uid))
+            self._pods[pod.uid] = before, label_text(POD[5:], others)
+        if gpu_uuid not in self._gpus:
+            index = "" if gpu_index is None else str(gpu_index)
+            self._gpus[gpu_uuid] = label_text(POD[3:5], (gpu_uuid, index))
+        before, after = self._pods[pod.uid]
+        return f"{before},{self._gpus[gpu_uuid]},{after}"
 
 
 def _virtual_names(pod_share: PodShare) -> tuple[str, str, str]:
     """Return the labels vcluster, virtual_namespace and virtual_pod."""
     tenant = pod_share.tenant
     return (tenant.vcluster, tenant.namespace, tenant.pod) if tenant else ("", "", "")
-
-
-def _labels(family: Family, *values: str) -> str:
-    return label_text(family.value.labels, values)
 
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -292,9 +256,9 @@ _PROC: Final = Path("/proc")
 
 def process_figures() -> Iterator[tuple[Family, float]]:
     """Yield the metrics of this process that /proc provides."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    usage = getrusage(RUSAGE_SELF)
     yield Family.PROCESS_CPU, usage.ru_utime + usage.ru_stime
-    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most_files, _ = getrlimit(RLIMIT_NOFILE)
     yield Family.PROCESS_MAX_FILES, most_files
     try:
         fields = (_PROC / "self" / "stat").read_text().rpartition(")")[2].split()
@@ -311,10 +275,7 @@ def process_figures() -> Iterator[tuple[Family, float]]:
     yield Family.PROCESS_FILES, files
 
 
-Key = tuple[object, ...]
-
-
-def content_key(status: Evaluation) -> Key:
+def content_key(status: Evaluation) -> tuple[object, ...]:
     """Identify what a status shows: its sample, and the problems, which also change without a new sample.
 
     A sample is identified by its time. A reference to the snapshot would keep it in memory, and its `id` may
@@ -339,7 +300,7 @@ class SampleText:
     def __init__(self, render: Callable[[Evaluation], tuple[bytes, ...]]) -> None:
         """Set the function that renders the parts of a text; it depends on nothing but the status."""
         self._render = render
-        self._newest: tuple[Key, SharedText] | None = None
+        self._newest: tuple[object, SharedText] | None = None
 
     def at(self, status: Evaluation) -> SharedText:
         """Return the text of a status; render it unless this has been done."""

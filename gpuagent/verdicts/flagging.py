@@ -19,7 +19,6 @@ has no grace, and the flags about the driver's limits take two consecutive sampl
 """
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -33,8 +32,6 @@ from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, OF_DRIVER_LIMITS, F
 from gpuagent.verdicts.grounds import Ground, Grounds
 from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict, Verdicts
 
-_INTERVAL: Final = 5.0
-"""Seconds; the default of `--interval`."""
 _CLEAN_SAMPLES: Final = 2
 _NANOSECONDS: Final = 1_000_000_000
 _RECOVERY: Final = 2
@@ -47,17 +44,6 @@ _SAMPLES_TO_FLAG: Final = {FlagReason.SHARE_CHANGED: 1} | dict.fromkeys(OF_DRIVE
 _NO_GRACES: Final[Mapping[str, float]] = {}
 
 
-class Standing(Enum):
-    """Result of comparing one sample of a pod with its limit."""
-
-    OVER = "over"
-    """Above the limit plus slack."""
-    IN_SLACK = "in-slack"
-    """Above the limit, but not above limit plus slack."""
-    WITHIN = "within"
-    """At or below the limit; for a reason without a limit: no violation."""
-
-
 def nanoseconds(seconds: float) -> int:
     """Convert seconds to the unit of balances."""
     return round(seconds * _NANOSECONDS)
@@ -66,19 +52,6 @@ def nanoseconds(seconds: float) -> int:
 def seconds(nanoseconds: int) -> float:
     """Convert a balance to seconds."""
     return nanoseconds / _NANOSECONDS
-
-
-def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
-    """Return the balance after one more sample, in nanoseconds; the interval is 0 if it counts nothing.
-
-    A shorter grace reduces a balance only at the next time over. Otherwise a tenant could clear a balance by
-    shortening and restoring the grace of the namespace.
-    """
-    if standing is Standing.OVER:
-        return min(balance + interval, grace)
-    if standing is Standing.WITHIN:
-        return max(balance - interval // _RECOVERY, 0)
-    return balance
 
 
 class _History(Struct, gc=False):
@@ -149,7 +122,7 @@ class Judge:
         self,
         *,
         grace: float,
-        interval: float = _INTERVAL,
+        interval: float = 5.0,
         longest_gap: float,
         slack: Slack = DEFAULT_SLACK,
         excluded_namespaces: frozenset[str] = frozenset(),
@@ -158,7 +131,8 @@ class Judge:
 
         A sample counts one interval, and nothing if the previous one is longer ago than `longest_gap`.
         """
-        self._grace = grace
+        self.grace = grace
+        """Grace of pods whose namespace sets none, in seconds."""
         self._interval = nanoseconds(interval)
         self._longest_gap = longest_gap
         self._slack = slack
@@ -166,40 +140,18 @@ class Judge:
         self._histories: dict[Key, _History] = {}
         self._over: dict[tuple[str, str], int] = {}
         """Nanoseconds, the source of `Verdicts.over_seconds`."""
-        self._evaluated_at: float | None = None
-        """Time of the previous regular sample."""
+        self.evaluated_at: float | None = None
+        """Time of the newest regular sample; None before the first."""
         self._listed: frozenset[str] = frozenset()
         """UIDs of the pods in the previous sample."""
         self._restored: dict[Key, SavedFlag] = {}
         """Histories from before a restart, until their pods are listed with a share."""
 
-    @property
-    def grace(self) -> float:
-        """Grace of pods whose namespace sets none, in seconds."""
-        return self._grace
-
-    @property
-    def slack(self) -> Slack:
-        """Tolerance above a share or limit."""
-        return self._slack
-
-    @property
-    def evaluated_at(self) -> float | None:
-        """Time of the newest regular sample; None before the first."""
-        return self._evaluated_at
-
     def saved(self) -> tuple[list[SavedFlag], list[SavedTime]]:
         """Return everything that a restart would forget."""
         flags = [
-            SavedFlag(
-                key,
-                history.balance,
-                history.over_since,
-                history.clean_samples,
-                history.is_flagged,
-                history.verdict.allowed_bytes,
-            )
-            for key, history in self._histories.items()
+            SavedFlag(k, h.balance, h.over_since, h.clean_samples, h.is_flagged, h.verdict.allowed_bytes)
+            for k, h in self._histories.items()
         ]
         times = [SavedTime(uid, gpu, over) for (uid, gpu), over in self._over.items() if over]
         return [*flags, *self._restored.values()], times
@@ -210,7 +162,7 @@ class Judge:
         """Go on from what an earlier process saved in the same boot of the node."""
         self._restored = {flag.key: flag for flag in flags}
         self._over = {(each.uid, each.gpu_uuid): each.over for each in times}
-        self._evaluated_at = evaluated_at
+        self.evaluated_at = evaluated_at
         self._listed = frozenset((*(key.uid for key in self._restored), *(uid for uid, _ in self._over)))
 
     def _adopt(self, sample: "_Sample") -> None:
@@ -227,14 +179,11 @@ class Judge:
                     allowed_bytes=flag.allowed_bytes,
                     is_flagged=flag.is_flagged,
                 )
-                self._histories[key] = _History(verdict, flag.balance, flag.over_since, flag.clean_samples)
+                self._histories[key] = _History(
+                    verdict, flag.balance, flag.over_since, clean_samples=flag.clean_samples
+                )
             if pod_share is not None or key.uid not in sample.snapshot.pod_uids:
                 del self._restored[key]
-
-    @property
-    def remembered(self) -> int:
-        """Number of remembered balances, flags and times over."""
-        return len(self._histories) + len(self._over)
 
     def judge(
         self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES, *, is_extra: bool = False
@@ -248,7 +197,7 @@ class Judge:
         seen = self._seen(snapshot.taken_at)
         sample = _Sample(snapshot, grounds, seen, 0 if seen is None or is_extra else self._interval, is_extra)
         if not is_extra:
-            self._evaluated_at = snapshot.taken_at
+            self.evaluated_at = snapshot.taken_at
         self._adopt(sample)
         if sample.seen is None:
             for history in self._histories.values():
@@ -263,12 +212,7 @@ class Judge:
 
         def changed(change: Change, verdict: Verdict) -> None:
             transitions.append(
-                Transition(
-                    change=change,
-                    verdict=verdict,
-                    wall_time=snapshot.wall_time,
-                    seconds=verdict.lasted(snapshot.taken_at),
-                )
+                Transition(change=change, verdict=verdict, seconds=verdict.lasted(snapshot.taken_at))
             )
 
         for key in [key for key in self._histories if key not in grounds.by_key]:
@@ -291,9 +235,9 @@ class Judge:
 
     def _seen(self, now: float) -> int | None:
         """Return the nanoseconds since the previous regular sample; None if that time was not observed."""
-        if self._evaluated_at is None or not 0 <= now - self._evaluated_at <= self._longest_gap:
+        if self.evaluated_at is None or not 0 <= now - self.evaluated_at <= self._longest_gap:
             return None
-        return nanoseconds(now) - nanoseconds(self._evaluated_at)
+        return nanoseconds(now) - nanoseconds(self.evaluated_at)
 
     def _follow_gpus(self, grounds: Grounds) -> None:
         """Let what is known about a pod's records follow the pod when its GPU becomes known, or another one.
@@ -359,12 +303,14 @@ class Judge:
         needed = _SAMPLES_TO_FLAG.get(key.reason)
         is_immediate = needed == 1
         over_samples = history.over_samples + (is_immediate or not sample.is_extra) if ground.is_over else 0
-        own_grace = graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
+        own_grace = graces.get(key.uid, self.grace) if key.reason in _OWN_GRACE else self.grace
         grace = nanoseconds(own_grace)
-        if needed is None:
-            balance = next_balance(
-                balance, interval=sample.counted, standing=sample.standing(ground), grace=grace
-            )
+        # A shorter grace reduces a balance only at the next time over: a tenant could else clear a balance by
+        # shortening and restoring the grace of the namespace.
+        if needed is None and ground.is_over:
+            balance = min(balance + sample.counted, grace)
+        elif needed is None and sample.is_within(ground):
+            balance = max(balance - sample.counted // _RECOVERY, 0)
         if was_flagged:
             is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
         else:
@@ -409,14 +355,11 @@ class _Sample:
         """Return the share of a pod that is listed; None for a pod without a share and without a GPU."""
         return self._pod_shares.get(uid)
 
-    def standing(self, ground: Ground) -> Standing:
-        """Return the result of the sample for the pod's balance.
+    def is_within(self, ground: Ground) -> bool:
+        """Whether the sample counts as time within the limit.
 
         Time within a share on one GPU subtracts nothing while the pod uses too much on another GPU, or may do
         so. Otherwise a pod could rotate its memory among three GPUs and never be flagged.
         """
-        if ground.is_over:
-            return Standing.OVER
         key = ground.verdict.key
-        is_elsewhere = key.reason in _OF_MEMORY and key.uid in self._may_be_over
-        return Standing.WITHIN if ground.is_clean and not is_elsewhere else Standing.IN_SLACK
+        return ground.is_clean and not (key.reason in _OF_MEMORY and key.uid in self._may_be_over)

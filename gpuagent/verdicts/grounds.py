@@ -46,7 +46,6 @@ class Grounds:
         self._limits_silence = Suspension.of(snapshot.problems, present, ignored=NEEDS_MEMORY)
         """The scope in which the limits of known containers are unknown."""
         self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
-        self._used_by_peers: dict[tuple[str, frozenset[str]], tuple[int, bool]] = {}
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
         self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
         """Pods that may use more memory on some GPU than is known."""
@@ -74,7 +73,7 @@ class Grounds:
             has_promise = limits is not None and any(row.source for row in limits.containers)
             return has_promise or self._suspension.covers(key.gpu_uuid)
         holding = self._holdings.get((key.uid, key.gpu_uuid))
-        is_unknown = holding is not None and self._use(holding)[1]
+        is_unknown = holding is not None and holding.compared[1]
         return self._suspension.covers(key.gpu_uuid) or self._awaits_record(key) or is_unknown
 
     def _is_silenced(self, verdict: Verdict) -> bool:
@@ -105,10 +104,11 @@ class Grounds:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid, last.pod_share)
-        used = self._use(holding)[0] if holding else 0
+        used = holding.compared[0] if holding else 0
         if key.reason in _ON_FOREIGN_GPU:
             if key.gpu_uuid in pod_share.gpu_uuids and not pod_share.is_whole:
-                return Ground(_of_memory(key, pod_share, index, used), False, True)
+                verdict = Verdict(key=key, pod_share=pod_share, gpu_index=index, used_bytes=used)
+                return Ground(verdict, False, True)
             ground = self._compare(key, pod_share, index, used, None)
             stands = last.is_flagged and key.reason is FlagReason.UNASSIGNED_GPU
             return ground if stands or not ground.is_over else None
@@ -146,7 +146,7 @@ class Grounds:
         else:
             reason = FlagReason.NO_SHARE
         key = Key(pod_share.pod.uid, holding.gpu_uuid, reason)
-        used, is_lower_bound = self._use(holding)
+        used, is_lower_bound = holding.compared
         ground = self._compare(
             key, pod_share, holding.gpu_index, used, allowed, is_lower_bound=is_lower_bound
         )
@@ -184,24 +184,10 @@ class Grounds:
                     key=Key(uid, gpu_uuid, reason),
                     pod_share=pod_share,
                     gpu_index=self._evaluated_gpus.get(gpu_uuid),
-                    allowed_bytes=row.promised_bytes if row else None,
+                    allowed_bytes=row.promised if row else None,
                     detail=row.text if row else "",
                 )
                 yield Ground(verdict, row is not None, row is None)
-
-    def _use(self, holding: Holding) -> tuple[int, bool]:
-        """Return the known memory of a pod on a GPU, and whether it may use more.
-
-        Pods that share a ResourceClaim are compared with it together.
-        """
-        gpu, peers = holding.gpu_uuid, holding.pod_share.on(holding.gpu_uuid).peers
-        if not peers:
-            return holding.known_bytes, holding.used_bytes is None
-        if (gpu, peers) not in self._used_by_peers:
-            held = [each for uid in peers if (each := self._holdings.get((uid, gpu))) is not None]
-            used = sum(each.known_bytes for each in held), any(each.used_bytes is None for each in held)
-            self._used_by_peers[gpu, peers] = used
-        return self._used_by_peers[gpu, peers]
 
     def _compare(
         self,
@@ -225,7 +211,14 @@ class Grounds:
             most, without_slack = allowed + self._slack.of(allowed), allowed
         ended = self._ended_bytes.get(key.gpu_uuid, 0)
         is_clean = used <= without_slack and ended is not None and used + ended <= most
-        verdict = _of_memory(key, pod_share, gpu_index, used, allowed, is_lower_bound=is_lower_bound)
+        verdict = Verdict(
+            key=key,
+            pod_share=pod_share,
+            gpu_index=gpu_index,
+            used_bytes=used,
+            is_lower_bound=is_lower_bound,
+            allowed_bytes=allowed,
+        )
         return Ground(verdict, used > most, is_clean)
 
     def _of_records(self, pod_share: PodShare) -> Iterator[Ground]:
@@ -255,22 +248,3 @@ class Grounds:
             (pod_share.pod.uid, uuid) in self._holdings or self._suspension.covers(uuid) for uuid in own
         )
         return known if is_known else ("",)
-
-
-def _of_memory(
-    key: Key,
-    pod_share: PodShare,
-    gpu_index: int,
-    used: int,
-    allowed: int | None = None,
-    *,
-    is_lower_bound: bool = False,
-) -> Verdict:
-    return Verdict(
-        key=key,
-        pod_share=pod_share,
-        gpu_index=gpu_index,
-        used_bytes=used,
-        is_lower_bound=is_lower_bound,
-        allowed_bytes=allowed,
-    )

@@ -35,18 +35,6 @@ class OverSharePolicy:
     """Seconds above its share before the pod is flagged; None: the agent's `--grace`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraceBounds:
-    """Bounds of a grace that a namespace may set, in seconds."""
-
-    shortest: float = 30.0
-    longest: float = 86400.0
-
-    def within(self, grace: float) -> float:
-        """Return the nearest allowed grace."""
-        return min(max(grace, self.shortest), self.longest)
-
-
 _NOTHING: Final = OverSharePolicy()
 
 
@@ -58,8 +46,9 @@ def requests_eviction(labels: Mapping[str, str]) -> bool:
 class OverSharePolicies:
     """Reads the over-share policies of namespaces."""
 
-    def __init__(self, *, bounds: GraceBounds | None = None) -> None:
-        self._bounds = bounds or GraceBounds()
+    def __init__(self, *, shortest_grace: float = 30.0, longest_grace: float = 86400.0) -> None:
+        """Set the bounds of a grace that a namespace may set, in seconds."""
+        self._shortest, self._longest = shortest_grace, longest_grace
         self._notes: dict[str, None] = {}
 
     @property
@@ -68,11 +57,7 @@ class OverSharePolicies:
         return tuple(self._notes)[:_MOST_NOTES]
 
     def read(self, inventory: Inventory) -> dict[str, OverSharePolicy]:
-        """Return the policies by pod UID; a pod without a policy is absent.
-
-        Args:
-            inventory: has the pods, and the labels of the namespaces that could be fetched.
-        """
+        """Return the policies by pod UID; a pod without a policy is absent."""
         self._notes = {}
         policies = {
             name: self._parse(labels, f"Namespace {name}") for name, labels in inventory.namespaces.items()
@@ -95,7 +80,7 @@ class OverSharePolicies:
         evict = requests_eviction(labels)
         if seconds is None:
             return OverSharePolicy(evict=evict)
-        within = self._bounds.within(seconds)
+        within = min(max(seconds, self._shortest), self._longest)
         if within != seconds:
             line = f'{where}: label {OVER_SHARE_GRACE}: "{grace}" is outside of --grace-min and --grace-max'
             self._notes[f"{line}; {duration(within)} applies"] = None

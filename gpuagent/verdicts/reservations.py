@@ -5,6 +5,7 @@ GPU, one of them is wrong or forged: a tenant whose KAI runs inside a vCluster w
 annotation. The problem is reported and suspends no verdict, since a tenant can cause it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
@@ -53,14 +54,11 @@ class Reservations:
 
 def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:
     if pods:
-        first: dict[str, ReservationPod] = {}
-        counts: dict[str, int] = {}
-        for pod in pods:
-            first.setdefault(pod.namespace, pod)
-            counts[pod.namespace] = counts.get(pod.namespace, 0) + 1
+        counts = Counter(pod.namespace for pod in pods)
+        first = {pod.namespace: pod for pod in reversed(pods)}
         names = [
-            _name(pod) + (f" and {counts[namespace] - 1} more there" if counts[namespace] > 1 else "")
-            for namespace, pod in first.items()
+            _name(first[namespace]) + (f" and {count - 1} more there" if count > 1 else "")
+            for namespace, count in counts.items()
         ]
         yield Problem(
             Cause.RESERVATION_UNRESOLVED,

@@ -83,7 +83,6 @@ class Transition:
 
     change: Change
     verdict: Verdict
-    wall_time: float
     seconds: float = 0.0
     """Duration of the current uninterrupted violation; 0 if there is none."""
 

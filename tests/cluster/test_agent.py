@@ -218,20 +218,3 @@ async def test_the_event_has_the_form_that_a_vcluster_copied(node: GpuNode) -> N
         await until_agent(lambda: node.events(uid), running)
     (event,) = await node.events(uid)
     assert shape(event) == shape(copied)
-
-
-async def test_without_permission_flags_are_in_the_metrics_and_the_log_has_the_reason(node: GpuNode) -> None:
-    uid = await node.pod()
-    token = await node.admin.token("agent-no-events", *RIGHTS[:-1])
-    with node.agent(token) as running, stopped(running):
-        node.hold({uid: SHARE + 2000})
-        await until_agent(lambda: running.log_lines("Event writes failing"), running)
-        (line,) = running.log_lines("Event writes failing")
-        assert 'cannot create resource "events"' in line["error"]
-        flags = [
-            value
-            for name, value in running.series().items()
-            if "pod_flagged" in name and 'reason="over-share"' in name
-        ]
-        assert flags == [1]
-    assert await node.events(uid) == []

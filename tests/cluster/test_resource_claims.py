@@ -125,12 +125,18 @@ def share(gib: int) -> dict[str, Any]:
     return {GPU_0: {"bytes": gib * GIB, "source": "resource-claim"}}
 
 
-async def why(plane: ControlPlane, name: str, token: str = ADMIN_TOKEN) -> tuple[str, str]:
-    command = [sys.executable, "-m", "console", "why", name, "-n", "research", "-o", "json"]
-    command += ["--kubeconfig", str(plane.kubeconfig(token=token))]
-    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True)
+async def findings(plane: ControlPlane, *command: str, token: str = ADMIN_TOKEN) -> list[dict[str, Any]]:
+    """Return the findings of a command of the console."""
+    options = ["-o", "json", "--kubeconfig", str(plane.kubeconfig(token=token))]
+    run = [sys.executable, "-m", "console", *command, *options]
+    done = await asyncio.to_thread(subprocess.run, run, cwd=ROOT, capture_output=True, text=True)
     assert not done.stderr, done.stderr
-    cause = json.loads(done.stdout)["findings"][0]
+    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    return found
+
+
+async def why(plane: ControlPlane, name: str, token: str = ADMIN_TOKEN) -> tuple[str, str]:
+    cause = (await findings(plane, "why", name, "-n", "research", token=token))[0]
     return cause["code"], cause["sentence"]
 
 
@@ -142,19 +148,8 @@ async def edit_token(admin: Administrator, name: str) -> str:
 
 
 async def doctor(plane: ControlPlane) -> list[tuple[str, str]]:
-    command = [
-        sys.executable,
-        "-m",
-        "console",
-        "doctor",
-        "-o",
-        "json",
-        "--kubeconfig",
-        str(plane.kubeconfig()),
-    ]
-    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True)
-    findings = json.loads(done.stdout)["findings"]
-    return [(each["state"], each["what"]) for each in findings if each["check"] == "resource claims"]
+    checks = await findings(plane, "doctor")
+    return [(each["state"], each["what"]) for each in checks if each["check"] == "resource claims"]
 
 
 async def test_what_is_missing_is_told(plane: ControlPlane, admin: Administrator) -> None:

@@ -1,6 +1,7 @@
 """docs/api.md and the schema of `/api/v1/shares`: equal to the types, and the types equal to a real response."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from docs import api_schema
 from gpuagent.api_types import AgentResponse, ApiCandidate, NotAnAnswer, read_answer
 from gpuagent.evaluation.status import Evaluation
+from gpuagent.problems import OwnCause, RiskName
 from gpuagent.server.api import shares_json
 from tests.support.agent_process import agent
 
@@ -87,3 +89,11 @@ def test_every_field_has_a_meaning_and_says_when_it_is_null() -> None:
             assert text.endswith("."), f"{name}.{field_name} has no description"
             is_null = '"null"' in json.dumps({**field, "default": 0})
             assert is_null == (" null " in text.lower()), f"{name}.{field_name}: when is it null?"
+
+
+def test_the_descriptions_have_every_code_of_problems_and_causes() -> None:
+    objects = api_schema.schema()["$defs"]
+    for name, field, codes in (("ApiProblem", "reason", OwnCause), ("ApiRiskCause", "cause", RiskName)):
+        assert set(codes) <= set(
+            re.findall(r"`([a-z-]+)`", objects[name]["properties"][field]["description"])
+        )

@@ -96,17 +96,10 @@ def test_invalid_options_are_one_line_and_status_2(
     assert captured.out == ""
 
 
-def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["serve", "--help"])
     help_text = " ".join(capsys.readouterr().out.split())
-    for option in (
-        "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
-        "--reservation-namespace", "--exclude-namespaces", "--kai-version",
-        "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget", "--authentication", "--certs", "--log-level",
-        "--runbooks", "--fleet-url", "--state",
-    ):  # fmt: skip
-        assert option in help_text
     defaults = ("5s", "2m", "256Mi,5%", "30s", "24h", "/proc", "127.0.0.1:9445")
     assert [default for default in defaults if f"default {default}" not in help_text] == []
     assert ",".join(sorted(AGENT_EXCLUDED_NAMESPACES)) in help_text.replace("- ", "-").replace(", ", ",")

@@ -1,5 +1,6 @@
 """Promised limits against those that the driver holds, from the library's answers to API and metrics."""
 
+import io
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,12 +12,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gpuagent.evaluation.saved_state import SavedState
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind
 from gpuagent.gpus.nvml import NvmlGpus
-from gpuagent.ledger.driver_limits import held, variables_limit
+from gpuagent.ledger.driver_limits import DriverLimits, held, variables_limit
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
 from kai.installation import SharingMode
+from service.log import JsonLog
 from tests.support.kube_objects import GPU_0, uid
 from tests.support.limited_containers import LIMIT_KEY, REQUEST_KEY, LimitedNode, variables
 from tests.support.nvml_stub.build import ANSWERS, use_library
@@ -83,137 +86,79 @@ def limit(**fields: Any) -> dict[str, Any]:
 
 
 HELD = {"soft": 0, "hard": P, "inherited": False}
+
+
+def in_force(hard: int = P, *, inherited: bool = False, source: str = "annotation", **given: Any) -> Row:
+    held = {"soft": 0, "hard": hard, "inherited": inherited}
+    return Row(flags=CLEAN, series=hard, expected=[limit(**held, source=source, inForce=True)], **given)
+
+
+def differs(hard: int, *, inherited: bool = False, **given: Any) -> Row:
+    held = {"soft": 0, "hard": hard, "inherited": inherited}
+    row = limit(**held, inForce=False, cause="other-limit")
+    return Row(flags=DIFFERENT, series=hard, expected=[row], **given)
+
+
+def missing(cause: str | None = None, *, source: str = "annotation", **given: Any) -> Row:
+    return Row(flags=MISSING, expected=[limit(inForce=False, cause=cause, source=source)], **given)
+
+
+def unknown(cause: str, **given: Any) -> Row:
+    return Row(expected=[limit(cause=cause)], **given)
+
+
+DEVICES = "nvidia.com/container.main.gpus.devices"
+BY_VARIABLES: dict[str, Any] = {
+    "mode": None,
+    "annotations": SHARE,
+    "env": variables(4096, 8192),
+    "source": "variables",
+}
+OTHERS_VARIABLES = [
+    {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "8g"},
+    {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=8G"},
+]
 ROWS = {
     "nobody promised, none held": Row(annotations=SHARE, expected=[]),
     "nobody promised, code 3": Row(annotations=SHARE, neighbour=None, expected=[]),
-    "nobody promised, a limit held": Row(
-        annotations=SHARE, own=P, series=P, expected=[limit(**HELD, promised=None, source=None)]
-    ),
-    "in force": Row(own=P, flags=CLEAN, series=P, expected=[limit(**HELD, inForce=True)]),
-    "in force within 1 MiB": Row(
-        own=P + MIB, flags=CLEAN, series=P + MIB, expected=[limit(**{**HELD, "hard": P + MIB}, inForce=True)]
-    ),
-    "in force by dmem": Row(
-        own=P, backend="dmem", flags=CLEAN, series=P, expected=[limit(**HELD, inForce=True)]
-    ),
-    "inherited from the pod, misc": Row(
-        pods=P, flags=CLEAN, series=P, expected=[limit(**{**HELD, "inherited": True}, inForce=True)]
-    ),
-    "inherited from the pod, whose containers say max": Row(
-        pods=P,
-        backend="dmem",
-        flags=CLEAN,
-        series=P,
-        expected=[limit(**{**HELD, "inherited": True}, inForce=True)],
-    ),
-    "weaker": Row(
-        own=P + MIB + 1,
-        flags=DIFFERENT,
-        series=P + MIB + 1,
-        expected=[limit(**{**HELD, "hard": P + MIB + 1}, inForce=False, cause="other-limit")],
-    ),
-    "stricter": Row(
-        own=P - MIB - 1,
-        flags=DIFFERENT,
-        series=P - MIB - 1,
-        expected=[limit(**{**HELD, "hard": P - MIB - 1}, inForce=False, cause="other-limit")],
-    ),
-    "a limit of nothing": Row(
-        own=0,
-        flags=DIFFERENT,
-        series=0,
-        expected=[limit(**{**HELD, "hard": 0}, inForce=False, cause="other-limit")],
-    ),
-    "the pod's limit differs": Row(
-        pods=20 * GIB,
-        flags=DIFFERENT,
-        series=20 * GIB,
-        expected=[limit(**{**HELD, "hard": 20 * GIB, "inherited": True}, inForce=False, cause="other-limit")],
-    ),
-    "none by code 0": Row(backend="dmem", flags=MISSING, expected=[limit(inForce=False)]),
-    "none by code 3, and another container answers": Row(flags=MISSING, expected=[limit(inForce=False)]),
-    "code 3 everywhere": Row(neighbour=None, expected=[limit(cause="not-supported")]),
-    "the driver limits nothing": Row(backend=None, expected=[limit(cause="not-supported")]),
-    "code 6, the cgroup is there": Row(
-        backend="dmem", has_files=False, flags=MISSING, expected=[limit(inForce=False, cause="no-dmem-files")]
-    ),
-    "code 6, but the pod's cgroup has a limit": Row(
-        backend="dmem",
-        has_files=False,
-        pods=P,
-        flags=CLEAN,
-        series=P,
-        expected=[limit(**{**HELD, "inherited": True}, inForce=True)],
-    ),
-    "by the request, if there is no limit": Row(
-        annotations={REQUEST_KEY: "8Gi"}, own=P, flags=CLEAN, series=P, expected=[limit(**HELD, inForce=True)]
-    ),
-    "gpu-fraction, annotated by the binder": Row(
-        annotations=BY_BINDER, flags=MISSING, expected=[limit(inForce=False)]
-    ),
-    "a GPU without the device plugin's kind": Row(
-        annotations={**PROMISED, "nvidia.com/container.main.gpus.devices": GPU_0},
-        flags=MISSING,
-        expected=[limit(inForce=False, cause="no-hook")],
-    ),
-    "a GPU by the device plugin's kind": Row(
-        annotations={
-            **PROMISED,
-            "nvidia.com/container.main.gpus.devices": f"k8s.device-plugin.nvidia.com/gpu={GPU_0}",
-        },
-        flags=MISSING,
-        expected=[limit(inForce=False)],
-    ),
+    "nobody promised, a limit held": Row(annotations=SHARE, own=P, series=P, expected=[limit(**HELD, promised=None, source=None)]),
+    "in force": in_force(own=P),
+    "in force within 1 MiB": in_force(P + MIB, own=P + MIB),
+    "in force by dmem": in_force(own=P, backend="dmem"),
+    "inherited from the pod, misc": in_force(pods=P, inherited=True),
+    "inherited from the pod, whose containers say max": in_force(pods=P, backend="dmem", inherited=True),
+    "weaker": differs(P + MIB + 1, own=P + MIB + 1),
+    "stricter": differs(P - MIB - 1, own=P - MIB - 1),
+    "a limit of nothing": differs(0, own=0),
+    "the pod's limit differs": differs(20 * GIB, pods=20 * GIB, inherited=True),
+    "none by code 0": missing(backend="dmem"),
+    "none by code 3, and another container answers": missing(),
+    "code 3 everywhere": unknown("not-supported", neighbour=None),
+    "the driver limits nothing": unknown("not-supported", backend=None),
+    "code 6, the cgroup is there": missing("no-dmem-files", backend="dmem", has_files=False),
+    "code 6, but the pod's cgroup has a limit": in_force(backend="dmem", has_files=False, pods=P, inherited=True),
+    "by the request, if there is no limit": in_force(annotations={REQUEST_KEY: "8Gi"}, own=P),
+    "gpu-fraction, annotated by the binder": missing(annotations=BY_BINDER),
+    "a GPU without the device plugin's kind": missing("no-hook", annotations={**PROMISED, DEVICES: GPU_0}),
+    "a GPU by the device plugin's kind": missing(annotations={**PROMISED, DEVICES: f"k8s.device-plugin.nvidia.com/gpu={GPU_0}"}),
     "another mode makes no promise": Row(mode=SharingMode.HAMI_CORE, expected=[]),
     "nor does an unknown mode": Row(mode=None, expected=[]),
-    "gpu-fraction where nothing enforces": Row(
-        mode=SharingMode.NON_MEMORY_ENFORCED, annotations=BY_BINDER, expected=[]
-    ),
-    "both variables": Row(
-        mode=None,
-        annotations=SHARE,
-        env=variables(4096, 8192),
-        own=P,
-        flags=CLEAN,
-        series=P,
-        expected=[limit(**HELD, source="variables", inForce=True)],
-    ),
-    "both variables, none held": Row(
-        mode=None,
-        annotations=SHARE,
-        env=variables(4096, 8192),
-        flags=MISSING,
-        expected=[limit(source="variables", inForce=False)],
-    ),
-    "one variable": Row(
-        mode=None,
-        annotations=SHARE,
-        env=variables(limit=8192),
-        expected=[limit(promised=None, source=None, cause="one-variable")],
-    ),
-    "one variable beside the annotation": Row(
-        env=variables(8192), flags=MISSING, expected=[limit(inForce=False, cause="one-variable")]
-    ),
+    "gpu-fraction where nothing enforces": Row(mode=SharingMode.NON_MEMORY_ENFORCED, annotations=BY_BINDER, expected=[]),
+    "both variables": in_force(**BY_VARIABLES, own=P),
+    "both variables, none held": missing(**BY_VARIABLES),
+    "one variable": Row(mode=None, annotations=SHARE, env=variables(limit=8192), expected=[limit(promised=None, source=None, cause="one-variable")]),
+    "one variable beside the annotation": missing("one-variable", env=variables(8192)),
     "own variables weaken the annotation": Row(
-        env=variables(8192, 16384),
-        own=16 * GIB,
-        flags=DIFFERENT,
-        series=16 * GIB,
+        env=variables(8192, 16384), own=16 * GIB, flags=DIFFERENT, series=16 * GIB,
         expected=[
             limit(**{**HELD, "hard": 16 * GIB}, inForce=False, cause="own-variables"),
             limit(**{**HELD, "hard": 16 * GIB}, promised=16 * GIB, source="variables", inForce=True),
         ],
     ),
     "HAMi's variable and MPS' pinned limit are not the driver's": Row(
-        mode=SharingMode.HAMI_CORE,
-        annotations=SHARE,
-        env=[
-            {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "8g"},
-            {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "value": "0=8G"},
-        ],
-        expected=[],
+        mode=SharingMode.HAMI_CORE, annotations=SHARE, env=OTHERS_VARIABLES, expected=[]
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
@@ -286,11 +231,28 @@ def test_what_the_driver_cannot_say_keeps_a_flag_and_exports_none(limited: MakeN
     }
 
 
-def test_an_edit_of_the_annotation_changes_no_promise(limited: MakeNode) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "also over a restart of the agent"])
+def test_an_edit_of_the_annotation_changes_no_promise(
+    limited: MakeNode, tmp_path: Path, is_restarted: bool
+) -> None:
     node = limited(backend="dmem")
     node.add(annotations=dict(PROMISED))
     node.limit(hard=16 * GIB)
     assert node.flags(node.sample(FLAGGED_AFTER)) == DIFFERENT
+    if is_restarted:
+        books = node.chain.books
+        state = SavedState(
+            tmp_path,
+            node="n",
+            boot="b",
+            judge=books.judge,
+            share_resolver=books.share_resolver,
+            driver_limits=books.driver_limits,
+            log=JsonLog(io.BytesIO()),
+        )
+        state.save()
+        state._driver_limits = books.driver_limits = DriverLimits(SharingMode.NV_FRACTIONS)
+        state.restore()
     node.documents[1]["metadata"]["annotations"] |= {LIMIT_KEY: "16Gi", REQUEST_KEY: "16Gi"}
     assert node.flags(node.sample(3)) == DIFFERENT
 

@@ -8,13 +8,7 @@ import pytest
 
 from tests.support.agent_process import Agent
 from tests.support.free_ports import free_ports
-from tests.support.standard_streams import (
-    FOREIGN,
-    LOSING,
-    SERVED,
-    process_with,
-    standard_descriptors,
-)
+from tests.support.standard_streams import FOREIGN, LOSING, SERVED, process_with, standard_descriptors
 
 GPUS = 16
 PODS_OF_A_GPU = 25

@@ -167,8 +167,8 @@ FAULTS: Final = (
     ),
     Fault(
         "balance: time within the share cancels half as much time over it",
-        "return max(balance - interval // _RECOVERY, 0)",
-        "return max(balance - interval, 0)",
+        "balance = max(balance - sample.counted // _RECOVERY, 0)",
+        "balance = max(balance - sample.counted, 0)",
         "gpuagent/verdicts",
     ),
     Fault(
@@ -203,8 +203,8 @@ FAULTS: Final = (
     ),
     Fault(
         "consent: a pod that was edited after the sample is not evicted",
-        "and _share_texts(fresh) != _share_texts(verdict.pod_share.pod)",
-        "and fresh.annotations.keys() != verdict.pod_share.pod.annotations.keys()",
+        "and not accepts_edits and _share_texts(fresh) != _share_texts(pod)",
+        "and not accepts_edits and fresh.annotations.keys() != pod.annotations.keys()",
         "gpuagent/actions",
     ),
     Fault(
@@ -215,8 +215,8 @@ FAULTS: Final = (
     ),
     Fault(
         "metrics: an unknown figure of a GPU has no sample",
-        "                if value is not None:\n                    page.add(family, labels, value)",
-        "                page.add(family, labels, value or 0)",
+        "                if value is not None:\n                    page.add_text(family, labels, value)",
+        "                page.add_text(family, labels, value or 0)",
         "gpuagent/server",
     ),
     Fault(
@@ -269,8 +269,8 @@ FAULTS: Final = (
     ),
     Fault(
         "risk: a figure that is unknown and decides makes the risk unknown",
-        "    return None if is_unknown else 0\n",
-        "    return 0\n",
+        "    return 0 if most_unused_bytes <= available_bytes else None",
+        "    return 0",
         "gpuagent/ledger/test_risk.py",
     ),
     Fault(

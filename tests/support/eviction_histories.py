@@ -11,7 +11,7 @@ import io
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -259,17 +259,16 @@ class SimulatedClient:
         await asyncio.sleep(self._chance.uniform(0, 3.0 if slow else 0.02))
 
     async def _fail(self, fault: str, request_line: str) -> None:
-        match fault:
-            case "silent":
-                await asyncio.sleep(1000)
-            case "refused":
-                raise Unreachable(f"{request_line}: Connection refused")
-            case "busy":
-                raise ApiError(429, "TooManyRequests", "busy", request_line, retry_after=1.0)
-            case "broken":
-                raise ApiError(500, "InternalError", "etcd is away", request_line)
-            case "proxy":
-                raise ApiError(404, "", "404 page not found", request_line)
+        if fault == "silent":
+            await asyncio.sleep(1000)
+        errors: dict[str, Exception] = {
+            "refused": Unreachable(f"{request_line}: Connection refused"),
+            "busy": ApiError(429, "TooManyRequests", "busy", request_line, retry_after=1.0),
+            "broken": ApiError(500, "InternalError", "etcd is away", request_line),
+            "proxy": ApiError(404, "", "404 page not found", request_line),
+        }
+        if fault in errors:
+            raise errors[fault]
 
 
 _FAULTS: Final = ("silent", "refused", "busy", "broken", "proxy", "malformed")
@@ -363,61 +362,34 @@ class History:
 
     def _next(self) -> dict[str, Any]:
         chance, state = self._chance, self.client.state
-        match chance.choice(_CHANGES):
-            case "consent":
-                return {"labels": dict(_EVICT), "is_namespace_terminating": False}
-            case "withdraw":
-                withdrawn: list[dict[str, str] | None] = [
-                    {**_EVICT, OVER_SHARE: "report"},
-                    {**_EVICT, MODE: "off"},
-                    {OVER_SHARE: "evict"},
-                    {keys.QUEUE_LABEL: "team-a"},
-                    {},
-                    None,
-                ]
-                return {"labels": chance.choice(withdrawn)}
-            case "terminating namespace":
-                return {"is_namespace_terminating": True}
-            case "recreate":
-                generation = min(state.generation + 1, GENERATIONS - 1)
-                return {
-                    "generation": generation,
-                    "is_pod_there": True,
-                    "phase": "Running",
-                    "is_terminating": state.is_terminating and generation == state.generation,
-                    "share": "0.5",
-                }
-            case "delete":
-                return {"is_pod_there": False}
-            case "finish":
-                return {"phase": chance.choice(["Succeeded", "Failed"])}
-            case "terminate":
-                return {"is_terminating": True}
-            case "edit":
-                return {"share": chance.choice(["0.5", "0.6", "0.9"])}
-            case "rights":
-                return {
-                    "rights": frozenset(right for right in sorted(State().rights) if chance.random() < 0.8)
-                }
-            case "all rights":
-                return {"rights": State().rights}
-            case _:
-                return {"is_protected": chance.random() < 0.3}
+        return _CHANGES[chance.choice(_WEIGHTED)](chance, state)
 
 
-_CHANGES: Final = (
-    *["consent"] * 5,
-    *["withdraw"] * 4,
-    "terminating namespace",
-    *["recreate"] * 2,
-    "delete",
-    "finish",
-    "terminate",
-    "edit",
-    "rights",
-    *["all rights"] * 2,
-    "protect",
-)
+def _recreated(_chance: random.Random, state: State) -> dict[str, Any]:
+    generation = min(state.generation + 1, GENERATIONS - 1)
+    is_terminating = state.is_terminating and generation == state.generation
+    again = {"is_pod_there": True, "phase": "Running", "share": "0.5"}
+    return {"generation": generation, "is_terminating": is_terminating, **again}
+
+
+_WITHDRAWN: Final[list[dict[str, str] | None]] = [
+    {**_EVICT, OVER_SHARE: "report"}, {**_EVICT, MODE: "off"}, {OVER_SHARE: "evict"}, {keys.QUEUE_LABEL: "team-a"}, {}, None,
+]  # fmt: skip
+_CHANGES: Final[dict[str, Callable[[random.Random, State], dict[str, Any]]]] = {
+    "consent": lambda _chance, _state: {"labels": dict(_EVICT), "is_namespace_terminating": False},
+    "withdraw": lambda chance, _state: {"labels": chance.choice(_WITHDRAWN)},
+    "terminating namespace": lambda _chance, _state: {"is_namespace_terminating": True},
+    "recreate": _recreated,
+    "delete": lambda _chance, _state: {"is_pod_there": False},
+    "finish": lambda chance, _state: {"phase": chance.choice(["Succeeded", "Failed"])},
+    "terminate": lambda _chance, _state: {"is_terminating": True},
+    "edit": lambda chance, _state: {"share": chance.choice(["0.5", "0.6", "0.9"])},
+    "rights": lambda chance, _state: {"rights": frozenset(right for right in sorted(State().rights) if chance.random() < 0.8)},
+    "all rights": lambda _chance, _state: {"rights": State().rights},
+    "protect": lambda chance, _state: {"is_protected": chance.random() < 0.3},
+}  # fmt: skip
+_OFTEN: Final = {"consent": 5, "withdraw": 4, "recreate": 2, "all rights": 2}
+_WEIGHTED: Final = [change for change in _CHANGES for _ in range(_OFTEN.get(change, 1))]
 
 
 def with_older_consent(seconds: float) -> Any:

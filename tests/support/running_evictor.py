@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gpuagent.actions.consent import Consent, NoConsent
-from gpuagent.actions.eviction_rules import Budget, PastEviction
+from gpuagent.actions.consent import CONSENT_SECONDS
+from gpuagent.actions.eviction_rules import Budget, NotEvicted, PastEviction
 from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
@@ -44,7 +44,7 @@ class Desk:
     """Answers to evictions in order; then success."""
     asking: EvictCall | None = None
     """Replaces `answers`."""
-    consents: list[NoConsent | float] = field(default_factory=list)
+    consents: list[NotEvicted | float] = field(default_factory=list)
     """Answers to reads of consent in order, a number being the seconds that a read takes; then success."""
     past: list[PastEviction] = field(default_factory=list)
     past_errors: list[Exception] = field(default_factory=list)
@@ -81,15 +81,15 @@ class Desk:
             raise self.past_errors.pop(0)
         return self.past
 
-    async def consent(self, verdict: Verdict, *, accepts_edits: bool) -> Consent | NoConsent:
+    async def consent(self, verdict: Verdict, *, accepts_edits: bool) -> float:
         self.done.append(f"read {verdict.pod_share.pod.name}")
         self.accepted_edits.append(accepts_edits)
         answer = self.consents.pop(0) if self.consents else 0.0
-        if isinstance(answer, NoConsent):
-            return answer
-        consent = Consent(read_at=self.now)
+        if isinstance(answer, NotEvicted):
+            raise answer
+        expires_at = self.now + CONSENT_SECONDS
         self.now += answer
-        return consent
+        return expires_at
 
     async def try_eviction(self, pod: NodePod) -> Evicted:
         self.on_trial()

@@ -1,16 +1,18 @@
 """Consent to an eviction: what the API server answers about the namespace and the pod, and what it means."""
 
 import asyncio
+import itertools
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from gpuagent.actions.consent import CONSENT_SECONDS, Consent, ConsentReader, NoConsent
-from gpuagent.actions.eviction_rules import candidates
+from gpuagent.actions.consent import CONSENT_SECONDS, read_consent
+from gpuagent.actions.eviction_rules import Budget, NotEvicted, candidates
 from gpuagent.pods.node_pods import read_pod
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
@@ -18,7 +20,9 @@ from kai.kaishare_keys import MODE, OVER_SHARE, VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.evaluations import RULES, SHARE, Node
+from tests.support.eviction_histories import BUDGET, History, with_older_consent
 from tests.support.kube_objects import GROUP_0, fraction, namespace_object
+from tests.support.markers import sampled
 from tests.support.samples import GIB, pod_share, uid_of
 
 Object = dict[str, Any]
@@ -56,33 +60,27 @@ def named(server: ApiServer, namespace: Object | None, pod: Object | None) -> No
     }
 
 
-async def read(
-    client: KubeClient,
-    judged: Object | None = None,
-    *,
-    accepts_edits: bool = False,
-) -> str:
-    reader = ConsentReader(client, rules=RULES, clock=time.monotonic)
-    answer = await reader.read(verdict_on(judged or pod_object()), accepts_edits=accepts_edits)
-    if isinstance(answer, NoConsent):
-        assert answer.line
-        assert "\n" not in answer.line
-        return answer.result
-    return "consent"
+async def read(client: KubeClient, judged: Object | None = None, *, accepts_edits: bool = False) -> str:
+    verdict, reason = verdict_on(judged or pod_object()), NotEvicted("consent", "none")
+    try:
+        await read_consent(client, verdict, rules=RULES, clock=time.monotonic, accepts_edits=accepts_edits)
+    except NotEvicted as error:
+        reason = error
+    assert reason.line
+    assert "\n" not in reason.line
+    return reason.result
 
 
 async def test_consent_is_read_by_two_quorum_reads(server: ApiServer, client: KubeClient) -> None:
     """A GET without resourceVersion; any resourceVersion would allow the API server to answer from memory."""
     named(server, namespace_object("research", EVICT), pod_object())
     began = time.monotonic()
-    consent = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
-    assert isinstance(consent, Consent)
+    expires_at = await read_consent(client, verdict_on(pod_object()), rules=RULES, clock=time.monotonic)
     assert [(request.method, request.path, dict(request.query)) for request in server.requests] == [
         ("GET", NAMESPACE_PATH, {}),
         ("GET", POD_PATH, {}),
     ]
-    assert began <= consent.read_at <= time.monotonic()
-    assert consent.seconds_left(consent.read_at) == CONSENT_SECONDS
+    assert began <= expires_at - CONSENT_SECONDS <= time.monotonic()
 
 
 @pytest.mark.parametrize(
@@ -241,6 +239,38 @@ async def test_a_read_without_an_answer_in_2_seconds_is_no_consent(
 
 async def test_the_wait_that_the_api_server_asks_for_is_kept(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(429, "TooManyRequests", Retry_After="17")
-    answer = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
-    assert isinstance(answer, NoConsent)
-    assert answer.retry_after == 17
+    with pytest.raises(NotEvicted) as reason:
+        await read_consent(client, verdict_on(pod_object()), rules=RULES, clock=time.monotonic)
+    assert reason.value.retry_after == 17
+
+
+HISTORIES = 500
+
+
+@pytest.mark.parametrize("part", sampled(range(20), 20))
+def test_no_generated_history_has_an_eviction_without_fresh_consent(part: int) -> None:
+    results: Counter[str] = Counter()
+    sent = carried_out = 0
+    for seed in range(part * HISTORIES, (part + 1) * HISTORIES):
+        history = History(seed).run()
+        assert not history.violations
+        times = history.client.carried_out
+        if not history.has_lost_records:
+            pairs = itertools.pairwise(times)
+            assert all(later - sooner >= BUDGET.seconds for sooner, later in pairs), f"seed {seed}: {times}"
+        results += history.results
+        sent += len(history.client.sent)
+        carried_out += len(times)
+    assert sent > HISTORIES / 10, "most histories must come close to an eviction"
+    assert carried_out > HISTORIES / 20
+    reasons = (
+        "consent-withdrawn pod-changed gone terminating not-running forbidden failed disruption-budget budget"
+    )
+    for result in ("evicted", "owner-backoff", *reasons.split()):
+        assert results[result] > HISTORIES / 1000, (result, results)
+
+
+@pytest.mark.nightly
+def test_the_check_finds_consent_that_is_too_old() -> None:
+    with with_older_consent(60.0):
+        assert any(History(seed, budget=Budget(9, 1)).run().violations for seed in range(500))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.actions.flag_events import EventBounds, FlagEvents
+from gpuagent.actions.flag_events import FIRST_WAIT, LONGEST_WAIT, FlagEvents
 from gpuagent.first_acts import FOR_FLAG
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.node_pods import read_pod
@@ -42,12 +42,12 @@ DAY = 86400.0
 class EventRecorder:
     """Records Events with the time of a simulated clock."""
 
-    bounds: EventBounds | None = None
+    bounds: dict[str, Any] = field(default_factory=dict)
     now: float = 0.0
     events: list[tuple[float, Event]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.flags = FlagEvents(self, clock=lambda: self.now, bounds=self.bounds)
+        self.flags = FlagEvents(self, clock=lambda: self.now, **self.bounds)
 
     def emit(self, event: Event) -> None:
         self.events.append((self.now, event))
@@ -81,7 +81,7 @@ def transition(
         since=0.0,
         **figures,
     )
-    return Transition(change=change, verdict=verdict, wall_time=0.0, seconds=seconds)
+    return Transition(change=change, verdict=verdict, seconds=seconds)
 
 
 def the_event(*transitions: Transition) -> Event:
@@ -199,17 +199,12 @@ def times(recorder: EventRecorder, name: str = "train") -> list[float]:
     return [at for at, event in recorder.events if event.about.uid == uid_of(name) and event.is_warning]
 
 
-def flap(recorder: EventRecorder, seconds: float, every: float = 10.0, *names: str) -> None:
-    """Raise and clear the flags of pods in turn."""
-    end, changes = recorder.now + seconds, (Change.FLAGGED, Change.CLEARED)
-    step = 0
+def flap(recorder: EventRecorder, seconds: float) -> None:
+    """Raise and clear the flag of a pod in turn, every 10 s."""
+    end, changes = recorder.now + seconds, itertools.cycle((Change.FLAGGED, Change.CLEARED))
     while recorder.now < end:
-        recorder.take(
-            *(transition(changes[step % 2], name=name) for name in names or ("train",)),
-            pods=names or ("train",),
-        )
-        step += 1
-        recorder.now += every
+        recorder.take(transition(next(changes)))
+        recorder.now += 10
 
 
 def test_events_of_a_flapping_flag_back_off() -> None:
@@ -240,7 +235,7 @@ def test_a_cleared_flag_makes_an_event_at_once_and_the_next_flag_waits() -> None
 
 
 def test_a_flag_cleared_before_its_event_makes_no_event() -> None:
-    recorder = EventRecorder(EventBounds(burst=1, per_second=0.001))
+    recorder = EventRecorder({"burst": 1, "per_second": 0.001})
     both = ("train", "other")
     recorder.take(transition(name="other"), pods=both)
     recorder.take(transition(), pods=both)
@@ -260,7 +255,7 @@ def test_deleted_pods_are_forgotten() -> None:
 
 
 def test_pods_without_an_event_come_before_pods_with_one() -> None:
-    recorder = EventRecorder(EventBounds(burst=1, per_second=1 / 3600))
+    recorder = EventRecorder({"burst": 1, "per_second": 1 / 3600})
     both = ("loud", "quiet")
     recorder.take(transition(name="loud"), pods=both)
     recorder.take(transition(Change.CLEARED, name="loud"), transition(name="quiet"), pods=both)
@@ -277,22 +272,22 @@ def test_pods_without_an_event_come_before_pods_with_one() -> None:
     )
 )
 def test_the_last_event_of_each_pod_is_correct_and_events_are_few(changes: list[tuple[str, float]]) -> None:
-    bounds = EventBounds(burst=3, per_second=0.01)
-    recorder, pods, flagged = EventRecorder(bounds), ("a", "b", "c"), dict.fromkeys("abc", False)
+    recorder = EventRecorder({"burst": 3, "per_second": 0.01})
+    pods, flagged = ("a", "b", "c"), dict.fromkeys("abc", False)
     for name, seconds in changes:
         flagged[name] = not flagged[name]
         change = Change.FLAGGED if flagged[name] else Change.CLEARED
         recorder.take(transition(change, name=name), pods=pods)
         recorder.now += seconds
     for _ in range(10):
-        recorder.now += bounds.longest_wait
+        recorder.now += LONGEST_WAIT
         recorder.take(pods=pods)
-    assert len(recorder.events) <= bounds.burst + bounds.per_second * recorder.now
+    assert len(recorder.events) <= 3 + 0.01 * recorder.now
     last = {event.about.name: event.reason for _, event in recorder.events}
     for name, is_flagged in flagged.items():
         assert (last.get(name) == "GPUMemoryOverShare") is is_flagged
         for sooner, later in itertools.pairwise(times(recorder, name)):
-            assert later - sooner >= bounds.first_wait
+            assert later - sooner >= FIRST_WAIT
 
 
 def test_an_event_after_breaks_names_the_total_time() -> None:

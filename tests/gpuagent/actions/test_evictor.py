@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
-from gpuagent.actions.eviction_rules import Budget, EvictionBudget, EvictionRefusal, PastEviction, owner_key
+from gpuagent.actions.consent import CONSENT_SECONDS
+from gpuagent.actions.eviction_rules import (
+    Budget,
+    EvictionBudget,
+    EvictionRefusal,
+    NotEvicted,
+    PastEviction,
+    owner_key,
+)
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
 from gpuagent.shares.pod_share import PodShare
@@ -26,8 +33,8 @@ from tests.support.waiting import until
 
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 LOST = [YES, Evicted(EvictionAnswer.FAILED, "timeout")]
-WITHDRAWN = NoConsent(result=EvictionRefusal.CONSENT_WITHDRAWN, line="the label is gone")
-EDITED = NoConsent(result=EvictionRefusal.POD_CHANGED, line="edited")
+WITHDRAWN = NotEvicted(EvictionRefusal.CONSENT_WITHDRAWN, "the label is gone")
+EDITED = NotEvicted(EvictionRefusal.POD_CHANGED, "edited")
 FORBIDDEN = ApiError(403, "Forbidden", "no right to list events", "GET")
 NOT_RECORDED = [ApiError(403, "Forbidden", "no right to create events", "POST"), Unreachable("no answer")]
 MANY = Budget(9, 1)
@@ -67,6 +74,9 @@ HISTORIES: dict[str, tuple[Fields, list[tuple[int, float, dict[str, int]]]]] = {
     ),
     **{f"the answer {answer}": (lambda answer=answer: {"answers": [Evicted(answer, "why")]}, [(1, 5, {answer: 1})])
        for answer in (EvictionAnswer.FORBIDDEN, EvictionAnswer.FAILED)},
+    "a refusal after the dry run costs no budget": (
+        lambda: {"answers": [YES, NO]}, [(1, 5, {"disruption-budget": 1}), (1, 40, {"disruption-budget": 1, "evicted": 1})],
+    ),
     "a pod that is gone is not asked for again": (
         lambda: {"answers": [Evicted(EvictionAnswer.GONE, "not found")]}, [(10, 600, {"gone": 1})],
     ),
@@ -133,7 +143,9 @@ async def test_results_of_evictions(name: str) -> None:
                 await run.step(seconds)
             assert run.results == results
         done = Counter(action.split()[0] for action in run.done)
-        assert done["evict"] == results.get("evicted", 0) + name.startswith("without an answer")
+        assert done["evict"] == results.get("evicted", 0) + name.startswith(
+            ("without an answer", "a refusal after the dry run")
+        )
         assert done["evict"] <= done["tell"] <= done["record"] <= done["read"] <= done["try"]
         if name.startswith(("a dry run", "a terminating", "a pod that does not run")):
             assert done.keys() <= {"sample"}, "nothing is tried"
@@ -145,14 +157,7 @@ async def test_results_of_evictions(name: str) -> None:
 async def test_an_eviction_follows_a_fresh_sample_a_dry_run_fresh_consent_a_record_and_an_event() -> None:
     async with desk() as run:
         await run.step()
-        assert run.done == [
-            "sample",
-            "try train",
-            "read train",
-            "record train",
-            "tell train",
-            "evict train",
-        ]
+        assert run.done == ["sample", "try train", "read train", "record train", "tell train", "evict train"]
         assert run.results == {"evicted": 1}
         (line,) = run.log_lines()
     assert (line["message"], line["result"], line["pod"]) == ("pod evicted", "evicted", "train")
@@ -205,14 +210,6 @@ async def test_a_refusal_by_a_disruption_budget_is_retried_with_back_off() -> No
         await run.step(800)
         assert run.results["evicted"] == 1
         assert "the budget forbids it" in run.log_lines()[0]["why"]
-
-
-async def test_a_refusal_after_the_dry_run_costs_no_budget() -> None:
-    async with desk(answers=[YES, NO]) as run:
-        await run.step()
-        assert run.results == {"disruption-budget": 1}
-        await run.step(40)
-        assert run.results == {"disruption-budget": 1, "evicted": 1}
 
 
 async def test_the_budget_counts_for_all_pods_of_the_node() -> None:
@@ -370,7 +367,7 @@ async def test_a_pod_that_is_no_longer_a_candidate_has_the_reason_as_its_result(
         if is_late:
             run.on_trial = take_sample
         else:
-            run.evictor._sample_now = lambda: asyncio.get_running_loop().call_soon(take_sample)
+            run.evictor.sample_now = lambda: asyncio.get_running_loop().call_soon(take_sample)
         await run.step()
         assert run.results == {result: 1}
         (line,) = run.log_lines()
@@ -388,7 +385,7 @@ async def test_figures_that_grew_old_during_the_dry_run_evict_no_pod(oldest: flo
         def wait() -> None:
             run.now += oldest + 1
 
-        run.on_trial, run.evictor._timing = wait, replace(run.evictor._timing, oldest=oldest)
+        run.on_trial, run.evictor.timing = wait, replace(run.evictor.timing, oldest=oldest)
         await run.step()
         assert run.results == {"no-fresh-sample": 1}
         assert "evict train" not in run.done

@@ -133,8 +133,11 @@ def test_uids_recycled_in_each_sample_leave_nothing_behind() -> None:
     assert len(history) == 0
 
 
-def test_at_the_limit_a_pod_with_usage_takes_the_place_of_a_series_without() -> None:
-    history = History(interval=5, max_series=2)
+def test_at_the_limit_a_pod_with_usage_takes_the_place_of_a_series_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuagent.evaluation.history.MAX_SERIES", 2)
+    history = History(interval=5)
     history.record(crowd(["a", "b"], 1, 0))
     history.record(replace(crowd(["c"], 1, 5), pod_uids=frozenset("abc")))
     assert [pod.uid for pod in history.pods()] == ["c"]

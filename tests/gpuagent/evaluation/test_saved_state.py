@@ -2,14 +2,17 @@
 
 import io
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuagent.evaluation.saved_state import MOST_BYTES, SavedState, boot_id
 from service.log import JsonLog
+from tests.support import agent_process
 from tests.support.kube_objects import GPU_0, GPU_1, bind_request, fraction, node, reservation, uid
 from tests.support.sample_pipeline import GRACE, Pipeline
 
@@ -30,8 +33,9 @@ class Agent(Pipeline):
             folder,
             node=name,
             boot=boot,
-            judge=self.books._judge,
-            share_resolver=self.books._share_resolver,
+            judge=self.books.judge,
+            share_resolver=self.books.share_resolver,
+            driver_limits=self.books.driver_limits,
             log=JsonLog(self.log),
         )
         self.state.restore()
@@ -80,8 +84,10 @@ def test_a_flag_stands_without_being_raised_again_and_clears_as_before(tmp_path:
     agent.see(*OBJECTS, used_bytes=OVER)
     assert agent.flagged
     assert not agent.judged[-1].changes
-    agent.see(*OBJECTS, used_bytes={POD: {GPU_0: GIB}}, times=2)
-    assert not agent.flagged
+    agent.see(*OBJECTS, used_bytes={POD: {GPU_0: GIB}})
+    agent = agent.restarted(tmp_path)
+    agent.see(*OBJECTS, used_bytes={POD: {GPU_0: GIB}})
+    assert not agent.flagged, "in the second sample within its share"
 
 
 def edited(**annotations: str) -> dict[str, Any]:
@@ -211,3 +217,35 @@ def test_a_text_that_is_no_unicode_is_left_out(tmp_path: Path) -> None:
     agent.state.save()
     saved = json.loads((tmp_path / "state.json").read_text())
     assert [pod["uid"] for pod in saved["pods"]] == [POD]
+
+
+SCENARIO = {
+    "node": {"labels": {"nvidia.com/gpu.memory": "23028"}},
+    "gpus": [{"uuid": GPU_0, "memory": "23028Mi", "reserved": "500Mi"}],
+    "pods": [{"name": "a/over", "memory": 1500, "gpu": 0}],
+    "processes": [{"pid": 101, "gpu": 0, "pod": "a/over", "memory": "3000Mi"}],
+}
+
+
+def balance(running: agent_process.Agent) -> float:
+    """Seconds that count towards the grace, of the one pod that has any."""
+    verdicts = [verdict for pod in running.shares()["pods"] for verdict in pod["verdicts"]]
+    return max((verdict["balanceSeconds"] for verdict in verdicts), default=0.0)
+
+
+def test_a_killed_agent_goes_on_with_its_balances(tmp_path: Path) -> None:
+    file, state = tmp_path / "node.yaml", tmp_path / "state"
+    file.write_text(yaml.safe_dump(SCENARIO))
+    state.mkdir()
+    options = f"--gpus simulated:{file} --interval 100ms --grace 1h --state {state}".split()
+    with agent_process.agent(tmp_path / "log", *options) as running:
+        running.until(lambda: any('"balance"' in each.read_text() for each in state.glob("state.json")))
+        running.stop(signal.SIGKILL)
+    saved = max(flag.get("balance", 0) for flag in json.loads((state / "state.json").read_text())["flags"])
+    assert saved > 0
+    with agent_process.agent(tmp_path / "log-2", *options) as running:
+        running.until(lambda: running.shares()["pods"])
+        assert balance(running) * 1e9 >= saved
+        assert running.stop() == 0
+    (line,) = running.log_lines("state restored")
+    assert line["flags"] > 0

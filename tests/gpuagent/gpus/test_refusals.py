@@ -166,7 +166,7 @@ def test_the_node_label_sizes_shares_and_whole_gpus_of_unknown_total(chain) -> N
     assert series["pod_gpu_memory_share_bytes"] == {("train", A): 8150 << 20, ("serve", A): 2 * GIB}
     assert series["gpu_memory_promised_bytes"][(A,)] == (8150 << 20) + 2 * GIB
     whole, labels = pod("whole", whole_gpus=2), {keys.NODE_GPU_MEMORY: "16380"}
-    made.books._pods.inventory = Inventory(pods={whole.uid: whole}, node_labels=labels)
+    made.books.pods.inventory = Inventory(pods={whole.uid: whole}, node_labels=labels)
     shares = made.sample()["pod_gpu_memory_share_bytes"]
     assert shares == {("whole", A): 16380 << 20, ("whole", B): 16380 << 20}, "not floored, as a fraction's is"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.ledger.attribution import NoPod, PodIndex
+from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods.inventory import EndedPod, NodePod
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.inventories import inventory
@@ -73,11 +73,11 @@ def test_the_owner_of_a_process(process_origin: Origin, name: str | None) -> Non
 
 
 def test_a_reservation_pods_process_is_its_own() -> None:
-    assert INDEX.pod_of(origin(uid(900))) is NoPod.RESERVATION
-    assert INDEX.pod_of(origin(uid(900), uid(1))) is NoPod.RESERVATION
-    assert INDEX.pod_of(origin(uid(1), uid(900))) is not NoPod.RESERVATION
+    assert INDEX.pod_of(origin(uid(900))) is None
+    assert INDEX.pod_of(origin(uid(900), uid(1))) is None
+    assert INDEX.pod_of(origin(uid(1), uid(900))) is not None
     document = reservation(annotations={"kubernetes.io/config.hash": HASH})
-    assert PodIndex.from_inventory(inventory(document)).pod_of(origin(HASH)) is NoPod.RESERVATION
+    assert PodIndex.from_inventory(inventory(document)).pod_of(origin(HASH)) is None
 
 
 STATIC, COPIED, COPIED_UID = (

@@ -48,25 +48,6 @@ def causes(snapshot: Snapshot) -> set[tuple[str, str]]:
     return {(problem.cause, problem.gpu_uuid) for problem in snapshot.problems}
 
 
-def test_every_byte_goes_to_its_owner() -> None:
-    snapshot = snapshot_of(
-        sample(
-            gpu((10, 3 * GIB + 1), (11, 7), (12, 2 * GIB), (13, 50 * MIB), used=5 * GIB + 170 * MIB),
-            origins={10: in_pod("train"), 11: in_pod("train"), 12: in_pod("serve"), 13: HOST},
-        ),
-        TRAIN,
-        SERVE,
-    )
-    assert used(snapshot, "train") == 3 * GIB + 8
-    assert used(snapshot, "serve") == 2 * GIB
-    assert figures(snapshot) == (50 * MIB, 120 * MIB - 8)
-    assert account(snapshot).promised_bytes == 18 * GIB
-    assert snapshot.problems == ()
-    train = holding(snapshot, "train")
-    assert train is not None
-    assert (train.processes, train.gpu_index, train.is_mig) == (2, 0, False)
-
-
 def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known() -> None:
     snapshot = snapshot_of(sample(gpu(), gpu(uuid=B, index=1)), pod_share("train", GIB, gpus=(B,)))
     assert used(snapshot, "train", B) == 0
@@ -76,14 +57,8 @@ def test_a_pod_without_a_process_on_its_gpu_uses_nothing_there_and_that_is_known
 @pytest.mark.parametrize(
     ("process", "host", "unattributed", "train"),
     [
-        pytest.param((HOST, 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a host process"),
-        pytest.param((GONE, 5 * MIB), 0, 95 * MIB, GIB, id="vanished: a process, and not the host's"),
-        pytest.param((in_pod("reserve"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="a reservation pod's: the host's, since no pod series shows it"),
-        pytest.param((in_pod("deleted"), 5 * MIB), 5 * MIB, 95 * MIB, GIB, id="of a pod not in the list: stays visible as the host's"),
         pytest.param((HOST, None), None, None, GIB, id="a host process of unknown memory"),
-        pytest.param((GONE, None), 0, None, GIB, id="a vanished process of unknown memory"),
         pytest.param((in_pod("train"), None), 0, None, None, id="one unknown process makes its pod unknown"),
-        pytest.param((in_pod("serve"), None), 0, None, GIB, id="a neighbour's unknown process does not"),
         pytest.param((DENIED, 5 * MIB), None, 95 * MIB, None, id="denied: any pod may be the owner"),
     ],
 )  # fmt: skip

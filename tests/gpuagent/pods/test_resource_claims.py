@@ -11,6 +11,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.inventory import ClaimedGpu, Inventory, PodClaims
 from gpuagent.pods.node_pods import MOST_CLAIMS, decoder, read_pod
 from gpuagent.pods.resource_claims import ClaimPins, NodeDevices, slice_devices
+from gpuagent.server.exposition import Metrics
 from gpuagent.shares.pod_share import ShareSource
 from gpuagent.verdicts.messages import flag_message
 from kube.device_kinds import ResourceClaim, ResourceSlice
@@ -225,6 +226,10 @@ def test_pods_with_one_claim_are_compared_with_it_together() -> None:
     seen.process(inventory, {uid(1): {GPU_0: 3 * GIB}, uid(2): {GPU_0: 3 * GIB}}, times=4)
     assert seen.flagged == set()
     assert seen.promised(GPU_0) == 12 * GIB, "the shared claim once"
+    text = b"".join(Metrics(node="n", is_simulated=False).sample_parts(seen.judged[-1])).decode()
+    series = [line for line in text.splitlines() if line.startswith("kaishare_pod_gpu_memory_share_bytes{")]
+    assert sorted(line.partition('pod="')[2].partition('"')[0] for line in series) == ["a", "own"]
+    assert [int(line.rpartition(" ")[2]) for line in series] == [6 * GIB, 6 * GIB]
     seen.process(inventory, {uid(1): {GPU_0: 5 * GIB}, uid(2): {GPU_0: 4 * GIB}}, times=4)
     assert seen.flagged == {(uid(1), GPU_0, "over-share"), (uid(2), GPU_0, "over-share")}
     (verdict,) = [each for key, each in seen.judged[-1].verdicts.by_key.items() if key.uid == uid(1)]

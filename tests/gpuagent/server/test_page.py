@@ -4,14 +4,17 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+import msgspec
 import pytest
 
+from gpuagent.api_types import AgentResponse, ApiGpu, ApiHolding, ApiLostGpu, ApiPod, ApiProblem
 from gpuagent.evaluation.history import MAX_SERIES, History
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.snapshot import Holding
 from gpuagent.serve_options import _LONGEST_ADDRESS, parse_address, parse_runbooks
-from gpuagent.server.api import MOST_HISTORY_BYTES, PageLinks, history_json, response_of
+from gpuagent.server.api import MOST_HISTORY_BYTES, PageLinks, history_json, of_namespace, response_of
 from service.page import FOLDER, static_pages
 from tests.support.samples import GIB, A, gpu, pod, pod_share, sample, snapshot_of
 
@@ -126,3 +129,33 @@ def test_the_history_is_at_most_1_mib(pods: int, used: int, is_complete: bool) -
     first = document["pods"][0]
     assert (first["gpuUuid"], len(first["usedMebibytes"])) == (f"GPU-{0:036}", 60)
     assert A not in body.decode()
+
+
+SECRET: Final = 987_654_321
+RESPONSE: Final = AgentResponse(
+    node="n",
+    flag_transitions={"over-share": {"raised": SECRET}},
+    fleet_url="https://secret.example.com",
+    problems=[ApiProblem("process-list-cut", "GPU-1", "secret/pod has 1,000 processes")],
+    lost_gpus=[ApiLostGpu(3, "GPU-secret")],
+    gpus=[
+        ApiGpu(
+            "GPU-1", 0, "A10", total_bytes=24, used_bytes=SECRET, promised_bytes=SECRET, first_act="secret"
+        ),
+        ApiGpu("GPU-secret", 1, "A10", total_bytes=24),
+    ],
+    pods=[
+        ApiPod("team-a", "mine", "u1", gpus=(ApiHolding("GPU-1", 0, used_bytes=7),)),
+        ApiPod("secret", "theirs", "u2", gpus=(ApiHolding("GPU-1", 0, used_bytes=SECRET),)),
+    ],
+)
+
+
+def test_nothing_of_other_namespaces_is_shown() -> None:
+    part = of_namespace(RESPONSE, "team-a")
+    assert [pod.name for pod in part.pods] == ["mine"]
+    assert [(gpu.uuid, gpu.total_bytes, gpu.used_bytes) for gpu in part.gpus] == [("GPU-1", 24, None)]
+    text = msgspec.json.encode(part).decode()
+    assert "secret" not in text
+    assert str(SECRET) not in text
+    assert not of_namespace(RESPONSE, "other").gpus

@@ -103,21 +103,6 @@ async def test_without_a_new_sample_the_figures_become_old_and_then_stale() -> N
             assert json.loads(await read(address, "/api/v1/history"))["pods"] == []
 
 
-async def test_verdicts_go_while_the_pods_are_silent_and_return_with_them() -> None:
-    desk = Desk()
-    desk.take(node(2 * GIB, 0))
-    async with serving(desk) as address:
-        for silent, flagged in ((0.0, True), (181.0, False), (182.0, False), (0.0, True)):
-            desk.silent = silent
-            text = await read(address, "/metrics")
-            assert ("kaishare_pod_flagged{" in text) is flagged
-            assert ('reason="pods-stale"' in text) is not flagged
-            problems = json.loads(await read(address, "/api/v1/shares"))["problems"]
-            assert [problem["detail"][-5:] for problem in problems] == (
-                [] if flagged else [f"{silent:.0f} s"]
-            )
-
-
 async def test_the_agents_own_metrics_are_those_of_the_request() -> None:
     desk = Desk()
     desk.take(node(2 * GIB, 0))

@@ -4,26 +4,16 @@ from typing import Any
 
 import pytest
 
-from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.pods.inventory import Inventory
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.over_share import GraceBounds, OverSharePolicies, OverSharePolicy
-from kai import keys
+from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from kai.kaishare_keys import OVER_SHARE, OVER_SHARE_GRACE
 from tests.support.samples import GIB, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 
-SYNCED = {
-    keys.VCLUSTER_HOST_NAME: "train",
-    keys.VCLUSTER_HOST_NAMESPACE: "team-a",
-    keys.VCLUSTER_OBJECT_NAME: "train-0",
-    keys.VCLUSTER_OBJECT_NAMESPACE: "ml",
-}
 
-
-def read(
-    over_share_policies: OverSharePolicies, made: NodePod | None = None, **namespace: Any
-) -> OverSharePolicy:
-    made = made or pod("train")
+def read(over_share_policies: OverSharePolicies, **namespace: Any) -> OverSharePolicy:
+    made = pod("train")
     labels = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in namespace.items()}
     inventory = Inventory(pods={made.uid: made}, namespaces={"team-a": labels})
     return over_share_policies.read(inventory).get(made.uid, OverSharePolicy())
@@ -68,23 +58,9 @@ def test_an_invalid_value_is_ignored_and_noted(labels: dict[str, Any], line: str
 
 @pytest.mark.parametrize(("grace", "counts"), [("30s", 60), ("5m", 300), ("24h", 3600)])
 def test_a_grace_is_limited_to_the_administrators_bounds(grace: str, counts: float) -> None:
-    over_share_policies = OverSharePolicies(bounds=GraceBounds(shortest=60, longest=3600))
+    over_share_policies = OverSharePolicies(shortest_grace=60, longest_grace=3600)
     assert read(over_share_policies, over_share_grace=grace) == OverSharePolicy(grace=counts)
     assert len(over_share_policies.notes) == (0 if grace == "5m" else 1)
-
-
-@pytest.mark.parametrize("is_labelled", [True, False])
-@pytest.mark.parametrize("host", [{}, {"over_share_grace": "5m"}, {"over_share": "evict"}])
-def test_a_label_that_a_vcluster_mirrors_is_no_policy(host: dict[str, str], is_labelled: bool) -> None:
-    """vCluster copies the labels of a tenant's namespace to the host pod, under keys with a hash."""
-    mirrored = {
-        "vcluster.loft.sh/ns-label-my-vcluster-x-f57c43a42d": "evict",
-        "vcluster.loft.sh/ns-label-my-vcluster-x-4144a0673b": "24h",
-    }
-    made = pod("train", labels={keys.VCLUSTER_MANAGED_BY: "my-vcluster", **mirrored}, annotations=SYNCED)
-    namespace = {**host, "vcluster": "true"} if is_labelled else host
-    over_share_policies = OverSharePolicies()
-    assert read(over_share_policies, made, **namespace) == read(over_share_policies, **host)
 
 
 def test_thousands_of_bad_labels_make_few_lines() -> None:

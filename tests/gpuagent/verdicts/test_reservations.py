@@ -145,17 +145,6 @@ class TestConflicts:
         assert [verdict.key.uid for verdict in candidates(seen.judged[-1])] == [VICTIM], "for its own doing"
         assert seen.flagged == {(VICTIM, GPU_0, "over-share")}, "the victim's verdicts go on"
 
-    def test_a_conflict_is_logged_once_at_its_begin_and_once_at_its_end(self) -> None:
-        seen = self.seen(tenants())
-        for number in range(1000, 1010):
-            seen.see(node(), reservation(), tenants(), tenants(number=number), used_bytes={})
-        (line,) = seen.log_lines("problem appeared")
-        assert EVIL in line["problem"]
-        assert RESERVATIONS in line["problem"]
-        seen.see(node(), reservation(), used_bytes={})
-        assert [line["reason"] for line in seen.log_lines("problem gone")] == ["reservation-conflict"]
-        assert seen.problems == {}
-
     def test_conflicts_of_tenants_and_time_slicing(self) -> None:
         seen = self.seen(tenants(gpu=GPU_1), tenants(OTHER, GPU_1, 951))
         assert seen.problems.keys() == {("reservation-conflict", GPU_1)}

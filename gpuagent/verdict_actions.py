@@ -5,13 +5,15 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from gpuagent.actions.eviction_rules import Budget, EvictionMode, EvictionRules
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.evictor import ClusterCalls, EvictionTiming, Evictor
 from gpuagent.actions.flag_events import COMPONENT, FlagEvents
 from gpuagent.evaluation.status import Evaluation
+from gpuagent.sampling.sampler import longest_gap
+from gpuagent.serve_options import Settings
 from gpuagent.verdicts.verdict import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter
@@ -20,19 +22,6 @@ from service.tasks import restart_on_error
 
 _TO_MIRROR_SECONDS: Final = 1.0
 """A vCluster copies an Event within 20 ms (seen on v0.36.1), but not after its own pod is gone."""
-_NOTHING: Final[Mapping[str, int]] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionSettings:
-    """Which consequences a verdict may have."""
-
-    events: bool
-    eviction: EvictionMode
-    budget: Budget
-    rules: EvictionRules
-    is_simulated: bool = False
-    """Whether the figures are synthetic; every Event then says so."""
 
 
 class VerdictActions:
@@ -41,26 +30,21 @@ class VerdictActions:
     def __init__(
         self,
         client: KubeClient,
-        settings: ActionSettings,
+        settings: Settings,
         *,
-        node: str,
+        rules: EvictionRules,
         sample_now: Callable[[], None],
-        stale_after: float,
         log: JsonLog,
     ) -> None:
         """Set up Events and evictions; call `run` to start them.
 
-        Args:
-            client: connection to the API server.
-            settings: which consequences are allowed.
-            node: name of this node.
-            sample_now: requests a sample that begins after the call.
-            stale_after: age in seconds from which a sample is stale, and evicts no pod.
-            log: receives failures.
+        `sample_now` requests a sample that begins after the call. A stale sample evicts no pod.
         """
         self.events: Counter[tuple[str, str]] = Counter()
         """Number of Events by reason and result."""
-        self._log = log
+        self.evictions: Mapping[str, int] = {}
+        """Number of eviction decisions by result."""
+        self._log, node = log, settings.node.node
         self._writer: EventWriter | None = None
         self._flags: FlagEvents | None = None
         if settings.events:
@@ -71,26 +55,24 @@ class VerdictActions:
                 on_result=lambda reason, result: self.events.update([(reason, result)]),
                 on_trouble=problem_logger(log, "Event writes failing", "Event writes recovered"),
             )
-            self._flags = FlagEvents(self._writer, clock=time.monotonic, is_simulated=settings.is_simulated)
+            self._flags = FlagEvents(
+                self._writer, clock=time.monotonic, is_simulated=settings.node.is_simulated
+            )
         self._evictor: Evictor | None = None
         if settings.eviction is not EvictionMode.OFF:
             calls = ClusterCalls(
-                client, node=node, rules=settings.rules, clock=time.monotonic, announce=self._announce
+                client, node=node, rules=rules, clock=time.monotonic, announce=self._announce
             )
             timing = EvictionTiming()
             self._evictor = Evictor(
-                rules=settings.rules,
-                budget=settings.budget,
+                rules=rules,
+                budget=settings.eviction_budget,
                 calls=calls if settings.eviction is EvictionMode.ON else None,
                 sample_now=sample_now,
                 log=log,
-                timing=replace(timing, oldest=min(timing.oldest, stale_after)),
+                timing=replace(timing, oldest=min(timing.oldest, longest_gap(settings.interval))),
             )
-
-    @property
-    def evictions(self) -> Mapping[str, int]:
-        """Number of eviction decisions by result."""
-        return self._evictor.results if self._evictor else _NOTHING
+            self.evictions = self._evictor.results
 
     def handle(self, evaluation: Evaluation) -> None:
         """Receive the newest verdicts. Never blocks."""
