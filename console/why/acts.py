@@ -20,6 +20,9 @@ create-device-claim: Create the ResourceClaim, or correct resourceClaimName in t
     $ kubectl get resourceclaims --namespace {namespace}
 read-template: Create the ResourceClaimTemplate, or correct its name in the pod's template.
     $ kubectl get resourceclaimtemplates --namespace {namespace}
+label-claim: Give the ResourceClaim the label of the pod's queue.
+    $ kubectl label resourceclaim {claim} --namespace {namespace} --overwrite kai.scheduler/queue={queue}
+use-template: Or let each pod have a claim of its own, by resourceClaimTemplateName: KAI asks it for no label.
 correct-class: Correct deviceClassName in the claim or its template. $ kubectl get deviceclasses
 install-dra-driver: Administrator: install the DRA driver that has the class.
 start-dra-driver: Administrator: start the driver on the nodes with GPUs, and read its log if it runs.

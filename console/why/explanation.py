@@ -52,6 +52,7 @@ class Code(StrEnum):
     TOPOLOGY_DOES_NOT_FIT = "topology-does-not-fit"
     CLAIM_NOT_BOUND = "claim-not-bound"
     RESOURCE_CLAIM_MISSING = "resource-claim-missing"
+    RESOURCE_CLAIM_QUEUE = "resource-claim-queue"
     DEVICE_CLASS_MISSING = "device-class-missing"
     DEVICES_NOT_PUBLISHED = "devices-not-published"
     RESOURCE_CLAIM_DOES_NOT_FIT = "resource-claim-does-not-fit"

@@ -13,6 +13,7 @@ from console.cluster.facts import is_read, items
 from console.why.acts import finding
 from console.why.evidence import PodEvidence
 from console.why.explanation import Code, PodFinding
+from kai import keys
 from kube.device_kinds import DeviceAsk, DeviceClass, ResourceClaim, memory_in, newest
 from kube.kinds import Pod
 from service.text import one_line
@@ -24,9 +25,21 @@ _NOT_ALLOCATED: Final = ("cannot allocate all claims", "resourceclaim", "device 
 """Words of the scheduler about claims (Kubernetes 1.36, plugins/dynamicresources)."""
 
 
+_OF_QUEUE: Final = re.compile(r"DRA claim (\S{1,253}) is a shared GPU claim .{0,80}queue label")
+"""Words of KAI v0.13 and later about a claim that no template made (dynamicresources.go)."""
+
+
 def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
-    """Return the finding for a pod with claims of which one is not allocated."""
-    if not pod.spec.resource_claims or pod.spec.scheduling_gates or not is_read(evidence.device_claims):
+    """Return the finding for a pod with claims of which one is not allocated, or not of KAI's queue."""
+    if not pod.spec.resource_claims or pod.spec.scheduling_gates:
+        return None
+    words = _words(pod)
+    if match := _OF_QUEUE.search(words):
+        claim, queue = match[1], pod.queue_label
+        what = f"KAI wants the label {keys.QUEUE_LABEL}: {queue} on the ResourceClaim {claim}, as on the pod"
+        acts = ["label-claim", "use-template"]
+        return finding(evidence, Code.RESOURCE_CLAIM_QUEUE, what, *acts, claim=claim, queue=queue)
+    if not is_read(evidence.device_claims):
         return None
     claims = {(each.metadata.namespace, each.metadata.name): each for each in items(evidence.device_claims)}
     for reference in pod.spec.resource_claims:
@@ -50,8 +63,7 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 
 def _unallocated(evidence: PodEvidence, pod: Pod, claim: ResourceClaim) -> PodFinding | None:
     classes = {each.metadata.name: each for each in items(evidence.device_classes)}
-    name, condition = claim.metadata.name, pod.status.condition("PodScheduled")
-    words = condition.message if condition is not None else ""
+    name, words = claim.metadata.name, _words(pod)
     told = _NO_CLASS.findall(words)  # to callers who may not read the classes
     for alternatives in claim.asks:
         if not alternatives or any(ask.admin_access for ask in alternatives):
@@ -73,6 +85,11 @@ def _unallocated(evidence: PodEvidence, pod: Pod, claim: ResourceClaim) -> PodFi
     what = f"the ResourceClaim {name} asks for {asked}, and the scheduler finds no device for it:"
     what += f" {one_line(words)}"
     return finding(evidence, Code.RESOURCE_CLAIM_DOES_NOT_FIT, what, "wait-for-claims", "shrink-claim")
+
+
+def _words(pod: Pod) -> str:
+    condition = pod.status.condition("PodScheduled")
+    return condition.message if condition is not None else ""
 
 
 class _Room(NamedTuple):

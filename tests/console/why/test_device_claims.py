@@ -16,6 +16,7 @@ from tests.support.resource_claims import DRIVER, GIB, gpu_slice, result
 from tests.support.why_evidence import FORBIDDEN, NAMESPACE, make_evidence, make_pod
 
 WORDS = "0/1 nodes are available: 1 cannot allocate all claims."
+OF_QUEUE = "pod team/p cannot be scheduled: DRA claim mine is a shared GPU claim but {}"
 CEL = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
 CLASS = made("DeviceClass", DRIVER, spec={"selectors": [{"cel": {"expression": CEL}}]})
 Json = dict[str, Any]
@@ -73,6 +74,8 @@ CAUSES: dict[str, tuple[PodEvidence, Code, str]] = {
     "no claim": (evidence(), Code.RESOURCE_CLAIM_MISSING, "the pod names the ResourceClaim mine, which does not exist"),
     "no claim of a template": (evidence(spec=TEMPLATE), Code.RESOURCE_CLAIM_MISSING, "no ResourceClaim has been made from the template part for the pod"),
     "an older generation does not count": (evidence(asking(), *FULL, slices=[gpu_slice(GPU_0, "GPU-1"), gpu_slice(GPU_0, name="s", generation=2)]), Code.RESOURCE_CLAIM_DOES_NOT_FIT, "at most 0 B"),
+    "without KAI's label, and the claims are not visible": (evidence(device_claims=FORBIDDEN, scheduler="kai-scheduler", words=OF_QUEUE.format("does not have a queue label (kai.scheduler/queue)")), Code.RESOURCE_CLAIM_QUEUE, "KAI wants the label kai.scheduler/queue: "),
+    "of another queue": (evidence(asking(), scheduler="kai-scheduler", words=OF_QUEUE.format("with wrong queue label (expected queue: a, claim queue label: b)").replace("but ", "")), Code.RESOURCE_CLAIM_QUEUE, "on the ResourceClaim mine, as on the pod"),
     "of KAI's scheduler": (evidence(asking(), *FULL, scheduler="kai-scheduler"), Code.RESOURCE_CLAIM_DOES_NOT_FIT, "at most 0 B"),
 }  # fmt: skip
 
