@@ -18,7 +18,6 @@ from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnConta
 from gpuagent.pods.cluster_pods import ClusterPods
 from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.problems import OwnCause, Problem
-from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
@@ -114,7 +113,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     node.follow(pods)
     sampler = Sampler(
         source=node.source,
-        processes=Processes(proc_root=node.settings.proc_root),
+        look_up=node.look_up,
         timing=Timing(interval=settings.interval),
         log=log,
         cgroup_root=None if node.source.is_simulated else settings.cgroup_root,

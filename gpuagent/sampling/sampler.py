@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from gpuagent.gpus.gpu_reading import DriverReplaced, GpuSource
 from gpuagent.gpus.memory_limits import NO_LIMITS
 from gpuagent.sampling.container_limits import ContainerLimits
-from gpuagent.sampling.processes import Processes, ProcessLookup, ticks_since_boot
+from gpuagent.sampling.processes import Lookup, ProcessLookup, ticks_since_boot
 from gpuagent.sampling.sample import Sample
 from service.log import JsonLog
 
@@ -118,7 +118,7 @@ class Sampler:
         self,
         *,
         source: GpuSource,
-        processes: Processes,
+        look_up: Callable[..., Lookup],
         timing: Timing,
         log: JsonLog,
         cgroup_root: Path | None = None,
@@ -130,7 +130,7 @@ class Sampler:
             self._limits = ContainerLimits(
                 cgroup_root, source.memory_limits, deadline=answer_deadline(timing.interval)
             )
-        self._lookup = ProcessLookup(processes, deadline=answer_deadline(timing.interval))
+        self._lookup = ProcessLookup(look_up, deadline=answer_deadline(timing.interval))
         self._timing = timing
         self._log = log
         self._clock = timing.clock

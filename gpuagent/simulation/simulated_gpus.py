@@ -1,11 +1,8 @@
 """GPUs and processes for a node without GPUs, made up from the pods that KAI placed there."""
 
 import ctypes
-import shutil
-import tempfile
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +15,8 @@ from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.pods.inventory import Inventory, NodePod, PodSource
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.processes import Lookup
+from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.placement import is_time_sliced
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.simulation.simulated_use import SimulatedPods, read_pods, used_bytes
@@ -26,7 +25,6 @@ from kai.gpu_resources import is_gpu_uuid
 from kai.releases import Version
 from kai.share import MIB
 from kai.share_bytes import label_bytes
-from service.command import UsageError
 from service.log import WARNING, JsonLog, NewLines
 
 MOST_GPUS: Final = 64
@@ -187,30 +185,12 @@ def driver_of_this_node(*, proc: Path = _PROC, library: str = _LIBRARY) -> str:
     return f"{library} loads"
 
 
-def simulated_gpus(*, node: str, log: JsonLog, kai_version: Version | None = None) -> "SimulatedGpus":
-    """Create the source of a node without GPUs.
-
-    Raises:
-        UsageError: the node has an NVIDIA driver, or the temporary folder cannot be written.
-    """
-    driver = driver_of_this_node()
-    if driver:
-        raise UsageError(f"--gpus simulated is refused on a node with an NVIDIA driver: {driver}")
-    try:
-        return SimulatedGpus(node=node, log=log, kai_version=kai_version)
-    except OSError as error:
-        raise UsageError(
-            f"--gpus simulated needs a writable temporary folder ($TMPDIR): {error.strerror or error}"
-        ) from None
-
-
 class SimulatedGpus:
-    """A GpuSource for a node without GPUs; `follow` sets the pods.
+    """A GpuSource for a node without GPUs, and the origins of its processes; `follow` sets the pods.
 
     The GPUs are those of the node's labels and of KAI's reservation pods. Each running pod that KAI placed
     has one process, which holds a part of the pod's share. Its utilisation is the part of the GPU's memory
-    that it holds, so the processes of one GPU use at most 100 %. The source owns a temporary folder in the
-    form of /proc, and removes it when it is closed or the process ends.
+    that it holds, so the processes of one GPU use at most 100 %.
     """
 
     is_simulated = True
@@ -225,28 +205,19 @@ class SimulatedGpus:
         clock: Callable[[], float] = time.monotonic,
         proc: Path = _PROC,
     ) -> None:
-        """Create the temporary folder.
+        """Simulate a node.
 
         Args:
             node: name of the node.
             log: receives one line for each invalid annotation.
             kai_version: KAI's release, by which shares are computed.
             clock: monotonic seconds.
-            proc: mount point of the real /proc, where a driver that is loaded later appears.
-
-        Raises:
-            OSError: no temporary folder can be written.
+            proc: mount point of /proc, where a driver that is loaded later appears.
         """
-        folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self.proc_root = folder / "proc"
-        """A folder in the form of /proc, at the state of the last read."""
-        self._folder = ProcFolder(self.proc_root)
-        self._folder.update({})
         self._log = log
         self._clock = clock
         self._since = clock()
-        self._real_proc = proc
+        self._proc = proc
         self._pods: PodSource | None = None
         self._inventory: Inventory | None = None
         """The inventory of the last update."""
@@ -259,6 +230,7 @@ class SimulatedGpus:
         """Start of each pod, in seconds since the simulation began, by UID."""
         self._pids: dict[str, int] = {}
         """PID of each pod's process by pod UID."""
+        self._origins: dict[int, Origin] = {}
         self._next_pid = 0
         self._invalid = NewLines()
         """UIDs of the pods with an invalid annotation."""
@@ -281,7 +253,7 @@ class SimulatedGpus:
         Raises:
             DriverReplaced: an NVIDIA driver was loaded since the start.
         """
-        driver = self._real_proc / _DRIVER
+        driver = self._proc / _DRIVER
         if driver.exists():
             raise DriverReplaced(
                 f"simulated GPUs are refused on a node with an NVIDIA driver: {driver} exists"
@@ -306,9 +278,12 @@ class SimulatedGpus:
         """Return no limits: no driver holds them."""
         return {}
 
+    def look_up(self, _reading: GpuReading, *, began: int | None = None) -> Lookup:  # noqa: ARG002
+        """Return the origin of every process of the last reading."""
+        return self._origins, ()
+
     def close(self) -> None:
-        """Remove the temporary folder."""
-        self._remove_folder()
+        """Do nothing."""
 
     def _update(self, inventory: Inventory, now: float) -> None:
         self._gpus = self._node_gpus.update(inventory)
@@ -322,7 +297,7 @@ class SimulatedGpus:
             self._log("ignoring invalid annotation", WARNING, pod=f"{pod.namespace}/{pod.name}", error=error)
 
     def _reading(self, used: Mapping[str, Mapping[str, int]], pods: Mapping[str, NodePod]) -> GpuReading:
-        """Return the GPUs with their processes, and write /proc."""
+        """Return the GPUs with their processes, and keep the origins of these."""
         pids: dict[str, int] = {}
         gpus, problems = [], []
         for index, gpu in enumerate(self._gpus):
@@ -335,9 +310,15 @@ class SimulatedGpus:
                 processes.append(GpuProcess(pids[uid], used[gpu.uuid][uid]))
             gpus.append(_gpu(index, gpu, sum(used[gpu.uuid].values()), tuple(processes)))
         self._pids = pids
-        self._folder.update(
-            {pid: _files(pid, self._started[uid], pods[uid]) for uid, pid in pids.items()},
-        )
+        self._origins = {
+            pid: Origin(
+                result=LookupResult.CONTAINER,
+                pod_uids=(uid,),
+                container_id=next(iter(pods[uid].container_ids), ""),
+                name=_PROCESS,
+            )
+            for uid, pid in pids.items()
+        }
         return GpuReading(gpus=tuple(gpus), problems=tuple(problems), driver_version=_VERSION)
 
     def _new_pid(self) -> int:
@@ -363,60 +344,3 @@ def _gpu(index: int, gpu: SimulatedGpu, used: int = 0, processes: tuple[GpuProce
 
 def _without_gpus(detail: str) -> GpuReading:
     return GpuReading(gpus=(), problems=(Problem(Cause.NVML, "", detail),), driver_version=_VERSION)
-
-
-_TICKS_PER_SECOND: Final = 100
-_UP_BEFORE: Final = 1000  # seconds between boot and the start of the simulation
-
-
-class ProcFolder:
-    """A folder of `<pid>/{cgroup,comm,stat}`, with the system's processes 1 and 2."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._written: dict[int, dict[str, str]] = {}
-
-    def update(self, processes: Mapping[int, dict[str, str]], *, second: str = "kthreadd") -> None:
-        """Make the folder contain these processes; write only changed files.
-
-        Args:
-            processes: the files of each process by PID, from `process_files`.
-            second: name of process 2; the kernel's `kthreadd` on a real node.
-
-        Raises:
-            OSError: the folder cannot be written. The next update writes the missing files.
-        """
-        expected = {
-            1: process_files(1, "systemd", 0, "0::/init.scope\n"),
-            2: process_files(2, second, 0, "0::/\n"),
-            **processes,
-        }
-        for pid in self._written.keys() - expected.keys():
-            shutil.rmtree(self._root / str(pid), ignore_errors=True)
-            del self._written[pid]
-        for pid, files in expected.items():
-            if self._written.get(pid) != files:
-                folder = self._root / str(pid)
-                folder.mkdir(parents=True, exist_ok=True)
-                for name, text in files.items():
-                    (folder / name).write_text(text, encoding="utf-8")
-                self._written[pid] = files
-
-
-def pod_cgroup(uid: str, container: str) -> str:
-    """Return the cgroup file of a process in a pod's container; without a container ID, of the pod itself."""
-    slices = f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice"
-    return f"0::{slices}/cri-containerd-{container}.scope\n" if container else f"0::{slices}\n"
-
-
-def process_files(pid: int, name: str, start: float, cgroup: str) -> dict[str, str]:
-    """Return the files of a process by name; `start` is in seconds since the simulation began."""
-    name = name[:15]  # TASK_COMM_LEN
-    ticks = int((_UP_BEFORE + start) * _TICKS_PER_SECOND) if pid > 2 else 1
-    after_name = ["S", "1", *["0"] * 17, str(ticks), *["0"] * 30]  # fields 3 to 52; 22 is the start
-    return {"cgroup": cgroup, "comm": f"{name}\n", "stat": f"{pid} ({name}) {' '.join(after_name)}\n"}
-
-
-def _files(pid: int, start: float, pod: NodePod) -> dict[str, str]:
-    container = pod.container_ids[0] if pod.container_ids else ""
-    return process_files(pid, _PROCESS, start, pod_cgroup(pod.uid, container))

@@ -330,12 +330,11 @@ def test_a_driver_that_cannot_be_asked_for_the_number_of_gpus_keeps_those_that_a
 
 
 def test_owners_are_unknown_in_a_sample_in_which_the_look_up_does_not_start(refused: set[str]) -> None:
-    class HostProcesses:
-        def look_up(self, reading: object, *, began: int | None = None) -> Lookup:
-            return {10: Origin(result=LookupResult.HOST)}, ()
+    def look_up(_reading: object, *, began: int | None = None) -> Lookup:
+        return {10: Origin(result=LookupResult.HOST)}, ()
 
     device = gpu((10, 1))
-    lookup = ProcessLookup(HostProcesses(), deadline=20.0)  # type: ignore[arg-type]
+    lookup = ProcessLookup(look_up, deadline=20.0)
     refused.add("proc")
     origins, problems = lookup.look_up(GpuReading(gpus=(device,)))
     assert origins == {10: Origin(result=LookupResult.DENIED)}

@@ -34,7 +34,7 @@ class Run:
         self.logged = io.BytesIO()
         self.sampler = Sampler(
             source=source,
-            processes=Processes(proc_root=source.proc_root),
+            look_up=Processes(proc_root=source.proc_root).look_up,
             timing=Timing(**{"interval": 0.02, **timing}),
             log=JsonLog(self.logged),
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.gpu_reading import GpuReading
-from gpuagent.simulation.simulated_gpus import ProcFolder, pod_cgroup, process_files
+from tests.support.proc_files import ProcTree, in_pod
 from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
 from tests.support.scenarios.objects import PodIdentity, node_objects, pod_identities
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedProcess
@@ -50,34 +50,41 @@ def lives(scenario: Scenario) -> list[ProcessLifetime]:
     return lifetimes
 
 
-class ProcTree:
+class Lifetimes:
     """Keeps a folder of processes at the state of a scenario."""
 
     def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
-        self._folder = ProcFolder(root)
+        self._tree = ProcTree(root)
+        self._tree.add(1, "0::/init.scope", name="systemd", start=1)
         self._pods = pods
         self._lives = lives(scenario)
+        self._shown: dict[int, ProcessLifetime] = {}
         self._hiding = [fault for fault in scenario.faults if fault.fault is FaultKind.PID_NAMESPACE]
 
     def show(self, time: float) -> None:
-        """Update the folder to a time; writes only changed files."""
+        """Update the folder to a time; writes only changed processes."""
         is_hidden = any(fault.is_at(time) for fault in self._hiding)
-        processes = {
-            life.pid: process_files(life.pid, life.owner.name, life.start, self._cgroup(life))
-            for life in self._lives
-            if life.is_at(time) and not is_hidden
-        }
-        self._folder.update(processes, second="sh" if is_hidden else "kthreadd")
+        before, self._shown = (
+            self._shown,
+            {life.pid: life for life in self._lives if life.is_at(time) and not is_hidden},
+        )
+        for pid in before.keys() - self._shown.keys():
+            self._tree.end(pid)
+        for pid, life in self._shown.items():
+            if before.get(pid) is not life:
+                start = int((1000 + life.start) * 100)  # the node has been up for a while
+                self._tree.add(pid, self._cgroup(life), start=start, name=life.owner.name[:15])
+        self._tree.add(2, "0::/", name="sh" if is_hidden else "kthreadd", start=1)
 
     def _cgroup(self, life: ProcessLifetime) -> str:
         owner = life.owner
         if owner.cgroup:
-            return owner.cgroup if owner.cgroup.endswith("\n") else f"{owner.cgroup}\n"
+            return owner.cgroup.removesuffix("\n")
         if not owner.pod:
-            return f"0::/system.slice/{owner.name}.service\n"
+            return f"0::/system.slice/{owner.name}.service"
         pod = self._pods[owner.pod]
         container = pod.containers.get(owner.container) or next(iter(pod.containers.values()), "")
-        return pod_cgroup(pod.uid, container)
+        return in_pod(pod.uid, container) if container else in_pod(pod.uid).rpartition("/")[0]
 
 
 class ScenarioGpus(GpuReader):
@@ -112,8 +119,7 @@ class ScenarioGpus(GpuReader):
         self.pods_file.write_text(
             json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}), encoding="utf-8"
         )
-        self.proc_root.mkdir()
-        self._tree = ProcTree(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
+        self._tree = Lifetimes(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
         self._simulated_driver = SimulatedDriver(scenario=scenario, look=self._look, sleep=sleep)
         super().__init__(driver=self._simulated_driver, clock=clock, deadline=deadline)
 
