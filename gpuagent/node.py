@@ -55,7 +55,7 @@ def open_node(settings: NodeSettings, *, deadline: float, log: JsonLog) -> Opene
             raise UsageError(f"--gpus simulated is refused on a node with an NVIDIA driver: {driver}")
         gpus = SimulatedGpus(node=settings.node, log=log, kai_version=settings.kai_version)
         return OpenedNode(settings=settings, source=gpus, look_up=gpus.look_up, follow=gpus.follow)
-    from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
+    from gpuagent.gpus.gpu_reader import NvmlGpus  # noqa: PLC0415
 
     processes = Processes(proc_root=settings.proc_root)
     return OpenedNode(settings=settings, source=NvmlGpus(deadline=deadline), look_up=processes.look_up)

@@ -14,11 +14,11 @@ from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
     REFUSALS,
     CallFailed,
-    Driver,
     FigureFailed,
     Handle,
     UtilizationSample,
 )
+from gpuagent.gpus.nvml import NvmlDriver
 from service.backoff import Backoff
 
 
@@ -40,7 +40,7 @@ class MemoryReader:
     (NotSupported). A refused call is repeated after 1 to 10 minutes, a failed one at every sample.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: NvmlDriver) -> None:
         self._driver = driver
         self._retry = Backoff(first=60, most=600)
         self.failure: CallFailed | None = None
@@ -116,7 +116,7 @@ class UtilizationReader:
     A refused call is repeated after 1 to 10 minutes, a failed one at the next sample.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: NvmlDriver) -> None:
         self._driver = driver
         self._retry = Backoff(first=60, most=600)
         self.failure: CallFailed | None = None

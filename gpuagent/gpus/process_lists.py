@@ -9,7 +9,6 @@ from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
     REFUSALS,
     CallFailed,
-    Driver,
     FigureFailed,
     Handle,
     ListedProcess,
@@ -17,6 +16,7 @@ from gpuagent.gpus.driver import (
     ProcessList,
 )
 from gpuagent.gpus.gpu_reading import GpuProcess
+from gpuagent.gpus.nvml import NvmlDriver
 from gpuagent.problems import Cause
 from service.backoff import Backoff
 
@@ -53,7 +53,7 @@ class ProcessLists:
     when the compute list has a new process, and every time if the used memory is unknown.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: NvmlDriver) -> None:
         self._driver = driver
         self.mps_clients: frozenset[int] | None = frozenset()
         """PIDs of the MPS list at its last reading; None if the driver does not have the list."""

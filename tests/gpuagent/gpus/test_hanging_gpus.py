@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpuagent.gpus.driver import CallTimedOut
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from gpuagent.gpus.gpu_reading import GpuReading, LostGpu
-from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.gpus.supervised_call import SupervisedCall
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.processes import Lookup, ProcessLookup
@@ -222,8 +222,7 @@ def test_one_call_at_a_time_is_made_and_an_error_ends_nothing() -> None:
     with pytest.raises(CallTimedOut):
         call.result(lambda: 1)
     go_on.set()
-    assert hung.wait(SOON)
-    assert hung.result() is True
+    assert hung.result(SOON) is True
     with pytest.raises(ZeroDivisionError):
         call.result(lambda: 1 / 0)
     for number in (1, 2):
@@ -241,7 +240,7 @@ def test_a_late_answer_is_discarded_and_the_next_call_waits_longer_each_time() -
         assert call.finish() is None
         assert isinstance(call.failure, CallTimedOut)
         go_on.set()
-        assert late.wait(SOON)
+        assert late.result(SOON) == 1
         assert call.begin(lambda: 1, now) is None
         assert call.begin(lambda: 1, now + wait - 0.1) is None
         now += wait

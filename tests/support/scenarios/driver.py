@@ -1,4 +1,4 @@
-"""A Driver that responds as a scenario defines at each time, including failures."""
+"""A driver that responds as a scenario defines at each time, including failures."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
+from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, NvmlGpus
 from gpuagent.gpus.gpu_reading import GpuReading
 from tests.support.proc_files import ProcTree, in_pod
 from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
@@ -87,7 +87,7 @@ class Lifetimes:
         return in_pod(pod.uid, container) if container else in_pod(pod.uid).rpartition("/")[0]
 
 
-class ScenarioGpus(GpuReader):
+class ScenarioGpus(NvmlGpus):
     """A GpuSource that reads a scenario like a driver; the simulation starts with its creation.
 
     It owns a temporary folder with the files, and removes the folder when it is closed or the process ends.
