@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import LONGEST_NAME, bounded, creation_time
-from gpuagent.pods.inventory import Availability, BindRequest, Key, NodePod, Unavailable, UnavailableReason
+from gpuagent.pods.inventory import Availability, BindRequest, Key, NodePod, UnavailableReason
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.pods.node_pods import decoder
 from gpuagent.pods.objects import ObjectError
@@ -179,17 +179,6 @@ _NODE_LABEL: Final = "selected-node"
 """Label with the node's name on every BindRequest (KAI since v0.5, pkg/scheduler/cache/cache.go)."""
 _LIST_PAUSE: Final = 30.0
 """Shortest time between two lists beside the watch, in seconds."""
-_REFUSALS: Final = {
-    "403": (
-        UnavailableReason.DENIED,
-        f"no right to list and watch {RESOURCE}: {WITHOUT}; grant the right to change that",
-    ),
-    "404": (UnavailableReason.NOT_SERVED, f"the API server has no {RESOURCE}: {WITHOUT}"),
-}
-"""Causes that show that BindRequests are not available, as opposed to not yet known."""
-_LOST: Final = frozenset({"unreachable", "credentials"})
-"""Causes that say nothing about BindRequests, and that the watch of the pods reports, too."""
-
 _read = decoder("BindRequest", objects.BindRequestObject)
 
 
@@ -354,10 +343,5 @@ class BindRequestWatch:
             self._on_change()
 
     def _update_state(self) -> None:
-        cause = self.watch.cause
-        if cause not in _LOST:
-            failing = UnavailableReason.ERROR, f"{self.watch.problem}: {WITHOUT}"
-            reason, line = _REFUSALS.get(cause, failing)
-            problem = Unavailable(resource=RESOURCE, reason=reason, line=line) if cause else None
-            self.availability.update(problem)
+        self.availability.update_by_watch(self.watch.cause, self.watch.problem, WITHOUT)
         self._on_change()

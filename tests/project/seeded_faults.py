@@ -185,7 +185,7 @@ FAULTS: Final = (
     ),
     Fault(
         "pins: only KAI's own reservation pod binds a pod again",
-        "if place.is_complete and place.author is Author.KAI:",
+        "if place.is_complete and place.is_kais:",
         "if place.is_complete:",
         "gpuagent/shares",
     ),
