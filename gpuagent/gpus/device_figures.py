@@ -52,11 +52,7 @@ class MemoryReader:
         return isinstance(self.failure, REFUSALS)
 
     def read(self, device: Handle, now: float) -> MemoryFigures | None:
-        """Return the figures; None if the driver does not report them, with the reason in `failure`.
-
-        Args:
-            device: a GPU or MIG device.
-            now: monotonic seconds.
+        """Return the figures of a GPU or MIG device; None if unknown, with the reason in `failure`.
 
         Raises:
             GpuLost: more than the memory is unknown.
@@ -133,11 +129,7 @@ class UtilizationReader:
     def read(self, device: Handle, now: float) -> Percents | None:
         """Return the percentages of the processes that used the GPU since the last answer; None if unknown.
 
-        Within 2 s of an answer its percentages are returned again.
-
-        Args:
-            device: a GPU that is not in MIG mode.
-            now: monotonic seconds.
+        Within 2 s of an answer its percentages are returned again. The GPU is not in MIG mode.
 
         Raises:
             GpuLost: more than the utilisation is unknown.

@@ -210,10 +210,7 @@ class NvmlGpus:
         return self._devices
 
     def _initialised(self) -> tuple[str, int]:
-        """Initialise the driver, or take the result of an initialisation that was late.
-
-        Returns:
-            The driver's version and number of GPUs.
+        """Return the driver's version and number of GPUs, after an initialisation that may have been late.
 
         Raises:
             CallTimedOut: the initialisation has not returned; a later call asks for its result.
@@ -307,11 +304,7 @@ class NvmlGpus:
         return self._gpu_calls[device.index].figures.failure or device.failure
 
     def _sweep(self, devices: list[Device], now: float) -> GpuReading:
-        """Read all GPUs once.
-
-        Raises:
-            DriverGone, DriverReplaced: the driver as a whole failed.
-        """
+        """Read all GPUs once; raise DriverGone or DriverReplaced if the driver as a whole failed."""
         gpus: dict[str, Gpu] = {}
         problems: list[Problem] = []
         failed: list[Device] = []

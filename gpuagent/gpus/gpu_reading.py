@@ -166,9 +166,7 @@ class GpuSource(Protocol):
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
 
     def read(self) -> GpuReading:
-        """Read every GPU.
-
-        The reading's problems contain the driver's errors; the next read tries again.
+        """Read every GPU; a failure is among the problems, and the next read tries again.
 
         Raises:
             DriverReplaced: only a new process can help.

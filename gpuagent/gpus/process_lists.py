@@ -77,13 +77,8 @@ class ProcessLists:
     ) -> Merged:
         """Read and merge the lists that are needed.
 
-        Args:
-            device: a GPU or MIG device.
-            used: used bytes of the device; None if unknown.
-            total: total bytes of the device; None if unknown.
-            now: monotonic seconds.
-            is_elsewhere: whether to skip an entry because a MIG device of the GPU lists it; None to skip
-                none.
+        `used` and `total` are the device's bytes. `is_elsewhere` tells which entries to skip, since a MIG
+        device of the GPU lists them.
 
         Raises:
             GpuLost, DriverGone, DriverReplaced: more than the lists failed.

@@ -53,9 +53,7 @@ class SupervisedCall(Generic[T]):
     def begin(self, function: Callable[[], T], now: float = 0.0) -> Future[T] | None:
         """Begin a call, unless the last one is unanswered, or was late a short time ago; see `failure`.
 
-        Args:
-            function: the call.
-            now: seconds of the back-off's clock.
+        `now` is in seconds of the back-off's clock.
         """
         self._current = None
         if self.is_unanswered:
@@ -98,12 +96,11 @@ class SupervisedCall(Generic[T]):
         return answered
 
     def result(self, function: Callable[[], T], now: float = 0.0) -> T:
-        """Make a call and return its result.
+        """Make a call and return its result, or raise its exception.
 
         Raises:
             CallTimedOut: there was no answer in time, or the last call has none, or was late just before.
             ThreadNotStarted: the thread of the call could not be started.
-            Exception: as the function.
         """
         self.begin(function, now)
         call = self.finish()

@@ -28,11 +28,7 @@ _MOST_GROUPS: Final = 1024
 
 
 def bind_request(object_: objects.BindRequestObject) -> BindRequest:
-    """Convert a BindRequest to one of limited size.
-
-    Raises:
-        ObjectError: it has more GPU groups than any node has GPUs.
-    """
+    """Convert a BindRequest to one of limited size; raise ObjectError for too many groups."""
     metadata, spec = object_.metadata, object_.spec
     received, groups = spec.received_gpu or objects.ReceivedGpu(), tuple(spec.selected_gpu_groups or ())
     if len(groups) > _MOST_GROUPS:
@@ -116,15 +112,10 @@ class UnplacedPods:
     ) -> frozenset[str]:
         """Return the UIDs of these pods.
 
-        Args:
-            pods: the node's pods by UID.
-            present: the BindRequests that exist, by namespace and name.
-            known: the same, and the deleted ones of these pods.
-            unknown: namespace and name of the pods whose BindRequest may exist.
-            epoch: the same value while pods and BindRequests are followed without a gap; None while it is
-                unknown which BindRequests exist.
-            is_confirmed: whether the BindRequests have been read after a pod, by UID, was seen to run. The
-                events of BindRequests may be late.
+        `present` are the BindRequests that exist, `known` the deleted ones, too, and a pod of `unknown` may
+        have one. `epoch` is the same while pods and BindRequests are followed without a gap, and None while
+        it is unknown which exist. `is_confirmed` tells whether the BindRequests, whose events may be late,
+        have been read after a pod was seen to run.
         """
         appeared_in = epoch if epoch == self._epoch else None
         self._epoch = epoch

@@ -147,9 +147,7 @@ class FilePods:
 
 
 def _documents(path: Path) -> list[Any]:
-    """Read the documents of the file.
-
-    JSON has its own reader, since the YAML reader needs 100 times the memory.
+    """Read the documents of the file. JSON has its own reader: the YAML reader needs 100 times the memory.
 
     Raises:
         DocumentError: the file is not readable, neither YAML nor JSON, or empty.

@@ -267,11 +267,7 @@ class Processes:
         return origins, tuple(problems)
 
     def _place(self, pid: int, known: dict[int, _KnownProcess]) -> Origin:
-        """Return the origin; GONE only if the previous sample did not fail for the same process.
-
-        Raises:
-            ProcDenied: the owner is unknown.
-        """
+        """Return the origin; raise ProcDenied if it is unknown, as for a process that is GONE twice."""
         origin = self._find(pid, known)
         if origin.result is LookupResult.GONE and pid in self._unplaced:
             raise ProcDenied(

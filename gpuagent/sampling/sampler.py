@@ -146,10 +146,9 @@ class Sampler:
     def start(self, *, on_sample: Callable[[Sample], None], on_fatal: Callable[[str], None]) -> None:
         """Start sampling; the first sample is taken at once.
 
-        Args:
-            on_sample: receives each sample, in the running event loop.
-            on_fatal: receives one line, at most once and in the same loop, when only a new process can help:
-                the driver was replaced, or no GPU has responded for too long. No sample follows.
+        `on_sample` receives each sample in the running event loop. `on_fatal` receives one line there, at
+        most once and after the last sample, when only a new process can help: the driver was replaced, or no
+        GPU has responded for too long.
         """
         pass_on = partial(self._hand_over, asyncio.get_running_loop())
         receivers = partial(pass_on, on_sample), partial(pass_on, on_fatal)

@@ -157,14 +157,10 @@ class WholeGpus:
         devices: Sequence[Gpu],
         holders: Mapping[str, Collection[str]],
     ) -> Mapping[str, tuple[str, ...]]:
-        """Find the GPUs of the pods with whole GPUs.
+        """Find the GPUs of the pods with whole GPUs, by pod UID.
 
-        Args:
-            wanted: number of GPUs by pod UID, for every unfinished pod that requests some.
-            withheld: GPUs that KAI groups hold, by pod UID.
-            inventory: has the reservation pods of the cluster's own KAI, each of which has a whole GPU.
-            devices: the node's GPUs.
-            holders: GPUs on which each pod has a process, by pod UID.
+        `wanted` has the number of each unfinished pod that requests some, `withheld` the GPUs that KAI groups
+        hold, and `holders` the GPUs on which the pod has a process.
         """
         present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present

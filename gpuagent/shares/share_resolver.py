@@ -147,11 +147,8 @@ class ShareResolver:
     ) -> tuple[PodShare, ...]:
         """Return the share of every pod of the inventory; it is empty for a pod without share and GPU.
 
-        Args:
-            inventory: the pods and KAI's records of them.
-            devices: the node's GPUs; their current usage is ignored.
-            holders: GPUs on which processes of a pod were found, by pod UID; used only to find the pod of a
-                whole GPU.
+        `holders` are the GPUs with processes of a pod, by its UID, and only serve to find whole GPUs. The
+        usage of the devices is ignored.
         """
         wanted = {uid: pod.whole_gpus for uid, pod in inventory.pods.items() if pod.holds_whole_gpus}
         used = {uid: frozenset(holders.get(uid, ())) for uid in wanted}

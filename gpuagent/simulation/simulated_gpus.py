@@ -4,7 +4,7 @@ import ctypes
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from gpuagent.sampling.processes import Lookup
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.placement import is_time_sliced
 from gpuagent.shares.share_resolver import ShareResolver
-from gpuagent.simulation.simulated_use import SimulatedPods, read_pods, used_bytes
+from gpuagent.simulation.simulated_use import SimulatedPod, read_pods, used_bytes
 from kai import keys
 from kai.gpu_resources import is_gpu_uuid
 from kai.releases import Version
@@ -37,15 +37,6 @@ _NAMES: Final = uuid.UUID(int=0)
 _LONGEST_PRODUCT: Final = 63
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedGpu:
-    """A GPU; its index is its place."""
-
-    uuid: str
-    total_bytes: int
-    model: str
-
-
 class NodeGpus:
     """The GPUs of one node over time.
 
@@ -60,14 +51,26 @@ class NodeGpus:
         self._uuids: list[str] = []
         self._made_up: set[str] = set()
 
-    def update(self, inventory: Inventory) -> tuple[SimulatedGpu, ...]:
+    def update(self, inventory: Inventory) -> tuple[Gpu, ...]:
         """Return the GPUs by an inventory; a GPU's index is its place, which it keeps."""
         labels = inventory.node_labels or {}
         self._place(named_gpus(inventory), inventory.labelled_gpus)
-        memory = _memory(labels.get(keys.NODE_GPU_MEMORY))
+        total = _memory(labels.get(keys.NODE_GPU_MEMORY))
         product = labels.get(keys.NODE_GPU_PRODUCT, "")[:_LONGEST_PRODUCT]
         model = f"Simulated {product or 'GPU'}"
-        return tuple(SimulatedGpu(gpu, memory, model) for gpu in self._uuids)
+        return tuple(
+            Gpu(
+                index=index,
+                uuid=gpu,
+                model=model,
+                total_bytes=total,
+                used_bytes=0,
+                reserved_bytes=0,
+                processes=(),
+                utilization={},
+            )
+            for index, gpu in enumerate(self._uuids)
+        )
 
     def _place(self, named: Sequence[str], count: int | None) -> None:
         """Give each named GPU a place, and fill the others up to the labelled number."""
@@ -126,7 +129,7 @@ class WholeGpuPods:
     def __init__(self) -> None:
         self._assigned: dict[str, tuple[str, ...]] = {}
 
-    def assign(self, inventory: Inventory, gpus: Sequence[SimulatedGpu]) -> Mapping[str, Collection[str]]:
+    def assign(self, inventory: Inventory, gpus: Sequence[Gpu]) -> Mapping[str, Collection[str]]:
         """Return the GPUs of each pod by pod UID; a pod that finds too few free GPUs gets none."""
         named = named_gpus(inventory)
         free = dict.fromkeys(gpu.uuid for gpu in gpus if gpu.uuid not in named)
@@ -205,14 +208,9 @@ class SimulatedGpus:
         clock: Callable[[], float] = time.monotonic,
         proc: Path = _PROC,
     ) -> None:
-        """Simulate a node.
+        """Simulate a node; the log receives one line for each invalid annotation.
 
-        Args:
-            node: name of the node.
-            log: receives one line for each invalid annotation.
-            kai_version: KAI's release, by which shares are computed.
-            clock: monotonic seconds.
-            proc: mount point of /proc, where a driver that is loaded later appears.
+        A driver that is loaded later appears in `proc`.
         """
         self._log = log
         self._clock = clock
@@ -224,8 +222,8 @@ class SimulatedGpus:
         self._node_gpus = NodeGpus(node)
         self._whole_gpus = WholeGpuPods()
         self._resolver = ShareResolver(kai_version=kai_version)
-        self._gpus: tuple[SimulatedGpu, ...] = ()
-        self._simulated = SimulatedPods()
+        self._gpus: tuple[Gpu, ...] = ()
+        self._simulated: tuple[SimulatedPod, ...] = ()
         self._started: dict[str, float] = {}
         """Start of each pod, in seconds since the simulation began, by UID."""
         self._pids: dict[str, int] = {}
@@ -270,9 +268,9 @@ class SimulatedGpus:
                 "simulated: the number of GPUs is unknown: the Node is not readable, and no reservation pod"
                 " names a GPU"
             )
-        totals = {gpu.uuid: gpu.total_bytes for gpu in self._gpus}
+        totals = {gpu.uuid: gpu.total_bytes or 0 for gpu in self._gpus}
         seconds = {uid: now - started for uid, started in self._started.items()}
-        return self._reading(used_bytes(self._simulated.pods, seconds, totals), inventory.pods)
+        return self._reading(used_bytes(self._simulated, seconds, totals), inventory.pods)
 
     def memory_limits(self, groups: Mapping[str, Collection[str]]) -> LimitAnswers:  # noqa: ARG002
         """Return no limits: no driver holds them."""
@@ -287,20 +285,20 @@ class SimulatedGpus:
 
     def _update(self, inventory: Inventory, now: float) -> None:
         self._gpus = self._node_gpus.update(inventory)
-        devices = [_gpu(index, gpu) for index, gpu in enumerate(self._gpus)]
         whole = self._whole_gpus.assign(inventory, self._gpus)
-        self._simulated = read_pods(self._resolver.resolve(inventory, devices, whole), whole)
-        self._started = {pod.uid: self._started.get(pod.uid, now) for pod in self._simulated.pods}
-        new, _ = self._invalid.update(self._simulated.invalid)
+        self._simulated, invalid = read_pods(self._resolver.resolve(inventory, self._gpus, whole), whole)
+        self._started = {pod.uid: self._started.get(pod.uid, now) for pod in self._simulated}
+        new, _ = self._invalid.update(invalid)
         for uid in new:  # a limited number of pods at a time
-            pod, error = inventory.pods[uid], self._simulated.invalid[uid]
+            pod, error = inventory.pods[uid], invalid[uid]
             self._log("ignoring invalid annotation", WARNING, pod=f"{pod.namespace}/{pod.name}", error=error)
 
     def _reading(self, used: Mapping[str, Mapping[str, int]], pods: Mapping[str, NodePod]) -> GpuReading:
         """Return the GPUs with their processes, and keep the origins of these."""
         pids: dict[str, int] = {}
         gpus, problems = [], []
-        for index, gpu in enumerate(self._gpus):
+        for gpu in self._gpus:
+            total = gpu.total_bytes or 1
             if len(used[gpu.uuid]) > MOST_LISTED:
                 detail = f"simulated as by a driver: at most {MOST_LISTED} processes of a GPU are listed"
                 problems.append(Problem(Cause.TRUNCATED, gpu.uuid, detail))
@@ -308,7 +306,14 @@ class SimulatedGpus:
             for uid in islice(used[gpu.uuid], MOST_LISTED):
                 pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_pid()
                 processes.append(GpuProcess(pids[uid], used[gpu.uuid][uid]))
-            gpus.append(_gpu(index, gpu, sum(used[gpu.uuid].values()), tuple(processes)))
+            gpus.append(
+                replace(
+                    gpu,
+                    used_bytes=sum(used[gpu.uuid].values()),
+                    processes=tuple(processes),
+                    utilization={each.pid: (each.used_bytes or 0) * 100 // total for each in processes},
+                )
+            )
         self._pids = pids
         self._origins = {
             pid: Origin(
@@ -325,21 +330,6 @@ class SimulatedGpus:
         """Return the PID of a new process; a PID is used again only after all others."""
         self._next_pid += 1
         return _FIRST_PID + (self._next_pid - 1) % _PIDS
-
-
-def _gpu(index: int, gpu: SimulatedGpu, used: int = 0, processes: tuple[GpuProcess, ...] = ()) -> Gpu:
-    return Gpu(
-        index=index,
-        uuid=gpu.uuid,
-        model=gpu.model,
-        total_bytes=gpu.total_bytes,
-        used_bytes=used,
-        reserved_bytes=0,
-        processes=processes,
-        utilization={
-            process.pid: (process.used_bytes or 0) * 100 // gpu.total_bytes for process in processes
-        },
-    )
 
 
 def _without_gpus(detail: str) -> GpuReading:
