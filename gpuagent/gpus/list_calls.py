@@ -43,7 +43,7 @@ class ProcessListCall:
         self._entries = _array(_FIRST_ROOM)
 
     def read(self, symbol: str, handle: Any) -> list[ListedProcess]:
-        """Return the process list of a GPU or MIG device, by the library's function of this name.
+        """Return the process list of a GPU or MIG device, by a function of the library.
 
         Raises:
             pynvml.NVMLError: the call failed. With InsufficientSize the array has grown, so that the next call
