@@ -19,7 +19,7 @@ from gpuagent.pods.cluster_pods import ClusterPods
 from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.problems import OwnCause, Problem
 from gpuagent.sampling.sample import Sample
-from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
+from gpuagent.sampling.sampler import Sampler, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
 from gpuagent.server.exposition import Counts, Metrics
@@ -114,7 +114,7 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     sampler = Sampler(
         source=node.source,
         look_up=node.look_up,
-        timing=Timing(interval=settings.interval),
+        interval=settings.interval,
         log=log,
         cgroup_root=None if node.source.is_simulated else settings.cgroup_root,
     )

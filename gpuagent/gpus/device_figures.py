@@ -6,7 +6,6 @@ process without a sample in that time used nothing.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.gpus.driver import (
@@ -14,22 +13,13 @@ from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
     REFUSALS,
     CallFailed,
+    DeviceMemory,
     FigureFailed,
     Handle,
     UtilizationSample,
 )
 from gpuagent.gpus.nvml import NvmlDriver
 from service.backoff import Backoff
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFigures:
-    """Memory of one device, in bytes."""
-
-    total: int
-    used: int
-    """total − free − reserved."""
-    reserved: int | None
 
 
 class MemoryReader:
@@ -51,7 +41,7 @@ class MemoryReader:
         """Whether the driver refuses the figures, as opposed to a failed call."""
         return isinstance(self.failure, REFUSALS)
 
-    def read(self, device: Handle, now: float) -> MemoryFigures | None:
+    def read(self, device: Handle, now: float) -> DeviceMemory | None:
         """Return the figures of a GPU or MIG device; None if unknown, with the reason in `failure`.
 
         Raises:
@@ -60,7 +50,7 @@ class MemoryReader:
         if not self._retry.is_due(now):
             return None
         try:
-            figures = self._ask(device)
+            memory = self._ask(device)
         except FigureFailed as failed:
             self.failure = failed.with_traceback(None)
             if self.is_refused:
@@ -68,15 +58,14 @@ class MemoryReader:
             return None
         self._retry.reset()
         self.failure = None
-        return figures
+        return memory
 
-    def _ask(self, device: Handle) -> MemoryFigures:
+    def _ask(self, device: Handle) -> DeviceMemory:
         memory = self._driver.memory(device)
-        used = memory.total - memory.free - (memory.reserved or 0)
-        if not 0 < memory.total <= MOST_DEVICE_BYTES or used < 0:
+        if not 0 < memory.total <= MOST_DEVICE_BYTES or memory.used < 0:
             self._driver.errors.add(MEMORY_INFO, "Garbage")
             raise FigureFailed(MEMORY_INFO, "Garbage")
-        return MemoryFigures(memory.total, used, memory.reserved)
+        return memory
 
 
 _KEPT_SECONDS: Final = 12.0

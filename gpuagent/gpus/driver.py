@@ -128,6 +128,11 @@ class DeviceMemory:
     reserved: int | None
     """None if the driver has only the first version of the call; reserved memory then counts as used."""
 
+    @property
+    def used(self) -> int:
+        """The rest: total - free - reserved."""
+        return self.total - self.free - (self.reserved or 0)
+
 
 class ListedProcess(msgspec.Struct, frozen=True, gc=False):
     """An entry of a process list. A msgspec Struct, since there are many and it is cheap to create."""

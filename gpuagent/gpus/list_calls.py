@@ -46,8 +46,8 @@ class ProcessListCall:
         """Return the process list of a GPU or MIG device, by a function of the library.
 
         Raises:
-            pynvml.NVMLError: the call failed. With InsufficientSize the array has grown, so that the next call
-                may succeed.
+            pynvml.NVMLError: the call failed. With InsufficientSize the array has grown, so another call may
+                succeed.
         """
         function = _library_function(symbol)
         room = len(self._entries)

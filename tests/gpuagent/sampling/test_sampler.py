@@ -13,7 +13,7 @@ from gpuagent.gpus.gpu_reading import GpuProcess
 from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import LookupResult
-from gpuagent.sampling.sampler import Sampler, Timing, next_gap
+from gpuagent.sampling.sampler import UNPREDICTABLE, Sampler, next_gap
 from service.log import JsonLog
 from tests.support.scenarios import GIB, node, process
 from tests.support.scenarios.loading import parse_scenario
@@ -35,7 +35,7 @@ class Run:
         self.sampler = Sampler(
             source=source,
             look_up=Processes(proc_root=source.proc_root).look_up,
-            timing=Timing(**{"interval": 0.02, **timing}),
+            **{"interval": 0.02, **timing},
             log=JsonLog(self.logged),
         )
 
@@ -88,7 +88,7 @@ async def test_samples_come_with_the_origin_of_every_process(simulated):
 
 async def test_the_random_source_is_the_systems():
     """Others, such as `random.random`, can be reconstructed from the times that they led to."""
-    assert isinstance(Timing(interval=1).random.__self__, SystemRandom)
+    assert isinstance(UNPREDICTABLE.__self__, SystemRandom)
 
 
 async def test_a_sample_can_be_requested(simulated):
