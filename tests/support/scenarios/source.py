@@ -15,7 +15,7 @@ from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, NvmlGpus
 from gpuagent.gpus.gpu_reading import GpuReading
 from tests.support.proc_files import ProcTree, in_pod
 from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
-from tests.support.scenarios.objects import PodIdentity, node_objects, pod_identities
+from tests.support.scenarios.objects import identity, node_objects
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedProcess
 
 
@@ -53,10 +53,9 @@ def lives(scenario: Scenario) -> list[ProcessLifetime]:
 class Lifetimes:
     """Keeps a folder of processes at the state of a scenario."""
 
-    def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
+    def __init__(self, *, root: Path, scenario: Scenario) -> None:
         self._tree = ProcTree(root)
         self._tree.add(1, "0::/init.scope", name="systemd", start=1)
-        self._pods = pods
         self._lives = lives(scenario)
         self._shown: dict[int, ProcessLifetime] = {}
         self._hiding = [fault for fault in scenario.faults if fault.fault is FaultKind.PID_NAMESPACE]
@@ -78,13 +77,9 @@ class Lifetimes:
 
     def _cgroup(self, life: ProcessLifetime) -> str:
         owner = life.owner
-        if owner.cgroup:
-            return owner.cgroup.removesuffix("\n")
         if not owner.pod:
             return f"0::/system.slice/{owner.name}.service"
-        pod = self._pods[owner.pod]
-        container = pod.containers.get(owner.container) or next(iter(pod.containers.values()), "")
-        return in_pod(pod.uid, container) if container else in_pod(pod.uid).rpartition("/")[0]
+        return in_pod(*identity(owner.pod))
 
 
 class ScenarioGpus(NvmlGpus):
@@ -119,7 +114,7 @@ class ScenarioGpus(NvmlGpus):
         self.pods_file.write_text(
             json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}), encoding="utf-8"
         )
-        self._tree = Lifetimes(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
+        self._tree = Lifetimes(root=self.proc_root, scenario=scenario)
         self._simulated_driver = SimulatedDriver(scenario=scenario, look=self._look, sleep=sleep)
         super().__init__(driver=self._simulated_driver, clock=clock, deadline=deadline)
 
