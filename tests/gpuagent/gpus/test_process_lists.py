@@ -15,7 +15,7 @@ from gpuagent.gpus.list_calls import ProcessListCall
 from gpuagent.gpus.nvml import NvmlDriver
 from gpuagent.gpus.process_lists import ProcessLists, merge
 from tests.support.scenarios import GIB, node, process
-from tests.support.scenarios.driver import SimulatedDriver, state_at
+from tests.support.scenarios.driver import state_at
 from tests.support.scenarios.loading import parse_scenario
 
 entries = st.builds(
@@ -47,27 +47,22 @@ def test_neither_order_nor_repetition_matters(given, random):
     assert set(merge(again)) == set(merge(given))
 
 
-class CountingDriver(SimulatedDriver):
-    """A simulated node with a clock that the test sets; counts the calls by list."""
+class CountingDriver:
+    """The process lists of the first GPU of a node over time; counts the calls by list."""
 
     def __init__(self, *processes):
-        self.time = 0.0
         self.calls = Counter()
-        scenario = parse_scenario(node(*processes), "test")
-        super().__init__(scenario=scenario, look=lambda: state_at(scenario, self.time))
+        self._scenario = parse_scenario(node(*processes), "test")
 
     def processes(self, device, which):
         self.calls[which] += 1
-        return super().processes(device, which)
+        return device.lists[which]
 
     def reads(self, lists, *times):
         """Read at those moments, and return what processes there are at the last."""
-        device = self.open(0)
-        for self.time in times:
-            self.refresh()
-            memory = self.memory(device)
-            used = memory.total - memory.free - memory.reserved
-            merged = lists.read(device, used=used, total=memory.total, now=self.time)
+        for time in times:
+            device = state_at(self._scenario, time).devices[0]
+            merged = lists.read(device, used=device.used, total=device.total, now=time)
         return {process.pid: process.used_bytes for process in merged.processes}
 
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-import threading
 import time
 import weakref
 from collections import defaultdict
@@ -11,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, NvmlGpus
 from gpuagent.gpus.gpu_reading import GpuReading
+from tests.support.nvml_stub.build import ANSWERS, Answers, built_library, use_library
 from tests.support.proc_files import ProcTree, in_pod
-from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
 from tests.support.scenarios.objects import identity, node_objects
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedProcess
 
@@ -95,13 +96,10 @@ class ScenarioGpus(NvmlGpus):
         *,
         scenario: Scenario,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
-        self._scenario = scenario
         self._time = clock
         self._since = clock()
-        self._looking = threading.Lock()
         folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.node = scenario.node.name
@@ -115,20 +113,26 @@ class ScenarioGpus(NvmlGpus):
             json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}), encoding="utf-8"
         )
         self._tree = Lifetimes(root=self.proc_root, scenario=scenario)
-        self._simulated_driver = SimulatedDriver(scenario=scenario, look=self._look, sleep=sleep)
-        super().__init__(driver=self._simulated_driver, clock=clock, deadline=deadline)
+        self._patch = pytest.MonkeyPatch()
+        use_library(built_library(Path(tempfile.gettempdir()) / "kaishare-nvml"), self._patch)
+        self._library_answers = Answers(folder / "answers", scenario)
+        self._patch.setenv(ANSWERS, str(self._library_answers.path))
+        self._look()
+        super().__init__(clock=clock, deadline=deadline)
 
     def read(self) -> GpuReading:
         """Update /proc to the current time, and read every GPU."""
-        self._simulated_driver.refresh()
+        self._look()
         return super().read()
 
     def close(self) -> None:
         super().close()
+        if self.is_hanging:
+            return
+        self._patch.undo()
         self._remove_folder()
 
-    def _look(self) -> DriverState:
+    def _look(self) -> None:
         seconds = self._time() - self._since
-        with self._looking:
-            self._tree.show(seconds)
-        return state_at(self._scenario, seconds)
+        self._tree.show(seconds)
+        self._library_answers.show(seconds)
