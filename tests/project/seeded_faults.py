@@ -275,8 +275,8 @@ FAULTS: Final = (
     ),
     Fault(
         "health: a sensor that hangs is awaited for a part of the GPU's deadline",
-        "deadline=deadline * _PART_OF_DEADLINE, retry",
-        "deadline=deadline * 300, retry",
+        "part = self._deadline * _PART_OF_DEADLINE",
+        "part = self._deadline * 300",
         "gpuagent/gpus/test_sensors.py",
     ),
     Fault(
