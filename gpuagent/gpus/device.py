@@ -2,7 +2,7 @@
 
 from typing import Final, TypeAlias
 
-from gpuagent.gpus.device_figures import MemoryReader, Percents, UtilizationReader
+from gpuagent.gpus.device_figures import MemoryReader, UtilizationReader
 from gpuagent.gpus.driver import (
     NO_INSTANCE,
     REFUSALS,
@@ -15,7 +15,7 @@ from gpuagent.gpus.driver import (
     ProcessList,
     explained,
 )
-from gpuagent.gpus.gpu_reading import Gpu, MigInstance
+from gpuagent.gpus.gpu_reading import Gpu, MigInstance, Percents
 from gpuagent.gpus.health import HealthReader
 from gpuagent.gpus.nvml import NvmlDriver
 from gpuagent.gpus.process_lists import Merged, ProcessLists

@@ -5,7 +5,7 @@ process without a sample in that time used nothing.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from gpuagent.gpus.driver import (
@@ -18,6 +18,7 @@ from gpuagent.gpus.driver import (
     Handle,
     UtilizationSample,
 )
+from gpuagent.gpus.gpu_reading import Percents
 from gpuagent.gpus.nvml import NvmlDriver
 from service.backoff import Backoff
 
@@ -79,9 +80,6 @@ _MOST_PERCENT: Final = 100
 _MICROSECONDS: Final = 1_000_000
 _MOST_PROCESSES: Final = 4096
 """Number of remembered processes above which those of earlier answers are forgotten."""
-
-Percents = Mapping[int, int | None]
-"""Percentage by PID; None if the driver reports an impossible one."""
 
 
 class UtilizationReader:

@@ -115,6 +115,9 @@ PROCESS_UTILIZATION = "nvmlDeviceGetProcessUtilization"
 MOST_DEVICE_BYTES: Final = 1 << 50
 """1 PiB, more than any GPU has. Larger figures are garbage, and sums of smaller ones fit into 64 bits."""
 
+MOST_LISTED: Final = 950
+"""Longest list of the driver, which truncates it silently (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT)."""
+
 NO_INSTANCE = 0xFFFFFFFF
 """GPU instance or compute instance of a process outside of MIG."""
 

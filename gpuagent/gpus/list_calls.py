@@ -24,7 +24,7 @@ _GPU_INSTANCE: Final = _ENTRY.gpuInstanceId.__get__
 _COMPUTE_INSTANCE: Final = _ENTRY.computeInstanceId.__get__
 _UNKNOWN: Final = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
 _FIRST_ROOM: Final = 1024
-"""Entries; the driver lists at most 950 processes (`process_lists.MOST_LISTED`)."""
+"""Entries; the driver lists at most 950 processes (`driver.MOST_LISTED`)."""
 _MOST_ROOM: Final = 1 << 14
 PROCESSES_UTILIZATION_INFO: Final = "nvmlDeviceGetProcessesUtilizationInfo"
 _MOST_SAMPLES: Final = 1 << 14

@@ -7,6 +7,7 @@ from typing import Final
 
 from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
+    MOST_LISTED,
     REFUSALS,
     CallFailed,
     FigureFailed,
@@ -20,8 +21,6 @@ from gpuagent.gpus.nvml import NvmlDriver
 from gpuagent.problems import Cause
 from service.backoff import Backoff
 
-MOST_LISTED: Final = 950
-"""Maximum length of the driver's list, which it truncates silently (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT)."""
 _MOST_PID: Final = 1 << 22
 """The kernel's limit (PID_MAX_LIMIT)."""
 _EXPLAINED_WITHIN: Final = 1 << 20

@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from gpuagent.gpus.driver import MOST_LISTED
 from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuProcess, GpuReading
 from gpuagent.gpus.memory_limits import LimitAnswers
-from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.pods.inventory import Inventory, NodePod, PodSource
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.problems import Cause, Problem

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuagent.gpus.driver import NO_INSTANCE, ListedProcess, ProcessList, Sensor
-from gpuagent.gpus.process_lists import MOST_LISTED
+from gpuagent.gpus.driver import MOST_LISTED, NO_INSTANCE, ListedProcess, ProcessList, Sensor
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
 
 _UNKNOWN: Final = 999
