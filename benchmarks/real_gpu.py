@@ -21,7 +21,7 @@ from typing import Final
 from benchmarks.agent import cpu_ms, machine
 from benchmarks.nvitop import nvitop
 from benchmarks.processes import resident_mib
-from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from tests.support.agent_process import Agent
 from tests.support.real_gpu_node import RealGpuNode, real_gpu_node
 

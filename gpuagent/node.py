@@ -1,12 +1,14 @@
 """The node that the agent looks at: where its GPUs, processes and pods come from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuagent.gpus.gpu_reading import GpuSource
 from gpuagent.pods.inventory import PodSource
+from gpuagent.sampling.processes import Lookup, Processes
 from kai.releases import Version
+from service.command import UsageError
 from service.log import JsonLog
 
 
@@ -29,34 +31,31 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedNode:
-    """The source of a node's figures."""
+    """The sources of a node's figures."""
 
-    source: GpuSource
     settings: NodeSettings
-    """Those that were given, with /proc of a simulated node."""
+    source: GpuSource
+    look_up: Callable[..., Lookup]
+    """Finds the origin of each process, as `Processes.look_up`."""
     follow: Callable[[PodSource], None] = lambda _pods: None
     """Receives the source of pods, from which a simulated node makes up its processes."""
 
 
 def open_node(settings: NodeSettings, *, deadline: float, log: JsonLog) -> OpenedNode:
-    """Return the source of a node's figures.
-
-    Args:
-        settings: which node.
-        deadline: seconds until a GPU counts as unanswered.
-        log: receives invalid annotations of a simulated node's pods.
+    """Return the sources of a node's figures; a GPU counts as unanswered after `deadline` seconds.
 
     Raises:
-        UsageError: the settings cannot be used.
+        UsageError: the node is to be simulated, and has an NVIDIA driver.
     """
     # Each import costs memory that the other kind of node has no use for.
     if settings.is_simulated:
-        from gpuagent.simulation.simulated_gpus import simulated_gpus  # noqa: PLC0415
+        from gpuagent.simulation.simulated_gpus import SimulatedGpus, driver_of_this_node  # noqa: PLC0415
 
-        gpus = simulated_gpus(node=settings.node, log=log, kai_version=settings.kai_version)
-        return OpenedNode(
-            source=gpus, settings=replace(settings, proc_root=gpus.proc_root), follow=gpus.follow
-        )
-    from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
+        if driver := driver_of_this_node():
+            raise UsageError(f"--gpus simulated is refused on a node with an NVIDIA driver: {driver}")
+        gpus = SimulatedGpus(node=settings.node, log=log, kai_version=settings.kai_version)
+        return OpenedNode(settings=settings, source=gpus, look_up=gpus.look_up, follow=gpus.follow)
+    from gpuagent.gpus.gpu_reader import NvmlGpus  # noqa: PLC0415
 
-    return OpenedNode(source=NvmlGpus(deadline=deadline), settings=settings)
+    processes = Processes(proc_root=settings.proc_root)
+    return OpenedNode(settings=settings, source=NvmlGpus(deadline=deadline), look_up=processes.look_up)

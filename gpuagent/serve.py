@@ -17,9 +17,8 @@ from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnConta
 from gpuagent.pods.cluster_pods import ClusterPods
 from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.problems import OwnCause, Problem
-from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
-from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
+from gpuagent.sampling.sampler import Sampler, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
 from gpuagent.server.exposition import Metrics
@@ -120,8 +119,8 @@ async def _serve_pods(  # noqa: PLR0915 - all parts meet here
     )
     sampler = Sampler(
         source=node.source,
-        processes=Processes(proc_root=node.settings.proc_root),
-        timing=Timing(interval=settings.interval),
+        look_up=node.look_up,
+        interval=settings.interval,
         log=log,
         cgroup_root=None if is_simulated else settings.cgroup_root,
     )

@@ -2,12 +2,11 @@
 
 from typing import Final, TypeAlias
 
-from gpuagent.gpus.device_figures import MemoryReader, Percents, UtilizationReader
+from gpuagent.gpus.device_figures import MemoryReader, UtilizationReader
 from gpuagent.gpus.driver import (
     NO_INSTANCE,
     REFUSALS,
     CallFailed,
-    Driver,
     FigureFailed,
     Handle,
     ListedProcess,
@@ -16,8 +15,9 @@ from gpuagent.gpus.driver import (
     ProcessList,
     explained,
 )
-from gpuagent.gpus.gpu_reading import Gpu, MigInstance
+from gpuagent.gpus.gpu_reading import Gpu, MigInstance, Percents
 from gpuagent.gpus.health import HealthReader
+from gpuagent.gpus.nvml import NvmlDriver
 from gpuagent.gpus.process_lists import Merged, ProcessLists
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
@@ -37,7 +37,7 @@ Answer: TypeAlias = tuple[Gpu | None, tuple[Problem, ...]]
 class Device:
     """The GPU at one index of the driver. It may be lost and come back."""
 
-    def __init__(self, *, driver: Driver, index: int, health: HealthReader, uuid: str = "") -> None:
+    def __init__(self, *, driver: NvmlDriver, index: int, health: HealthReader, uuid: str = "") -> None:
         self._driver = driver
         self._index = index
         self.uuid = uuid
@@ -275,7 +275,7 @@ class Device:
 class _Readers:
     """State of one GPU or MIG device that outlives a sample."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: NvmlDriver) -> None:
         self.memory = MemoryReader(driver)
         self.lists = ProcessLists(driver)
         self.utilization = UtilizationReader(driver)

@@ -5,8 +5,7 @@ process without a sample in that time used nothing.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
 from gpuagent.gpus.driver import (
@@ -14,22 +13,14 @@ from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
     REFUSALS,
     CallFailed,
-    Driver,
+    DeviceMemory,
     FigureFailed,
     Handle,
     UtilizationSample,
 )
+from gpuagent.gpus.gpu_reading import Percents
+from gpuagent.gpus.nvml import NvmlDriver
 from service.backoff import Backoff
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFigures:
-    """Memory of one device, in bytes."""
-
-    total: int
-    used: int
-    """total − free − reserved."""
-    reserved: int | None
 
 
 class MemoryReader:
@@ -40,7 +31,7 @@ class MemoryReader:
     (NotSupported). A refused call is repeated after 1 to 10 minutes, a failed one at every sample.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: NvmlDriver) -> None:
         self._driver = driver
         self._retry = Backoff(first=60, most=600)
         self.failure: CallFailed | None = None
@@ -51,12 +42,8 @@ class MemoryReader:
         """Whether the driver refuses the figures, as opposed to a failed call."""
         return isinstance(self.failure, REFUSALS)
 
-    def read(self, device: Handle, now: float) -> MemoryFigures | None:
-        """Return the figures; None if the driver does not report them, with the reason in `failure`.
-
-        Args:
-            device: a GPU or MIG device.
-            now: monotonic seconds.
+    def read(self, device: Handle, now: float) -> DeviceMemory | None:
+        """Return the figures of a GPU or MIG device; None if unknown, with the reason in `failure`.
 
         Raises:
             GpuLost: more than the memory is unknown.
@@ -64,7 +51,7 @@ class MemoryReader:
         if not self._retry.is_due(now):
             return None
         try:
-            figures = self._ask(device)
+            memory = self._ask(device)
         except FigureFailed as failed:
             self.failure = failed.with_traceback(None)
             if self.is_refused:
@@ -72,15 +59,14 @@ class MemoryReader:
             return None
         self._retry.reset()
         self.failure = None
-        return figures
+        return memory
 
-    def _ask(self, device: Handle) -> MemoryFigures:
+    def _ask(self, device: Handle) -> DeviceMemory:
         memory = self._driver.memory(device)
-        used = memory.total - memory.free - (memory.reserved or 0)
-        if not 0 < memory.total <= MOST_DEVICE_BYTES or used < 0:
+        if not 0 < memory.total <= MOST_DEVICE_BYTES or memory.used < 0:
             self._driver.errors.add(MEMORY_INFO, "Garbage")
             raise FigureFailed(MEMORY_INFO, "Garbage")
-        return MemoryFigures(memory.total, used, memory.reserved)
+        return memory
 
 
 _KEPT_SECONDS: Final = 12.0
@@ -94,9 +80,6 @@ _MOST_PERCENT: Final = 100
 _MICROSECONDS: Final = 1_000_000
 _MOST_PROCESSES: Final = 4096
 """Number of remembered processes above which those of earlier answers are forgotten."""
-
-Percents = Mapping[int, int | None]
-"""Percentage by PID; None if the driver reports an impossible one."""
 
 
 class UtilizationReader:
@@ -116,7 +99,7 @@ class UtilizationReader:
     A refused call is repeated after 1 to 10 minutes, a failed one at the next sample.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: NvmlDriver) -> None:
         self._driver = driver
         self._retry = Backoff(first=60, most=600)
         self.failure: CallFailed | None = None
@@ -133,11 +116,7 @@ class UtilizationReader:
     def read(self, device: Handle, now: float) -> Percents | None:
         """Return the percentages of the processes that used the GPU since the last answer; None if unknown.
 
-        Within 2 s of an answer its percentages are returned again.
-
-        Args:
-            device: a GPU that is not in MIG mode.
-            now: monotonic seconds.
+        Within 2 s of an answer its percentages are returned again. The GPU is not in MIG mode.
 
         Raises:
             GpuLost: more than the utilisation is unknown.

@@ -1,13 +1,11 @@
-"""Interface to the GPU driver: the calls that the agent needs, and the types of failures."""
+"""Data types of driver calls: their answers, and the types of failures."""
 
 import threading
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-
-from gpuagent.gpus.memory_limits import LimitAnswer
 
 
 class CallFailed(Exception):
@@ -117,6 +115,9 @@ PROCESS_UTILIZATION = "nvmlDeviceGetProcessUtilization"
 MOST_DEVICE_BYTES: Final = 1 << 50
 """1 PiB, more than any GPU has. Larger figures are garbage, and sums of smaller ones fit into 64 bits."""
 
+MOST_LISTED: Final = 950
+"""Longest list of the driver, which truncates it silently (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT)."""
+
 NO_INSTANCE = 0xFFFFFFFF
 """GPU instance or compute instance of a process outside of MIG."""
 
@@ -129,6 +130,11 @@ class DeviceMemory:
     free: int
     reserved: int | None
     """None if the driver has only the first version of the call; reserved memory then counts as used."""
+
+    @property
+    def used(self) -> int:
+        """The rest: total - free - reserved."""
+        return self.total - self.free - (self.reserved or 0)
 
 
 class ListedProcess(msgspec.Struct, frozen=True, gc=False):
@@ -170,72 +176,3 @@ class ErrorCounts:
 
 Handle: TypeAlias = Any
 """A device or MIG device of the driver; opaque to callers."""
-
-
-class Driver(Protocol):
-    """The driver calls that the agent makes. Each raises a CallFailed or DriverReplaced.
-
-    Calls for different GPUs come from different threads; those for one GPU and its MIG devices come from one.
-    `start`, `stop`, `version` and `count` come from a thread of their own, and no device is in use during
-    `start` and `stop`. Any call may block for ever.
-    """
-
-    errors: ErrorCounts
-    """Counts of failures; expected responses are not counted."""
-
-    def start(self) -> None:
-        """Initialise the driver."""
-
-    def stop(self) -> None:
-        """Shut the driver down, which invalidates all handles. Never raises."""
-
-    def version(self) -> str:
-        """Return the driver's version."""
-
-    def count(self) -> int:
-        """Return the number of GPUs, including lost ones."""
-
-    def open(self, index: int) -> Handle:
-        """Return a handle of the GPU at an index."""
-
-    def uuid(self, device: Handle) -> str:
-        """Return the UUID of a GPU or MIG device."""
-
-    def name(self, device: Handle) -> str:
-        """Return the product name."""
-
-    def memory(self, device: Handle) -> DeviceMemory:
-        """Return total, free and reserved bytes."""
-
-    def processes(self, device: Handle, which: ProcessList) -> list[ListedProcess]:
-        """Return one process list, unordered; a process may occur more than once."""
-
-    def utilization(self, device: Handle, since: int) -> list[UtilizationSample]:
-        """Return the samples of the processes that used a GPU after a time; empty if no process did.
-
-        Args:
-            device: a GPU. MIG devices have no such samples.
-            since: a time of an earlier sample; 0 for all samples that the driver keeps. The driver may
-                return older samples nevertheless.
-        """
-
-    def sensor(self, device: Handle, which: Sensor) -> int:
-        """Return one figure of a GPU in the driver's unit; the driver may return impossible values."""
-
-    def xids(self, device: Handle, most: int) -> list[int]:
-        """Return the codes of the errors of a GPU since the last call, oldest first, at most so many.
-
-        The first call after an initialisation of the driver begins to record errors. Never waits for one.
-        """
-
-    def memory_limit(self, device: Handle, group: str) -> LimitAnswer:
-        """Return the limit of a cgroup on a GPU, given the path of its folder; failures are answers, too."""
-
-    def is_mig(self, device: Handle) -> bool:
-        """Whether the GPU is in MIG mode."""
-
-    def mig_places(self, device: Handle) -> int:
-        """Return the maximum number of MIG devices of the GPU; most places may be empty."""
-
-    def instance(self, device: Handle, place: int) -> Handle | None:
-        """Return the MIG device at a place; None if the place is empty."""

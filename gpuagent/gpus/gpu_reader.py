@@ -1,15 +1,16 @@
-"""Reads all GPUs of a node through a Driver, and recovers from failures: a GpuSource for any Driver."""
+"""Reads all GPUs of a node by NVIDIA's library, and recovers from failures."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuagent.gpus.device import Answer, Device
 from gpuagent.gpus.driver import (
     CallFailed,
     CallTimedOut,
-    Driver,
     DriverGone,
     Handle,
     NotOffered,
@@ -18,9 +19,10 @@ from gpuagent.gpus.driver import (
     explained,
 )
 from gpuagent.gpus.gpu_reading import Gpu, GpuReading, LostGpu, Sensors
-from gpuagent.gpus.health import PART_OF_DEADLINE, HealthReader, NewestXids, health_call
+from gpuagent.gpus.health import HealthReader, NewestXids
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitAnswers, LimitKind
-from gpuagent.gpus.supervised_call import Call, SupervisedCall
+from gpuagent.gpus.nvml import NvmlDriver
+from gpuagent.gpus.supervised_call import SupervisedCall
 from gpuagent.problems import NOT_LISTED, OF_WHOLE_DRIVER, Cause, Problem
 from service.backoff import Backoff
 
@@ -35,8 +37,20 @@ _TURN_SECONDS: Final = 0.05
 driver and in Python. A GPU that takes longer delays the next ones by this much and no more."""
 
 
-class GpuReader:
-    """Reads all GPUs, skips those that do not respond, and initialises the driver again if necessary.
+_PART_OF_DEADLINE: Final = 0.25
+"""Longest wait for answers without which the figures of a GPU are known, as a part of its deadline."""
+
+
+class _GpuCalls(NamedTuple):
+    """The supervised calls of one GPU."""
+
+    figures: SupervisedCall[Answer]
+    health: SupervisedCall[Sensors]
+    limits: SupervisedCall[dict[str, LimitAnswer]]
+
+
+class NvmlGpus:
+    """A GpuSource with NVIDIA's library. It skips GPUs that do not respond.
 
     A GPU that responded once is reported as lost while the driver does not list it.
 
@@ -52,25 +66,28 @@ class GpuReader:
     handles, so there is none while a call is unanswered.
     """
 
+    is_simulated = False
+
     def __init__(
-        self, *, driver: Driver, clock: Callable[[], float], deadline: float = DEADLINE_SECONDS
+        self,
+        *,
+        driver: NvmlDriver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        deadline: float = DEADLINE_SECONDS,
     ) -> None:
-        """Set the driver, the clock of back-offs, and the deadline in seconds of real time."""
-        self._driver = driver
+        """Set the clock of back-offs, and the deadline in seconds of real time; make no call yet."""
+        self._driver = driver or NvmlDriver()
         self._clock = clock
         self._deadline = deadline
         self._node_call: SupervisedCall[Any] = SupervisedCall("driver", deadline=deadline)
-        self._device_calls: list[SupervisedCall[Answer]] = []
+        self._gpu_calls: list[_GpuCalls] = []
         """By index; those of GPUs that are gone remain, without a call."""
-        self._health_calls: list[SupervisedCall[Sensors]] = []
-        """Likewise, for the calls whose failure leaves the figures of the GPU known."""
-        self._limit_calls: list[SupervisedCall[dict[str, LimitAnswer]]] = []
-        self._starting: Call[tuple[str, int]] | None = None
+        self._starting: Future[tuple[str, int]] | None = None
         """An initialisation that is unanswered, or was answered after its deadline."""
         self._devices: list[Device] | None = None
         self._known: dict[str, LostGpu] = {}
         """Every GPU that has responded, by UUID, as it is reported if it gets lost."""
-        self._newest_xids = NewestXids()
+        self._newest_xids: NewestXids = {}
         self._version = ""
         self._retry = Backoff()
         self._nothing = GpuReading(gpus=())
@@ -91,7 +108,7 @@ class GpuReader:
 
     @property
     def _calls(self) -> tuple[SupervisedCall[Any], ...]:
-        return (self._node_call, *self._device_calls, *self._health_calls, *self._limit_calls)
+        return (self._node_call, *(call for calls in self._gpu_calls for call in calls))
 
     def expect(self, count: int | None) -> None:
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
@@ -137,7 +154,7 @@ class GpuReader:
     def memory_limits(self, groups: Mapping[str, Collection[str]]) -> LimitAnswers:
         """Ask for the limits of cgroups, by UUID of the GPU, after `read`; late answers are missing."""
         asked = [
-            (device, self._limit_calls[device.index], sorted(groups[device.uuid]))
+            (device, self._gpu_calls[device.index].limits, sorted(groups[device.uuid]))
             for device in self._devices or ()
             if device.handle is not None and groups.get(device.uuid)
         ]
@@ -147,7 +164,7 @@ class GpuReader:
         answers: dict[tuple[str, str], LimitAnswer] = {}
         for device, call, _ in asked:
             answered = call.finish()
-            if answered is not None and answered.error is None:
+            if answered is not None and answered.exception() is None:
                 answers |= {(device.uuid, path): answer for path, answer in answered.result().items()}
         return answers
 
@@ -170,14 +187,13 @@ class GpuReader:
     def _start(self, now: float) -> list[Device]:
         version, count = self._initialised()
         by_index = {gpu.index: uuid for uuid, gpu in self._known.items()}
-        for index in range(len(self._device_calls), count):
-            self._device_calls.append(
-                SupervisedCall(f"gpu-{index}", deadline=self._deadline, retry=Backoff())
-            )
-            self._health_calls.append(health_call(index, self._deadline))
-            self._limit_calls.append(
-                SupervisedCall(
-                    f"gpu-{index}-limits", deadline=self._deadline * PART_OF_DEADLINE, retry=Backoff()
+        for index in range(len(self._gpu_calls), count):
+            part = self._deadline * _PART_OF_DEADLINE
+            self._gpu_calls.append(
+                _GpuCalls(
+                    SupervisedCall(f"gpu-{index}", deadline=self._deadline, retry=Backoff()),
+                    SupervisedCall(f"gpu-{index}-health", deadline=part, retry=Backoff()),
+                    SupervisedCall(f"gpu-{index}-limits", deadline=part, retry=Backoff()),
                 )
             )
         self._version = version
@@ -187,17 +203,14 @@ class GpuReader:
                 driver=self._driver,
                 index=index,
                 uuid=by_index.get(index, ""),
-                health=HealthReader(self._driver, self._newest_xids, self._health_calls[index]),
+                health=HealthReader(self._driver, self._newest_xids, self._gpu_calls[index].health),
             )
             for index in range(count)
         ]
         return self._devices
 
     def _initialised(self) -> tuple[str, int]:
-        """Initialise the driver, or take the result of an initialisation that was late.
-
-        Returns:
-            The driver's version and number of GPUs.
+        """Return the driver's version and number of GPUs, after an initialisation that may have been late.
 
         Raises:
             CallTimedOut: the initialisation has not returned; a later call asks for its result.
@@ -210,7 +223,7 @@ class GpuReader:
             if self._starting is None:
                 raise self._node_call.failure or CallTimedOut("nvmlInit", self._deadline)
             self._node_call.wait()
-        if not self._starting.is_answered:
+        if not self._starting.done():
             raise CallTimedOut("nvmlInit", self._deadline)
         call, self._starting = self._starting, None
         return call.result()
@@ -279,7 +292,7 @@ class GpuReader:
 
     def _answers(self, devices: list[Device], now: float) -> list[Answer]:
         """Read all GPUs; return an answer without a GPU for each one that does not respond in time."""
-        supervised = self._device_calls[: len(devices)]
+        supervised = [calls.figures for calls in self._gpu_calls[: len(devices)]]
         for device, call in zip(devices, supervised, strict=True):
             call.begin(partial(device.read, now), now)
             call.wait(_TURN_SECONDS)
@@ -288,14 +301,10 @@ class GpuReader:
 
     def _failure(self, device: Device) -> CallFailed | None:
         """Return why a GPU is not in the sample; None if it is. Either the device or its call has failed."""
-        return self._device_calls[device.index].failure or device.failure
+        return self._gpu_calls[device.index].figures.failure or device.failure
 
     def _sweep(self, devices: list[Device], now: float) -> GpuReading:
-        """Read all GPUs once.
-
-        Raises:
-            DriverGone, DriverReplaced: the driver as a whole failed.
-        """
+        """Read all GPUs once; raise DriverGone or DriverReplaced if the driver as a whole failed."""
         gpus: dict[str, Gpu] = {}
         problems: list[Problem] = []
         failed: list[Device] = []
@@ -354,7 +363,7 @@ class GpuReader:
 
     def _reported(self, lost: Iterable[LostGpu]) -> tuple[LostGpu, ...]:
         """Return lost GPUs by index, each with its newest error."""
-        with_errors = (replace(gpu, xid=self._newest_xids.of(gpu.uuid)) for gpu in lost)
+        with_errors = (replace(gpu, xid=self._newest_xids.get(gpu.uuid)) for gpu in lost)
         return tuple(sorted(with_errors, key=lambda gpu: (gpu.index, gpu.uuid)))
 
     def _without_gpus(self, devices: list[Device], lost: tuple[LostGpu, ...]) -> GpuReading:
@@ -379,7 +388,7 @@ class GpuReader:
         return not isinstance(failure, NotOffered | CallTimedOut | ThreadNotStarted)
 
 
-def _limits(driver: Driver, device: Handle, groups: Iterable[str]) -> dict[str, LimitAnswer]:
+def _limits(driver: NvmlDriver, device: Handle, groups: Iterable[str]) -> dict[str, LimitAnswer]:
     """Ask for the limits of cgroups on one GPU, in the thread of its call."""
     answers: dict[str, LimitAnswer] = {}
     for group in groups:

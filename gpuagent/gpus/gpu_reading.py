@@ -24,6 +24,10 @@ class GpuProcess(Struct, frozen=True, gc=False):
     used_bytes: int | None
 
 
+Percents = Mapping[int, int | None]
+"""Percentage by PID; None if the driver reports an impossible one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Xid:
     """An error that the driver reported for a GPU."""
@@ -80,9 +84,9 @@ class Gpu:
     instances: tuple[MigInstance, ...] = ()
     memory_unknown: str = ""
     """Why total and used memory are unknown, in one line; empty while they are known."""
-    utilization: Mapping[int, int | None] | None = None
-    """By PID: percentage of the last interval in which the process had a kernel running; None if unknown.
-    A process without an entry used nothing. None instead of the mapping: the driver does not report it."""
+    utilization: Percents | None = None
+    """Parts of the last interval in which a process had a kernel running. A process without an entry used
+    nothing. None instead of the mapping: the driver does not report it."""
     utilization_unknown: str = ""
     """Why the driver does not report the utilisation, in one line; empty while it does."""
     sensors: Sensors = NO_SENSORS
@@ -166,9 +170,7 @@ class GpuSource(Protocol):
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
 
     def read(self) -> GpuReading:
-        """Read every GPU.
-
-        The reading's problems contain the driver's errors; the next read tries again.
+        """Read every GPU; a failure is among the problems, and the next read tries again.
 
         Raises:
             DriverReplaced: only a new process can help.

@@ -24,7 +24,7 @@ _GPU_INSTANCE: Final = _ENTRY.gpuInstanceId.__get__
 _COMPUTE_INSTANCE: Final = _ENTRY.computeInstanceId.__get__
 _UNKNOWN: Final = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
 _FIRST_ROOM: Final = 1024
-"""Entries; the driver lists at most 950 processes (`process_lists.MOST_LISTED`)."""
+"""Entries; the driver lists at most 950 processes (`driver.MOST_LISTED`)."""
 _MOST_ROOM: Final = 1 << 14
 PROCESSES_UTILIZATION_INFO: Final = "nvmlDeviceGetProcessesUtilizationInfo"
 _MOST_SAMPLES: Final = 1 << 14
@@ -43,15 +43,11 @@ class ProcessListCall:
         self._entries = _array(_FIRST_ROOM)
 
     def read(self, symbol: str, handle: Any) -> list[ListedProcess]:
-        """Return the process list of a device.
-
-        Args:
-            symbol: name of the library's function, with its version.
-            handle: the binding's handle of a GPU or MIG device.
+        """Return the process list of a GPU or MIG device, by a function of the library.
 
         Raises:
-            pynvml.NVMLError: the call failed. With InsufficientSize the list is longer than the array; the
-                array has grown, so that the next call may succeed.
+            pynvml.NVMLError: the call failed. With InsufficientSize the array has grown, so another call may
+                succeed.
         """
         function = _library_function(symbol)
         room = len(self._entries)
@@ -91,12 +87,7 @@ def _array(room: int) -> Any:
 
 
 def process_utilization(handle: Any, since: int) -> list[UtilizationSample]:
-    """Return the samples of a GPU after a time, by `nvmlDeviceGetProcessUtilization`.
-
-    Raises:
-        pynvml.NVMLError: the call failed.
-        MemoryError: the driver names an impossible number of samples.
-    """
+    """Return the samples of a GPU after a time, by `nvmlDeviceGetProcessUtilization`; raise as `_samples`."""
     function, count = _library_function(PROCESS_UTILIZATION), ctypes.c_uint(0)
 
     def call(rows: Any) -> int:
@@ -106,12 +97,7 @@ def process_utilization(handle: Any, since: int) -> list[UtilizationSample]:
 
 
 def processes_utilization_info(handle: Any, since: int) -> list[UtilizationSample]:
-    """Return the samples of a GPU after a time, by `nvmlDeviceGetProcessesUtilizationInfo`.
-
-    Raises:
-        pynvml.NVMLError: the call failed.
-        MemoryError: the driver names an impossible number of samples.
-    """
+    """Return the samples by `nvmlDeviceGetProcessesUtilizationInfo`; raise as `_samples`."""
     function, info = (
         _library_function(PROCESSES_UTILIZATION_INFO),
         pynvml.c_nvmlProcessesUtilizationInfo_v1_t(),
@@ -127,7 +113,12 @@ def processes_utilization_info(handle: Any, since: int) -> list[UtilizationSampl
 
 
 def _samples(call: Callable[[Any], int], count: Callable[[], int], kind: Any) -> list[UtilizationSample]:
-    """Ask for the number of samples, and then for the samples."""
+    """Ask for the number of samples, and then for the samples.
+
+    Raises:
+        pynvml.NVMLError: the call failed.
+        MemoryError: the driver names an impossible number of samples.
+    """
     code = call(None)
     if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
         raise pynvml.NVMLError(code)  # Code0: no samples
@@ -155,11 +146,7 @@ class _GetMemoryLimits(ctypes.Structure):
 
 
 def memory_limits(handle: Any, group: str) -> LimitAnswer:
-    """Ask the library for the limit of a cgroup on a GPU.
-
-    Raises:
-        pynvml.NVMLError: the call failed.
-    """
+    """Ask the library for the limit of a cgroup on a GPU; raise NVMLError if the call failed."""
     limits = _GetMemoryLimits(os.fsencode(group))
     code = _library_function(f"{MEMORY_LIMITS}_v1")(handle, ctypes.byref(limits))
     if code != pynvml.NVML_SUCCESS:
@@ -169,12 +156,7 @@ def memory_limits(handle: Any, group: str) -> LimitAnswer:
 
 
 def _library_function(symbol: str) -> Any:
-    """Return the library's function of this name.
-
-    Raises:
-        pynvml.NVMLError: the binding has no library (Uninitialized), or the library has no such function
-            (FunctionNotFound).
-    """
+    """Return the library's function; raise NVMLError if there is no library or no such function."""
     library = pynvml.nvmlLib
     if library is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)

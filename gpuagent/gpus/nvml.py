@@ -1,7 +1,6 @@
 """The driver through NVIDIA's binding pynvml: probes call versions, and classifies errors."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,9 +23,7 @@ from gpuagent.gpus.driver import (
     Sensor,
     UtilizationSample,
 )
-from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.gpu_reading import DriverReplaced
-from gpuagent.gpus.health import EventSets
 from gpuagent.gpus.list_calls import (
     PROCESSES_UTILIZATION_INFO,
     ProcessListCall,
@@ -65,7 +62,8 @@ _MOST_ATTEMPTS_AT_SIZE: Final = 4
 _NO_SAMPLES: Final = ("NotFound", "Code0")
 """Errors of the utilisation calls if no process used the GPU. The driver returns NotFound, or an empty list,
 for which the binding raises an NVMLError with the code 0 (success)."""
-_MISSING: Final = ("NotSupported", "FunctionNotFound", "ArgumentVersionMismatch")
+_NO_CALL: Final = ("NotSupported", "FunctionNotFound")
+_MISSING: Final = (*_NO_CALL, "ArgumentVersionMismatch")
 _READS_BETWEEN_MEMORY_PROBES: Final = 12
 
 
@@ -85,21 +83,75 @@ class _Device:
     """Whether only the older of the two temperature calls works."""
 
 
+class EventSets:
+    """The event sets of the GPUs, by index.
+
+    A GPU has a set of its own, so that its thread alone waits for the driver, and an event needs no search
+    for its GPU. `free` is called while no GPU is in use.
+    """
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self._sets: dict[int, Any] = {}
+        self._registered: set[int] = set()
+
+    def codes(self, index: int, handle: Any, most: int) -> list[int]:
+        """Return the codes of a GPU's queued errors, oldest first, in so many events; never wait for one.
+
+        Raises:
+            CallFailed: the driver does not report errors for the GPU.
+        """
+        if index not in self._registered:
+            self._register(index, handle)
+        codes: list[int] = []
+        wait, expected = pynvml.nvmlEventSetWait_v2, ("Timeout", *_NO_CALL)
+        for _ in range(most):
+            try:
+                event = self._call("nvmlEventSetWait", wait, self._sets[index], 0, expected=expected)
+            except CallFailed as failed:
+                if failed.error != "Timeout" and not codes:
+                    raise
+                break
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                codes.append(int(event.eventData))
+        return codes
+
+    def free(self) -> None:
+        """Free all sets, before the driver is shut down. A failure is only counted."""
+        while self._sets:
+            _, events = self._sets.popitem()
+            try:
+                self._call("nvmlEventSetFree", pynvml.nvmlEventSetFree, events, expected=("Uninitialized",))
+            except CallFailed:
+                continue
+        self._registered.clear()
+
+    def _register(self, index: int, handle: Any) -> None:
+        if index not in self._sets:
+            self._sets[index] = self._call("nvmlEventSetCreate", pynvml.nvmlEventSetCreate, expected=_NO_CALL)
+        function, kind = pynvml.nvmlDeviceRegisterEvents, pynvml.nvmlEventTypeXidCriticalError
+        self._call("nvmlDeviceRegisterEvents", function, handle, kind, self._sets[index], expected=_NO_CALL)
+        self._registered.add(index)
+
+
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.list_call = ProcessListCall()
 
 
 class NvmlDriver:
-    """The Driver of the node. Once loaded, the library stays loaded until the process ends.
+    """The driver calls that the agent makes. Each raises a CallFailed or DriverReplaced, or never returns.
 
-    NVML is thread-safe (its reference, "Thread Safety"). Each thread opens the handle that it uses. NVML does
-    not promise that a hanging call leaves the calls on other GPUs alone: the driver serialises some of them
-    by locks of its own.
+    Calls for different GPUs come from different threads; those for one GPU and its MIG devices come from one.
+    `start`, `stop`, `version` and `count` come from a thread of their own, and no device is in use during
+    `start` and `stop`. Once loaded, the library stays loaded until the process ends. NVML is thread-safe (its
+    reference, "Thread Safety"), but does not promise that a hanging call leaves the calls on other GPUs
+    alone: the driver serialises some of them by locks of its own.
     """
 
     def __init__(self) -> None:
         self.errors = ErrorCounts()
+        """Counts of failures; expected responses are not counted."""
         self._of_thread = _OfThread()
         self._list_versions = dict.fromkeys(ProcessList, _LIST_VERSIONS)
         self._event_sets = EventSets(self._call)
@@ -109,7 +161,7 @@ class NvmlDriver:
         self._call(_INIT, pynvml.nvmlInit)
 
     def stop(self) -> None:
-        """Shut NVML down. A failure is only counted, since a lost driver cannot be shut down."""
+        """Shut NVML down, which invalidates all handles. A failure, as of a lost driver, only counts."""
         try:
             self._event_sets.free()
             self._call("nvmlShutdown", pynvml.nvmlShutdown, expected=("Uninitialized",))
@@ -121,7 +173,7 @@ class NvmlDriver:
         return str(self._call("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion))
 
     def count(self) -> int:
-        """Return the number of GPUs in NVML's list."""
+        """Return the number of GPUs, including lost ones."""
         count = int(self._call(_COUNT, pynvml.nvmlDeviceGetCount))
         if count > _MOST_GPUS:
             self.errors.add(_COUNT, "Garbage")
@@ -157,7 +209,10 @@ class NvmlDriver:
         return DeviceMemory(total=info.total, free=info.free, reserved=None)
 
     def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
-        """Return one process list, by the newest version of the call in this library."""
+        """Return one process list, unordered, by the newest version of the call in this library.
+
+        A process may occur more than once.
+        """
         newest, *older = self._list_versions[which]
         try:
             return self._list(which, newest, device)
@@ -173,10 +228,11 @@ class NvmlDriver:
         return self._sized(which.value, self._of_thread.list_call.read, which.value + version, device.handle)
 
     def utilization(self, device: _Device, since: int) -> list[UtilizationSample]:
-        """Return the utilisation samples after a time, by the older of two calls or else by the newer one.
+        """Return the utilisation samples of a GPU after a time, by the older of two calls or else the newer.
 
-        On Blackwell GPUs some drivers support only the newer call (HAMi-core #218), which drivers before 550
-        do not have.
+        With the time 0 they are all that the driver keeps. The driver may return older ones, too. On
+        Blackwell GPUs some drivers support only the newer call (HAMi-core #218), which drivers before 550 do
+        not have.
         """
         if not device.has_utilization_info:
             try:
@@ -203,7 +259,7 @@ class NvmlDriver:
             raise
 
     def sensor(self, device: _Device, which: Sensor) -> int:
-        """Return one figure of a GPU. A missing call is not counted: virtual GPUs have no sensors."""
+        """Return one figure of a GPU, maybe an impossible one. A missing call, as on vGPUs, is no error."""
         match which:
             case Sensor.UTILIZATION:
                 rates = self._optional(which, pynvml.nvmlDeviceGetUtilizationRates, device.handle)
@@ -217,32 +273,22 @@ class NvmlDriver:
 
     def _temperature(self, device: _Device) -> int:
         """Return the temperature, by the newer call, whose result has a sign, or else by the older one."""
+        place = device.handle, pynvml.NVML_TEMPERATURE_GPU
         if not device.has_old_temperature:
             try:
-                return int(
-                    self._optional(
-                        _TEMPERATURE_V,
-                        pynvml.nvmlDeviceGetTemperatureV,
-                        device.handle,
-                        pynvml.NVML_TEMPERATURE_GPU,
-                    )
-                )
+                return int(self._optional(_TEMPERATURE_V, pynvml.nvmlDeviceGetTemperatureV, *place))
             except NotOffered:
                 device.has_old_temperature = True
-        return int(
-            self._optional(
-                Sensor.TEMPERATURE,
-                pynvml.nvmlDeviceGetTemperature,
-                device.handle,
-                pynvml.NVML_TEMPERATURE_GPU,
-            )
-        )
+        return int(self._optional(Sensor.TEMPERATURE, pynvml.nvmlDeviceGetTemperature, *place))
 
     def _optional(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return self._call(str(name), function, *arguments, expected=_MISSING)
 
     def xids(self, device: _Device, most: int) -> list[int]:
-        """Return the codes of the errors that NVML queued for a GPU."""
+        """Return the codes of the errors that NVML queued for a GPU, oldest first; never wait for one.
+
+        The first call after an initialisation of the driver begins to record errors.
+        """
         return self._event_sets.codes(device.index, device.handle, most)
 
     def memory_limit(self, device: _Device, group: str) -> LimitAnswer:
@@ -273,12 +319,8 @@ class NvmlDriver:
     def is_mig(self, device: _Device) -> bool:
         """Whether MIG mode is on; a device without MIG returns NotSupported."""
         try:
-            current, _ = self._call(
-                "nvmlDeviceGetMigMode",
-                pynvml.nvmlDeviceGetMigMode,
-                device.handle,
-                expected=("NotSupported", "FunctionNotFound"),
-            )
+            function = pynvml.nvmlDeviceGetMigMode
+            current, _ = self._call("nvmlDeviceGetMigMode", function, device.handle, expected=_NO_CALL)
         except NotOffered:
             return False
         return bool(current)
@@ -290,14 +332,9 @@ class NvmlDriver:
 
     def instance(self, device: _Device, place: int) -> _Device | None:
         """Return the MIG device at a place; None if NVML returns NotFound."""
+        name, function = "nvmlDeviceGetMigDeviceHandleByIndex", pynvml.nvmlDeviceGetMigDeviceHandleByIndex
         try:
-            handle = self._call(
-                "nvmlDeviceGetMigDeviceHandleByIndex",
-                pynvml.nvmlDeviceGetMigDeviceHandleByIndex,
-                device.handle,
-                place,
-                expected=("NotFound",),
-            )
+            handle = self._call(name, function, device.handle, place, expected=("NotFound",))
         except CallFailed as failed:
             if failed.error != "NotFound":
                 raise
@@ -334,15 +371,3 @@ def _label(error: pynvml.NVMLError) -> str:
     """Return the error's name: `GpuIsLost`, or `Code31` for a code that the binding does not know."""
     name = type(error).__name__
     return name.removeprefix("NVMLError_") if name != "NVMLError" else f"Code{error.value}"
-
-
-class NvmlGpus(GpuReader):
-    """A GpuSource with NVIDIA's library. Makes no call before the first read."""
-
-    is_simulated = False
-
-    def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, deadline: float = DEADLINE_SECONDS
-    ) -> None:
-        """Set the clock, and the seconds until a GPU counts as unanswered."""
-        super().__init__(driver=NvmlDriver(), clock=clock, deadline=deadline)

@@ -7,9 +7,9 @@ from typing import Final
 
 from gpuagent.gpus.driver import (
     MOST_DEVICE_BYTES,
+    MOST_LISTED,
     REFUSALS,
     CallFailed,
-    Driver,
     FigureFailed,
     Handle,
     ListedProcess,
@@ -17,11 +17,10 @@ from gpuagent.gpus.driver import (
     ProcessList,
 )
 from gpuagent.gpus.gpu_reading import GpuProcess
+from gpuagent.gpus.nvml import NvmlDriver
 from gpuagent.problems import Cause
 from service.backoff import Backoff
 
-MOST_LISTED: Final = 950
-"""Maximum length of the driver's list, which it truncates silently (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT)."""
 _MOST_PID: Final = 1 << 22
 """The kernel's limit (PID_MAX_LIMIT)."""
 _EXPLAINED_WITHIN: Final = 1 << 20
@@ -53,7 +52,7 @@ class ProcessLists:
     when the compute list has a new process, and every time if the used memory is unknown.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: NvmlDriver) -> None:
         self._driver = driver
         self.mps_clients: frozenset[int] | None = frozenset()
         """PIDs of the MPS list at its last reading; None if the driver does not have the list."""
@@ -77,13 +76,8 @@ class ProcessLists:
     ) -> Merged:
         """Read and merge the lists that are needed.
 
-        Args:
-            device: a GPU or MIG device.
-            used: used bytes of the device; None if unknown.
-            total: total bytes of the device; None if unknown.
-            now: monotonic seconds.
-            is_elsewhere: whether to skip an entry because a MIG device of the GPU lists it; None to skip
-                none.
+        `used` and `total` are the device's bytes. `is_elsewhere` tells which entries to skip, since a MIG
+        device of the GPU lists them.
 
         Raises:
             GpuLost, DriverGone, DriverReplaced: more than the lists failed.

@@ -5,55 +5,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar
 
 from gpuagent.gpus.driver import CallFailed, CallTimedOut, ThreadNotStarted
 from service.backoff import Backoff
 
 T = TypeVar("T")
+_Calls = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
 
 _STACK_BYTES: Final = 512 * 1024
 """Stack of a thread; without a limit each thread reserves 8 MiB of addresses."""
-
-
-class Call(Generic[T]):
-    """A call that a thread makes, and its result."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._value: Any = None
-        self.error: BaseException | None = None
-        """The exception of an answered call; None if the call returned."""
-        self._running = threading.Lock()
-        self._running.acquire()
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the call has returned or raised."""
-        return not self._running.locked()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until the call is answered; return False after a timeout."""
-        if not self._running.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX)):
-            return False
-        self._running.release()
-        return True
-
-    def result(self) -> T:
-        """Return the result of an answered call, or raise its exception."""
-        if self.error is not None:
-            raise self.error
-        value: T = self._value
-        return value
-
-    def run(self) -> None:
-        """Make the call."""
-        try:
-            self._value = self._function()
-        except BaseException as error:  # noqa: BLE001 - `result` raises it in the caller's thread
-            self.error = error
-        finally:
-            self._running.release()
 
 
 class SupervisedCall(Generic[T]):
@@ -70,11 +32,11 @@ class SupervisedCall(Generic[T]):
         self._name = name
         self._deadline = deadline
         self._retry = retry
-        self._calls: queue.SimpleQueue[Call[Any] | None] = queue.SimpleQueue()
+        self._calls: _Calls = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last: Call[Any] | None = None
+        self._last: Future[T] | None = None
         """The last call that was made."""
-        self._current: Call[T] | None = None
+        self._current: Future[T] | None = None
         """The call whose answer is awaited."""
         self._ends_at = 0.0
         """Deadline of the current call in seconds of `time.monotonic`, as waiting takes real time."""
@@ -86,14 +48,12 @@ class SupervisedCall(Generic[T]):
     @property
     def is_unanswered(self) -> bool:
         """Whether a call is unanswered, so that no other one is made. Thread-safe."""
-        return self._last is not None and not self._last.is_answered
+        return self._last is not None and not self._last.done()
 
-    def begin(self, function: Callable[[], T], now: float = 0.0) -> Call[T] | None:
+    def begin(self, function: Callable[[], T], now: float = 0.0) -> Future[T] | None:
         """Begin a call, unless the last one is unanswered, or was late a short time ago; see `failure`.
 
-        Args:
-            function: the call.
-            now: seconds of the back-off's clock.
+        `now` is in seconds of the back-off's clock.
         """
         self._current = None
         if self.is_unanswered:
@@ -107,16 +67,21 @@ class SupervisedCall(Generic[T]):
             self.failure = error.with_traceback(None)
             return None
         self._ends_at, self._began_at = time.monotonic() + self._deadline, now
-        self._current = self._last = Call(function)
-        self._calls.put(self._current)
+        self._current = self._last = Future()
+        self._calls.put((function, self._current))
         return self._current
 
-    def wait(self, seconds: float = math.inf) -> Call[T] | None:
+    def wait(self, seconds: float = math.inf) -> Future[T] | None:
         """Wait for the answer, at most until the deadline; return the call once it is answered."""
-        call = self._current
-        return call if call and call.wait(min(seconds, self._ends_at - time.monotonic())) else None
+        left = min(seconds, self._ends_at - time.monotonic(), threading.TIMEOUT_MAX)
+        try:
+            if self._current is not None:
+                self._current.exception(max(left, 0.0))
+        except TimeoutError:
+            return None
+        return self._current
 
-    def finish(self) -> Call[T] | None:
+    def finish(self) -> Future[T] | None:
         """Wait until the deadline; return the answered call, None with a `failure` if there is no answer."""
         began, answered = self._current, self.wait()
         self._current = None
@@ -131,12 +96,11 @@ class SupervisedCall(Generic[T]):
         return answered
 
     def result(self, function: Callable[[], T], now: float = 0.0) -> T:
-        """Make a call and return its result.
+        """Make a call and return its result, or raise its exception.
 
         Raises:
             CallTimedOut: there was no answer in time, or the last call has none, or was late just before.
             ThreadNotStarted: the thread of the call could not be started.
-            Exception: as the function.
         """
         self.begin(function, now)
         call = self.finish()
@@ -179,7 +143,11 @@ class SupervisedCall(Generic[T]):
         self._thread = thread
 
 
-def _make_calls(calls: "queue.SimpleQueue[Call[Any] | None]") -> None:
+def _make_calls(calls: _Calls) -> None:
     while (call := calls.get()) is not None:
-        call.run()
-        del call  # its result must not live until the next call
+        function, answer = call
+        try:
+            answer.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - `result` raises it in the caller's thread
+            answer.set_exception(error)
+        del call, function, answer  # the result must not live until the next call

@@ -13,8 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace as replaced
 
-from gpuagent.gpus.device_figures import Percents
-from gpuagent.gpus.gpu_reading import Gpu, GpuProcess
+from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, Percents
 from gpuagent.ledger.attribution import Attribution
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.ledger.snapshot import EndedHolding, GpuAccount, Holding, RiskCause, Snapshot

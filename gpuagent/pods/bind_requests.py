@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import LONGEST_NAME, bounded, creation_time
-from gpuagent.pods.inventory import Availability, BindRequest, Key, NodePod, Unavailable, UnavailableReason
+from gpuagent.pods.inventory import Availability, BindRequest, Key, NodePod, UnavailableReason
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.pods.node_pods import decoder
 from gpuagent.pods.objects import ObjectError
@@ -28,11 +28,7 @@ _MOST_GROUPS: Final = 1024
 
 
 def bind_request(object_: objects.BindRequestObject) -> BindRequest:
-    """Convert a BindRequest to one of limited size.
-
-    Raises:
-        ObjectError: it has more GPU groups than any node has GPUs.
-    """
+    """Convert a BindRequest to one of limited size; raise ObjectError for too many groups."""
     metadata, spec = object_.metadata, object_.spec
     received, groups = spec.received_gpu or objects.ReceivedGpu(), tuple(spec.selected_gpu_groups or ())
     if len(groups) > _MOST_GROUPS:
@@ -116,15 +112,10 @@ class UnplacedPods:
     ) -> frozenset[str]:
         """Return the UIDs of these pods.
 
-        Args:
-            pods: the node's pods by UID.
-            present: the BindRequests that exist, by namespace and name.
-            known: the same, and the deleted ones of these pods.
-            unknown: namespace and name of the pods whose BindRequest may exist.
-            epoch: the same value while pods and BindRequests are followed without a gap; None while it is
-                unknown which BindRequests exist.
-            is_confirmed: whether the BindRequests have been read after a pod, by UID, was seen to run. The
-                events of BindRequests may be late.
+        `present` are the BindRequests that exist, `known` the deleted ones, too, and a pod of `unknown` may
+        have one. `epoch` is the same while pods and BindRequests are followed without a gap, and None while
+        it is unknown which exist. `is_confirmed` tells whether the BindRequests, whose events may be late,
+        have been read after a pod was seen to run.
         """
         appeared_in = epoch if epoch == self._epoch else None
         self._epoch = epoch
@@ -179,17 +170,6 @@ _NODE_LABEL: Final = "selected-node"
 """Label with the node's name on every BindRequest (KAI since v0.5, pkg/scheduler/cache/cache.go)."""
 _LIST_PAUSE: Final = 30.0
 """Shortest time between two lists beside the watch, in seconds."""
-_REFUSALS: Final = {
-    "403": (
-        UnavailableReason.DENIED,
-        f"no right to list and watch {RESOURCE}: {WITHOUT}; grant the right to change that",
-    ),
-    "404": (UnavailableReason.NOT_SERVED, f"the API server has no {RESOURCE}: {WITHOUT}"),
-}
-"""Causes that show that BindRequests are not available, as opposed to not yet known."""
-_LOST: Final = frozenset({"unreachable", "credentials"})
-"""Causes that say nothing about BindRequests, and that the watch of the pods reports, too."""
-
 _read = decoder("BindRequest", objects.BindRequestObject)
 
 
@@ -354,10 +334,5 @@ class BindRequestWatch:
             self._on_change()
 
     def _update_state(self) -> None:
-        cause = self.watch.cause
-        if cause not in _LOST:
-            failing = UnavailableReason.ERROR, f"{self.watch.problem}: {WITHOUT}"
-            reason, line = _REFUSALS.get(cause, failing)
-            problem = Unavailable(resource=RESOURCE, reason=reason, line=line) if cause else None
-            self.availability.update(problem)
+        self.availability.update_by_watch(self.watch.cause, self.watch.problem, WITHOUT)
         self._on_change()

@@ -108,12 +108,9 @@ class ContainerCommand(Container):
 
 
 def commands_of(pod: bytes) -> tuple[ContainerCommand, ...]:
-    """Return the excerpts of a pod's containers that mention a framework, within the size limit.
+    """Return the excerpts of a well-formed pod's containers that mention a framework, within the size limit.
 
     A container whose excerpt exceeds the rest of the limit is skipped, and gets no advice.
-
-    Args:
-        pod: JSON of a well-formed pod.
     """
     if not _mentions_framework(pod):
         return ()

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from gpuagent.pods.assemble import EndedPods, build, counts, log_invalid
 from gpuagent.pods.bind_requests import BindRequestWatch
-from gpuagent.pods.claim_watch import ResourceClaims
 from gpuagent.pods.inventory import Inventory, NodePod, Unavailable
 from gpuagent.pods.lookups import NAMESPACES, NODES, Fetcher, FetchTiming
 from gpuagent.pods.node_pods import read_pod
+from gpuagent.pods.resource_claims import ResourceClaims
 from kai import keys
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming

@@ -16,7 +16,7 @@ from gpuagent.pods.assemble import AssembledInventory, EndedPods, build, counts,
 from gpuagent.pods.bind_requests import LastBindRequests, UnplacedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
-from service.documents import DocumentError, decode_text
+from service.documents import DocumentError, decode_text, load_text
 from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog, NewLines
 from service.text import MALFORMED
@@ -147,9 +147,7 @@ class FilePods:
 
 
 def _documents(path: Path) -> list[Any]:
-    """Read the documents of the file.
-
-    JSON has its own reader, since the YAML reader needs 100 times the memory.
+    """Read the documents of the file. JSON has its own reader: the YAML reader needs 100 times the memory.
 
     Raises:
         DocumentError: the file is not readable, neither YAML nor JSON, or empty.
@@ -159,8 +157,6 @@ def _documents(path: Path) -> list[Any]:
         # YAML may start like this, too, and its reader reports the line of an error.
         with suppress(*MALFORMED):
             return [msgspec.json.decode(data)]
-    from service.documents import load_text  # noqa: PLC0415 - 0.8 MiB, for YAML only
-
     documents = load_text(decode_text(data, str(path)), str(path))
     if not documents:
         raise DocumentError(f"{path}: empty; expected a v1 PodList or a v1 List")

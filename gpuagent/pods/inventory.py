@@ -38,6 +38,7 @@ class Availability:
     """The current state of one kind; logs each change of the reason."""
 
     def __init__(self, resource: str, log: JsonLog) -> None:
+        self._resource = resource
         self.problem: Unavailable | None = None
         """None while the kind can be read."""
         self._ongoing = OngoingProblem(
@@ -51,6 +52,22 @@ class Availability:
             self._ongoing.update("")
         else:
             self._ongoing.update(problem.line, kind=problem.reason)
+
+    def update_by_watch(self, cause: str, problem: str, without: str, version: str = "") -> None:
+        """Set the state of a watched kind by the cause of the watch's problem, empty without one.
+
+        Causes that the watch of the pods reports, too, say nothing about the kind.
+        """
+        if cause in ("unreachable", "credentials"):
+            return
+        reason, line = UnavailableReason.ERROR, problem
+        if cause == "403":
+            reason, line = UnavailableReason.DENIED, f"no right to list and watch {self._resource}"
+            without = f"{without}; grant the right to change that"
+        elif cause == "404":
+            reason, line = UnavailableReason.NOT_SERVED, f"the API server has no {self._resource}{version}"
+        state = Unavailable(resource=self._resource, reason=reason, line=f"{line}: {without}")
+        self.update(state if cause else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -279,11 +279,7 @@ _decode_pod: Final = decoder("Pod", Pod)
 
 
 def read_pod(data: bytes) -> NodePod:
-    """Decode a pod from the API server's JSON.
-
-    Raises:
-        ObjectError: the pod is malformed; one line that names it.
-    """
+    """Decode a pod from the API server's JSON; raise ObjectError if it is malformed."""
     return node_pod(_decode_pod(data), commands=lambda: commands_of(data))
 
 

@@ -1,4 +1,4 @@
-"""Reads from ResourceClaims and ResourceSlices (resource.k8s.io/v1) what a claim gives on which GPU. Pure.
+"""What the ResourceClaims of a node's pods give on which GPU, by its ResourceSlices (resource.k8s.io/v1).
 
 Nothing that a tenant can write counts. The scheduler writes the status of a claim, and the node's DRA driver
 its slices. The role `edit` can remove a claim's finalizer and create another claim of that name while a pod
@@ -6,14 +6,20 @@ uses the first one (seen on Kubernetes 1.36.3), so the first allocation that is 
 own until the pod ends.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.pods.bounds import bounded
-from gpuagent.pods.inventory import ClaimedGpu, NodePod, PodClaims
+from gpuagent.pods.inventory import Availability, ClaimedGpu, Key, NodePod, PodClaims, Unavailable
+from gpuagent.pods.lookups import Fetcher, FetchTiming, LookupKind
+from gpuagent.pods.node_pods import decoder
 from kai.share import MOST_BYTES
+from kube.client import KubeClient
 from kube.device_kinds import MIG_DEVICE, DeviceResult, ResourceClaim, ResourceSlice, memory_in
+from kube.watch import Resource, Watch, WatchTiming
+from service.log import JsonLog
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 """Name of NVIDIA's DRA driver (its cmd/gpu-kubelet-plugin/driver.go, v0.5)."""
@@ -149,3 +155,114 @@ def _memory(result: DeviceResult) -> int | None:
         return None
     amount = memory_in(result.consumed_capacity, result.driver) or 0
     return amount if 0 < amount <= MOST_BYTES else 0
+
+
+_API: Final = "/apis/resource.k8s.io/v1"
+_SLICES: Final = "resourceslices.resource.k8s.io"
+_WITHOUT: Final = "pods with a resource claim have no share and are not judged"
+"""Consequence of missing claims or slices."""
+_CLAIMS: Final = LookupKind(
+    resource="resourceclaims.resource.k8s.io",
+    path=_API,
+    decode=decoder("ResourceClaim", ResourceClaim),
+    without=_WITHOUT,
+    accept="application/json",
+    soon_seconds=1.0,
+    again_seconds=600.0,
+    is_spread=True,
+)
+_read_slice = decoder("ResourceSlice", ResourceSlice)
+
+
+class ResourceClaims:
+    """Keeps what the ResourceClaims of a node's pods give.
+
+    Claims have no selector by node, so each one is fetched until its allocation for its pods is known.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        on_change: Callable[[], None],
+        log: JsonLog,
+        on_unreadable: Callable[[str], None],
+        timing: WatchTiming,
+        fetch_timing: FetchTiming | None = None,
+    ) -> None:
+        """Set up the watch and the fetches; call `run` to start them."""
+        self._on_change = on_change
+        self._devices = NodeDevices()
+        self._pins = ClaimPins()
+        self._wanted: dict[str, dict[str, NodePod]] = {}
+        """The pods that lack a claim, by namespace and name of the claim, and by their UIDs."""
+        self._fetcher = Fetcher(client, _CLAIMS, on_change=self._claims_changed, log=log, timing=fetch_timing)
+        self._slices = Availability(_SLICES, log)
+        self.watch: Watch[SliceDevices] = Watch(
+            client,
+            Resource(
+                name="resourceslices",
+                path=f"{_API}/resourceslices",
+                params={"fieldSelector": f"spec.nodeName={node}"},
+            ),
+            read=lambda data: slice_devices(_read_slice(data)),
+            on_change=self._slices_changed,
+            on_trouble=self._slices_in_trouble,
+            on_unreadable=on_unreadable,
+            timing=timing,
+        )
+        """The watch of the ResourceSlices."""
+
+    @property
+    def unavailable(self) -> tuple[Unavailable, ...]:
+        """Which of the resources cannot be read."""
+        states = self._fetcher.availability, self._slices
+        return tuple(state.problem for state in states if state.problem is not None)
+
+    async def run(self) -> None:
+        """Watch and fetch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.watch.run())
+            group.create_task(self._fetcher.run())
+
+    def request(self, pods: Iterable[NodePod]) -> None:
+        """Fetch the claims of these pods that are not known, at once if one of their pods changed."""
+        present = {pod.uid: pod for pod in pods if not pod.is_finished}
+        self._pins.keep(present)
+        before, self._wanted = self._wanted, {}
+        for pod in present.values():
+            for claim in pod.claims:
+                if not self._pins.is_known(pod, claim):
+                    self._wanted.setdefault(f"{pod.namespace}/{claim}", {})[pod.uid] = pod
+        changed = [
+            name
+            for name, its_pods in self._wanted.items()
+            if any(before.get(name, {}).get(uid) is not pod for uid, pod in its_pods.items())
+        ]
+        self._fetcher.request(self._wanted, renewed=changed)
+
+    def of(self, pods: Iterable[NodePod]) -> Mapping[str, PodClaims]:
+        """Return what the claims of these pods give, by UID, for each pod that has some."""
+        return {
+            pod.uid: self._pins.of(pod, self._devices)
+            for pod in pods
+            if (pod.claims or pod.has_unnamed_claims) and not pod.is_finished
+        }
+
+    def _claims_changed(self) -> None:
+        for claim in self._fetcher.objects:
+            name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+            its_pods = self._wanted.get(name, {})
+            self._pins.add(claim, its_pods.values())
+            if all(self._pins.is_known(pod, claim.metadata.name) for pod in its_pods.values()):
+                self._wanted.pop(name, None)
+        self._fetcher.request(self._wanted)
+        self._on_change()
+
+    def _slices_changed(self, slices: Mapping[Key, SliceDevices]) -> None:
+        self._devices.update(slices.values())
+        self._on_change()
+
+    def _slices_in_trouble(self, problem: str) -> None:
+        self._slices.update_by_watch(self.watch.cause, problem, _WITHOUT, version=" of version v1")

@@ -267,11 +267,7 @@ class Processes:
         return origins, tuple(problems)
 
     def _place(self, pid: int, known: dict[int, _KnownProcess]) -> Origin:
-        """Return the origin; GONE only if the previous sample did not fail for the same process.
-
-        Raises:
-            ProcDenied: the owner is unknown.
-        """
+        """Return the origin; raise ProcDenied if it is unknown, as for a process that is GONE twice."""
         origin = self._find(pid, known)
         if origin.result is LookupResult.GONE and pid in self._unplaced:
             raise ProcDenied(
@@ -394,15 +390,15 @@ class ProcessLookup:
     (`proc-denied`), and the figures of the GPUs remain.
     """
 
-    def __init__(self, processes: Processes, *, deadline: float) -> None:
-        """Set the seconds in which all processes of a sample must be looked up."""
-        self._processes = processes
+    def __init__(self, look_up: Callable[..., Lookup], *, deadline: float) -> None:
+        """Set the look-up, such as `Processes.look_up`, and the seconds that it may take."""
+        self._look_up = look_up
         self._call: SupervisedCall[Lookup] = SupervisedCall("proc", deadline=deadline)
 
     def look_up(self, reading: GpuReading, *, began: int | None = None) -> Lookup:
         """Look up as `Processes.look_up`."""
         try:
-            return self._call.result(partial(self._processes.look_up, reading, began=began))
+            return self._call.result(partial(self._look_up, reading, began=began))
         except ThreadNotStarted as error:
             return _unanswered(reading, f"/proc: {explained(error)}")
         except CallTimedOut as error:

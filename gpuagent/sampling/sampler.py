@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -21,7 +20,7 @@ from typing import Final, TypeVar
 from gpuagent.gpus.gpu_reading import DriverReplaced, GpuSource
 from gpuagent.gpus.memory_limits import NO_LIMITS
 from gpuagent.sampling.container_limits import ContainerLimits
-from gpuagent.sampling.processes import Processes, ProcessLookup, ticks_since_boot
+from gpuagent.sampling.processes import Lookup, ProcessLookup, ticks_since_boot
 from gpuagent.sampling.sample import Sample
 from service.log import JsonLog
 
@@ -87,19 +86,9 @@ _LOOK_WHILE_AWAY_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Sampling intervals and timeouts in seconds, and the clocks."""
-
-    interval: float
-    """Average time between two samples."""
-    give_up_after: float = 60.0
-    """Maximum time without any GPU while the driver responds."""
-    clock: Callable[[], float] = time.monotonic
-    wall_clock: Callable[[], float] = time.time
-    random: Callable[[], float] = SystemRandom().random
-    """Random numbers, uniform from 0 to 1 without 1, from which the schedule follows. They come from the
-    system: other generators can be reconstructed from the published times of their samples."""
+UNPREDICTABLE: Final = SystemRandom().random
+"""Numbers from 0 to 1 without 1, by the system: other generators can be reconstructed from the published
+times of their samples."""
 
 
 class Sampler:
@@ -114,26 +103,33 @@ class Sampler:
     source itself limits the calls to the driver.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three of them are for tests
         self,
         *,
         source: GpuSource,
-        processes: Processes,
-        timing: Timing,
+        look_up: Callable[..., Lookup],
+        interval: float,
         log: JsonLog,
         cgroup_root: Path | None = None,
+        give_up_after: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = UNPREDICTABLE,
     ) -> None:
-        """Set the parts; without `cgroup_root` the driver is not asked for the limits of containers."""
+        """Set the parts, the average seconds between two samples, and those without any GPU at which to end.
+
+        Without `cgroup_root` the driver is not asked for the limits of containers.
+        """
         self._source = source
         self._limits = None
         if cgroup_root is not None:
             self._limits = ContainerLimits(
-                cgroup_root, source.memory_limits, deadline=answer_deadline(timing.interval)
+                cgroup_root, source.memory_limits, deadline=answer_deadline(interval)
             )
-        self._lookup = ProcessLookup(processes, deadline=answer_deadline(timing.interval))
-        self._timing = timing
+        self._lookup = ProcessLookup(look_up, deadline=answer_deadline(interval))
+        self._interval, self._random = interval, random
+        self._give_up_after = give_up_after
         self._log = log
-        self._clock = timing.clock
+        self._clock = clock
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopping = False
@@ -146,10 +142,9 @@ class Sampler:
     def start(self, *, on_sample: Callable[[Sample], None], on_fatal: Callable[[str], None]) -> None:
         """Start sampling; the first sample is taken at once.
 
-        Args:
-            on_sample: receives each sample, in the running event loop.
-            on_fatal: receives one line, at most once and in the same loop, when only a new process can help:
-                the driver was replaced, or no GPU has responded for too long. No sample follows.
+        `on_sample` receives each sample in the running event loop. `on_fatal` receives one line there, at
+        most once and after the last sample, when only a new process can help: the driver was replaced, or no
+        GPU has responded for too long.
         """
         pass_on = partial(self._hand_over, asyncio.get_running_loop())
         receivers = partial(pass_on, on_sample), partial(pass_on, on_fatal)
@@ -206,7 +201,7 @@ class Sampler:
     def _sample_until_stopped(
         self, on_sample: Callable[[Sample], None], on_fatal: Callable[[str], None]
     ) -> None:
-        schedule = Schedule(interval=self._timing.interval, random=self._timing.random, now=self._clock())
+        schedule = Schedule(interval=self._interval, random=self._random, now=self._clock())
         while not self._stopping:
             began = self._clock()
             is_regular = schedule.is_due(began)
@@ -231,7 +226,7 @@ class Sampler:
 
     def _sample(self, *, is_extra: bool) -> Sample | None:
         """Take one sample; None after an unexpected error."""
-        began, wall_time = self._clock(), self._timing.wall_clock()
+        began, wall_time = self._clock(), time.time()
         self._call_began = began
         # The processes of a simulated node started at times of their own.
         began_ticks = None if self._source.is_simulated else ticks_since_boot()
@@ -274,7 +269,7 @@ class Sampler:
         is_lost = not sample.reading.gpus and sample.reading.restart_may_help
         self._lost_since = _since(self._lost_since, sample, holds=is_lost)
         lost_for = 0.0 if self._lost_since is None else sample.taken_at - self._lost_since
-        if not is_lost or lost_for < self._timing.give_up_after:
+        if not is_lost or lost_for < self._give_up_after:
             return ""
         details = "; ".join(problem.detail for problem in sample.reading.problems)
         return f"no GPU answered for {lost_for:.0f} s: {details}"

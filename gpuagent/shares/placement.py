@@ -1,4 +1,4 @@
-"""Finds the GPUs of a pod: by its GPU groups, or whole ones by elimination. Pure."""
+"""Finds the GPUs of a pod: by its GPU groups, whole ones by elimination, or by its claims. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.gpus.gpu_reading import Gpu
-from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.shares.pod_share import Author
+from gpuagent.pods.inventory import Inventory, NodePod, PodClaims
 from gpuagent.shares.share_requests import ShareRequest
 from kai import keys
 
@@ -21,8 +20,8 @@ class Placement:
     """Whether all GPUs of the pod are known."""
     groups: tuple[str, ...] = ()
     """The groups whose reservation pods name the GPUs; empty for another source."""
-    author: Author = Author.TENANT
-    """KAI if all of these reservation pods are in a namespace that no tenant can write."""
+    is_kais: bool = False
+    """Whether all of these reservation pods are in a namespace that no tenant can write."""
 
     def updated(self, newer: "Placement", groups: tuple[str, ...]) -> "Placement":
         """Return the placement that counts after a newer resolution for the same pod.
@@ -31,7 +30,7 @@ class Placement:
         groups in a namespace that no tenant can write. Those of another group prove nothing: KAI may give the
         group of an outdated BindRequest to another pod, on another GPU.
         """
-        if newer.is_complete and newer.author is Author.KAI and newer.groups == groups:
+        if newer.is_complete and newer.is_kais and newer.groups == groups:
             return newer
         if self.is_complete or not newer.gpus:
             return self
@@ -80,7 +79,7 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
         tuple(dict.fromkeys(gpu for gpu in gpus if gpu)),
         is_complete=bool(groups) and all(gpus),
         groups=tuple(groups),
-        author=Author.KAI if all(group in inventory.reservations for group in groups) else Author.TENANT,
+        is_kais=all(group in inventory.reservations for group in groups),
     )
 
 
@@ -158,14 +157,10 @@ class WholeGpus:
         devices: Sequence[Gpu],
         holders: Mapping[str, Collection[str]],
     ) -> Mapping[str, tuple[str, ...]]:
-        """Find the GPUs of the pods with whole GPUs.
+        """Find the GPUs of the pods with whole GPUs, by pod UID.
 
-        Args:
-            wanted: number of GPUs by pod UID, for every unfinished pod that requests some.
-            withheld: GPUs that KAI groups hold, by pod UID.
-            inventory: has the reservation pods of the cluster's own KAI, each of which has a whole GPU.
-            devices: the node's GPUs.
-            holders: GPUs on which each pod has a process, by pod UID.
+        `wanted` has the number of each unfinished pod that requests some, `withheld` the GPUs that KAI groups
+        hold, and `holders` the GPUs on which the pod has a process.
         """
         present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present
@@ -197,3 +192,49 @@ class WholeGpus:
             if wanted[uid] == len(own_gpus) + len(free) and others.isdisjoint(holders.get(uid, ())):
                 assigned[uid] = (*own_gpus, *sorted(free))
         return assigned
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedMemory:
+    """What a pod may use on one GPU by its claims."""
+
+    bytes: int | None
+    """The claims of all `peers` together; None for the whole GPU."""
+    peers: frozenset[str] = frozenset()
+    """UIDs of the pods that share the claims, this one included; empty if no other pod has one of them."""
+
+
+def claimed_memory(claims: Mapping[str, PodClaims]) -> Mapping[str, Mapping[str, ClaimedMemory]]:
+    """Return what each pod may use, by its UID and the UUID of the GPU.
+
+    Pods that name the same claim may use it together, in whatever parts, and so may pods that several claims
+    connect. `claims` are those of the unfinished pods, by UID.
+    """
+    memory: dict[str, dict[str, ClaimedMemory]] = {}
+    users: dict[tuple[str, str], set[str]] = {}
+    amounts: dict[tuple[str, str], int | None] = {}
+    claims_of: dict[tuple[str, str], list[str]] = {}
+    for uid, pod_claims in claims.items():
+        for each in pod_claims.gpus:
+            users.setdefault((each.gpu_uuid, each.claim_uid), set()).add(uid)
+            amounts[each.gpu_uuid, each.claim_uid] = each.bytes
+            claims_of.setdefault((each.gpu_uuid, uid), []).append(each.claim_uid)
+    for gpu, uid in claims_of:
+        if gpu in memory.get(uid, {}):
+            continue
+        pods, own_claims, left = {uid}, set[str](), [uid]
+        while left:
+            for claim in claims_of[gpu, left.pop()]:
+                if claim not in own_claims:
+                    own_claims.add(claim)
+                    left += users[gpu, claim] - pods
+                    pods |= users[gpu, claim]
+        parts = [amounts[gpu, claim] for claim in own_claims]
+        whole = None in parts
+        made = ClaimedMemory(
+            None if whole else sum(part for part in parts if part is not None),
+            frozenset(pods) if len(pods) > 1 else frozenset(),
+        )
+        for peer in pods:
+            memory.setdefault(peer, {})[gpu] = made
+    return memory

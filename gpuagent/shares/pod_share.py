@@ -15,15 +15,6 @@ from gpuagent.pods.pod_owners import NO_WORKLOAD, Tenant, Workload
 from kai.installation import SharingMode
 
 
-class Author(Enum):
-    """Who wrote a record, and so what may be decided on it."""
-
-    KAI = "KAI"
-    TENANT = "tenant"
-    """The owner of the pod, who can write it at any time. Its first text counts, and a limit only lowers."""
-    ADMINISTRATOR = "administrator"
-
-
 class ShareSource(StrEnum):
     """Source of a share, best first; the `source` label of the share series."""
 
@@ -31,19 +22,6 @@ class ShareSource(StrEnum):
     ANNOTATION = "annotation"
     WHOLE_GPU = "whole-gpu"
     RESOURCE_CLAIM = "resource-claim"
-
-    @property
-    def author(self) -> Author:
-        """Who says so; the administrator's device plugin and DRA driver hand out the other GPUs."""
-        return _AUTHORS[self]
-
-
-_AUTHORS: Final = {
-    ShareSource.BIND_REQUEST: Author.KAI,
-    ShareSource.ANNOTATION: Author.TENANT,
-    ShareSource.WHOLE_GPU: Author.ADMINISTRATOR,
-    ShareSource.RESOURCE_CLAIM: Author.ADMINISTRATOR,
-}
 
 
 class LimitSource(StrEnum):

@@ -14,7 +14,6 @@ from gpuagent.pods.inventory import BindRequest, Inventory, NodePod
 from gpuagent.pods.pod_owners import Workload, virtual_workload_of, workload_of
 from gpuagent.shares.entitlement import Record
 from gpuagent.shares.placement import UNPLACED, Placement, group_labels, groups_of, of_groups, of_share
-from gpuagent.shares.pod_share import Author
 from gpuagent.shares.share_requests import Cards, ShareRequest, parse_share_request
 from kai import keys
 from kai.kaishare_keys import SIZE, is_size_name
@@ -86,7 +85,7 @@ class PodRecords:
         bound, groups = self.bound or latest, self.groups
         if latest is not None and self.bound is not None and latest.groups != self.bound.groups:
             place = of_groups(latest.groups, pod, inventory)
-            if place.is_complete and place.author is Author.KAI:
+            if place.is_complete and place.is_kais:
                 bound, groups = latest, latest.groups
         return replace(
             self,

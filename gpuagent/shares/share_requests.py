@@ -199,11 +199,11 @@ def _parse(annotations: Mapping[str, str], where: str, notes: list[str]) -> Shar
         match = _DEVICES.fullmatch(key)
         try:
             if match:
-                devices[match[1]] = _devices(key, annotations[key])
+                devices[match[1]] = parse_gpu_uuids(annotations[key])
             elif is_container_memory_key(key):
                 memory += _memory(key, annotations[key])
         except ValueError as error:
-            notes.append(f"{where}: {error}")
+            notes.append(f"{where}: {key}: {error}" if match else f"{where}: {error}")
     if len({gpu for gpus in devices.values() for gpu in gpus}) > _MOST_GPUS:
         notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; all are ignored")
         devices = {}
@@ -249,13 +249,6 @@ def _memory(key: str, value: str) -> list[ContainerMemory]:
     if any(entry.memory_bytes > MOST_BYTES for entry in memory):
         raise ValueError(f"{key}: {quoted(value)} is more than any GPU has")
     return memory
-
-
-def _devices(key: str, value: str) -> tuple[str, ...]:
-    try:
-        return parse_gpu_uuids(value)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
 
 
 def _ignored(share: Share, memory: list[ContainerMemory], where: str) -> list[str]:

@@ -14,12 +14,13 @@ from msgspec.structs import replace as replaced
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod, PodClaims
 from gpuagent.pods.pod_owners import tenant_of
-from gpuagent.shares.claimed import ClaimedMemory, claimed_memory
 from gpuagent.shares.entitlement import Record, Sources, entitlement
 from gpuagent.shares.placement import (
     UNPLACED,
+    ClaimedMemory,
     Placement,
     WholeGpus,
+    claimed_memory,
     is_of_vcluster,
     is_reserved,
     of_groups,
@@ -42,10 +43,10 @@ from kai.installation import SharingMode
 from kai.releases import Version
 from service.text import first_few
 
+_NO_CLAIMS: Final = PodClaims()
 _MOST_NOTES: Final = 8
 _LONGEST_NOTE: Final = 600
 _NOBODY: Final[Mapping[str, Collection[str]]] = {}
-_NO_CLAIMS: Final = PodClaims()
 _NOTHING_CLAIMED: Final[Mapping[str, ClaimedMemory]] = {}
 
 
@@ -65,6 +66,8 @@ class SavedPod(Struct, frozen=True, gc=False, omit_defaults=True):
     labels: dict[str, str] = {}
     records: PodRecords = NO_RECORDS
     whole_gpus: tuple[str, ...] = ()
+    claims: PodClaims = _NO_CLAIMS
+    """What the pod's ResourceClaims give, if all of them were known."""
 
     def as_first_seen(self, pod: NodePod) -> NodePod:
         """Return the pod with the annotations and labels that were first seen."""
@@ -101,8 +104,19 @@ class _Known:
     first_seen: tuple[dict[str, str], dict[str, str]]
     """The annotations and labels that `first` was read from."""
     records: PodRecords = NO_RECORDS
+    claims: PodClaims = _NO_CLAIMS
+    """What its ResourceClaims gave when all of them were known; it stays while one is not known again."""
     finished: PodShare | None = None
     """Result for a finished pod, which is resolved once."""
+
+    def claims_now(self, present: PodClaims) -> PodClaims:
+        """Return what the pod's claims give, and remember it.
+
+        A claim in use can be replaced by one of the same name that is not allocated.
+        """
+        if present.is_sized or not self.claims.is_sized:
+            self.claims = present
+        return self.claims
 
 
 class ShareResolver:
@@ -133,11 +147,8 @@ class ShareResolver:
     ) -> tuple[PodShare, ...]:
         """Return the share of every pod of the inventory; it is empty for a pod without share and GPU.
 
-        Args:
-            inventory: the pods and KAI's records of them.
-            devices: the node's GPUs; their current usage is ignored.
-            holders: GPUs on which processes of a pod were found, by pod UID; used only to find the pod of a
-                whole GPU.
+        `holders` are the GPUs with processes of a pod, by its UID, and only serve to find whole GPUs. The
+        usage of the devices is ignored.
         """
         wanted = {uid: pod.whole_gpus for uid, pod in inventory.pods.items() if pod.holds_whole_gpus}
         used = {uid: frozenset(holders.get(uid, ())) for uid in wanted}
@@ -145,34 +156,40 @@ class ShareResolver:
         if self._last and self._last[0] is inventory and self._last[1] == situation:
             return self._last[2]
         self._known = {uid: self._seen(uid, pod, inventory) for uid, pod in inventory.pods.items()}
+        claims = {uid: self._known[uid].claims_now(each) for uid, each in inventory.claims.items()}
+        given, inventory = inventory, replace(inventory, claims=claims)
         self._restored = {}  # the other pods have ended
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
         self._most_devices = max(self._most_devices, len(devices))
         withheld = {uid: withheld_gpus(inventory.pods[uid], inventory, self._most_devices) for uid in wanted}
         whole = self._whole.assign(wanted, withheld, inventory, devices, used)
-        claimed = claimed_memory(inventory.claims)
+        claimed = claimed_memory(claims)
         pod_shares = []
         for uid, known in self._known.items():
             if known.finished is None:
-                resolution = _Resolution(
-                    known, inventory, cards, self._mode, claimed.get(uid, _NOTHING_CLAIMED)
-                )
+                memory = claimed.get(uid, _NOTHING_CLAIMED)
+                resolution = _Resolution(known, inventory, cards, self._mode, memory)
                 pod_share = resolution.pod_share(whole.get(uid, ()), withheld.get(uid, ()))
                 if known.pod.is_finished:
                     known.finished, known.records = pod_share, NO_RECORDS
                 else:
                     known.records = resolution.records
             pod_shares.append(known.finished or pod_share)
-        self._last = (inventory, situation, tuple(pod_shares))
+        self._last = (given, situation, tuple(pod_shares))
         return self._last[2]
 
     def saved(self) -> list[SavedPod]:
         """Return everything that a restart would forget of pods with a share or a GPU."""
         pods = [
-            SavedPod(uid, *known.first_seen, known.records, tuple(self._whole.assigned.get(uid, ())))
+            SavedPod(uid, *known.first_seen, known.records, self._whole.assigned.get(uid, ()), known.claims)
             for uid, known in self._known.items()
             if not known.pod.is_finished
-            and (known.first.declares_share or known.now.declares_share or known.pod.holds_whole_gpus)
+            and (
+                known.first.declares_share
+                or known.now.declares_share
+                or known.pod.holds_whole_gpus
+                or known.claims.is_sized
+            )
         ]
         return [*pods, *self._restored.values()]
 
@@ -190,7 +207,7 @@ class ShareResolver:
                 return _Known(pod, now, now, _read_strings(pod) if now.declares_share else ({}, {}))
             first = PodDeclaration.by(saved.as_first_seen(pod))
             records = saved.records if saved.records.agree_with(pod, inventory) else NO_RECORDS
-            return _Known(pod, now, first, (saved.annotations, saved.labels), records)
+            return _Known(pod, now, first, (saved.annotations, saved.labels), records, saved.claims)
         if known.pod is not pod:
             known.pod, known.now, known.finished = pod, PodDeclaration.by(pod), None
         return known

@@ -1,32 +1,30 @@
 """GPUs and processes for a node without GPUs, made up from the pods that KAI placed there."""
 
 import ctypes
-import shutil
-import tempfile
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from gpuagent.gpus.driver import MOST_LISTED
 from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuProcess, GpuReading
 from gpuagent.gpus.memory_limits import LimitAnswers
-from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.pods.inventory import Inventory, NodePod, PodSource
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.problems import Cause, Problem
+from gpuagent.sampling.processes import Lookup
+from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.placement import is_time_sliced
 from gpuagent.shares.share_resolver import ShareResolver
-from gpuagent.simulation.simulated_use import SimulatedPods, read_pods, used_bytes
+from gpuagent.simulation.simulated_use import SimulatedPod, read_pods, used_bytes
 from kai import keys
 from kai.gpu_resources import is_gpu_uuid
 from kai.releases import Version
 from kai.share import MIB
 from kai.share_bytes import label_bytes
-from service.command import UsageError
 from service.log import WARNING, JsonLog, NewLines
 
 MOST_GPUS: Final = 64
@@ -37,15 +35,6 @@ _NAMES: Final = uuid.UUID(int=0)
 """Namespace of made-up UUIDs. With it and `<node>-<index>` they equal those of run.ai's fake-gpu-operator
 (`generateGpuDetails`), whose reservation pods nevertheless name a random UUID each."""
 _LONGEST_PRODUCT: Final = 63
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedGpu:
-    """A GPU; its index is its place."""
-
-    uuid: str
-    total_bytes: int
-    model: str
 
 
 class NodeGpus:
@@ -62,14 +51,26 @@ class NodeGpus:
         self._uuids: list[str] = []
         self._made_up: set[str] = set()
 
-    def update(self, inventory: Inventory) -> tuple[SimulatedGpu, ...]:
+    def update(self, inventory: Inventory) -> tuple[Gpu, ...]:
         """Return the GPUs by an inventory; a GPU's index is its place, which it keeps."""
         labels = inventory.node_labels or {}
         self._place(named_gpus(inventory), inventory.labelled_gpus)
-        memory = _memory(labels.get(keys.NODE_GPU_MEMORY))
+        total = _memory(labels.get(keys.NODE_GPU_MEMORY))
         product = labels.get(keys.NODE_GPU_PRODUCT, "")[:_LONGEST_PRODUCT]
         model = f"Simulated {product or 'GPU'}"
-        return tuple(SimulatedGpu(gpu, memory, model) for gpu in self._uuids)
+        return tuple(
+            Gpu(
+                index=index,
+                uuid=gpu,
+                model=model,
+                total_bytes=total,
+                used_bytes=0,
+                reserved_bytes=0,
+                processes=(),
+                utilization={},
+            )
+            for index, gpu in enumerate(self._uuids)
+        )
 
     def _place(self, named: Sequence[str], count: int | None) -> None:
         """Give each named GPU a place, and fill the others up to the labelled number."""
@@ -128,7 +129,7 @@ class WholeGpuPods:
     def __init__(self) -> None:
         self._assigned: dict[str, tuple[str, ...]] = {}
 
-    def assign(self, inventory: Inventory, gpus: Sequence[SimulatedGpu]) -> Mapping[str, Collection[str]]:
+    def assign(self, inventory: Inventory, gpus: Sequence[Gpu]) -> Mapping[str, Collection[str]]:
         """Return the GPUs of each pod by pod UID; a pod that finds too few free GPUs gets none."""
         named = named_gpus(inventory)
         free = dict.fromkeys(gpu.uuid for gpu in gpus if gpu.uuid not in named)
@@ -187,30 +188,12 @@ def driver_of_this_node(*, proc: Path = _PROC, library: str = _LIBRARY) -> str:
     return f"{library} loads"
 
 
-def simulated_gpus(*, node: str, log: JsonLog, kai_version: Version | None = None) -> "SimulatedGpus":
-    """Create the source of a node without GPUs.
-
-    Raises:
-        UsageError: the node has an NVIDIA driver, or the temporary folder cannot be written.
-    """
-    driver = driver_of_this_node()
-    if driver:
-        raise UsageError(f"--gpus simulated is refused on a node with an NVIDIA driver: {driver}")
-    try:
-        return SimulatedGpus(node=node, log=log, kai_version=kai_version)
-    except OSError as error:
-        raise UsageError(
-            f"--gpus simulated needs a writable temporary folder ($TMPDIR): {error.strerror or error}"
-        ) from None
-
-
 class SimulatedGpus:
-    """A GpuSource for a node without GPUs; `follow` sets the pods.
+    """A GpuSource for a node without GPUs, and the origins of its processes; `follow` sets the pods.
 
     The GPUs are those of the node's labels and of KAI's reservation pods. Each running pod that KAI placed
     has one process, which holds a part of the pod's share. Its utilisation is the part of the GPU's memory
-    that it holds, so the processes of one GPU use at most 100 %. The source owns a temporary folder in the
-    form of /proc, and removes it when it is closed or the process ends.
+    that it holds, so the processes of one GPU use at most 100 %.
     """
 
     is_simulated = True
@@ -225,40 +208,27 @@ class SimulatedGpus:
         clock: Callable[[], float] = time.monotonic,
         proc: Path = _PROC,
     ) -> None:
-        """Create the temporary folder.
+        """Simulate a node; the log receives one line for each invalid annotation.
 
-        Args:
-            node: name of the node.
-            log: receives one line for each invalid annotation.
-            kai_version: KAI's release, by which shares are computed.
-            clock: monotonic seconds.
-            proc: mount point of the real /proc, where a driver that is loaded later appears.
-
-        Raises:
-            OSError: no temporary folder can be written.
+        A driver that is loaded later appears in `proc`.
         """
-        folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self.proc_root = folder / "proc"
-        """A folder in the form of /proc, at the state of the last read."""
-        self._folder = ProcFolder(self.proc_root)
-        self._folder.update({})
         self._log = log
         self._clock = clock
         self._since = clock()
-        self._real_proc = proc
+        self._proc = proc
         self._pods: PodSource | None = None
         self._inventory: Inventory | None = None
         """The inventory of the last update."""
         self._node_gpus = NodeGpus(node)
         self._whole_gpus = WholeGpuPods()
         self._resolver = ShareResolver(kai_version=kai_version)
-        self._gpus: tuple[SimulatedGpu, ...] = ()
-        self._simulated = SimulatedPods()
+        self._gpus: tuple[Gpu, ...] = ()
+        self._simulated: tuple[SimulatedPod, ...] = ()
         self._started: dict[str, float] = {}
         """Start of each pod, in seconds since the simulation began, by UID."""
         self._pids: dict[str, int] = {}
         """PID of each pod's process by pod UID."""
+        self._origins: dict[int, Origin] = {}
         self._next_pid = 0
         self._invalid = NewLines()
         """UIDs of the pods with an invalid annotation."""
@@ -281,7 +251,7 @@ class SimulatedGpus:
         Raises:
             DriverReplaced: an NVIDIA driver was loaded since the start.
         """
-        driver = self._real_proc / _DRIVER
+        driver = self._proc / _DRIVER
         if driver.exists():
             raise DriverReplaced(
                 f"simulated GPUs are refused on a node with an NVIDIA driver: {driver} exists"
@@ -298,34 +268,37 @@ class SimulatedGpus:
                 "simulated: the number of GPUs is unknown: the Node is not readable, and no reservation pod"
                 " names a GPU"
             )
-        totals = {gpu.uuid: gpu.total_bytes for gpu in self._gpus}
+        totals = {gpu.uuid: gpu.total_bytes or 0 for gpu in self._gpus}
         seconds = {uid: now - started for uid, started in self._started.items()}
-        return self._reading(used_bytes(self._simulated.pods, seconds, totals), inventory.pods)
+        return self._reading(used_bytes(self._simulated, seconds, totals), inventory.pods)
 
     def memory_limits(self, groups: Mapping[str, Collection[str]]) -> LimitAnswers:  # noqa: ARG002
         """Return no limits: no driver holds them."""
         return {}
 
+    def look_up(self, _reading: GpuReading, *, began: int | None = None) -> Lookup:  # noqa: ARG002
+        """Return the origin of every process of the last reading."""
+        return self._origins, ()
+
     def close(self) -> None:
-        """Remove the temporary folder."""
-        self._remove_folder()
+        """Do nothing."""
 
     def _update(self, inventory: Inventory, now: float) -> None:
         self._gpus = self._node_gpus.update(inventory)
-        devices = [_gpu(index, gpu) for index, gpu in enumerate(self._gpus)]
         whole = self._whole_gpus.assign(inventory, self._gpus)
-        self._simulated = read_pods(self._resolver.resolve(inventory, devices, whole), whole)
-        self._started = {pod.uid: self._started.get(pod.uid, now) for pod in self._simulated.pods}
-        new, _ = self._invalid.update(self._simulated.invalid)
+        self._simulated, invalid = read_pods(self._resolver.resolve(inventory, self._gpus, whole), whole)
+        self._started = {pod.uid: self._started.get(pod.uid, now) for pod in self._simulated}
+        new, _ = self._invalid.update(invalid)
         for uid in new:  # a limited number of pods at a time
-            pod, error = inventory.pods[uid], self._simulated.invalid[uid]
+            pod, error = inventory.pods[uid], invalid[uid]
             self._log("ignoring invalid annotation", WARNING, pod=f"{pod.namespace}/{pod.name}", error=error)
 
     def _reading(self, used: Mapping[str, Mapping[str, int]], pods: Mapping[str, NodePod]) -> GpuReading:
-        """Return the GPUs with their processes, and write /proc."""
+        """Return the GPUs with their processes, and keep the origins of these."""
         pids: dict[str, int] = {}
         gpus, problems = [], []
-        for index, gpu in enumerate(self._gpus):
+        for gpu in self._gpus:
+            total = gpu.total_bytes or 1
             if len(used[gpu.uuid]) > MOST_LISTED:
                 detail = f"simulated as by a driver: at most {MOST_LISTED} processes of a GPU are listed"
                 problems.append(Problem(Cause.TRUNCATED, gpu.uuid, detail))
@@ -333,11 +306,24 @@ class SimulatedGpus:
             for uid in islice(used[gpu.uuid], MOST_LISTED):
                 pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_pid()
                 processes.append(GpuProcess(pids[uid], used[gpu.uuid][uid]))
-            gpus.append(_gpu(index, gpu, sum(used[gpu.uuid].values()), tuple(processes)))
+            gpus.append(
+                replace(
+                    gpu,
+                    used_bytes=sum(used[gpu.uuid].values()),
+                    processes=tuple(processes),
+                    utilization={each.pid: (each.used_bytes or 0) * 100 // total for each in processes},
+                )
+            )
         self._pids = pids
-        self._folder.update(
-            {pid: _files(pid, self._started[uid], pods[uid]) for uid, pid in pids.items()},
-        )
+        self._origins = {
+            pid: Origin(
+                result=LookupResult.CONTAINER,
+                pod_uids=(uid,),
+                container_id=next(iter(pods[uid].container_ids), ""),
+                name=_PROCESS,
+            )
+            for uid, pid in pids.items()
+        }
         return GpuReading(gpus=tuple(gpus), problems=tuple(problems), driver_version=_VERSION)
 
     def _new_pid(self) -> int:
@@ -346,77 +332,5 @@ class SimulatedGpus:
         return _FIRST_PID + (self._next_pid - 1) % _PIDS
 
 
-def _gpu(index: int, gpu: SimulatedGpu, used: int = 0, processes: tuple[GpuProcess, ...] = ()) -> Gpu:
-    return Gpu(
-        index=index,
-        uuid=gpu.uuid,
-        model=gpu.model,
-        total_bytes=gpu.total_bytes,
-        used_bytes=used,
-        reserved_bytes=0,
-        processes=processes,
-        utilization={
-            process.pid: (process.used_bytes or 0) * 100 // gpu.total_bytes for process in processes
-        },
-    )
-
-
 def _without_gpus(detail: str) -> GpuReading:
     return GpuReading(gpus=(), problems=(Problem(Cause.NVML, "", detail),), driver_version=_VERSION)
-
-
-_TICKS_PER_SECOND: Final = 100
-_UP_BEFORE: Final = 1000  # seconds between boot and the start of the simulation
-
-
-class ProcFolder:
-    """A folder of `<pid>/{cgroup,comm,stat}`, with the system's processes 1 and 2."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._written: dict[int, dict[str, str]] = {}
-
-    def update(self, processes: Mapping[int, dict[str, str]], *, second: str = "kthreadd") -> None:
-        """Make the folder contain these processes; write only changed files.
-
-        Args:
-            processes: the files of each process by PID, from `process_files`.
-            second: name of process 2; the kernel's `kthreadd` on a real node.
-
-        Raises:
-            OSError: the folder cannot be written. The next update writes the missing files.
-        """
-        expected = {
-            1: process_files(1, "systemd", 0, "0::/init.scope\n"),
-            2: process_files(2, second, 0, "0::/\n"),
-            **processes,
-        }
-        for pid in self._written.keys() - expected.keys():
-            shutil.rmtree(self._root / str(pid), ignore_errors=True)
-            del self._written[pid]
-        for pid, files in expected.items():
-            if self._written.get(pid) != files:
-                folder = self._root / str(pid)
-                folder.mkdir(parents=True, exist_ok=True)
-                for name, text in files.items():
-                    (folder / name).write_text(text, encoding="utf-8")
-                self._written[pid] = files
-
-
-def pod_cgroup(uid: str, container: str) -> str:
-    """Return the cgroup file of a process in a pod's container; without a container ID, of the pod itself."""
-    slices = f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice"
-    return f"0::{slices}/cri-containerd-{container}.scope\n" if container else f"0::{slices}\n"
-
-
-def process_files(pid: int, name: str, start: float, cgroup: str) -> dict[str, str]:
-    """Return the files of a process by name; `start` is in seconds since the simulation began."""
-    name = name[:15]  # TASK_COMM_LEN
-    ticks = int((_UP_BEFORE + start) * _TICKS_PER_SECOND) if pid > 2 else 1
-    after_name = ["S", "1", *["0"] * 17, str(ticks), *["0"] * 30]  # fields 3 to 52; 22 is the start
-    return {"cgroup": cgroup, "comm": f"{name}\n", "stat": f"{pid} ({name}) {' '.join(after_name)}\n"}
-
-
-def _files(pid: int, start: float, pod: NodePod) -> dict[str, str]:
-    container = pod.container_ids[0] if pod.container_ids else ""
-    return process_files(pid, _PROCESS, start, pod_cgroup(pod.uid, container))

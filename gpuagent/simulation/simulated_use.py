@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -70,22 +70,10 @@ class SimulatedPod:
     course: Course
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedPods:
-    """The pods of a simulated node."""
-
-    pods: tuple[SimulatedPod, ...] = ()
-    invalid: Mapping[str, str] = field(default_factory=dict)
-    """By pod UID: why the pod's annotation does not count, in one line."""
-
-
-def read_pods(pod_shares: Iterable[PodShare], whole: Mapping[str, Collection[str]]) -> SimulatedPods:
-    """Return the running pods with a share.
-
-    Args:
-        pod_shares: the shares of all pods.
-        whole: whole GPUs by pod UID, from `WholeGpuPods`.
-    """
+def read_pods(
+    pod_shares: Iterable[PodShare], whole: Mapping[str, Collection[str]]
+) -> tuple[tuple[SimulatedPod, ...], dict[str, str]]:
+    """Return the running pods with a share, and by UID why an annotation is invalid."""
     pods: list[SimulatedPod] = []
     invalid: dict[str, str] = {}
     for pod_share in pod_shares:
@@ -105,7 +93,7 @@ def read_pods(pod_shares: Iterable[PodShare], whole: Mapping[str, Collection[str
         }
         is_annotated = any(share.source is ShareSource.ANNOTATION for share in shares.values())
         pods.append(SimulatedPod(pod.uid, given, is_annotated, course))
-    return SimulatedPods(tuple(pods), invalid)
+    return tuple(pods), invalid
 
 
 def used_bytes(
@@ -114,12 +102,8 @@ def used_bytes(
     """Return the memory of each pod by GPU UUID and pod UID, without pods that use nothing.
 
     A GPU cannot hold more than its memory. Pods within their shares get theirs first, those with a share that
-    KAI recorded before those with an annotation. A pod above its share gets at most what is left.
-
-    Args:
-        pods: the pods of the node.
-        seconds: time since the start of each pod, by UID.
-        totals: memory of each GPU in bytes, by UUID.
+    KAI recorded before those with an annotation. A pod above its share gets at most what is left. `seconds`
+    is the time since the start of each pod, and `totals` the memory of each GPU.
     """
     wanted: dict[str, list[tuple[bool, bool, str, int]]] = {gpu: [] for gpu in totals}
     for pod in pods:

@@ -149,7 +149,7 @@ MATRIX: list[tuple[Values, dict[str, Any]]] = [
         ({"agent": {"simulated": True, "gpuAccess": access, "migMonitor": access != "cdi"}}, {
             "agent args.--gpus": "simulated", "agent env": {}, "agent spec.runtimeClassName": None, "agent spec.hostPID": None, "agent spec.nodeSelector": None,
             "agent metadata.annotations.cdi\\.k8s\\.io/kaishare": None, "agent spec.containers.0.securityContext.capabilities.add": None,
-            "agent spec.volumes.0.emptyDir": {"sizeLimit": "256Mi"}, "agent mounts": {"/tmp": None, STATE_PATH: None},
+            "agent spec.volumes": [STATE], "agent mounts": {STATE_PATH: None},
         })
         for access in ("env", "volume-mounts", "cdi")
     ),

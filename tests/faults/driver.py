@@ -31,8 +31,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu
-from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.pods.inventory import Inventory
 from gpuagent.serve import START_AGAIN
 from kai import keys

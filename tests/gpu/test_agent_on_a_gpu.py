@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from kai.frameworks import PYTORCH, VLLM, Framework, largest_value
 from tests.support.agent_process import Agent
 from tests.support.kube_objects import uid

@@ -5,7 +5,7 @@ import time
 import pynvml
 import pytest
 
-from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from tests.support.cuda_process import CudaProcess
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,6 @@ SHARES = {
     ("limited", B): (3_220 * MIB, "bind-request"),
     ("idle", B): (2_070 * MIB, "bind-request"),
 }
-COUNT = "kaishare_agent_sample_duration_seconds_count"
 FLAGGED = {("limited", B, "limit-bypassed"), ("stray", B, "no-share")}
 
 
@@ -247,58 +246,6 @@ def test_two_gpus_six_pods_and_eleven_processes_are_exact_to_the_byte(node: Node
     over = named(series, "kaishare_pod_over_share_seconds_total", "pod", "gpu_uuid")
     assert over == dict.fromkeys(set(SHARES) - {("limited", B)}, 0.0)
     assert running.get("/readyz") == (200, "ok\n")
-
-
-def spoofs() -> dict[str, Callable[[dict[str, Any]], None]]:
-    """Return changes that a tenant may make to its own pod, by description."""
-
-    def annotate(**annotations: str) -> Callable[[dict[str, Any]], None]:
-        return lambda pod: pod["metadata"]["annotations"].update(annotations)
-
-    def label(**labels: str) -> Callable[[dict[str, Any]], None]:
-        return lambda pod: pod["metadata"]["labels"].update(labels)
-
-    identity = {
-        "vcluster.loft.sh/object-name": "serve",
-        "vcluster.loft.sh/object-namespace": "default",
-        "vcluster.loft.sh/object-host-name": "serve-x-default-x-vc",
-        "vcluster.loft.sh/object-host-namespace": "vc-host",
-        "kubernetes.io/config.hash": TRAIN,
-        "kubernetes.io/config.mirror": TRAIN,
-    }
-    return {
-        "another pod's identity": annotate(**identity),
-        "a changed share": annotate(**{"gpu-fraction": "0.99", "gpu-memory": "1"}),
-        "a preset group": label(**{"runai-gpu-group": "ga"}),
-        "another pod's ConfigMap": annotate(**{"runai/shared-gpu-configmap": "train-shared-gpu"}),
-        "a device of others": annotate(**{"nvidia.com/container.main.gpu-memory.request": "20Gi", "nvidia.com/container.main.gpus.devices": A}),
-        "values that cannot be read": annotate(**{"gpu-fraction": "\u0000half", "gpu-memory": "-1"}),
-    }  # fmt: skip
-
-
-def test_annotations_of_a_tenant_change_no_figure_of_another_pod(node: Node, running: Agent) -> None:
-    def of_others() -> dict[str, float]:
-        ours = ("over_share_seconds", "agent_sample", "agent_last", "promised_bytes")
-        series = running.series().items()
-        return {
-            text: v for text, v in series if 'pod="stray"' not in text and not any(x in text for x in ours)
-        }
-
-    running.until(lambda: everything_is_known(running.series()))
-    running.until(lambda: named(running.series(), "kaishare_pod_gpu_utilization_ratio", "pod"))
-    before = of_others()
-    for what, spoof in spoofs().items():
-        read = len(running.log_lines("pods file read"))
-        items = objects()
-        spoof(next(item for item in items if item["metadata"]["name"] == "stray"))
-        node.write_pods(items)
-        running.until(lambda read=read: len(running.log_lines("pods file read")) > read)
-        samples = running.series()[COUNT]
-        running.until(lambda least=samples + 2: running.series()[COUNT] >= least)
-        assert of_others() == before, what
-        used = named(running.series(), "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid")
-        assert used[("stray", B)] == 257 * MIB
-    node.write_pods(objects())
 
 
 def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: Node, running: Agent) -> None:

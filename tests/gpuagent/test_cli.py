@@ -126,15 +126,6 @@ def test_a_node_of_the_environment_that_no_node_has_is_one_line(
     assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
 
 
-def test_a_scenario_without_a_temporary_folder_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "no-such-folder")
-    assert main(["serve", *SIMULATED.split()]) == 2
-    line = "--gpus simulated needs a writable temporary folder ($TMPDIR): No such file or directory"
-    assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
-
-
 def test_simulated_gpus_on_a_node_with_a_driver_are_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

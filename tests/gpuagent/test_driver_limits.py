@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gpuagent.evaluation.saved_state import SavedState
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind
-from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.ledger.driver_limits import DriverLimits, held, variables_limit
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change

@@ -185,7 +185,7 @@ FAULTS: Final = (
     ),
     Fault(
         "pins: only KAI's own reservation pod binds a pod again",
-        "if place.is_complete and place.author is Author.KAI:",
+        "if place.is_complete and place.is_kais:",
         "if place.is_complete:",
         "gpuagent/shares",
     ),
@@ -275,8 +275,8 @@ FAULTS: Final = (
     ),
     Fault(
         "health: a sensor that hangs is awaited for a part of the GPU's deadline",
-        "deadline=deadline * _PART_OF_DEADLINE, retry",
-        "deadline=deadline * 300, retry",
+        "part = self._deadline * _PART_OF_DEADLINE",
+        "part = self._deadline * 300",
         "gpuagent/gpus/test_sensors.py",
     ),
     Fault(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from kai.installation import SharingMode
 from tests.support.driver_chain import Chain, Series
 from tests.support.inventories import inventory

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library, use_library
 from tests.support.scenarios.loading import parse_scenario
 

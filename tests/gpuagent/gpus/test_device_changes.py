@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from gpuagent.gpus.gpu_reading import DriverReplaced, LostGpu
-from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import NOT_LISTED, Cause
 from tests.support.scenarios import GIB, A, B, node, process
 

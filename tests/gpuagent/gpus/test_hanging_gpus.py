@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpuagent.gpus.driver import CallTimedOut
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from gpuagent.gpus.gpu_reading import GpuReading, LostGpu
-from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.gpus.supervised_call import SupervisedCall
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.processes import Lookup, ProcessLookup
@@ -222,8 +222,7 @@ def test_one_call_at_a_time_is_made_and_an_error_ends_nothing() -> None:
     with pytest.raises(CallTimedOut):
         call.result(lambda: 1)
     go_on.set()
-    assert hung.wait(SOON)
-    assert hung.result() is True
+    assert hung.result(SOON) is True
     with pytest.raises(ZeroDivisionError):
         call.result(lambda: 1 / 0)
     for number in (1, 2):
@@ -241,7 +240,7 @@ def test_a_late_answer_is_discarded_and_the_next_call_waits_longer_each_time() -
         assert call.finish() is None
         assert isinstance(call.failure, CallTimedOut)
         go_on.set()
-        assert late.wait(SOON)
+        assert late.result(SOON) == 1
         assert call.begin(lambda: 1, now) is None
         assert call.begin(lambda: 1, now + wait - 0.1) is None
         now += wait
@@ -330,12 +329,11 @@ def test_a_driver_that_cannot_be_asked_for_the_number_of_gpus_keeps_those_that_a
 
 
 def test_owners_are_unknown_in_a_sample_in_which_the_look_up_does_not_start(refused: set[str]) -> None:
-    class HostProcesses:
-        def look_up(self, reading: object, *, began: int | None = None) -> Lookup:
-            return {10: Origin(result=LookupResult.HOST)}, ()
+    def look_up(_reading: object, *, began: int | None = None) -> Lookup:
+        return {10: Origin(result=LookupResult.HOST)}, ()
 
     device = gpu((10, 1))
-    lookup = ProcessLookup(HostProcesses(), deadline=20.0)  # type: ignore[arg-type]
+    lookup = ProcessLookup(look_up, deadline=20.0)
     refused.add("proc")
     origins, problems = lookup.look_up(GpuReading(gpus=(device,)))
     assert origins == {10: Origin(result=LookupResult.DENIED)}

@@ -23,7 +23,7 @@ from gpuagent.gpus.driver import (
     Sensor,
     UtilizationSample,
 )
-from gpuagent.gpus.gpu_reader import GpuReader
+from gpuagent.gpus.gpu_reader import NvmlGpus
 from gpuagent.pods.inventory import Inventory
 from gpuagent.problems import Cause
 from gpuagent.sampling.sample import LookupResult
@@ -108,7 +108,7 @@ def gpus(draw: st.DrawFn) -> HostileDevice:
 
 @dataclass
 class HostileDriver:
-    """A Driver that answers as it was drawn."""
+    """A driver that answers as it was drawn."""
 
     moment: list[HostileDevice]
     starting: Any = None
@@ -192,7 +192,7 @@ class HostileDriver:
             raise kind(call, error)
 
 
-class Source(GpuReader):
+class Source(NvmlGpus):
     is_simulated = False
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent.gpus.driver import MOST_LISTED
 from gpuagent.gpus.gpu_reading import DriverReplaced, GpuProcess, LostGpu, MigInstance
-from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.problems import NOT_LISTED, Cause
 from tests.support.scenarios import GIB, A, B, causes, node, process
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent.gpus.gpu_reading import Sensors
-from gpuagent.gpus.health import EventSets
+from gpuagent.gpus.nvml import EventSets
 from tests.support.scenarios import causes, node, process
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN, BLOCKS = 3, 4, 13, 999, -1

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules
@@ -13,12 +14,14 @@ from gpuagent.pods.node_pods import MOST_CLAIMS, decoder, read_pod
 from gpuagent.pods.resource_claims import ClaimPins, NodeDevices, slice_devices
 from gpuagent.server.exposition import Metrics
 from gpuagent.shares.pod_share import ShareSource
+from gpuagent.shares.share_resolver import SavedPod, ShareResolver
 from gpuagent.verdicts.messages import flag_message
 from kube.device_kinds import ResourceClaim, ResourceSlice
 from tests.support.inventories import built
 from tests.support.kube_objects import GPU_0, GPU_1, bind_request, fraction, node, pod, reservation, uid
 from tests.support.resource_claims import GIB, allocated, claiming, gpu_slice, result
 from tests.support.sample_pipeline import Pipeline
+from tests.support.samples import gpu
 
 MIG = "MIG-45bc850b-5558-5f00-99bb-69dba0369fb9"
 read_claim = decoder("ResourceClaim", ResourceClaim)
@@ -172,6 +175,26 @@ def test_devices_of_a_claim_may_be_parts_of_a_gpu_or_of_another_driver_with_gpus
     assert World(other).claims_of(POD, claim) == PodClaims(gpus=(gives(20 * GIB),), is_sized=False)
 
 
+def test_a_claim_counts_over_a_restart_though_it_was_made_anew_meanwhile() -> None:
+    gpus = [gpu(uuid=GPU_0), gpu(uuid=GPU_1)]
+    before = ShareResolver()
+    before.resolve(World().inventory([POD], [of_c(result())], *NODES), gpus)
+    saved = msgspec.json.decode(msgspec.json.encode(before.saved()), type=list[SavedPod])
+    unallocated = World().inventory([POD], [], *NODES)
+    for inventory, promised in (
+        (unallocated, {GPU_0: 20 * GIB}),
+        (World().inventory([POD], [of_c(result("gpu-1", "1Gi"))], *NODES), {GPU_1: GIB}),
+        (replace(unallocated, claims={}), {}),  # the agent does not read claims any more
+    ):
+        after = ShareResolver()
+        after.restore(saved)
+        for _ in range(2):
+            (share,) = after.resolve(inventory, gpus)
+            assert {uuid: amount.bytes for uuid, amount in share.shares.items()} == promised
+    (excused,) = ShareResolver().resolve(unallocated, gpus)
+    assert (excused.shares, excused.has_unsized_gpus) == ({}, True)
+
+
 NODES = (node(**{"nvidia.com/gpu.memory": "24576"}),)
 
 
@@ -259,15 +282,15 @@ def test_a_claim_beside_a_share_of_kai_adds_its_memory_and_gives_no_immunity() -
     claimed = fraction("half", 1, share="0.5")
     claimed["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "c"}]
     request = bind_request("half", 1)
-    for device, gpu, flagged in (("gpu-0", GPU_0, 15 * GIB), ("gpu-1", GPU_1, 3 * GIB)):
+    for device, uuid, flagged in (("gpu-0", GPU_0, 15 * GIB), ("gpu-1", GPU_1, 3 * GIB)):
         seen = Pipeline()
         inventory = World().inventory(
             [claimed], [of_c(result(device, "2Gi"))], *NODES, reservation(), request
         )
-        seen.process(inventory, {uid(1): {gpu: flagged - 2 * GIB}}, times=4)
+        seen.process(inventory, {uid(1): {uuid: flagged - 2 * GIB}}, times=4)
         assert seen.flagged == set()
-        seen.process(inventory, {uid(1): {gpu: flagged}}, times=4)
-        assert seen.flagged == {(uid(1), gpu, "over-share")}
+        seen.process(inventory, {uid(1): {uuid: flagged}}, times=4)
+        assert seen.flagged == {(uid(1), uuid, "over-share")}
 
 
 def test_a_changed_share_of_kai_is_flagged_on_its_gpu_alone() -> None:

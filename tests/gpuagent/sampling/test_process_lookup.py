@@ -43,7 +43,7 @@ def processes() -> Iterator[StuckProcesses]:
 
 
 def test_a_look_up_that_hangs_makes_owners_unknown_and_is_awaited_once(processes: StuckProcesses) -> None:
-    lookup = ProcessLookup(processes, deadline=DEADLINE)  # type: ignore[arg-type]
+    lookup = ProcessLookup(processes.look_up, deadline=DEADLINE)
     seconds = []
     for _ in range(5):
         began = time.monotonic()

@@ -13,7 +13,7 @@ from gpuagent.gpus.gpu_reading import GpuProcess
 from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import LookupResult
-from gpuagent.sampling.sampler import Sampler, Timing, next_gap
+from gpuagent.sampling.sampler import UNPREDICTABLE, Sampler, next_gap
 from service.log import JsonLog
 from tests.support.scenarios import GIB, node, process
 from tests.support.scenarios.loading import parse_scenario
@@ -34,8 +34,8 @@ class Run:
         self.logged = io.BytesIO()
         self.sampler = Sampler(
             source=source,
-            processes=Processes(proc_root=source.proc_root),
-            timing=Timing(**{"interval": 0.02, **timing}),
+            look_up=Processes(proc_root=source.proc_root).look_up,
+            **{"interval": 0.02, **timing},
             log=JsonLog(self.logged),
         )
 
@@ -88,7 +88,7 @@ async def test_samples_come_with_the_origin_of_every_process(simulated):
 
 async def test_the_random_source_is_the_systems():
     """Others, such as `random.random`, can be reconstructed from the times that they led to."""
-    assert isinstance(Timing(interval=1).random.__self__, SystemRandom)
+    assert isinstance(UNPREDICTABLE.__self__, SystemRandom)
 
 
 async def test_a_sample_can_be_requested(simulated):
@@ -136,12 +136,12 @@ async def test_a_request_during_a_sample_gives_a_later_sample(simulated):
 @pytest.fixture
 def hanging(simulated, clock):
     """A source whose calls hang until they are let go."""
-    source = simulated(process(100), faults=[{"fault": "hang", "until": 5}], clock=clock, deadline=0.05)
 
     def release():
         clock.now += 10
-        source.show()
+        source._look()  # a sampler that was stopped does not read any more
 
+    source = simulated(process(100), faults=[{"fault": "hang", "until": 5}], clock=clock, deadline=0.05)
     return source, release
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from gpuagent.shares.entitlement import Record, Sources, entitlement
-from gpuagent.shares.pod_share import Amount, Author, Entitlement, Relation, ShareSource
+from gpuagent.shares.pod_share import Amount, Entitlement, Relation, ShareSource
 
 _LINES = [line.strip() for line in (entitlement.__doc__ or "").splitlines() if line.strip().startswith("|")]
 _ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in _LINES if "--" not in line]
@@ -78,4 +78,3 @@ def test_the_table_names_every_value() -> None:
     named = set(re.split(", |; ", ", ".join(row[4] for row in COUNTS)))
     assert {*named, "resource-claim"} == {*(source.value for source in ShareSource), *named}
     assert "resource-claim" in {row[0] for row in USES}
-    assert {source.author for source in ShareSource} == set(Author)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading
 from gpuagent.pods.inventory import Inventory
 from gpuagent.problems import Cause
-from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import LookupResult
 from gpuagent.simulation.simulated_gpus import (
     DEFAULT_BYTES,
     MOST_GPUS,
@@ -61,7 +60,6 @@ class Simulated:
         log = JsonLog(self.stream)
         self.source = SimulatedGpus(node=NODE, log=log, clock=lambda: self.now, proc=self.proc)
         self.source.follow(self.pods)
-        self.processes = Processes(proc_root=self.source.proc_root)
 
     def show(self, *documents: dict[str, Any]) -> GpuReading:
         """Set the cluster's objects, and read."""
@@ -72,7 +70,7 @@ class Simulated:
     def used(self, *documents: dict[str, Any]) -> dict[str, dict[str, int]]:
         """Return the memory in bytes by GPU UUID and pod UID, as the agent attributes it; without unused GPUs."""
         reading = self.show(*documents)
-        origins, problems = self.processes.look_up(reading)
+        origins, problems = self.source.look_up(reading)
         assert not problems
         return {
             gpu.uuid: {origins[each.pid].pod_uids[0]: each.used_bytes or 0 for each in gpu.processes}
@@ -86,11 +84,8 @@ class Simulated:
 
 
 @pytest.fixture
-def simulated(tmp_path: Path) -> Iterator[Simulated]:
-    made = Simulated(tmp_path)
-    yield made
-    made.source.close()
-    assert not made.source.proc_root.exists()
+def simulated(tmp_path: Path) -> Simulated:
+    return Simulated(tmp_path)
 
 
 def annotated(percent: str, name: str = "half", number: int = 1) -> dict[str, Any]:
@@ -151,15 +146,14 @@ def test_the_process_keeps_its_pid_and_ends_with_its_pod(simulated: Simulated) -
     first = simulated.show(*HELD, fraction()).gpus[0].processes
     assert first
     assert simulated.show(*HELD, fraction(), pod("other", 2)).gpus[0].processes == first
-    folder = simulated.source.proc_root / str(first[0].pid)
-    assert (folder / "comm").read_text() == "simulated\n"
-    assert simulated.show(*HELD).gpus[0].processes == ()
-    assert not folder.exists()
+    ((pid, origin),) = simulated.source.look_up(simulated.source.read())[0].items()
+    assert (pid, origin.result, origin.name) == (first[0].pid, LookupResult.CONTAINER, "simulated")
+    reading = simulated.show(*HELD)
+    assert reading.gpus[0].processes == ()
+    assert simulated.source.look_up(reading) == ({}, ())
     again = simulated.show(*HELD, fraction()).gpus[0].processes
     assert again
     assert again[0].pid != first[0].pid
-    (simulated.source.proc_root / str(again[0].pid) / "stat").unlink()
-    assert simulated.used(*HELD, fraction()), "a removed file is no crash"
 
 
 @pytest.mark.parametrize(
@@ -347,7 +341,7 @@ def test_thousands_of_pods_are_truncated_as_the_driver_does_in_linear_time(simul
     assert len(gpu.processes or ()) == 950
     assert gpu.used_bytes is not None
     assert gpu.used_bytes <= TOTAL
-    assert len(list(simulated.source.proc_root.iterdir())) == 952
+    assert len(simulated.source.look_up(reading)[0]) == 950
 
 
 def test_a_driver_that_is_loaded_later_ends_the_simulation(simulated: Simulated) -> None:

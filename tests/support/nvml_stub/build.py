@@ -64,7 +64,7 @@ class Answers:
 
 
 def use_library(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make NVIDIA's binding in this process load the simulated library until the test ends.
+    """Make NVIDIA's binding in this process load the simulated library until the patch ends.
 
     A test whose GPU hung may have left the library initialised.
     """

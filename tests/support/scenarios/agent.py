@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuagent import cli, node
 from gpuagent import serve as serving
 from gpuagent.node import NodeSettings, OpenedNode
+from gpuagent.sampling.processes import Processes
 from service.log import JsonLog
 from tests.support.scenarios.loading import load_scenario
 from tests.support.scenarios.source import ScenarioGpus
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     def open_scenario(settings: NodeSettings, *, deadline: float, log: JsonLog) -> OpenedNode:
         gpus = ScenarioGpus(scenario=scenario, deadline=deadline)
         own = replace(settings, pods=gpus.pods_file, proc_root=gpus.proc_root)
-        return OpenedNode(source=gpus, settings=own)
+        processes = Processes(proc_root=gpus.proc_root)
+        return OpenedNode(settings=own, source=gpus, look_up=processes.look_up)
 
     node.open_node = serving.open_node = open_scenario
     words = [word.replace(files[0], "nvml") for word in arguments]

@@ -131,13 +131,6 @@ class SimulatedPod(_Part, frozen=True, kw_only=True):
     """Whole GPUs instead of a share."""
     gpu: int | tuple[int, ...] = ()
     """Indices of the GPUs on which KAI placed the share; without it, KAI has not placed the pod."""
-    reservation: bool = True
-    """Whether a reservation pod holds the GPU for the pod's group."""
-    containers: tuple[str, ...] = ("main",)
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    """Override the annotations of the share, like an edit after binding."""
-    phase: str = "Running"
 
     @property
     def share_annotations(self) -> dict[str, str]:
@@ -165,11 +158,7 @@ class SimulatedProcess(_Passing, frozen=True, kw_only=True):
     kind: Kinds = Kinds({ProcessList.COMPUTE})
     pod: str = ""
     """`namespace/name`; empty for a host process."""
-    container: str = ""
-    """Empty for the pod's first container."""
     name: str = "python"
-    cgroup: str = ""
-    """Content of the cgroup file; overrides the one of pod and container."""
     count: int = 1
     """Number of processes with consecutive PIDs from `pid` on, each with that memory."""
 
@@ -191,7 +180,5 @@ class Scenario(_Part, frozen=True, kw_only=True):
     node: SimulatedNode = SimulatedNode()
     gpus: tuple[SimulatedGpu, ...]
     pods: tuple[SimulatedPod, ...] = ()
-    objects: tuple[dict[str, Any], ...] = ()
-    """Literal Kubernetes objects; missing fields of running pods are added."""
     processes: tuple[SimulatedProcess, ...] = ()
     faults: tuple[SimulatedFault, ...] = ()
