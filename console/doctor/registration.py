@@ -13,7 +13,7 @@ from kube.answers import REQUEST_ERRORS
 from kube.metadata import LabelSelector
 from kube.tokens import review_right
 from service.text import joined, listed, one_line
-from webhook.registration.call_order import Mutator, called_before_us
+from webhook.registration.call_order import called_before_us
 from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
@@ -224,7 +224,7 @@ def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
     own = cluster.our_mutating
     if own is None:
         return
-    early = called_before_us(map(Mutator.of, items(cluster.mutating)), own.name, cluster.kai_schedulers)
+    early = called_before_us(items(cluster.mutating), own.name, cluster.kai_schedulers)
     if early:
         yield problem(
             f"{listed(early)} is called before {one_line(own.name)} and matches on schedulerName: it skips"

@@ -39,7 +39,7 @@ from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import mutate
 from webhook.policy.reasons import Reason
-from webhook.policy.verify import Requester, verify
+from webhook.policy.verify import verify
 from webhook.registration.configurations import mutating_configuration, validating_configuration
 
 Json = dict[str, Any]
@@ -314,7 +314,7 @@ class Comparison:
         outcome = expected(namespace.labels, namespace.annotations, name, plain.pod, self.forms.rules, user)
         labelled = NamespacePolicy.from_labels(name, namespace.labels, namespace.annotations)
         view = self.forms.view(outcome.pod)
-        denials = verify(labelled, view, self.forms.rules, Requester(username=user)).denials
+        denials = verify(labelled, view, self.forms.rules, user).denials
         self.tally.denials.update(finding.reason.code for finding in denials)
         is_exact = not outcome.differences and namespace.limits not in RESTORING
         if is_exact and not any(_sentence_of(finding.reason) in policy.message for finding in denials):

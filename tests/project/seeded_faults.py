@@ -125,8 +125,8 @@ FAULTS: Final = (
     ),
     Fault(
         "registration: KAI's webhooks are called after kaishare's",
-        "is_of_kai(mutator, of_kai) and sorts_behind(own, name)",
-        "is_of_kai(mutator, of_kai) and sorts_behind(name, own)",
+        "is_of_kai(each, of_kai) and sorts_behind(own, name)",
+        "is_of_kai(each, of_kai) and sorts_behind(name, own)",
         "webhook/registration",
     ),
     Fault(

@@ -29,7 +29,7 @@ from webhook.policy.labels import (
 from webhook.policy.pod_keys import misplaced_on_namespace
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import NO_CAPS, read_sizes, selector_overlaps
-from webhook.policy.verify import Requester, verify
+from webhook.policy.verify import verify
 
 _MODES: Final = frozenset({Mode.ENFORCE})
 """Mode of the namespaces whose pods the API server sends, by the webhook configuration."""
@@ -56,7 +56,7 @@ class PodValidator:
         policy = await self._policies.find(review.namespace or "", modes=_MODES, peer=peer)
         try:
             pod = decode_pod(review.object)
-            verdict = verify(policy, pod, self._rules(), Requester(review.username))
+            verdict = verify(policy, pod, self._rules(), review.username)
         except MalformedPod as error:
             raise BadReview(f"the pod cannot be read: {error}") from None
         if verdict.is_allowed:
