@@ -163,10 +163,7 @@ def processes(
 ) -> int | None:
     """Return how many processes of a container may use the GPU; None if that cannot be read.
 
-    Args:
-        command: the one command that the container runs.
-        words: the words of its command line, or of its script.
-        variables: names in its environment.
+    `words` are those of its command line, or of its script, and `variables` the names in its environment.
     """
     names = {program(word) for word in words}
     if names.isdisjoint(_SEVERAL) and not any(map(_is_background, words)):

@@ -247,12 +247,7 @@ class PodView:
     )
 
     def __init__(self, document: PodDocument, container_facts: "ContainerFacts | None" = None) -> None:
-        """Wrap a document.
-
-        Args:
-            document: the decoded pod.
-            container_facts: facts of another pod with the same containers; None computes them.
-        """
+        """Wrap a document. `container_facts` are those of another pod with the same containers."""
         self.document = document
         self.metadata = metadata = document.metadata or Metadata()
         self.spec = spec = document.spec

@@ -170,12 +170,8 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 async def drained(has_recent_connections: Callable[[], bool], seconds: float, stop: asyncio.Event) -> bool:
     """Wait for the end of a drain; return False if clients still connect at the maximum drain time.
 
-    A drain of zero seconds returns True in any case.
-
-    Args:
-        has_recent_connections: whether clients have connected recently.
-        seconds: minimum time to wait; the maximum is `_LONGEST_DRAIN` times as long.
-        stop: event that ends the drain at once.
+    That is `_LONGEST_DRAIN` times the minimum time in `seconds`; a drain of zero seconds returns True in any
+    case. The event `stop` ends the drain at once.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + _LONGEST_DRAIN * seconds

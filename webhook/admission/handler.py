@@ -63,13 +63,7 @@ class ReviewHandler:
     async def answer(
         self, body: bytes, request_id: str, deadline: float | None = None, peer: str = ""
     ) -> bytes:
-        """Answer an AdmissionReview.
-
-        Args:
-            body: the review.
-            request_id: the request's ID in the log.
-            deadline: until when the API server waits, on the event loop's clock; None for no limit.
-            peer: the sender's address or network.
+        """Answer an AdmissionReview that a peer sent; the API server waits until `deadline` (loop's clock).
 
         Raises:
             BadReview: the body is not a review that can be answered.

@@ -52,10 +52,7 @@ class ClusterDefaults:
     def __init__(self, client: KubeClient, rules: DecisionSettings, *, log: JsonLog) -> None:
         """Set up the watches; run `tasks` to start them.
 
-        Args:
-            client: for the API server.
-            rules: the administrator's settings; their default class applies until the classes are listed.
-            log: for a watch that fails or works again, each once.
+        The default class of `rules` applies until the classes are listed.
         """
         self.current = rules
         """The rules for the next decision."""

@@ -98,11 +98,7 @@ def decide_pod(
 ) -> Decision:
     """Decide about one pod of a namespace that is not exempt, at its creation.
 
-    Args:
-        policy: the policy of the pod's namespace.
-        pod: the pod, which is not modified.
-        settings: the administrator's settings.
-        warn: whether to compute warnings; False saves time where only the changes matter.
+    Without `warn` no warnings are computed, which saves time where only the changes matter.
     """
     try:
         return _skip_pod(policy, pod) or _fill_in(policy, pod, settings, warn=warn)

@@ -282,10 +282,7 @@ def _container_to_share(
 ) -> tuple[Container, Reason] | ShareOutcome:
     """Return the container that a share is for, with the reason; or why no container gets one.
 
-    Args:
-        policy: the policy of the pod's namespace.
-        pod: the pod.
-        is_named: whether the pod names a size, which marks it under every `share-for`.
+    A pod that names a size (`is_named`) is marked by that under every `share-for`.
     """
     requests = _whole_gpu_requests(pod)
     if isinstance(requests, ShareOutcome):

@@ -188,9 +188,7 @@ _task = msgspec.json.Decoder(_Task).decode
 def evidence_of(pod: PodView, container: Container) -> Evidence | None:
     """Return the evidence that the pod is a rank of a job with more than one; None without evidence.
 
-    Args:
-        pod: the pod at its creation.
-        container: the container with the GPU.
+    `container` is the one with the GPU.
     """
     kinds = (owner.kind for owner in pod.owners if owner.group == TRAINING_GROUP)
     kind = next((kind for kind in kinds if kind in TRAINING_JOBS), None) or ""
@@ -283,9 +281,7 @@ def _of_cluster(text: str, workload: str) -> Iterator[Evidence]:
 def _torch_nodes(container: Container, values: Mapping[str, str]) -> int:
     """Return the largest value of torchrun's own option `--nnodes`; 0 if there is none.
 
-    Args:
-        container: the container.
-        values: its environment, for references such as `$(NODES)` and `$NODES`.
+    References such as `$(NODES)` and `$NODES` stand for `values`, the container's environment.
     """
     if b"torch" not in bytes(container.command) + bytes(container.args):
         return 0

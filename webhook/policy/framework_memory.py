@@ -318,11 +318,7 @@ def _findings(
 ) -> Iterator[Finding]:
     """Yield what to say about one framework of a container with a share.
 
-    Args:
-        setting: the framework and the value of its option.
-        target: the container and its share.
-        mode: KAI's mode; None if it is not known.
-        wants: whether the webhook would have set the option if it could.
+    `wants` says whether the webhook would have set the option if it could.
     """
     row, fraction = setting.framework, target.fraction
     value = f"fit {target.share.memory_mib} MiB"

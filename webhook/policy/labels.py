@@ -206,11 +206,7 @@ class NamespacePolicy:
     ) -> "NamespacePolicy | None":
         """Parse a namespace's metadata; None if the queue label is missing, so the namespace is not managed.
 
-        Args:
-            namespace: the namespace's name.
-            labels: its labels; those of others are ignored.
-            annotations: its annotations; those of others are ignored.
-            default_mode: the mode if the labels name none.
+        Labels and annotations of others are ignored. `default_mode` applies if the labels name no mode.
         """
         if keys.QUEUE_LABEL not in labels:
             return None
@@ -289,11 +285,7 @@ def label_problems(
 ) -> LabelProblems:
     """Find the invalid policy labels and selectors of a namespace, managed or not.
 
-    Args:
-        after: the namespace's metadata.
-        before: the metadata before an edit. Only what the edit sets or changes is checked, and what conflicts
-            with it. Without it, everything is checked.
-        default_mode: the mode of a namespace whose labels name none.
+    Only what an edit of the metadata `before` sets or changes is checked, and what conflicts with it.
     """
     labels = after.labels
     changed = changed_keys(labels, before.labels)

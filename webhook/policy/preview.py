@@ -45,15 +45,10 @@ def preview(
     defaults: Sequence[LimitRange] = (),
     undecided: Mutation | None = None,
 ) -> Preview:
-    """Decide about a pod as the server would.
+    """Decide about a pod as the server would; `policy` is None if its namespace is not managed.
 
-    Args:
-        pod: the pod or template, which is not modified.
-        policy: the policy of its namespace; None if it is not managed.
-        namespace: the namespace in which it is created.
-        rules: the administrator's settings.
-        defaults: the LimitRanges of the namespace.
-        undecided: takes the place of a decision, where the policy could not be read.
+    `defaults` are the LimitRanges of the namespace. `undecided` takes the place of a decision, where the
+    policy could not be read.
     """
     created = pod.as_created(namespace)
     received = filled_in(created, defaults)

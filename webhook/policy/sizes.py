@@ -161,13 +161,7 @@ def _invalid(problem: str) -> Choice:
 
 
 def read_sizes(labels: Mapping[str, str], annotations: Mapping[str, str], caps: Caps) -> Sizes:
-    """Read the sizes of a namespace.
-
-    Args:
-        labels: the namespace's policy labels.
-        annotations: its annotations with the prefix of sizes.
-        caps: its caps, which bound sizes, too.
-    """
+    """Read the sizes of a namespace from its policy labels, and from its annotations with their prefix."""
     reading = _Reading.of(labels, annotations, caps)
     if not (reading.keys or annotations):
         return NO_SIZES
@@ -196,16 +190,10 @@ def size_problems(
     changed_annotations: set[str],
     most: int,
 ) -> tuple[list[LabelProblem], int]:
-    """Find the problems that an edit of a namespace introduces; return the first ones and their number.
+    """Find the problems that an edit of a namespace introduces; return the first `most`, and their number.
 
-    Args:
-        labels: the namespace's policy labels after the edit.
-        annotations: its annotations with the prefix of sizes after the edit.
-        caps: its caps after the edit.
-        changed: the labels that the edit sets, changes or removes.
-        added: those that did not exist before.
-        changed_annotations: the annotations that the edit sets, changes or removes.
-        most: maximum number of problems to describe.
+    Labels, annotations and caps are those after the edit. `changed` and `changed_annotations` are the keys
+    that the edit sets, changes or removes, and `added` the labels that did not exist before.
     """
     reading = _Reading.of(labels, annotations, caps)
 

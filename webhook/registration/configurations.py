@@ -221,14 +221,7 @@ def mutating_configuration(
     excluded: Collection[str] = EXCLUDED_NAMESPACES,
     name: str = CONFIGURATION_NAME,
 ) -> dict[str, Any]:
-    """Build the MutatingWebhookConfiguration.
-
-    Args:
-        target: the address of the webhook.
-        ca_bundle: PEM; empty if `serve` writes it.
-        excluded: namespaces whose pods are never changed.
-        name: name of the object.
-    """
+    """Build the MutatingWebhookConfiguration; `ca_bundle` (PEM) is empty if `serve` writes it."""
     webhook = {
         **_webhook(MUTATE, target, ca_bundle),
         "failurePolicy": "Ignore",  # without the webhook, pods are admitted unchanged
