@@ -134,10 +134,10 @@ class CertificateManager:
         """Set up the manager; call `run` to start it.
 
         `names` are host names and addresses for leaves. `on_leaf` is called with every new leaf and the
-        reason; if it raises OSError, the old leaf stays. `on_look` is called after every pass,
-        and `on_result` with each change of the CAs by this replica and the reason. `on_trouble` is called with a part
-        (`secret`, `caBundle`, `clock`, `leaf`) and one line when the problem of that part changes, and with
-        "" when it is resolved. `wall_clock` is used while the API server's time is not known.
+        reason; if it raises OSError, the old leaf stays. `on_look` is called after every pass, and
+        `on_result` with each change of the CAs by this replica and the reason. `on_trouble` is called with a
+        part (`secret`, `caBundle`, `clock`, `leaf`) and one line when the problem of that part changes, and
+        with "" when it is resolved. `wall_clock` is used while the API server's time is not known.
 
         Raises:
             ValueError: a name is not a valid host name.

@@ -302,7 +302,7 @@ def _container_to_share(
     if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
         accelerator = pod.container_facts.accelerator
         if accelerator is not None:
-            return _no_share(Reason.OTHER_GPU, resource=shorten(accelerator))
+            return _no_share(Reason.OTHER_GPU_RESOURCE, resource=shorten(accelerator))
         return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     if not pod.containers:
         raise MalformedPod("spec.containers must name at least one container")

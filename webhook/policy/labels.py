@@ -525,26 +525,17 @@ def _default_share(
             f"conflicts with {FRACTION}: remove one of the two; until then neither is injected",
             (FRACTION,),
         )
-    if fraction is not None:
-        cap = values.get("max_fraction")
-        if cap is not None and float(fraction) > cap:
-            return None, LabelProblem(
-                FRACTION,
-                fraction,
-                f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}",
-                (MAX_FRACTION,),
-            )
-        return PolicyShare(keys.GPU_FRACTION, fraction), None
-    if memory is not None:
-        cap = values.get("max_memory_mib")
-        if cap is not None and memory > cap:
-            return None, LabelProblem(
-                MEMORY,
-                str(memory),
-                f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}",
-                (MAX_MEMORY,),
-            )
-        return PolicyShare(keys.GPU_MEMORY, str(memory)), None
+    given = (
+        (FRACTION, fraction, keys.GPU_FRACTION, MAX_FRACTION, values.get("max_fraction")),
+        (MEMORY, memory, keys.GPU_MEMORY, MAX_MEMORY, values.get("max_memory_mib")),
+    )
+    for label, amount, annotation, cap_label, cap in given:
+        if amount is None:
+            continue
+        if cap is not None and float(amount) > cap:
+            wrong = f"is above this namespace's own {cap_label} {labels[cap_label]}"
+            return None, LabelProblem(label, str(amount), wrong, (cap_label,))
+        return PolicyShare(annotation, str(amount)), None
     return None, None
 
 

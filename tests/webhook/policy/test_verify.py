@@ -267,7 +267,7 @@ def test_a_share_that_is_withheld_does_not_hide_another_gpu() -> None:
     shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
     decision = decide(policy_of(labels), pod(gpu_container(), shared), DecisionSettings())
     assert [warning.reason for warning in decision.warnings] == [
-        Reason.OTHER_GPU,
+        Reason.OTHER_GPU_RESOURCE,
         Reason.ABOVE_CAP,
         Reason.CAP_UNIT,
     ]
