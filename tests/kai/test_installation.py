@@ -2,12 +2,14 @@
 
 import pytest
 
-from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
+from kai.installation import Installation
+from kube.kinds import Container
 
 
 def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
-    container = ProgramContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
-    return Installation.seen_in([ProgramPod(spec=ProgramSpec(containers=[container]))])
+    return Installation.seen_in(
+        [(Container(image=f"example.invalid/{program}:{tag}", args=list(args)), False)]
+    )
 
 
 def both(*installations: Installation) -> Installation:

@@ -8,15 +8,14 @@ from aiohttp import web
 
 from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.kai_checks import nodes_are_added
-from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
+from kai.installation import Installation
 from kube.client import KubeClient
+from kube.kinds import Container
 from tests.console.doctor.test_reading import results
 from tests.support.api_server import ApiServer, says, status_object
 from tests.support.cluster_facts import but, namespace, whole
 
-ADJUSTER = ProgramPod(
-    spec=ProgramSpec(containers=[ProgramContainer(image="ghcr.io/kai-scheduler/node-scale-adjuster:v0.17.0")])
-)
+ADJUSTER = Container(image="ghcr.io/kai-scheduler/node-scale-adjuster:v0.17.0")
 
 SHARING = but(namespaces=whole(namespace("team-a", gpu_fraction="0.5")))
 
@@ -51,7 +50,7 @@ def _groups(*names: str) -> dict[str, Any]:
         ),
         (SHARING, False, ("apps",), []),
         (
-            but(installation=Installation.seen_in([ADJUSTER])),
+            but(installation=Installation.seen_in([(ADJUSTER, False)])),
             True,
             (),
             ["ok: KAI's node-scale-adjuster asks"],
