@@ -78,7 +78,8 @@ async def read_policies(
     Unreachable, AccessError.
     """
     scope = await read_scope(client, default_mode)
-    labelled = sorted((await _namespaces(client, namespace)).items())
+    without_effect = list[str]()
+    labelled = sorted((await _namespaces(client, namespace, without_effect)).items())
     parsed = ((name, metadata.policy(name, scope.default_mode)) for name, metadata in labelled)
     queues = await pod_queues(FactReader(client))
     policies = {name: with_queue_problem(policy, queues) for name, policy in parsed if policy}
@@ -92,7 +93,7 @@ async def read_policies(
             (in_kai if is_in_kai else others)[pod.metadata.namespace] += 1
         return None
 
-    notes, pods = list(scope.notes), None
+    notes, pods = [*scope.notes, *without_effect], None
     if policies:
         reader = FactReader(client, seconds=_LIST_SECONDS)
         pods = await reader.list(PODS, namespace or "", query=_RUNNING, decode=count)
@@ -107,10 +108,12 @@ async def read_policies(
     return PolicyTable(tuple(rows), tuple(notes))
 
 
-async def _namespaces(client: KubeClient, namespace: str | None) -> Mapping[str, PolicyMetadata]:
+async def _namespaces(
+    client: KubeClient, namespace: str | None, notes: list[str]
+) -> Mapping[str, PolicyMetadata]:
     """Return the namespaces with the label of a queue, or one namespace."""
     try:
-        return await fetch_namespaces(client, namespace, MANAGED)
+        return await fetch_namespaces(client, namespace, MANAGED, notes=notes)
     except ApiError as error:
         if error.is_forbidden:
             refusal = (

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from kai import keys
 from kai.command_lines import option_value
@@ -18,6 +20,8 @@ from kai.releases import Version
 NAMESPACE: Final = "kai-scheduler"
 RESERVATION_NAMESPACE: Final = "kai-resource-reservation"
 """Namespace of KAI's reservation pods unless a flag of the binder changes it."""
+CONFIG_NAME: Final = "kai-config"
+"""Name of KAI's only object of the kind Config (`kai.scheduler_configs.yaml`, cluster-scoped)."""
 RUNTIME_CLASS: Final = "nvidia"
 """RuntimeClass that KAI sets on pods with a share unless a flag changes it."""
 
@@ -50,6 +54,45 @@ class SharingMode(StrEnum):
     """NVIDIA's runtime enforces the memory of a share. KAI accepts the annotations of other modes, too."""
     DISABLED = "Disabled"
     """KAI's admission refuses pods with a share."""
+
+
+_PLUGINS: Final = {"hamicore": SharingMode.HAMI_CORE, "nvfractions": SharingMode.NV_FRACTIONS}
+
+
+def configured_modes(document: bytes) -> frozenset[SharingMode]:
+    """Return the modes that KAI's object Config names: several if it contradicts itself, none if unclear.
+
+    An explicit value of a plugin wins over the mode. Without a mode the plugins and `admission.gpuSharing`
+    decide (KAI v0.18.0 gpu_sharing_mode.go); without any of them sharing is on since v0.18, and off before.
+    """
+    try:
+        spec = _map(_map(msgspec.json.decode(document)).get("spec"))
+    except (ValueError, RecursionError):
+        return frozenset()
+    admission, binder = _map(spec.get("admission")), _map(spec.get("binder"))
+    plugins = [_map(part.get("plugins")) for part in (admission, binder)]
+    on, off = (
+        {
+            mode
+            for name, mode in _PLUGINS.items()
+            for part in plugins
+            if name in part and (_map(part[name]).get("enabled") is True) is wanted
+        }
+        for wanted in (True, False)
+    )
+    text, sharing = _map(spec.get("global")).get("gpuSharingMode"), admission.get("gpuSharing")
+    if text is not None:
+        named = {mode for mode in SharingMode if mode == text}
+        return frozenset(named and named | on | ({SharingMode.NON_MEMORY_ENFORCED} if named & off else set()))
+    if sharing is False:
+        return frozenset({SharingMode.DISABLED})
+    if on:
+        return frozenset(on | ({SharingMode.NON_MEMORY_ENFORCED} if on & off else set()))
+    return frozenset({SharingMode.NON_MEMORY_ENFORCED} if sharing is True else ())
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 class Program(Protocol):

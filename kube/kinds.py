@@ -531,6 +531,7 @@ class _NodeSpec(Struct, frozen=True):
 class _NodeStatus(Struct, frozen=True):
     allocatable: dict[str, Quantity] | None = None
     capacity: dict[str, Quantity] | None = None
+    conditions: list[PodCondition] | None = None
 
 
 class Node(PartialObject, frozen=True):
@@ -802,6 +803,7 @@ QUEUES: Final = Kind("scheduling.run.ai", "v2", "queues", "Queue", Queue)
 POD_GROUPS: Final = Kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", PodGroup)
 BIND_REQUESTS: Final = Kind("scheduling.run.ai", "v1alpha2", "bindrequests", "BindRequest", BindRequest)
 SHARDS: Final = Kind("kai.scheduler", "v1", "schedulingshards", "SchedulingShard", SchedulingShard)
+KAI_CONFIGS: Final = Kind("kai.scheduler", "v1", "configs", "Config", PartialObject)
 RESOURCE_CLAIMS: Final = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
 RESOURCE_SLICES: Final = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice)
 DEVICE_CLASSES: Final = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass)

@@ -6,7 +6,10 @@ is published.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Literal
+
+import msgspec
 
 from console.cluster.facts import FactReader, items
 from kai.command_lines import option_value
@@ -16,11 +19,12 @@ from kai.queue import leaf_queues
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
 from kube.client import KubeClient
-from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, QUEUES, Controller, Kind
-from service.text import MALFORMED, one_line
+from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, QUEUES, Controller, FullMeta, Kind, decode_partial_object
+from service.text import MALFORMED, MOST_LINES, one_line
 from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, decode_metadata
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata
+from webhook.policy.pod_keys import namespace_key_findings
 from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.settings.decision_options import (
@@ -45,19 +49,37 @@ VIEW_IS_ENOUGH: Final = "if it exists, the role view in that namespace is enough
 
 
 async def fetch_namespaces(
-    client: KubeClient, name: str | None = None, params: Mapping[str, str] | None = None
+    client: KubeClient,
+    name: str | None = None,
+    params: Mapping[str, str] | None = None,
+    *,
+    notes: list[str] | None = None,
 ) -> dict[str, PolicyMetadata]:
     """Return the policy's labels and annotations of one namespace, or of all that `params` selects, by name.
 
-    Raises ApiError, Unreachable, AccessError.
+    `notes` gets a line for each of the first keys without effect. Raises ApiError, Unreachable, AccessError.
     """
+
+    def decoded(document: bytes) -> tuple[str, PolicyMetadata]:
+        if notes is not None:
+            notes.extend(keys_without_effect(decode_partial_object(document).metadata))
+        return decode_metadata(document)
+
     try:
         if name is not None:
-            return {name: decode_metadata(await client.get(f"{PATH}/{name}", accept=ONE))[1]}
+            return {name: decoded(await client.get(f"{PATH}/{name}", accept=ONE))[1]}
         async with client.list_objects(PATH, params=params, accept=LIST) as namespaces:
-            return dict([decode_metadata(item) async for item in namespaces])
+            return dict([decoded(item) async for item in namespaces])
+    except msgspec.ValidationError as error:
+        raise Unreachable(f"GET {PATH}: {one_line(str(error))}") from None
     except NamespaceError as error:
         raise Unreachable(f"GET {PATH}: {error}") from None
+
+
+def keys_without_effect(metadata: FullMeta) -> tuple[str, ...]:
+    """Return a line for each of the first keys of a namespace that are misplaced or misspelt."""
+    findings = islice(namespace_key_findings(metadata.labels, metadata.annotations), MOST_LINES)
+    return tuple(f"{one_line(metadata.name)}: {finding.sentence}" for finding in findings)
 
 
 async def kai_namespace(client: KubeClient) -> str:

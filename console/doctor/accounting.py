@@ -337,8 +337,7 @@ class _Part:
     counted_by_kai: float | None = 0.0
     """The figure in the PodGroup's status; KAI counts no pod without a PodGroup in its namespace."""
     pods: list[GpuRequest] = field(default_factory=list)
-    own: float = 0.0
-    """The pods' own requests, as far as they can be counted."""
+    own: float = 0.0  # the pods' own requests, as far as they can be counted
     unknown: list[str] = field(default_factory=list)
 
     @property

@@ -40,32 +40,25 @@ _PODS: Final[Kind[Any]] = PODS
 class GpuRequest:
     """A bound pod that requests GPUs and has not ended."""
 
-    name: str
-    """Namespace and name: `team-a/train-0`."""
+    name: str  # namespace and name: `team-a/train-0`
     namespace: str
     node: str
-    is_of_kai: bool
-    """Whether `spec.schedulerName`, which cannot be changed, names KAI."""
-    whole: int
-    """Whole GPUs that the pod holds, as Kubernetes counts them: with sidecars and init containers."""
+    is_of_kai: bool  # whether `spec.schedulerName`, which cannot be changed, names KAI
+    whole: int  # whole GPUs that the pod holds, as Kubernetes counts them: with sidecars and init containers
     regular: int
     """Whole GPUs of the regular containers, which is what KAI's status counts (`metadata/pod.go`)."""
-    share: Share | None
-    """The share of a pod of KAI; other schedulers ignore the annotations."""
+    share: Share | None  # the share of a pod of KAI; other schedulers ignore the annotations
     obstacle: str
     """The reason why the GPUs of the pod cannot be counted, such as `resource claims`; empty if they can."""
     is_readable_by_status: bool
     """Whether KAI's status can read `gpu-fraction`: a quantity, so no `0x1p-1` (`requested.go`)."""
     gpu_groups: tuple[str, ...]
     """GPUs that the pod shares, by the labels `runai-gpu-group` and `runai-gpu-group/<group>`."""
-    pod_group: str
-    """Name of the PodGroup; empty without the annotation."""
+    pod_group: str  # name of the PodGroup; empty without the annotation
     queue_label: str
     subgroup: str
-    deleted_at: datetime | None
-    """Time of the request to delete the pod; None if there was none."""
-    hiding_key: str
-    """A label or annotation by which KAI counts the pod's GPUs as none; empty without one."""
+    deleted_at: datetime | None  # time of the request to delete the pod; None if there was none
+    hiding_key: str  # A label or annotation by which KAI counts the pod's GPUs as none; empty without one
     evidence: str
     """Evidence that the pod is a rank of a distributed job, such as `a PyTorchJob of 4 ranks`; or empty."""
 

@@ -24,12 +24,10 @@ from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.settings.decision_options import SETTINGS
 
-DIGEST: Final = "kaishare.dev/digest"
-"""Annotation of a policy of the guard with its digest."""
+DIGEST: Final = "kaishare.dev/digest"  # annotation of a policy of the guard with its digest
 PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
 """Variables of the guard that an administrator may set: the digest does not cover them."""
-_SETTINGS: Final = tuple(settings(DecisionSettings()))
-"""Variables of the other policies that hold settings."""
+_SETTINGS: Final = tuple(settings(DecisionSettings()))  # variables of the other policies that hold settings
 
 
 def digest(spec: AdmissionPolicySpec, parameters: Collection[str] = PARAMETERS) -> str:
@@ -83,8 +81,7 @@ def _beyond_names(selector: LabelSelector) -> frozenset[tuple[str, str, tuple[st
 class PolicySelectors(msgspec.Struct, frozen=True):
     """The selectors of an admission policy, as those of a webhook."""
 
-    name: str
-    """Kind and name of the policy."""
+    name: str  # kind and name of the policy
     namespace_selector: LabelSelector
     object_selector: LabelSelector
 

@@ -18,21 +18,17 @@ V = TypeVar("V")
 
 _LEAST: Final = 40
 """Smallest width of the column with the observations; in less room they are below the checks."""
-_STACKED: Final = "  "
-"""Indentation of an observation below its check."""
-_LONGEST: Final = 4000
-"""Longest observation and longest advice, in characters."""
+_STACKED: Final = "  "  # indentation of an observation below its check
+_LONGEST: Final = 4000  # longest observation and longest advice, in characters
 
 
 class State(StrEnum):
     """The outcome of a check."""
 
     OK = "ok"
-    WARNING = "warning"
-    """The observation may be intended."""
+    WARNING = "warning"  # the observation may be intended
     PROBLEM = "problem"
-    UNKNOWN = "unknown"
-    """The check could not run; that alone is not a problem."""
+    UNKNOWN = "unknown"  # the check could not run; that alone is not a problem
 
 
 _COLOURS: Final = {State.WARNING: "\033[33m", State.PROBLEM: "\033[31m", State.UNKNOWN: "\033[2m"}
@@ -44,14 +40,10 @@ class CheckResult:
     """The result of one check: a line of the report."""
 
     state: State
-    what: str
-    """The observation, in one line; why the check could not run."""
-    advice: str = ""
-    """The action for the user, in one line; empty if none is needed."""
-    check: str = ""
-    """The subject of the check, in a few words; empty for the name of the check in the list."""
-    docs: str = ""
-    """Place in the documentation that describes the check; empty for none."""
+    what: str  # the observation, in one line; why the check could not run
+    advice: str = ""  # the action for the user, in one line; empty if none is needed
+    check: str = ""  # the subject of the check, in a few words; empty for the name of the check in the list
+    docs: str = ""  # place in the documentation that describes the check; empty for none
 
 
 ok: Final = partial(CheckResult, State.OK)

@@ -18,6 +18,7 @@ from console.cluster.webhook import (
     VALIDATING,
     WEBHOOK_LABELS,
     RunningSettings,
+    keys_without_effect,
     read_running_settings,
     webhook_namespace,
 )
@@ -25,7 +26,7 @@ from console.doctor.admission import AdmissionObjects
 from console.render.policy_manifests import NAME
 from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
-from kai.installation import NAMESPACE, Installation
+from kai.installation import CONFIG_NAME, NAMESPACE, Installation, SharingMode, configured_modes
 from kai.kaishare_keys import EXCLUDED_NAMESPACES, REASON
 from kai.numbers import parse_int
 from kai.pod import MalformedPod, decode_pod
@@ -65,30 +66,27 @@ class Scope(Flag):
     """What `doctor` checks."""
 
     CLUSTER = auto()
-    NAMESPACE = auto()
-    """One namespace, with rights in it (`-n`)."""
-    PRE = auto()
-    """What an installation needs (`--pre`)."""
+    NAMESPACE = auto()  # one namespace, with rights in it (`-n`)
+    PRE = auto()  # what an installation needs (`--pre`)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPod:
     """A pod with the policy's share, which a new pod like it would not get by the rules of this release."""
 
-    name: str
-    """Namespace and name."""
+    name: str  # namespace and name
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace with policy labels or selectors of sizes."""
+    """A namespace with policy labels, selectors of sizes, or keys that were meant as such."""
 
     name: str
     labels: Mapping[str, str]
     metadata: PolicyMetadata
-    policy: NamespacePolicy | None
-    """The parsed policy; None if the namespace is not managed."""
+    policy: NamespacePolicy | None  # the parsed policy; None if the namespace is not managed
+    without_effect: tuple[str, ...] = ()  # a line for each of the first keys that are misplaced or misspelt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +105,12 @@ class ClusterNode:
     """
     memory: int | None = None
     """MiB of one GPU as in the label, which KAI's status uses (`fraction.go`); None without a valid label."""
-    card: Card | None = None
-    """One GPU as KAI's scheduler counts it; None without a valid label."""
-    has_gpus: bool = True
-    """Whether the node has GPUs, by its capacity or its labels."""
+    card: Card | None = None  # one GPU as KAI's scheduler counts it; None without a valid label
+    has_gpus: bool = True  # whether the node has GPUs, by its capacity or its labels
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of a node with GPUs; empty for another one."""
     taints: tuple[kinds.Taint, ...] = ()
+    conditions: frozenset[str] = frozenset()  # the types of the conditions that are True, not Unknown
 
     @classmethod
     def of(cls, node: kinds.Node, version: Version | None = None) -> "ClusterNode":
@@ -138,6 +135,7 @@ class ClusterNode:
             has_gpus=has_gpus,
             labels=labels if has_gpus else {},
             taints=node.taints,
+            conditions=frozenset(each.type for each in node.status.conditions or () if each.status == "True"),
         )
 
     @property
@@ -180,18 +178,13 @@ class ClusterNode:
 class DoctorOptions:
     """The options of `doctor`."""
 
-    name: str = CONFIGURATION_NAME
-    """Expected name of kaishare's webhook configurations."""
-    default_mode: Mode | None = None
-    """The webhook's --default-mode; None reads it from the cluster."""
+    name: str = CONFIGURATION_NAME  # expected name of kaishare's webhook configurations
+    default_mode: Mode | None = None  # the webhook's --default-mode; None reads it from the cluster
     scope: Scope = Scope.CLUSTER
-    namespace: str = ""
-    """The only namespace to read; empty for all."""
-    is_inside: bool = False
-    """Whether doctor runs in the cluster, where pod addresses lead to the pods."""
+    namespace: str = ""  # the only namespace to read; empty for all
+    is_inside: bool = False  # whether doctor runs in the cluster, where pod addresses lead to the pods
     agents: AgentOptions = field(default_factory=AgentOptions)
-    prometheus: str = ""
-    """Address of the Prometheus; empty to look for it."""
+    prometheus: str = ""  # address of the Prometheus; empty to look for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,32 +192,27 @@ class ClusterFacts:
     """What is known of a cluster, as far as the caller may read it."""
 
     options: DoctorOptions
-    release: tuple[int, int] | None = None
-    """The API server's release, such as (1, 30); None if unknown."""
-    now: datetime | None = None
-    """The API server's time; None if unknown."""
+    release: tuple[int, int] | None = None  # the API server's release, such as (1, 30); None if unknown
+    now: datetime | None = None  # the API server's time; None if unknown
     mutating: Listing[WebhookConfiguration]
     validating: Listing[WebhookConfiguration]
     namespaces: Listing[Namespace]
     queues: Listing[Queue]
-    other_queue_versions: frozenset[str] = frozenset()
-    """The versions of queues that are served if v2 is not."""
+    other_queue_versions: frozenset[str] = frozenset()  # the versions of queues that are served if v2 is not
     pod_groups: Listing[kinds.PodGroup] = NOT_READ
     priorities: Listing[kinds.PriorityClass] = NOT_READ
     limit_ranges: Listing[kinds.LimitRange] = NOT_READ
     device_classes: Listing[DeviceClass] = NOT_READ
-    kept_whole: Listing[KeptPod] = NOT_READ
-    """Pods with the policy's share whose like would not get it now."""
+    kept_whole: Listing[KeptPod] = NOT_READ  # pods with the policy's share whose like would not get it now
     nodes: Listing[ClusterNode] = NOT_READ
-    waiting: Listing[kinds.Pod] = NOT_READ
-    """The pods without a node, with their documents."""
+    waiting: Listing[kinds.Pod] = NOT_READ  # the pods without a node, with their documents
     synced: Listing[PartialObject] = NOT_READ
     """The metadata of pods with the label of vCluster's syncer. A tenant can write it, too."""
     installation: Installation | None = None
     """The installation of KAI; None if KAI's pods could not be listed."""
+    configured_modes: Fact[frozenset[SharingMode]] = NOT_READ  # by KAI's object Config
     kai_namespace: str = NAMESPACE
-    running: RunningSettings = UNKNOWN_SETTINGS
-    """The settings of the running webhook."""
+    running: RunningSettings = UNKNOWN_SETTINGS  # the settings of the running webhook
     admission: AdmissionObjects = _NO_POLICIES
     webhook_pods: Listing[kinds.Pod] = NOT_READ
     """The webhook's pods, in the namespace that the API server calls."""
@@ -249,6 +237,17 @@ class ClusterFacts:
     def versions(self) -> tuple[Version, ...]:
         """The installed releases of KAI; empty if unknown."""
         return self.installation.versions if self.installation else ()
+
+    @property
+    def sharing_modes(self) -> frozenset[SharingMode]:
+        """KAI's sharing mode by its Config, else by the flags of its pods; several if they contradict."""
+        by_flags = self.installation.sharing_modes if self.installation else frozenset[SharingMode]()
+        return self.configured_modes.known or by_flags
+
+    @property
+    def sharing_mode(self) -> SharingMode | None:
+        """KAI's sharing mode; None if it is unknown."""
+        return next(iter(self.sharing_modes)) if len(self.sharing_modes) == 1 else None
 
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
@@ -389,7 +388,12 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
         installation = Installation.seen_in(
             (each, pod.status.is_ready) for pod in programs.value for each in pod.spec.containers or ()
         )
-    more: dict[str, Any] = {"kai_namespace": home, "installation": installation}
+    configs: Kind[Any] = kinds.KAI_CONFIGS
+    more: dict[str, Any] = {
+        "kai_namespace": home,
+        "installation": installation,
+        "configured_modes": await reader.get(configs, CONFIG_NAME, decode=configured_modes),
+    }
     if scope is not Scope.PRE:
         more["pod_groups"] = await reader.list(kinds.POD_GROUPS, namespace)
         more["waiting"] = await reader.list(kinds.PODS, namespace, query=_PENDING, decode=_waiting)
@@ -481,16 +485,19 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
     """
     kind: Kind[Any] = _NAMESPACES
     if not only:
-        return await reader.list(kind, decode=partial(_namespace, default_mode), accept=METADATA_ONLY)
-    fact = await reader.get(kind, only, decode=lambda document: _namespace(default_mode, document) or ())
+        return await reader.list(kind, decode=partial(read_namespace, default_mode), accept=METADATA_ONLY)
+    fact = await reader.get(kind, only, decode=lambda document: read_namespace(default_mode, document) or ())
     if fact.is_missing:
         raise UsageError(f"namespace {only} does not exist")
     return fact if fact.value is None else Fact((fact.value,) if fact.value else ())
 
 
-def _namespace(default_mode: Mode, document: bytes) -> Namespace | None:
+def read_namespace(default_mode: Mode, document: bytes) -> Namespace | None:
+    """Read a namespace; None if it is being deleted, or has nothing of kaishare's."""
     metadata = kinds.decode_partial_object(document).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
-    if metadata.deletion_timestamp or not own:
+    without_effect = keys_without_effect(metadata)
+    if metadata.deletion_timestamp or not (own or without_effect):
         return None
-    return Namespace(metadata.name, metadata.labels, own, own.policy(metadata.name, default_mode))
+    policy = own.policy(metadata.name, default_mode)
+    return Namespace(metadata.name, metadata.labels, own, policy, without_effect)

@@ -53,8 +53,7 @@ class Check:
     name: str
     run: Callable[[ClusterFacts], Iterator[CheckResult]]
     scope: Scope = Scope.CLUSTER
-    facts: tuple[str, ...] = ()
-    """The facts of `ClusterFacts` that the check cannot do without."""
+    facts: tuple[str, ...] = ()  # the facts of `ClusterFacts` that the check cannot do without
 
     def results(self, cluster: ClusterFacts) -> Iterator[CheckResult]:
         """Yield why the check could not run, then what it found."""
@@ -110,7 +109,7 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("guard", guard.guard_stands),
     Check("KAI's version", kai_checks.release_fits, _WHOLE | _PRE),
     Check("KAI's GPU sharing", kai_checks.sharing_is_on, _WHOLE | _PRE),
-    Measurement("NvFractions", sharing_checks.operator_is_ready),
+    Measurement("NvFractions", sharing_checks.limits_can_hold),
     Check("Run:ai's keys", sharing_checks.run_ai_keys, _POLICY, ("waiting",)),
     Check("kai-resource-management", sharing_checks.resource_management, _WHOLE | _PRE),
     Check("KAI's queue label", kai_checks.label_is_read, _WHOLE | _PRE),
@@ -128,10 +127,8 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
 )
 """All checks, in the order of the report."""
 
-_EVERY_SECONDS: Final = 5.0
-"""Pause between two rounds of `--wait`."""
-_READ_SECONDS: Final = 60.0
-"""Time limit of one request for facts; a list may have thousands of objects."""
+_EVERY_SECONDS: Final = 5.0  # pause between two rounds of `--wait`
+_READ_SECONDS: Final = 60.0  # time limit of one request for facts; a list may have thousands of objects
 _PAGE: Final = "docs/doctor.md"
 _NOTHING_ELSE: Final = "nothing else was checked"
 

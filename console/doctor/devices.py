@@ -5,17 +5,15 @@ another: each gives a GPU that the other has given as well.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Final
 
 from console.cluster.agents import AGENT_LABELS
 from console.cluster.facts import FactReader, is_read, items
 from console.doctor.check_results import CheckResult, ok, problem, warning
 from console.doctor.cluster_state import ClusterFacts, ClusterNode
+from kai.command_lines import option_value
 from kube.device_kinds import FULL_GPU, Device, ResourceSlice, newest
 from kube.kinds import DAEMON_SETS, RESOURCE_SLICES, Controller
 from service.text import counted, listed, one_line
-
-_READS_CLAIMS: Final = "--resource-claims=true"
 
 
 async def devices_are_given_once(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
@@ -74,5 +72,5 @@ def _gpus(slices: Iterable[ResourceSlice]) -> Iterator[tuple[ResourceSlice, Devi
 
 
 def _reads_claims(agent: Controller) -> bool:
-    words = [word for container in agent.template.containers or () for word in container.words]
-    return _READS_CLAIMS in words or "--resource-claims true" in " ".join(words)
+    containers = agent.template.containers or ()
+    return any(option_value("--resource-claims", each.words) == "true" for each in containers)

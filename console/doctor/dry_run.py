@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -99,11 +99,15 @@ async def pods_are_changed(cluster: ClusterFacts, reader: FactReader) -> AsyncIt
         if finding.state is not State.UNKNOWN:
             break
     yield finding
-    modes = cluster.installation.sharing_modes if cluster.installation else frozenset[SharingMode]()
     for_share = next((each for each in policies if each.mode is Mode.DEFAULT), None)
     is_seen_by_kai = cluster.kai_mutating or cluster.mutating.value is None
-    if finding.state is State.OK and is_seen_by_kai and for_share and SharingMode.DISABLED not in modes:
-        yield replace(await _with_share(client, cluster, for_share, modes), check="dry run of a share")
+    if (
+        finding.state is State.OK
+        and is_seen_by_kai
+        and for_share
+        and SharingMode.DISABLED not in cluster.sharing_modes
+    ):
+        yield replace(await _with_share(client, cluster, for_share), check="dry run of a share")
 
 
 def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
@@ -160,9 +164,7 @@ async def _plain(client: KubeClient, cluster: ClusterFacts, policy: NamespacePol
     )
 
 
-async def _with_share(
-    client: KubeClient, cluster: ClusterFacts, policy: NamespacePolicy, modes: Collection[SharingMode]
-) -> CheckResult:
+async def _with_share(client: KubeClient, cluster: ClusterFacts, policy: NamespacePolicy) -> CheckResult:
     """Check that the webhook gives a share, and that KAI's webhook sees the pod and names its ConfigMap."""
     share, title, pod = _share_test(policy, is_injecting=cluster.running.rules.inject_shares)
     answer = await _try(client, cluster, policy.namespace, pod)
@@ -172,11 +174,12 @@ async def _with_share(
     if annotations.get(share.annotation) != share.value:
         return problem(
             f"{where} {title}, gets no share; {REASON}: {one_line(annotations.get(REASON, 'none'))}",
-            "docs/policy.md lists the reasons; the log of the webhook has the pod",
+            "change what the reason names, in the pod or in the namespace's labels; kaishare explain says it"
+            " for a manifest",
         )
     if keys.SHARED_GPU_CONFIGMAP in annotations:
         return ok(f"{where} KAI's webhook saw {title}")
-    if SharingMode.NV_FRACTIONS in modes:
+    if SharingMode.NV_FRACTIONS in cluster.sharing_modes:
         return unknown(f"{where} {title}, has it; in mode NvFractions KAI leaves no mark on the pod")
     return problem(
         f"{where} KAI's webhook did not see {title}: it would be scheduled and never start",

@@ -148,8 +148,6 @@ _INSTALL: Final = (
     " priority"
 )
 _CONTROLLER: Final = "podgroupcontroller"
-_ASSIGNER: Final = "kai-pod-group-mutation"
-"""Webhook configuration of kai-resource-management (v0.18.8), which writes queues on PodGroups."""
 
 
 _ABSENT: Final = "the guard lacks"
@@ -163,11 +161,9 @@ class _Section:
 
     guarded: Guarded
     namespaces: Collection[str]
-    refusing: Mapping[str, Sequence[str]]
-    """The namespaces where a policy refuses, by policy."""
+    refusing: Mapping[str, Sequence[str]]  # the namespaces where a policy refuses, by policy
     findings: Sequence[CheckResult]
-    excluded: Collection[str]
-    """Namespaces that the administrator excluded by name."""
+    excluded: Collection[str]  # namespaces that the administrator excluded by name
 
 
 async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
@@ -268,11 +264,6 @@ def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about programs by which the guard's rules hold, or fail."""
     if PODGROUPS not in guard.policies:
         return
-    if any(configuration.name == _ASSIGNER for configuration in items(cluster.mutating)):
-        yield problem(
-            "kai-resource-management writes queues on PodGroups, which the guard refuses",
-            "remove the guard (guard.enabled=false): it is not for clusters with kai-resource-management",
-        )
     installation = cluster.installation
     if installation and installation.programs and _CONTROLLER not in installation.ready:
         yield problem(

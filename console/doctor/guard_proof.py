@@ -20,17 +20,14 @@ from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
 from kube.client import KubeClient
 from service.text import ELLIPSIS, MALFORMED, one_line
 
-_MOST_TRIED: Final = 3
-"""Maximum number of namespaces, or of PodGroups, to try for each request."""
+_MOST_TRIED: Final = 3  # maximum number of namespaces, or of PodGroups, to try for each request
 _TAKES_EFFECT_SECONDS: Final = 1.5
 """Pause before an admitted request is repeated. The API server needs about a second to load a policy."""
-_KEY: Final = f"{keys.MIG_PREFIX}kaishare-doctor"
-"""An annotation that only KAI may write."""
+_KEY: Final = f"{keys.MIG_PREFIX}kaishare-doctor"  # an annotation that only KAI may write
 _DENIAL: Final = re.compile(
     r"ValidatingAdmissionPolicy '([a-z0-9.-]{1,253})' with binding '[^']{1,253}' denied request: "
 )
-_WORDS: Final = "kaishare-guard: "
-"""Beginning of the messages of the guard."""
+_WORDS: Final = "kaishare-guard: "  # beginning of the messages of the guard
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 

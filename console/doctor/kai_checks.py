@@ -10,7 +10,7 @@ from console.doctor.check_results import CheckResult, State, grouped, ok, proble
 from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.policy_checks import labelled_hosts
 from kai import keys
-from kai.installation import RESERVATION_NAMESPACE, RUNTIME_CLASS, Installation, SharingMode
+from kai.installation import CONFIG_NAME, RESERVATION_NAMESPACE, RUNTIME_CLASS, Installation, SharingMode
 from kai.kaishare_keys import FRAMEWORK_MEMORY
 from kai.releases import Version
 from kube.kinds import CONFIG_MAPS, PODS, RUNTIME_CLASSES, Pod
@@ -89,18 +89,19 @@ def _assumed_by_policies(assumed: Mapping[str, bool | None], version: Version, a
 
 def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a finding about KAI's sharing mode, and whether the webhook's --inject-shares fits it."""
-    installed = cluster.installation
-    if installed is None:
+    mode, modes = cluster.sharing_mode, " and ".join(sorted(cluster.sharing_modes))
+    if mode is None:
+        if cluster.configured_modes.known:
+            advice = "set the plugins of admission and binder to the mode, or leave them out"
+            yield unknown(f"KAI's {CONFIG_NAME} contradicts itself: {modes}", advice)
+        elif modes:
+            advice = "run doctor again when the rollout of KAI has ended"
+            yield unknown(f"the pods of KAI's admission differ: {modes}", advice)
+        elif cluster.installation is not None:
+            yield unknown(f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}")
         return
-    modes = installed.sharing_modes
-    if len(modes) != 1:
-        what = f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}"
-        none = f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}"
-        yield unknown(what, "run doctor again when the rollout of KAI has ended") if modes else unknown(none)
-        return
-    (mode,) = modes
     gives_none = cluster.running.knows("inject_shares") and not cluster.running.rules.inject_shares
-    fault = sharing_off(installed)
+    fault = sharing_off(cluster.installation)
     sharing = [name for name, policy in cluster.managed.items() if policy.share or policy.sizes]
     if mode is not SharingMode.DISABLED and gives_none:
         yield warning(
@@ -197,8 +198,7 @@ def _described(configuration: WebhookConfiguration) -> str:
 
 def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a problem that names the pods without a node that KAI's webhook never saw."""
-    installed = cluster.installation
-    if installed is not None and SharingMode.NV_FRACTIONS in installed.sharing_modes:
+    if SharingMode.NV_FRACTIONS in cluster.sharing_modes:
         return  # in that mode KAI leaves no mark on a pod
     missed = [
         "/".join(pod.metadata.key)
@@ -295,7 +295,7 @@ async def no_kai_inside_vclusters(cluster: ClusterFacts, reader: FactReader) -> 
             f"KAI runs on this host, and seems to run inside vClusters, too ({listed(inner)}): a KAI on the"
             " host deletes the tenants' pods with a share and their reservation pods",
             "ask the owner of the pod first whether KAI runs inside the vCluster: every user who may create"
-            " pods in the namespace can write such a pod. If so, see KAI inside vClusters in docs/install.md",
+            " pods in the namespace can write such a pod. If so, remove KAI from this host",
         )
 
 

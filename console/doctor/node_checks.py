@@ -223,8 +223,7 @@ async def scraping_finding(client: KubeClient, namespace: str, url: str) -> Chec
     )
 
 
-_STALE_SECONDS: Final = 120.0
-"""Age of figures that are reported; the agent's default interval is 5 s."""
+_STALE_SECONDS: Final = 120.0  # age of figures that are reported; the agent's default interval is 5 s
 _LONGEST_DETAIL: Final = 500  # characters
 _UNKNOWN_MEMORY: Final = (
     "on MIG nodes set the chart's agent.migMonitor; GPUs with unified memory have no remedy, and their shares"

@@ -84,7 +84,7 @@ def _namespaces(cluster: ClusterFacts, sharing: set[str]) -> Iterator[CheckResul
     if hosting and (cluster.release is None or cluster.release >= RESIZES_SYNCED_PODS):
         yield warning(
             f"{listed(hosting)}: pods that a vCluster's syncer made keep their whole GPU",
-            "set shares with the webhook inside the vCluster: docs/install.md#kai-inside-vclusters",
+            "install kaishare inside the vCluster, too, whose webhook sets the shares of its pods",
         )
 
 
@@ -94,5 +94,5 @@ def _pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
         yield warning(
             f"{counted(len(names), 'pod')} with a share that a new pod would not get ({one_line(reason)}):"
             f" {listed(names)}",
-            "a new pod keeps its whole GPU: see the reason in docs/policy.md, and the queue's quota",
+            "a new pod keeps its whole GPU: let the queue's quota grow before these pods are created again",
         )

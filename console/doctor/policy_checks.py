@@ -67,8 +67,7 @@ def _text(value: Any) -> str:
     return one_line(",".join(sorted(value)) if isinstance(value, frozenset) else str(value)) or "empty"
 
 
-_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})
-"""Keys of the chart's namespaceSelector."""
+_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})  # keys of the chart's namespaceSelector
 _PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
 
 
@@ -154,7 +153,7 @@ def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
     elif taken:
         yield warning(
             f"{title}; the webhook would change their new pods",
-            "install with webhook.defaultMode=observe: docs/start/cluster-in-use.md",
+            "install with webhook.defaultMode=observe; then set kaishare.dev/mode=default on each in turn",
         )
 
 
@@ -187,7 +186,7 @@ def _hidden(
 
 
 def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a problem for each invalid label, and warnings for labels and sizes without effect."""
+    """Yield a problem for each invalid label, and warnings for keys and sizes without effect."""
     namespaces = items(cluster.namespaces)
     problems = {namespace.name: label_problems(namespace.metadata) for namespace in namespaces}
     invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
@@ -196,6 +195,11 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
     more = sum(labels.count for labels in problems.values()) - min(len(invalid), MOST_LINES)
     if more:
         yield problem(f"and {more} more invalid labels or selectors")
+    useless = sorted(line for namespace in namespaces for line in namespace.without_effect)
+    for line in useless[:MOST_LINES]:
+        yield warning(line)
+    if len(useless) > MOST_LINES:
+        yield warning(f"and {len(useless) - MOST_LINES} more keys without effect")
     idle = [namespace.name for namespace in namespaces if idle_labels(namespace.labels)]
     if idle:
         yield warning(
@@ -242,8 +246,7 @@ def _has_gpu_default(limits: LimitRange) -> bool:
     )
 
 
-_MOST_IN_COMMAND: Final = 20
-"""Namespaces in the command that labels them."""
+_MOST_IN_COMMAND: Final = 20  # namespaces in the command that labels them
 
 
 def labelled_hosts(cluster: ClusterFacts) -> set[str]:

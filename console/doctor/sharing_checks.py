@@ -4,18 +4,18 @@ NvFractions and its operator were read in KAI's documentation and source of 0.18
 are those of NVIDIA's documentation of Run:ai 2.x.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Final
-
-from msgspec import Struct
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from console.cluster.agents import AgentReading
-from console.cluster.facts import FactReader, Why, items
+from console.cluster.facts import FactReader, items
+from console.doctor.admission import PODGROUPS
 from console.doctor.check_results import CheckResult, grouped, ok, problem, unknown, warning
-from console.doctor.cluster_state import ClusterFacts
+from console.doctor.cluster_state import ClusterFacts, ClusterNode
 from kai.installation import SharingMode
 from kai.share import run_ai_limit
-from kube.kinds import Kind, PartialObject
+from kube.kinds import DAEMON_SETS, Controller, Kind, PartialObject
 from service.text import counted, listed, one_line
 
 _NOT_RUN: Final = " (not run on a real KAI 0.18)"
@@ -30,55 +30,49 @@ _KRM: Final = frozenset({"kai-pod-group-mutation", "kai-pod-mutation"})
 """Webhooks of kai-resource-management. Its assigner writes the queue of PodGroups."""
 
 
-class _Condition(Struct, frozen=True):
-    type: str = ""
-    status: str = ""
+_DRIVER_LABELS: Final = ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver.major")
+"""Labels of GPU feature discovery with the driver's branch, the newer name first."""
+_NEEDED: Final = {"container-toolkit": "1.20.1", "k8s-device-plugin": "0.20.1"}
+"""The first releases whose CDI devices have the hook that sets the driver's limits, by the image: those of
+GPU Operator 26.7.1. An older toolkit sets no limit and says nothing."""
+_TAG: Final = re.compile(r"(?:^|/)([a-z0-9-]+):v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})")
 
 
-class _NodeStatus(Struct, frozen=True):
-    conditions: list[_Condition] | None = None
+class _ClusterPolicy(PartialObject, frozen=True):
+    """The object that configures NVIDIA's GPU operator."""
 
-    @property
-    def has_ready_operator(self) -> bool:
-        """Whether one of the conditions is True; Unknown, as after a shutdown, is not."""
-        return any(each.type in _CONDITIONS and each.status == "True" for each in self.conditions or ())
+    spec: Any = None
 
 
-class _Node(PartialObject, frozen=True):
-    status: _NodeStatus = _NodeStatus()
-
-
-_NODES: Final = Kind("", "v1", "nodes", "Node", _Node)
+_CLUSTER_POLICIES: Final = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", _ClusterPolicy)
 
 
 def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
     """Yield findings about the agents' --gpu-sharing-mode, and about evictions that it withholds."""
-    modes = cluster.installation.sharing_modes if cluster.installation else frozenset[SharingMode]()
-    answers = [(each.pod.node, each.received.answer) for each in readings if each.received is not None]
-    withheld = [pod.name for _, answer in answers for pod in answer.pods if pod.not_evicted == "mode-unknown"]
+    mode = cluster.sharing_mode
+    answers = {each.pod.node: each.received.answer for each in readings if each.received is not None}
+    withheld = [
+        pod.name for each in answers.values() for pod in each.pods if pod.not_evicted == "mode-unknown"
+    ]
     if withheld:
-        said = f"={next(iter(modes))}" if len(modes) == 1 else ""
         yield problem(
             f"evictions are withheld, since the agents do not know KAI's sharing mode: {listed(withheld)}",
-            f"install kaishare with agent.gpuSharingMode{said}",
+            f"install kaishare with agent.gpuSharingMode{f'={mode}' if mode else ''}",
         )
-    if len(modes) != 1:
+    if mode is None:
         return
-    (mode,) = modes
-    others = grouped(
-        (answer.gpu_sharing_mode, node)
-        for node, answer in answers
-        if answer.gpu_sharing_mode not in (None, mode)
-    )
-    for other, nodes in sorted(others.items()):
-        yield problem(
-            f"KAI's sharing mode is {mode}, and agents run with --gpu-sharing-mode {one_line(other or '')}:"
-            f" {listed(nodes)}",
-            f"install kaishare with agent.gpuSharingMode={mode}",
-        )
+    of_agents = ((each.gpu_sharing_mode or mode, node) for node, each in answers.items())
+    for other, nodes in sorted(grouped(of_agents).items()):
+        if other != mode:
+            yield problem(
+                f"KAI's sharing mode is {mode}, and agents run with --gpu-sharing-mode {one_line(other)}:"
+                f" {listed(nodes)}",
+                f"install kaishare with agent.gpuSharingMode={mode}",
+            )
     if mode is SharingMode.NV_FRACTIONS:
-        too_old = [node for node, answer in answers if _is_too_old(answer.driver_version)]
-        if too_old:
+        drivers = {node.name: _branch(node) for node in items(cluster.nodes)}
+        drivers |= {node: each.driver_version for node, each in answers.items() if each.driver_version}
+        if too_old := [node for node, driver in drivers.items() if _is_too_old(driver)]:
             yield problem(
                 f"in {mode} the driver must hold the limits, and that of {listed(too_old)} is older than"
                 f" {_FIRST_DRIVER}: no limit can be in force",
@@ -86,33 +80,33 @@ def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> It
             )
 
 
+def _branch(node: ClusterNode) -> str:
+    return next((node.labels[key] for key in _DRIVER_LABELS if key in node.labels), "")
+
+
 def _is_too_old(driver: str | None) -> bool:
     major = (driver or "").partition(".")[0]
     return major.isascii() and major.isdecimal() and int(major) < _FIRST_DRIVER
 
 
-async def operator_is_ready(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
-    """Yield whether the operator behind NvFractions is there and ready on nodes with GPUs."""
-    modes = cluster.installation.sharing_modes if cluster.installation else ()
-    if SharingMode.NV_FRACTIONS not in modes:
+async def limits_can_hold(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
+    """Yield what NvFractions lacks, as far as a cluster shows it: its operator, toolkit and device plugin."""
+    if SharingMode.NV_FRACTIONS not in cluster.sharing_modes:
         return
-    served = items(await reader.served())
-    kinds = [kind for name in _OPERATORS for kind in served if kind.kind == name]
-    if not kinds:
-        if (await reader.served()).is_known:
-            yield problem(
-                f"KAI shares GPUs by NvFractions, and no {' or '.join(_OPERATORS)} is served: no pod with a"
-                f" share is scheduled{_NOT_RUN}",
-                "install KAI's chart with global.nvFractions.set=true, or NVIDIA's operator gpu-fractioning",
-            )
-    else:
+    served = await reader.served()
+    kinds = [kind for name in _OPERATORS for kind in items(served) if kind.kind == name]
+    if kinds:
         yield ok(f"the operator's kind is {one_line(kinds[0].name)}{_NOT_RUN}")
-    nodes = await reader.list(_NODES)
-    with_gpus = {node.name for node in items(cluster.nodes) if node.has_gpus}
+    elif served.is_known:
+        yield problem(
+            f"KAI shares GPUs by NvFractions, and no {' or '.join(_OPERATORS)} is served: no pod with a share"
+            f" is scheduled{_NOT_RUN}",
+            "install KAI's chart with global.nvFractions.set=true, or NVIDIA's operator gpu-fractioning",
+        )
     unready = [
-        node.metadata.name
-        for node in items(nodes)
-        if node.metadata.name in with_gpus and not node.status.has_ready_operator
+        node.name
+        for node in items(cluster.nodes)
+        if node.has_gpus and node.conditions.isdisjoint(_CONDITIONS)
     ]
     if unready:
         yield problem(
@@ -120,22 +114,60 @@ async def operator_is_ready(cluster: ClusterFacts, reader: FactReader) -> AsyncI
             f" {listed(unready)}; KAI schedules no pod with a share there{_NOT_RUN}",
             "read the log of the operator's pods on these nodes",
         )
-    elif nodes.why not in (None, Why.FORBIDDEN):
-        yield unknown(nodes.line)
+    policies = items(await reader.list(_CLUSTER_POLICIES))
+    if any(map(_uses_nri_plugin, policies)):
+        yield problem(
+            "the container toolkit's NRI plugin is on (cdi.nriPluginEnabled of NVIDIA's GPU operator), which"
+            f" NvFractions needs off{_NOT_RUN}",
+            "set cdi.nriPluginEnabled=false; containerd's own NRI must stay on",
+        )
+    daemon_sets = await reader.list(DAEMON_SETS)
+    for result in _releases(items(daemon_sets)) if daemon_sets.is_known else ():
+        yield result
+
+
+def _uses_nri_plugin(policy: _ClusterPolicy) -> bool:
+    cdi = policy.spec.get("cdi") if isinstance(policy.spec, dict) else None
+    return isinstance(cdi, dict) and cdi.get("nriPluginEnabled") is True
+
+
+def _releases(daemon_sets: Iterable[Controller]) -> Iterator[CheckResult]:
+    """Yield findings about the releases of toolkit and device plugin, by the tags of their images."""
+    containers = (each for daemon_set in daemon_sets for each in daemon_set.template.containers or ())
+    tags = filter(None, (_TAG.search(each.image) for each in containers))
+    found = grouped((tag[1], (int(tag[2]), int(tag[3]), int(tag[4]))) for tag in tags)
+    for program, needed in _NEEDED.items():
+        oldest = min(found.get(program, ()), default=None)
+        if oldest is None:
+            yield unknown(
+                f"the release of {program} is not known: no DaemonSet has its image with a release as tag;"
+                f" limits need {needed} or newer{_NOT_RUN}"
+            )
+        elif oldest < tuple(map(int, needed.split("."))):
+            yield problem(
+                f"{program} is {'.'.join(map(str, oldest))}, and limits need {needed}: no limit is set, and"
+                f" nothing says so{_NOT_RUN}",
+                "install NVIDIA's GPU operator 26.7.1 or newer",
+            )
 
 
 def resource_management(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a warning where kai-resource-management assigns queues, which the guard would refuse."""
+    """Yield where kai-resource-management assigns queues, which the guard refuses: it must not be there."""
     names = {
         name
         for configuration in items(cluster.mutating)
         for name in (configuration.name, *(hook.name for hook in configuration.hooks))
     }
     found = sorted(name for name in names if name.partition(".")[0] in _KRM)
-    if found:
+    if not found:
+        return
+    what = f"kai-resource-management assigns queues here (webhook {listed(found)})"
+    if any(policy.name == PODGROUPS for policy in items(cluster.admission.validating)):
+        advice = "remove the guard (guard.enabled=false): it is not for clusters with kai-resource-management"
+        yield problem(f"{what}, which the guard refuses{_NOT_RUN}", advice)
+    else:
         yield warning(
-            f"kai-resource-management assigns queues here (webhook {listed(found)}): a pod's queue label is a"
-            f" wish, and its PodGroup moves to other queues{_NOT_RUN}",
+            f"{what}: a pod's queue label is a wish, and its PodGroup moves to other queues{_NOT_RUN}",
             "do not install kaishare's guard in this cluster, whose policies refuse such moves",
         )
 

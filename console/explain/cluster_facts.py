@@ -37,7 +37,7 @@ MOST_NAMED: Final = 100
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
 _BY_POLICIES: Final = (
     "admission policies decide in this cluster: they give no warnings, and count some commands as those of"
-    " several ranks (docs/install.md)"
+    " several ranks"
 )
 _MAY_NOT_LIST: Final = "you may not list them"
 

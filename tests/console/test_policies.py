@@ -150,6 +150,7 @@ async def test_running_pods_are_counted_and_unlisted_ones_are_unknown(
         made["spec"]["schedulerName"] = scheduler
         pods.append({**made, "status": {"phase": phase}})
     namespaces = managed_namespace("research", gpu_fraction="0.5"), managed_namespace("web", mode="observe")
+    namespaces[1]["metadata"]["annotations"] = {"kaishare.dev/mode": "off"}
     settings = settings_object(
         DecisionSettings(default_mode=Mode.OFF, excluded_namespaces=frozenset({"web"}))
     )
@@ -166,7 +167,8 @@ async def test_running_pods_are_counted_and_unlisted_ones_are_unknown(
         server.forbidden = lambda _path: True
         with pytest.raises(PoliciesError, match="you may not list namespaces"):
             await read_policies(client, None)
-    assert listed.notes == ()
+    assert listed.notes == ("web: the annotation kaishare.dev/mode has no effect here: it must be a label",)
+    assert chosen.notes == ()
     rows = [(row.policy.namespace, row.policy.mode, row.is_excluded, row.pods) for row in listed.rows]
     assert rows == [
         ("research", Mode.OFF, False, PodCounts(in_kai=2, others=1)),

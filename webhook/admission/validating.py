@@ -10,7 +10,6 @@ from msgspec import Raw, Struct
 from kai import keys
 from kai.kaishare_keys import FRACTION, MAX_FRACTION, MAX_MEMORY, MEMORY
 from kai.pod import MalformedPod, decode_pod, explain_shape
-from service.text import shorten
 from webhook.admission.handler import Outcome
 from webhook.admission.mutating import name_of
 from webhook.admission.review import BadReview, Review, allow, deny
@@ -23,10 +22,9 @@ from webhook.policy.labels import (
     PolicyMetadata,
     idle_labels,
     label_problems,
-    near_prefixes,
     unknown_queue,
 )
-from webhook.policy.pod_keys import misplaced_on_namespace
+from webhook.policy.pod_keys import namespace_key_findings
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import NO_CAPS, read_sizes, selector_overlaps
 from webhook.policy.verify import verify
@@ -155,12 +153,10 @@ def _own(metadata: _Metadata) -> PolicyMetadata:
 
 def _without_effect(after: _Metadata, before: _Metadata) -> Iterator[Finding]:
     """Yield warnings for keys that the edit sets and that have no effect on a namespace."""
-    written = (key for key in after.annotations or () if key not in (before.annotations or ()))
-    yield from misplaced_on_namespace(written)
-    kinds = (("label", after.labels, before.labels), ("annotation", after.annotations, before.annotations))
-    for kind, texts, texts_before in kinds:
-        for key, prefix in near_prefixes(key for key in texts or () if key not in (texts_before or ())):
-            yield Finding(Reason.MISSPELT_PREFIX, {"key": f"{kind} {shorten(key)}", "prefix": prefix})
+    maps = ((after.labels, before.labels), (after.annotations, before.annotations))
+    return namespace_key_findings(
+        *([key for key in new or () if key not in (old or ())] for new, old in maps)
+    )
 
 
 def _warnings(after: PolicyMetadata, before: PolicyMetadata) -> Iterator[Finding]:

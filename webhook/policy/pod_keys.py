@@ -5,7 +5,7 @@ these keys, so that a warning is enough.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from kai import keys
@@ -42,8 +42,7 @@ def key_findings(pod: PodView, *, has_size: bool) -> Iterator[Finding]:
             compared += remedy is not None
             if remedy:
                 yield _finding(word, key, remedy)
-        for key, prefix in near_prefixes(texts):
-            yield Finding(Reason.MISSPELT_PREFIX, {"key": f"{word} {shorten(key)}", "prefix": prefix})
+        yield from _misspelt(word, texts)
 
 
 def _finding(word: str, key: str, remedy: str) -> Finding:
@@ -71,14 +70,21 @@ def _remedy(key: str, kind: str, *, may_compare: bool) -> str | None:
     return f"the nearest is the annotation {near[0]}" if near else ""
 
 
-def misplaced_on_namespace(annotations: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding for each annotation of a namespace that has an effect only as a label."""
+def namespace_key_findings(labels: Iterable[str], annotations: Collection[str]) -> Iterator[Finding]:
+    """Yield a finding for each key of a namespace without effect: in the wrong map, or misspelt."""
     for key in annotations:
         if key in LABELS:
             yield _finding("annotation", key, "it must be a label")
         elif key.startswith(PREFIX) and key not in NAMESPACE_ANNOTATIONS:
             remedy = f"it belongs on pods, as {POD_KEYS[key]}" if key in POD_KEYS else "no such key is known"
             yield _finding("annotation", key, remedy)
+    yield from _misspelt("label", labels)
+    yield from _misspelt("annotation", annotations)
+
+
+def _misspelt(word: str, texts: Iterable[str]) -> Iterator[Finding]:
+    for key, prefix in near_prefixes(texts):
+        yield Finding(Reason.MISSPELT_PREFIX, {"key": f"{word} {shorten(key)}", "prefix": prefix})
 
 
 NAMESPACE_ANNOTATIONS: Final = (f"{PREFIX}queues",)

@@ -15,9 +15,18 @@ import yaml
 
 import kai.refusals
 import webhook.policy
+from console.cluster.facts import Fact
 from console.cluster.rules import DIFFERENCES
 from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_deployment_options
-from console.doctor import command, kai_checks, policy_checks, queues, registration, serving
+from console.doctor import (
+    cluster_state,
+    command,
+    kai_checks,
+    policy_checks,
+    queues,
+    registration,
+    serving,
+)
 from console.doctor.admission import RELEASE_PROPERTIES
 from console.doctor.check_results import CheckResult, State, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
@@ -64,7 +73,7 @@ from tests.support.helm_chart import CHART
 from tests.support.pods import folder_from
 from tests.support.why_evidence import NOW, make_pod
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import Mode
+from webhook.policy.labels import NO_METADATA, Mode
 from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import mutating_configuration
 
@@ -265,6 +274,15 @@ def observed(default_mode: Mode, **labels: str) -> ClusterFacts:
     return but(namespaces=whole(replace(place, policy=policy)), running=running(default_mode=default_mode))
 
 
+def written(labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> Namespace:
+    """Return a namespace as doctor reads it; managed without labels."""
+    own = {QUEUE: "team-a"} if labels is None else labels
+    own = {NAME: "a", **own}
+    metadata = {"name": "a", "labels": own, "annotations": annotations or {}}
+    read = cluster_state.read_namespace(Mode.DEFAULT, json.dumps({"metadata": metadata}).encode())
+    return read or Namespace("a", own, NO_METADATA, None)
+
+
 def nodes(*nodes: ClusterNode) -> ClusterFacts:
     return but(nodes=whole(*nodes))
 
@@ -314,6 +332,12 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (namespaces, but(namespaces=whole(namespace("vision"), namespace("a", **{QUEUE: "-"}, mode="observe"))), "warning: policies: a: kaishare labels have no effect without"),
     (namespaces, but(namespaces=whole(namespace("vision"), namespace("a", **{QUEUE: "-"}, over_share="evict"))), ""),
     (namespaces, but(namespaces=whole(*(namespace(f"n{number}", gpu_fraction="2") for number in range(30)))), "problem: policies: n0:"),
+    (namespaces, but(namespaces=whole(written(annotations={"kaishare.dev/mode": "off", "kaishare.io/mode": "off"}))), [
+        "warning: policies: a: the annotation kaishare.dev/mode has no effect here: it must be a label",
+        "warning: policies: a: the annotation kaishare.io/mode has no effect; the nearest prefix is kaishare.dev/",
+    ]),
+    (namespaces, but(namespaces=whole(written({"kai-scheduler/queue": "a"}), namespace("vision"))), ["warning: policies: a: the label kai-scheduler/queue has no effect; the nearest prefix is kai.scheduler/"]),
+    (namespaces, but(namespaces=whole(written({"team": "a"}, {"team/mode": "off", "kaishare.dev/queues": "a"}), namespace("vision"))), "ok: policies: all labels are valid"),
     (namespaces, but(namespaces=whole(SIZED)), "warning: policies: sized (a and b: the same selector): a pod that both sizes select gets no share"),
     (namespaces, but(namespaces=UNREAD), ""),
     (namespaces, but(mutating=whole(selecting("namespaceSelector", CONTROL_PLANE)), namespaces=whole(hidden_by("control-plane"), namespace("b"))), f"problem: managed namespaces: a: {HIDDEN} control-plane DoesNotExist; they have the label control-plane=yes -> remove the label control-plane {FROM_NAMESPACES}"),
@@ -491,6 +515,17 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     (of_kai_itself, but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: GPU sharing is off in KAI, which refuses every pod with a share; policies give shares to pods of a -> install KAI with global.gpuSharing=true, or kaishare with webhook.injectShares=false"),
     (of_kai_itself, but(installation=installed(), running=running(inject_shares=False), namespaces=whole(namespace("a", gpu_fraction="0.5"))), ""),
     (of_kai_itself, but(running=running(inject_shares=False)), f"warning: {OTHERS}"),
+    # KAI's Config counts, else the flags of its pods; both by the function that the webhook uses
+    *(
+        (of_kai_itself, but(configured_modes=config, installation=installation), expected)
+        for config, installation, expected in (
+            (Fact(frozenset({SharingMode.HAMI_CORE})), WELL.installation, "ok: KAI's GPU sharing: on, with limits enforced by HAMi-core"),
+            (Fact(frozenset({SharingMode.HAMI_CORE})), None, "ok: KAI's GPU sharing: on, with limits enforced by HAMi-core"),
+            (Fact(frozenset({SharingMode.HAMI_CORE, SharingMode.NON_MEMORY_ENFORCED})), WELL.installation, "unknown: KAI's GPU sharing: KAI's kai-config contradicts itself: HamiCore and NonMemoryEnforced"),
+            (Fact(frozenset()), WELL.installation, "ok: KAI's GPU sharing: on, without memory limits"),
+            (UNREAD, WELL.installation, "ok: KAI's GPU sharing: on, without memory limits"),
+        )
+    ),
     (of_kai_itself, but(running=running(gpu_sharing_mode=SharingMode.HAMI_CORE)), "problem: KAI's GPU sharing: KAI's mode is NonMemoryEnforced, and the webhook's HamiCore -> install kaishare with webhook.gpuSharingMode=NonMemoryEnforced"),
     (of_kai_itself, but(namespaces=SETTING), "warning: KAI's GPU sharing: the webhook does not know KAI's mode, NonMemoryEnforced: kaishare.dev/framework-memory=set of a has no effect -> install kaishare with webhook.gpuSharingMode=NonMemoryEnforced"),
     (of_kai_itself, but(namespaces=SETTING, running=running(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)), ""),

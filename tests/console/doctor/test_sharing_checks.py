@@ -1,20 +1,25 @@
 """Doctor on KAI's sharing mode, its operator, and keys of other products."""
 
+import json
 from collections.abc import Iterable
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from console.cluster.agents import AgentPod, AgentReading, Received
-from console.cluster.facts import Fact, FactReader, ServedKind, Why
+from console.cluster.facts import Fact, FactReader, Why
+from console.doctor.admission import AdmissionObjects
 from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import ClusterFacts, ClusterNode
-from console.doctor.sharing_checks import mode_findings, operator_is_ready, resource_management, run_ai_keys
+from console.doctor.sharing_checks import limits_can_hold, mode_findings, resource_management, run_ai_keys
 from gpuagent.api_types import AgentResponse, ApiPod
 from kai.share import run_ai_limit
-from kube.kinds import Pod
+from kube.client import KubeClient
+from kube.kinds import AdmissionPolicy, FullMeta, Pod
 from tests.console.doctor.test_node_checks import pod as agent_pod
+from tests.support.api_server import ApiServer, lists, says
 from tests.support.cluster_facts import but, installed, mutating, other, whole
 
 SHARING = "--gpu-sharing-enabled=true"
@@ -56,6 +61,13 @@ CASES: dict[str, tuple[ClusterFacts, list[AgentReading], list[str]]] = {
         [reading(driver_version="595.91.07"), reading(1, driver_version="620.70.06"), reading(2)],
         ["problem: in NvFractions the driver must hold the limits, and that of n0 is older than 615"],
     ),
+    "an old driver by the node's label": (
+        replace(NV_FRACTIONS, nodes=whole(*(ClusterNode(name=f"n{number}", labels={label: branch})
+        for number, (label, branch) in enumerate([("nvidia.com/cuda.driver.major", "595"),
+        ("nvidia.com/cuda.driver-version.major", "620"), ("nvidia.com/cuda.driver.major", "595")])))),
+        [reading(2, driver_version="620.70.06")],
+        ["problem: in NvFractions the driver must hold the limits, and that of n0 is older than 615"],
+    ),
     "an old driver in another mode": (UNENFORCED, [reading(driver_version="595.91.07")], []),
 }  # fmt: skip
 
@@ -69,58 +81,58 @@ def test_the_agents_mode_is_compared_with_kais(
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
 
 
-class Reader:
-    """Answers of the API server: served kinds, and nodes with their conditions."""
-
-    def __init__(self, kinds: tuple[str, ...], conditions: dict[str, list[dict[str, str]]]) -> None:
-        self._kinds, self._conditions = kinds, conditions
-
-    async def served(self) -> Fact[tuple[ServedKind, ...]]:
-        made = [
-            ServedKind(
-                group="nvidia.com",
-                version="v1",
-                kind=kind,
-                resource=f"{kind.lower()}s",
-                is_namespaced=False,
-            )
-            for kind in self._kinds
-        ]
-        return Fact(tuple(made))
-
-    async def list(self, kind: Any) -> Fact[tuple[Any, ...]]:
-        documents = [
-            {"metadata": {"name": name}, "status": {"conditions": conditions}}
-            for name, conditions in self._conditions.items()
-        ]
-        return Fact(tuple(kind.decode(msgspec.json.encode(document)) for document in documents))
-
-
 NEW, OLD = "gpu-fractioning.nvidia.com/Ready", "gpu-sharing.nvidia.com/Ready"
+SERVED = "ok: the operator's kind is gpufractioningconfigs.nvidia.com"
 ABSENT = "problem: KAI shares GPUs by NvFractions, and no GpuFractioningConfig or GpuSharingConfig is served"
 UNREADY = f"problem: 1 node with GPUs without the condition {NEW} or {OLD}: n0"
+NRI = "problem: the container toolkit's NRI plugin is on"
+OLD_TOOLKIT = "problem: container-toolkit is 1.19.0, and limits need 1.20.1: no limit is set"
+OLD_PLUGIN = "problem: k8s-device-plugin is 0.19.3, and limits need 0.20.1"
+NO_RELEASES = [
+    f"unknown: the release of {name} is not known" for name in ("container-toolkit", "k8s-device-plugin")
+]
+OF_26_7 = ("nvcr.io/nvidia/k8s/container-toolkit:v1.20.1", "nvcr.io/nvidia/k8s-device-plugin:v0.20.1-ubi9")
 
 
 @pytest.mark.parametrize(
-    ("kinds", "condition", "expected"),
+    ("kind", "condition", "images", "nri", "expected"),
     [
-        (("GpuFractioningConfig",), {"type": NEW, "status": "True"}, ["ok: the operator's kind is gpufra"]),
-        (("GpuSharingConfig",), {"type": OLD, "status": "True"}, ["ok: the operator's kind is gpushar"]),
-        (("GpuSharingConfig",), {"type": NEW, "status": "Unknown"}, ["ok: ", UNREADY]),
-        (("GpuFractioningConfig",), {"type": "Ready", "status": "True"}, ["ok: ", UNREADY]),
-        ((), {"type": NEW, "status": "True"}, [ABSENT]),
+        ("GpuFractioningConfig", NEW, OF_26_7, False, [SERVED]),
+        ("GpuSharingConfig", OLD, OF_26_7, None, ["ok: the operator's kind is gpusharingconfigs.nvidia.com"]),
+        ("GpuSharingConfig", "Ready", OF_26_7, None, ["ok: ", UNREADY]),
+        ("Other", NEW, OF_26_7, None, [ABSENT]),
+        ("GpuFractioningConfig", NEW, OF_26_7, True, [SERVED, NRI]),
+        ("GpuFractioningConfig", NEW, (*OF_26_7, "x/container-toolkit:1.19.0"), None, [SERVED, OLD_TOOLKIT]),
+        ("GpuFractioningConfig", NEW, (OF_26_7[0], "k8s-device-plugin:v0.19.3"), None, [SERVED, OLD_PLUGIN]),
+        ("GpuFractioningConfig", NEW, ("x/container-toolkit@sha256:00",), "true", [SERVED, *NO_RELEASES]),
     ],
-)
-async def test_the_operator_is_found_under_both_names(
-    kinds: tuple[str, ...], condition: dict[str, str], expected: list[str]
+)  # fmt: skip
+async def test_what_limits_of_the_driver_need_is_looked_for(
+    server: ApiServer,
+    client: KubeClient,
+    kind: str,
+    condition: str,
+    images: tuple[str, ...],
+    nri: Any,
+    expected: list[str],
 ) -> None:
-    reader = cast(FactReader, Reader(kinds, {"n0": [condition], "without-gpus": []}))
-    nodes = whole(ClusterNode(name="n0"), ClusterNode(name="without-gpus", has_gpus=False))
+    resource = {"resource": f"{kind.lower()}s", "scope": "Cluster", "responseKind": {"kind": kind}}
+    group = {"metadata": {"name": "nvidia.com"}, "versions": [{"version": "v1", "resources": [resource]}]}
+    spec = {"template": {"spec": {"containers": [{"name": "main", "image": image} for image in images]}}}
+    server.refusals = {
+        "/daemonsets": lists({"metadata": {"name": "of-nvidia"}, "spec": spec}),
+        "/clusterpolicies": lists({"metadata": {"name": "p"}, "spec": {"cdi": {"nriPluginEnabled": nri}}}),
+        "/apis": says(json.dumps({"items": [group]})),
+    }
+    nodes = whole(
+        ClusterNode(name="n0", conditions=frozenset({condition})),
+        ClusterNode(name="without-gpus", has_gpus=False),
+    )
     cluster = but(installation=NV_FRACTIONS.installation, nodes=nodes)
-    lines = lines_of([each async for each in operator_is_ready(cluster, reader)])
-    assert len(lines) == len(expected)
+    lines = lines_of([each async for each in limits_can_hold(cluster, FactReader(client))])
+    assert len(lines) == len(expected), lines
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
-    assert [each async for each in operator_is_ready(UNENFORCED, reader)] == []
+    assert [each async for each in limits_can_hold(UNENFORCED, FactReader(client))] == []
 
 
 def test_kai_resource_management_and_the_guard_exclude_each_other() -> None:
@@ -130,6 +142,15 @@ def test_kai_resource_management_and_the_guard_exclude_each_other() -> None:
         "warning: kai-resource-management assigns queues here (webhook kai-pod-group-mutation)"
     )
     assert "guard" in line
+    guarded = replace(
+        cluster,
+        admission=AdmissionObjects(
+            validating=whole(AdmissionPolicy(FullMeta(name="kaishare-guard-podgroups")))
+        ),
+    )
+    (line,) = lines_of(resource_management(guarded))
+    assert line.startswith("problem: kai-resource-management assigns queues here")
+    assert "remove the guard" in line
     assert lines_of(resource_management(but(mutating=whole(mutating())))) == []
 
 

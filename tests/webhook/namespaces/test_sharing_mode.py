@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from kai.installation import SharingMode
+from kai.installation import CONFIG_NAME, SharingMode, configured_modes
 from kube.client import KubeClient
+from kube.kinds import KAI_CONFIGS
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, refuses
-from webhook.namespaces.sharing_mode import PATH, SharingModeReader, read_mode
+from webhook.namespaces.sharing_mode import SharingModeReader
 
 
 def config(mode: str | None = None, *, sharing: bool | None = None, **plugins: bool) -> bytes:
@@ -54,7 +55,8 @@ BOTH = (
     ],
 )
 def test_the_mode_is_known_or_not_guessed(document: bytes, mode: SharingMode | None) -> None:
-    assert read_mode(document) is mode
+    modes = configured_modes(document)
+    assert (next(iter(modes)) if len(modes) == 1 else None) is mode
 
 
 async def test_the_mode_is_kept_while_it_cannot_be_read(server: ApiServer, client: KubeClient) -> None:
@@ -62,7 +64,7 @@ async def test_the_mode_is_kept_while_it_cannot_be_read(server: ApiServer, clien
     stream = io.BytesIO()
     reader = SharingModeReader(client, modes.append, log=JsonLog(stream))
     for status, reason in ((404, "NotFound"), (403, "Forbidden"), (403, "Forbidden"), (404, "NotFound")):
-        server.refusals = {PATH: refuses(status, reason)}
+        server.refusals = {KAI_CONFIGS.path(name=CONFIG_NAME): refuses(status, reason)}
         await reader.read()
     assert modes == [None, None]
     messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]

@@ -16,7 +16,7 @@ from kube.kinds import AdmissionPolicySpec
 from service.version import version
 from tests.support.api_server import ApiServer, refuses
 from tests.support.cluster_facts import admission as admission_of
-from tests.support.cluster_facts import but, installed, mutating, namespace, of_kai, other, whole
+from tests.support.cluster_facts import but, installed, namespace, whole
 from tests.support.guard import rendered
 
 OPTIONAL = {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}
@@ -137,14 +137,10 @@ async def test_what_the_guard_does_where_it_is_needed(
     assert all(line.startswith(start) for line, start in zip(answers, expected, strict=True)), answers
 
 
-ASSIGNED = whole(mutating(), of_kai(), other("kai-pod-group-mutation"))
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({}, ""),
-        ({"mutating": ASSIGNED}, "problem: kai-resource-management writes queues on PodGroups"),
         ({"installation": installed(program="podgroupcontroller")}, "problem: KAI's podgroup-controller is not running"),
         ({"installation": installed(program="scheduler", is_ready=True)}, "problem: KAI's podgroup-controller is not running"),
         ({"installation": None}, ""),
