@@ -32,11 +32,16 @@ def refused_in_nv_fractions(pod: PodView, version: Version) -> str | None:
     return next(_failures(pod, version), None)
 
 
-def _failures(pod: PodView, version: Version) -> Iterator[str]:
-    annotations = pod.annotations
+def refused_limits(annotations: Mapping[str, str], pod: PodView, version: Version) -> Iterator[str]:
+    """Yield why KAI refuses the limits of a pod with these annotations; they must be above its share."""
     if version.reads_short_limits:
         yield from _short_limits(annotations)
     yield from _portion_limits(annotations, pod)
+
+
+def _failures(pod: PodView, version: Version) -> Iterator[str]:
+    annotations = pod.annotations
+    yield from refused_limits(annotations, pod, version)
     by_container: dict[str, dict[str, str]] = {}
     for key in sorted(key for key in annotations if key.startswith(keys.CONTAINER_PREFIX)):
         rest = key.removeprefix(keys.CONTAINER_PREFIX)

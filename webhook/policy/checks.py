@@ -15,6 +15,7 @@ from kai.installation import SharingMode
 from kai.kaishare_keys import MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.numbers import is_quantity, parse_quantity
+from kai.nv_fractions import refused_limits
 from kai.pod import Container, PodView, Quantity
 from kai.refusals import asks_for_share, judge
 from kai.releases import NEWEST_READ, Version
@@ -108,14 +109,26 @@ def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int
 
 
 def share_findings(
-    pod: PodView, version: Version | None, *, sharing: bool, mode: SharingMode | None = None
+    pod: PodView,
+    version: Version | None,
+    *,
+    sharing: bool,
+    mode: SharingMode | None = None,
+    injected: PolicyShare | None = None,
 ) -> Iterator[Finding]:
     """Yield findings for a share that KAI refuses, or that KAI counts differently from its written value.
 
     Without a version the rules of the newest known release apply. That release refuses all that older ones
-    refuse, except names with dots, which are checked here.
+    refuse, except names with dots, which are checked here. Of a pod that gets the policy's share (`injected`)
+    only limits are its own.
     """
-    if not (writes_own_share(pod) or keys.MPS in pod.annotations):
+    is_by_nvidia = mode is SharingMode.NV_FRACTIONS
+    if injected is not None:
+        annotations = {**pod.annotations, injected.annotation: injected.value}
+        if is_by_nvidia and (words := next(refused_limits(annotations, pod, version or NEWEST_READ), None)):
+            yield Finding(Reason.KAI_REFUSES, {"message": words})
+        return
+    if not (writes_own_share(pod) or keys.MPS in pod.annotations or is_by_nvidia):
         return
     refused = judge(pod, version or NEWEST_READ, sharing=sharing, mode=mode)
     if refused is not None:

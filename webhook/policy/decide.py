@@ -225,12 +225,13 @@ def _warnings(
     if share.is_withheld or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):
         yield share.finding
     yield from doubts(policy, pod, share)
-    if share.injected is None:
-        mode = settings.gpu_sharing_mode
-        yield from share_findings(pod, settings.kai_version, sharing=settings.inject_shares, mode=mode)
+    version, mode = settings.kai_version, settings.gpu_sharing_mode
+    yield from share_findings(
+        pod, version, sharing=settings.inject_shares, mode=mode, injected=share.injected
+    )
     yield from cap_findings(policy, pod, share.injected)
     yield from reserved_key_findings(policy, pod)
-    yield from key_findings(pod, has_size=share.size is not None)
+    yield from key_findings(pod, has_size=share.size is not None, version=version)
     yield from unknown_value_findings(pod)
     yield from queue_findings(policy, pod, settings)
     yield from framework_findings(policy, pod, settings, share, options)

@@ -272,6 +272,7 @@ class Reason(Enum):
     )
     MISSPELT_PREFIX = Group.WARNING, "the {key} has no effect; the nearest prefix is {prefix}"
     KEY_WITHOUT_EFFECT = Group.WARNING, "the {kind} {key} has no effect here: {remedy}"
+    RUN_AI_KEY = Group.WARNING, "KAI ignores {key} of Run:ai: {remedy}"
     QUEUE_UNKNOWN = Group.WARNING, "KAI has no queue {queue} for pods, which wait for it{nearest}"
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,
