@@ -237,20 +237,32 @@ class PodView:
         "container_facts",
         "containers",
         "document",
+        "generate_name",
         "gpu_resources",
         "init_containers",
         "labels",
-        "metadata",
+        "name",
+        "namespace",
+        "node_name",
         "nvidia_annotations",
         "owners",
+        "priority_class",
+        "scheduler_name",
         "spec",
     )
 
     def __init__(self, document: PodDocument, container_facts: "ContainerFacts | None" = None) -> None:
         """Wrap a document. `container_facts` are those of another pod with the same containers."""
         self.document = document
-        self.metadata = metadata = document.metadata or Metadata()
+        metadata = document.metadata or Metadata()
         self.spec = spec = document.spec
+        self.name = metadata.name or ""
+        """Empty where the API server generates the name from `generate_name`."""
+        self.generate_name = metadata.generateName or ""
+        self.namespace = metadata.namespace or ""
+        self.scheduler_name = spec.schedulerName or ""
+        self.node_name = spec.nodeName or ""
+        self.priority_class = spec.priorityClassName or ""
         self.labels = _strings(metadata.labels)
         self.annotations = _strings(metadata.annotations)
         self.owners: Sequence[Owner] = metadata.ownerReferences or ()
@@ -266,36 +278,6 @@ class PodView:
         """Keys of the annotations with the prefix `nvidia.com/`."""
         self._share: Share | str | _Unread | None = _Unread.UNREAD
         """The share, or the message of the error."""
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`; empty where the API server generates the name from `generate_name`."""
-        return self.metadata.name or ""
-
-    @property
-    def generate_name(self) -> str:
-        """`metadata.generateName`, the prefix of a generated name, or empty."""
-        return self.metadata.generateName or ""
-
-    @property
-    def namespace(self) -> str:
-        """`metadata.namespace`, or empty."""
-        return self.metadata.namespace or ""
-
-    @property
-    def scheduler_name(self) -> str:
-        """`spec.schedulerName`, or empty."""
-        return self.spec.schedulerName or ""
-
-    @property
-    def node_name(self) -> str:
-        """`spec.nodeName`, or empty."""
-        return self.spec.nodeName or ""
-
-    @property
-    def priority_class(self) -> str:
-        """`spec.priorityClassName`, or empty."""
-        return self.spec.priorityClassName or ""
 
     @property
     def is_of_daemon_set(self) -> bool:

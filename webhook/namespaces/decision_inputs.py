@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from kai import keys
 from kai.installation import SharingMode
-from kai.queue import Queue, leaf_queues
+from kai.queue import leaf_queues
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.events import EventWriter
@@ -22,7 +22,6 @@ from kube.kinds import (
     PRIORITY_CLASSES,
     QUEUES,
     Kind,
-    LimitRange,
     PriorityClass,
     gpu_limit_ranges,
 )
@@ -59,8 +58,12 @@ class ClusterDefaults:
         self._client = client
         self._log = log
         self._classes = self._watch(PRIORITY_CLASSES, _default_class)
-        self._limit_ranges = self._watch(LIMIT_RANGES, _gpu_limit_ranges, keeps=_needs_gpus)
-        self._queues = self._watch(QUEUES, _leaf_queues)
+        self._limit_ranges = self._watch(
+            LIMIT_RANGES,
+            lambda limits: {"gpu_limit_ranges": gpu_limit_ranges(limits)},
+            keeps=lambda limits: limits.needs(keys.GPU_RESOURCE),
+        )
+        self._queues = self._watch(QUEUES, lambda queues: {"queues": leaf_queues(queues)})
         self.watches = (self._classes, self._limit_ranges, self._queues)
         """The watches, for their metrics."""
         self.tasks: Sequence[Work] = (
@@ -137,18 +140,6 @@ def _default_class(classes: Collection[PriorityClass]) -> Mapping[str, Any]:
     defaults = (each for each in classes if each.is_default)
     default = min(defaults, key=lambda each: each.value, default=None)
     return {"default_priority_class": default.metadata.name if default else None}
-
-
-def _needs_gpus(limits: LimitRange) -> bool:
-    return limits.needs(keys.GPU_RESOURCE)
-
-
-def _gpu_limit_ranges(limits: Collection[LimitRange]) -> Mapping[str, Any]:
-    return {"gpu_limit_ranges": gpu_limit_ranges(limits)}
-
-
-def _leaf_queues(queues: Collection[Queue]) -> Mapping[str, Any]:
-    return {"queues": leaf_queues(queues)}
 
 
 COMPONENT: Final = "kaishare-webhook"
