@@ -10,12 +10,12 @@ import pytest_asyncio
 
 from kube.answers import ApiError
 from kube.client import KubeClient
+from kube.kinds import KAI_CONFIGS
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import Serving, bare_pod, installed, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.kinds import definition, list_path, made
 from tests.support.waiting import until
-from webhook.namespaces.sharing_mode import PATH
 
 NAMESPACE = managed_namespace("frameworks", gpu_fraction="0.5", framework_memory="set")
 PODS = "/api/v1/namespaces/frameworks/pods"
@@ -34,7 +34,7 @@ async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) ->
         try:
 
             async def is_created() -> bool:
-                path = PATH.rpartition("/")[0]
+                path = KAI_CONFIGS.path()
                 try:
                     await client.request("POST", path, body=json.dumps(CONFIG).encode())
                 except ApiError as error:  # a new CRD is served after a short delay
