@@ -19,7 +19,6 @@ from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     PATHS,
     WARN_WORKLOADS,
-    UrlTarget,
     mutating_configuration,
     sorts_behind,
     validating_configuration,
@@ -38,7 +37,6 @@ _REQUIRED: Final = {
     "side_effects": "sideEffects",
     "admission_review_versions": "admissionReviewVersions",
 }
-_TARGET: Final = UrlTarget("https://x.invalid")
 _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
 
@@ -119,14 +117,14 @@ def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the configuration that changes pods."""
     if cluster.mutating.value is not None and not cluster.is_absent:
-        own, shipped = cluster.our_mutating, mutating_configuration(_TARGET)
+        own, shipped = cluster.our_mutating, mutating_configuration()
         yield from _registered(cluster, own, shipped, "kaishare is called for no pod")
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield findings about the configuration that validates pods and labels."""
     if cluster.validating.value is not None and not cluster.is_absent:
-        own, shipped = cluster.our_validating, validating_configuration(_TARGET)
+        own, shipped = cluster.our_validating, validating_configuration()
         yield from _registered(cluster, own, shipped, "pods and labels are not validated")
 
 

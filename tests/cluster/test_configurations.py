@@ -14,13 +14,13 @@ from tests.support.administrator import Administrator
 from tests.support.decisions import decide
 from tests.support.kube_user import ADMINISTRATOR, Asker
 from tests.support.pods import view
+from tests.support.registration import UrlTarget, mutating_configuration, validating_configuration
 from tests.support.waiting import until
 from tests.support.webhook_recorder import Recorder, recording
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
 from webhook.policy.verify import verify
-from webhook.registration.configurations import UrlTarget, mutating_configuration, validating_configuration
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 NAMESPACES = {

@@ -34,13 +34,13 @@ from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import ROOT
 from tests.support.kinds import made, object_path
 from tests.support.kube_user import Asker
+from tests.support.registration import mutating_configuration, validating_configuration
 from tests.support.waiting import until
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import mutate
 from webhook.policy.reasons import Reason
 from webhook.policy.verify import verify
-from webhook.registration.configurations import mutating_configuration, validating_configuration
 
 Json = dict[str, Any]
 FORM: Final = "forms.example.com/form"

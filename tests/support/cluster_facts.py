@@ -23,15 +23,11 @@ from kube.kinds import (
     Container,
     PriorityClass,
 )
+from tests.support.registration import ServiceTarget, mutating_configuration, validating_configuration
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.registration.configuration_objects import WebhookConfiguration
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    ServiceTarget,
-    mutating_configuration,
-    validating_configuration,
-)
+from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.settings.published_settings import PublishedSettings
 
 SERVICE = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
