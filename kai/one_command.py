@@ -101,13 +101,13 @@ def may_become_option(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """A program that starts several processes of a script, and its options before the script."""
+    """A program that starts several processes of a script, and its options before the script, by blanks."""
 
-    counts: frozenset[str]
+    counts: str
     """Options with the number of processes."""
-    flags: frozenset[str]
+    flags: str
     """Options without a value."""
-    values: frozenset[str]
+    values: str
     """Options with another value."""
     absent: int | None = None
     """Processes without one of `counts`; None if that is not known."""
@@ -115,15 +115,7 @@ class _Launcher:
     """A variable with the same meaning."""
 
 
-def _launcher(
-    counts: str, flags: str, values: str, absent: int | None = None, variable: str = ""
-) -> _Launcher:
-    return _Launcher(
-        frozenset(counts.split()), frozenset(flags.split()), frozenset(values.split()), absent, variable
-    )
-
-
-_TORCHRUN: Final = _launcher(
+_TORCHRUN: Final = _Launcher(
     "--nproc-per-node",
     "--standalone --no-python --run-path -m --module",
     "--nnodes --node-rank --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --max-restarts"
@@ -132,18 +124,18 @@ _TORCHRUN: Final = _launcher(
     absent=1,
     variable="PET_NPROC_PER_NODE",
 )
-_MPIRUN: Final = _launcher(
+_MPIRUN: Final = _Launcher(
     "-n -np --n --np", "--allow-run-as-root --oversubscribe", "--bind-to --map-by -x -H --host"
 )
 _LAUNCHERS: Final = {
     "torchrun": _TORCHRUN,
-    "accelerate": _launcher(
+    "accelerate": _Launcher(
         "--num-processes",
         "--multi-gpu --use-deepspeed --use-fsdp -m --module --no-python -q --quiet --debug",
         "--mixed-precision --num-machines --machine-rank --main-process-ip --main-process-port"
         " --dynamo-backend --gpu-ids --config-file",
     ),
-    "deepspeed": _launcher(
+    "deepspeed": _Launcher(
         "--num-gpus",
         "--module --no-python --no-local-rank",
         "--num-nodes --master-port --master-addr --launcher",
@@ -193,12 +185,13 @@ def _count(launcher: _Launcher, words: Sequence[str], variables: Sequence[object
             break
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
-        if name in launcher.flags and not equals:
+        if name in launcher.flags.split() and not equals:
             continue
-        if name not in launcher.counts and name not in launcher.values:
+        counts = name in launcher.counts.split()
+        if not counts and name not in launcher.values.split():
             return None
         value = value if equals else next(rest, "")
-        if name in launcher.counts:
+        if counts:
             count = int(value) if _COUNT.fullmatch(value) else None
             if count is None:
                 return None

@@ -38,22 +38,6 @@ class Resources(Struct, gc=False):
     claims: Raw = _NOTHING
 
 
-class _KeyRef(Struct, gc=False):
-    name: str | None = None
-
-
-class _ValueFrom(Struct, gc=False):
-    configMapKeyRef: _KeyRef | None = None
-
-
-class _Variable(Struct, gc=False):
-    name: str | None = None
-    valueFrom: _ValueFrom | None = None
-
-
-_variables = msgspec.json.Decoder(list[_Variable] | None)
-
-
 class Container(Struct, gc=False):
     """One container: its name, resources, environment and command line."""
 
@@ -111,14 +95,13 @@ class Container(Struct, gc=False):
         """Yield the names of the ConfigMaps that an environment variable of the container refers to."""
         if variable.encode() not in bytes(self.env):
             return
-        try:
-            variables = _variables.decode(self.env) or ()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return  # the API server refuses the pod
-        for entry in variables:
-            source = entry.valueFrom
-            if entry.name == variable and source is not None and source.configMapKeyRef is not None:
-                yield source.configMapKeyRef.name or ""
+        for entry in self.variables:
+            if isinstance(entry, dict) and entry.get("name") == variable:
+                name: Any = entry
+                for key in ("valueFrom", "configMapKeyRef", "name"):
+                    name = name.get(key) if isinstance(name, dict) else None
+                if isinstance(name, str):
+                    yield name
 
     @property
     def has_command(self) -> bool:

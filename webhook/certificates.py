@@ -109,7 +109,7 @@ _LEAF_LIFETIME: Final = timedelta(days=365)
 def create_if_missing(directory: Path, host_names: Sequence[str]) -> None:
     """Create tls.crt and tls.key if the directory has neither, signed by its CA, which is created if missing.
 
-    The key is written before its certificate, so that a process that waits for tls.crt finds both files.
+    Each file appears whole, and the key before its certificate.
 
     Raises:
         ValueError: a host name is invalid, or the directory's CA cannot issue certificates.
@@ -118,14 +118,16 @@ def create_if_missing(directory: Path, host_names: Sequence[str]) -> None:
     certificate, key, ca, ca_key = (directory / name for name in (CERTIFICATE, KEY, "ca.crt", "ca.key"))
     if certificate.exists() or key.exists():
         return
-    now, has_ca = datetime.now(UTC), ca_key.exists()
+    now, has_ca = datetime.now(UTC), ca.exists() or ca_key.exists()
     authority = Authority.load(ca.read_bytes(), ca_key.read_bytes()) if has_ca else Authority.create(now=now)
     leaf = authority.issue(host_names, now=now, lifetime=_LEAF_LIFETIME)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = {ca_key: authority.pair.key_pem, ca: authority.pair.certificate_pem} if not has_ca else {}
     for path, content in (made | {key: leaf.key_pem, certificate: leaf.certificate_pem}).items():
-        path.touch(0o600 if path in (ca_key, key) else 0o644, exist_ok=False)
-        path.write_bytes(content)
+        new = path.with_name(f".{path.name}.new")
+        new.touch(0o600 if path in (ca_key, key) else 0o644)
+        new.write_bytes(content)
+        new.rename(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

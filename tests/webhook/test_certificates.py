@@ -104,7 +104,7 @@ def test_a_key_is_private_before_it_is_written(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "write_bytes", write)
     create_if_missing(tmp_path, ["localhost"])
-    assert [modes["ca.key"], modes["tls.key"]] == [0o600] * 2
+    assert [modes[".ca.key.new"], modes[".tls.key.new"]] == [0o600] * 2
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,15 @@ def test_a_key_is_private_before_it_is_written(tmp_path: Path, monkeypatch: pyte
         {"tls.crt": b"own"},
         {"tls.key": b"own"},
         {"ca.key": AUTHORITY.pair.key_pem},
+        {"ca.crt": AUTHORITY.pair.certificate_pem},
         {"ca.crt": b"noise", "ca.key": AUTHORITY.pair.key_pem},
     ],
-    ids=["a certificate alone", "its key alone", "a CA's key alone", "a CA of noise"],
+    ids=["a certificate alone", "its key alone", "a CA's key alone", "a CA alone", "a CA of noise"],
 )
 def test_files_that_do_not_suffice_are_an_error_and_stay(tmp_path: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(CertificateError, match=r"tls|ca\.crt"):
+    with pytest.raises(CertificateError, match=r"tls|ca\.(crt|key)"):
         FileCertificate(FileSettings.in_directory(tmp_path), metrics=Metrics(), log=JsonLog(io.BytesIO()))
     assert contents(tmp_path) == files
 
