@@ -4,7 +4,7 @@ A value is added to such a command line only, and only such a line tells how man
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -151,7 +151,7 @@ _COUNT: Final = re.compile(r"[1-9][0-9]{0,2}")
 
 
 def processes(
-    command: OneCommand | None, words: Sequence[str], variables: Sequence[object] = ()
+    command: OneCommand | None, words: Sequence[str], variables: Collection[str] = ()
 ) -> int | None:
     """Return how many processes of a container may use the GPU; None if that cannot be read.
 
@@ -176,7 +176,7 @@ def _is_background(word: str) -> bool:
     return not word.strip(";&|()<>") and "&" in re.sub("&&|[<>]&|&>", "", word)
 
 
-def _count(launcher: _Launcher, words: Sequence[str], variables: Sequence[object]) -> int | None:
+def _count(launcher: _Launcher, words: Sequence[str], variables: Collection[str]) -> int | None:
     """Read the number of processes from a launcher's options, which end at its script."""
     count = None if launcher.variable in variables else launcher.absent
     rest = iter(words)

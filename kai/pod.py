@@ -87,6 +87,15 @@ class Container(Struct, gc=False):
         return _list(self.env)
 
     @property
+    def variable_values(self) -> dict[str, str]:
+        """The environment by name; a reference is empty. The last of one name counts, as for the kubelet."""
+        return {
+            entry["name"]: value if isinstance(value := entry.get("value"), str) else ""
+            for entry in self.variables
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        }
+
+    @property
     def has_unseen_variables(self) -> bool:
         """Whether variables come from ConfigMaps or Secrets as a whole, so that their names are not known."""
         return _has_items(self.envFrom)

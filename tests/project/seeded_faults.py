@@ -64,8 +64,8 @@ FAULTS: Final = (
     ),
     Fault(
         "verify: a pod that claims to be a DaemonSet's comes from its controller",
-        "if not requester.is_daemon_set_controller:",
-        "if requester.username == requester.is_kubelet:",
+        "if username not in DAEMON_SET_CONTROLLERS:",
+        "if username in DAEMON_SET_CONTROLLERS:",
         "webhook/policy/test_verify.py",
     ),
     Fault(

@@ -9,7 +9,7 @@ StatefulSet are no evidence, because their pods do not show a number of ranks.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -192,7 +192,7 @@ def evidence_of(pod: PodView, container: Container) -> Evidence | None:
     """
     kinds = (owner.kind for owner in pod.owners if owner.group == TRAINING_GROUP)
     kind = next((kind for kind in kinds if kind in TRAINING_JOBS), None) or ""
-    values = _values(container.variables)
+    values = container.variable_values
     numbers = _numbers(pod, container, values, kind)
     largest = max(numbers, key=lambda evidence: evidence.ranks or 0, default=None)
     if largest is not None and largest.ranks != 1:
@@ -251,15 +251,6 @@ def _largest(text: str) -> int:
     match = _NUMBER.fullmatch(text)
     ranks = int(match[1]) if match else 0
     return ranks if ranks <= MOST_RANKS else 0
-
-
-def _values(variables: Sequence[Any]) -> Mapping[str, str]:
-    """Return the variables by name; a reference is empty. The last of one name counts, as for the kubelet."""
-    return {
-        variable["name"]: value if isinstance(value := variable.get("value"), str) else ""
-        for variable in variables
-        if isinstance(variable, dict) and isinstance(variable.get("name"), str)
-    }
 
 
 def _of_cluster(text: str, workload: str) -> Iterator[Evidence]:

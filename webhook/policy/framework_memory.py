@@ -220,7 +220,7 @@ def _values(
 
 def _processes(target: _Target, command: OneCommand | None, words: Sequence[str]) -> int | None:
     """Return the number of processes on each GPU of the share; None if it cannot be read."""
-    names = [entry.get("name") for entry in target.container.variables if isinstance(entry, dict)]
+    names = target.container.variable_values
     count = processes(command, command.words if command else words, names)
     if count is None or target.share.devices == 1:
         return count
