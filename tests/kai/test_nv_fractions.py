@@ -136,14 +136,15 @@ LIMIT = "kai.scheduler/container.main.gpu-memory.portion.limit"
         ({LIMIT: "0.8"}, "0.5", ""),
         ({LIMIT: "0.3"}, "0.5", "must be greater than gpu-fraction"),
         ({"gpu-fraction.limit": "0.3"}, "0.5", "must be greater than gpu-fraction"),
+        ({"nvidia.com/container.main.gpu-compute.mode": "mps"}, "0.5", "invalid NvFractions compute mode"),
         ({}, "0.5", ""),
     ],
 )
-def test_a_limit_without_a_share_of_its_own_is_judged_beside_the_policys(
+def test_a_limit_or_mode_without_a_share_of_its_own_is_judged_beside_the_policys(
     annotations: dict[str, str], policy_share: str | None, words: str
 ) -> None:
     injected = PolicyShare("gpu-fraction", policy_share) if policy_share else None
-    asked = view(pod(container("main"), annotations=annotations))
+    asked = view(pod(gpu_container("main") if injected else container("main"), annotations=annotations))
     by_mode = {
         mode: list(share_findings(asked, LATER, sharing=True, mode=mode, injected=injected))
         for mode in (SharingMode.NV_FRACTIONS, None)

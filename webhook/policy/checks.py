@@ -15,7 +15,7 @@ from kai.installation import SharingMode
 from kai.kaishare_keys import MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.numbers import is_quantity, parse_quantity
-from kai.nv_fractions import refused_limits
+from kai.nv_fractions import refused_in_nv_fractions
 from kai.pod import Container, PodView, Quantity
 from kai.refusals import asks_for_share, judge
 from kai.releases import NEWEST_READ, Version
@@ -120,12 +120,13 @@ def share_findings(
 
     Without a version the rules of the newest known release apply. That release refuses all that older ones
     refuse, except names with dots, which are checked here. Of a pod that gets the policy's share (`injected`)
-    only limits are its own.
+    the other annotations for GPUs are its own, which count in NvFractions.
     """
     is_by_nvidia = mode is SharingMode.NV_FRACTIONS
     if injected is not None:
-        annotations = {**pod.annotations, injected.annotation: injected.value}
-        if is_by_nvidia and (words := next(refused_limits(annotations, pod, version or NEWEST_READ), None)):
+        given = {injected.annotation: injected.value}
+        words = refused_in_nv_fractions(pod, version or NEWEST_READ, given) if is_by_nvidia else None
+        if words:
             yield Finding(Reason.KAI_REFUSES, {"message": words})
         return
     if not (writes_own_share(pod) or keys.MPS in pod.annotations or is_by_nvidia):
