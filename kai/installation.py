@@ -69,17 +69,15 @@ def configured_modes(document: bytes) -> frozenset[SharingMode]:
         spec = _map(_map(msgspec.json.decode(document)).get("spec"))
     except (ValueError, RecursionError):
         return frozenset()
-    admission, binder = _map(spec.get("admission")), _map(spec.get("binder"))
-    plugins = [_map(part.get("plugins")) for part in (admission, binder)]
-    on, off = (
-        {
-            mode
-            for name, mode in _PLUGINS.items()
-            for part in plugins
-            if name in part and (_map(part[name]).get("enabled") is True) is wanted
-        }
-        for wanted in (True, False)
-    )
+    admission = _map(spec.get("admission"))
+    plugins = [_map(part.get("plugins")) for part in (admission, _map(spec.get("binder")))]
+    flags = {
+        (mode, _map(part[name]).get("enabled") is True)
+        for name, mode in _PLUGINS.items()
+        for part in plugins
+        if name in part
+    }
+    on, off = ({mode for mode, is_on in flags if is_on is wanted} for wanted in (True, False))
     text, sharing = _map(spec.get("global")).get("gpuSharingMode"), admission.get("gpuSharing")
     if text is not None:
         named = {mode for mode in SharingMode if mode == text}

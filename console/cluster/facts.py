@@ -79,6 +79,11 @@ class Fact(Generic[T]):
         return self.why is None
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the value is known, or the API server serves no such kind."""
+        return self.why in (None, Why.UNSERVED)
+
+    @property
     def is_missing(self) -> bool:
         """Whether it is known that the object does not exist."""
         return self.why is None and self.value is None

@@ -23,7 +23,6 @@ from console.doctor.accounting_reading import (
 from console.doctor.check_results import CheckResult, grouped, limited, named, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, reread
 from kai import keys
-from kai.queue import Queue
 from kube.kinds import PodGroup, gpu_amount
 from service.text import MOST_LINES, counted, listed, one_line, quoted
 from webhook.policy.labels import Distributed
@@ -362,7 +361,9 @@ def _compare_status(result: AccountingComparison) -> None:
     children = grouped((queue.parent, queue) for queue in items(cluster.queues))
     for queue in items(cluster.queues):
         name, below = queue.name, children.get(queue.name, [])
-        counted = _counted_by_kai(queue, below)
+        by_kai, *of_below = (gpu_amount(each.allocated) for each in (queue, *below))
+        # KAI adds the figures of child queues (`resource_updater.go`).
+        counted = None if by_kai is None or None in of_below else by_kai - sum(filter(None, of_below))
         own, other = (sum(part.own for part in sums.get(name, ())) for sums in (by_spec, by_label))
         members = by_spec.get(name, ())
         unclear = [pod for part in members for pod in part.unknown]
@@ -403,12 +404,6 @@ def _parts(reading: Reading) -> list[_Part]:
         else:
             part.own += pod.regular + share
     return [*groups.values(), *single]
-
-
-def _counted_by_kai(queue: Queue, children: Iterable[Queue]) -> float | None:
-    """Return KAI's figure of a queue without its child queues, which KAI adds (`resource_updater.go`)."""
-    own, *below = (gpu_amount(each.allocated) for each in (queue, *children))
-    return None if own is None or None in below else own - sum(filter(None, below))
 
 
 def _add_queue(

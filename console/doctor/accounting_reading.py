@@ -253,7 +253,6 @@ async def read_books(reader: FactReader, cluster: ClusterFacts) -> Reading | Non
 
 
 def gpus(amount: float) -> str:
-    """Format a number of GPUs: `1 GPU`, `0.75 GPUs`."""
     text = f"{amount:.3f}".rstrip("0").rstrip(".")
     return f"{text} GPU{'' if text == '1' else 's'}"
 

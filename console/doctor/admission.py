@@ -14,14 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
-from console.cluster.facts import NOT_READ, Listing, Why, items
+from console.cluster.facts import NOT_READ, Listing, items
 from console.cluster.webhook import DeploymentOptions
-from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings
+from console.render.policy_manifests import MUTATING, NAME, RELEASES, VALIDATING, objects_of, settings
 from kai import keys
 from kube.kinds import AdmissionBinding, AdmissionPolicy, AdmissionPolicySpec, NamedExpression
 from kube.metadata import NAME_LABEL, LabelSelector
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import DEFAULT_MODES, Mode
+from webhook.registration.configuration_objects import Webhook
 from webhook.settings.decision_options import SETTINGS
 
 DIGEST: Final = "kaishare.dev/digest"  # annotation of a policy of the guard with its digest
@@ -60,6 +61,7 @@ def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
     1.30.14 and 1.36.3). Namespaces that are excluded by name do not count.
     """
     match, names = spec.match_constraints, [variable.name for variable in spec.variables or ()]
+    selected = match.namespace_selector.requirements
     return (
         spec.failure_policy,
         spec.param_kind,
@@ -68,29 +70,9 @@ def reach(spec: AdmissionPolicySpec) -> tuple[Any, ...]:
         len(set(names)) < len(names),
         bool(match.exclude_resource_rules),
         any(rule.resource_names or rule.scope == "Cluster" for rule in match.resource_rules or ()),
-        _beyond_names(match.namespace_selector),
+        frozenset(line for line in selected if line[:2] != (NAME_LABEL, "NotIn")),
         match.object_selector.requirements,
     )
-
-
-def _beyond_names(selector: LabelSelector) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-    lines = selector.requirements
-    return frozenset(line for line in lines if line[:2] != (NAME_LABEL, "NotIn"))
-
-
-class PolicySelectors(msgspec.Struct, frozen=True):
-    """The selectors of an admission policy, as those of a webhook."""
-
-    name: str  # kind and name of the policy
-    namespace_selector: LabelSelector
-    object_selector: LabelSelector
-
-
-RELEASE_PROPERTIES: Final = {
-    "readsContainerName": "reads_container_name",
-    "acceptsDottedNames": "accepts_dotted_names",
-}
-"""The variables that follow from KAI's release, each with the property of `kai.releases.Version`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +92,12 @@ class AdmissionObjects:
     @property
     def is_known(self) -> bool:
         """Whether it is known if `deciding` exists."""
-        return self.deciding is not None or self.mutating.is_known or self.mutating.why is Why.UNSERVED
+        return self.deciding is not None or self.mutating.is_answered
 
     @property
     def has_unread(self) -> bool:
         """Whether a kind could not be read whole."""
-        return any(not each.is_known and each.why is not Why.UNSERVED for each in self._by_kind.values())
+        return not all(each.is_answered for each in self._by_kind.values())
 
     @property
     def settings(self) -> DeploymentOptions:
@@ -136,15 +118,15 @@ class AdmissionObjects:
     def release_properties(self) -> Mapping[str, bool | None]:
         """The properties of KAI's release that `deciding` assumes, by name; None if a value is unclear."""
         values = {"true": True, "false": False}
-        return {name: values.get(self._texts.get(key, "")) for key, name in RELEASE_PROPERTIES.items()}
+        return {name: values.get(self._texts.get(key, "")) for key, (name, _) in RELEASES.items()}
 
     @property
-    def mutate(self) -> PolicySelectors | None:
-        """The selectors of the policy that changes pods."""
+    def mutate(self) -> Webhook | None:
+        """The name and the selectors of the policy that changes pods, as those of a webhook."""
         return _selectors("MutatingAdmissionPolicy", self.mutating, NAME)
 
     @property
-    def validate_pods(self) -> PolicySelectors | None:
+    def validate_pods(self) -> Webhook | None:
         """The selectors of the policy that validates pods; None if it is missing or could not be read."""
         return _selectors("ValidatingAdmissionPolicy", self.validating, f"{NAME}-pods")
 
@@ -162,10 +144,11 @@ class AdmissionObjects:
             kind, name = item["kind"], item["metadata"]["name"]
             listing: Listing[Any] = self._by_kind[kind]
             actual = next((each for each in items(listing) if each.metadata.name == name), None)
-            if actual is None:
-                if listing.is_known or listing.why is Why.UNSERVED:
-                    yield kind, name, True
-            elif not _is_as_shipped(actual.spec, msgspec.convert(item["spec"], type(actual.spec))):
+            if actual is None and listing.is_answered:
+                yield kind, name, True
+            elif actual is not None and not _is_as_shipped(
+                actual.spec, msgspec.convert(item["spec"], type(actual.spec))
+            ):
                 yield kind, name, False
 
     @property
@@ -178,12 +161,19 @@ class AdmissionObjects:
         }
 
 
-def _selectors(kind: str, policies: Listing[AdmissionPolicy], name: str) -> PolicySelectors | None:
-    policy = next((policy for policy in items(policies) if policy.name == name), None)
-    if policy is None:
-        return None
-    match = policy.spec.match_constraints
-    return PolicySelectors(f"{kind} {name}", match.namespace_selector, match.object_selector)
+def _selectors(kind: str, policies: Listing[AdmissionPolicy], name: str) -> Webhook | None:
+    matches = (each.spec.match_constraints for each in items(policies) if each.name == name)
+    return next(
+        (
+            Webhook(
+                name=f"{kind} {name}",
+                namespace_selector=each.namespace_selector,
+                object_selector=each.object_selector,
+            )
+            for each in matches
+        ),
+        None,
+    )
 
 
 def _is_as_shipped(actual: Any, shipped: Any) -> bool:
@@ -230,13 +220,7 @@ def is_changed(policy: AdmissionPolicy) -> bool:
     )
 
 
-def variable(policy: AdmissionPolicy, name: str) -> str | None:
-    """Return the expression of a policy's variable; None if there is none."""
-    return next((each.expression for each in policy.spec.variables or () if each.name == name), None)
-
-
 def refuses(binding: AdmissionBinding) -> bool:
-    """Whether a binding denies."""
     return "Deny" in (binding.spec.validation_actions or ())
 
 

@@ -58,15 +58,14 @@ def named(check: str, results: Iterable[CheckResult]) -> Iterator[CheckResult]:
 
 
 def limited(results: Sequence[CheckResult], singular: str, plural: str = "") -> Iterator[CheckResult]:
-    """Yield the first problems of one kind, and the number of the rest as `more queue` or `more queues`."""
+    """Yield the first results of one kind, and the number of the rest as `more queue` or `more queues`."""
     yield from results[:MOST_LINES]
     rest = len(results) - MOST_LINES
     if rest > 0:
-        yield problem(f"and {counted(rest, singular, plural)}")
+        yield CheckResult(results[0].state, f"and {counted(rest, singular, plural)}")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Group the values of pairs by their keys."""
     groups: defaultdict[K, list[V]] = defaultdict(list)
     for key, value in pairs:
         groups[key].append(value)
@@ -74,7 +73,6 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def exit_status(findings: Sequence[CheckResult]) -> int:
-    """Return 1 if a check found a problem, else 0."""
     return int(any(finding.state is State.PROBLEM for finding in findings))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Flag, auto
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -39,7 +39,6 @@ from kube.device_kinds import DeviceClass
 from kube.kinds import Kind, PartialObject, gpu_amount
 from kube.metadata import METADATA_ONLY
 from service.command import UsageError
-from service.text import one_line
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.policy.plain_gpu import not_plain
 from webhook.policy.reasons import Reason
@@ -56,7 +55,6 @@ PRESENT_LABEL: Final = "nvidia.com/gpu.present"
 
 _UNLABELLED: Final = Card(100, MIB)
 """GPU of a node without the label: KAI's DefaultGpuMemory (`node_info.go`), used for fractions only."""
-_NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", PartialObject)
 _SYNCED: Final = Kind("", "v1", "pods", "Pod", PartialObject)
 _PENDING: Final = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 _NO_POLICIES: Final = AdmissionObjects(mutating=Fact(()))
@@ -70,8 +68,7 @@ class Scope(Flag):
     PRE = auto()  # what an installation needs (`--pre`)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptPod:
+class KeptPod(NamedTuple):
     """A pod with the policy's share, which a new pod like it would not get by the rules of this release."""
 
     name: str  # namespace and name
@@ -142,17 +139,6 @@ class ClusterNode:
     def is_labelled(self) -> bool:
         """Whether the label `PRESENT_LABEL` has the value `true`."""
         return self.labels.get(PRESENT_LABEL) == "true"
-
-    @property
-    def memory_label_error(self) -> str | None:
-        """Why the label with the memory of a GPU is invalid; empty if it is valid, None without the label."""
-        if keys.NODE_GPU_MEMORY not in self.labels:
-            return None
-        try:
-            Card.from_label(self.labels[keys.NODE_GPU_MEMORY])
-        except ValueError as error:
-            return one_line(str(error))
-        return ""
 
     def in_status(self, share: Share) -> float | None:
         """Return the GPUs of a share in KAI's status: the devices count once (`ExtractGPUSharingReceived…`).
@@ -231,7 +217,7 @@ class ClusterFacts:
     @property
     def kai_version(self) -> Version | None:
         """The release of KAI; None if unknown, or several are installed."""
-        return self.installation.version if self.installation else None
+        return self.versions[0] if len(self.versions) == 1 else None
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -259,24 +245,15 @@ class ClusterFacts:
         """kaishare's validating configuration, under any name."""
         return _ours(self.validating, self.options.name, VALIDATE_PODS, VALIDATE_NAMESPACES)
 
-    @property
-    def mutate(self) -> Webhook | None:
-        """The webhook that changes pods."""
-        return self._hook(MUTATE)
-
-    @property
-    def validate_pods(self) -> Webhook | None:
-        """The webhook that validates pods."""
-        return self._hook(VALIDATE_PODS)
-
-    def _hook(self, name: str) -> Webhook | None:
+    def hook(self, name: str) -> Webhook | None:
+        """Return one of kaishare's webhooks, such as `MUTATE`, which changes pods."""
         ours = filter(None, (self.our_mutating, self.our_validating))
         return next((hook for each in ours for hook in each.hooks if hook.name == name), None)
 
     @property
     def excluded(self) -> frozenset[str]:
         """Namespaces that kaishare's webhook configuration or the running webhook excludes by name."""
-        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.mutate
+        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.hook(MUTATE)
         excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
         if mutate is not None:
             return excluded | mutate.namespace_selector.excluded_namespaces
@@ -287,25 +264,25 @@ class ClusterFacts:
         """The policies of all labelled namespaces by name."""
         return {each.name: each.policy for each in items(self.namespaces) if each.policy}
 
+    def _in_modes(self, *modes: Mode) -> dict[str, NamespacePolicy]:
+        excluded = self.excluded
+        policies = self.policies.items()
+        return {name: each for name, each in policies if each.mode in modes and name not in excluded}
+
     @cached_property
     def managed(self) -> dict[str, NamespacePolicy]:
         """Policies of namespaces by name, if they are neither off nor excluded."""
-        excluded = self.excluded
-        return {
-            name: policy
-            for name, policy in self.policies.items()
-            if policy.mode is not Mode.OFF and name not in excluded
-        }
+        return self._in_modes(Mode.DEFAULT, Mode.OBSERVE, Mode.ENFORCE)
 
     @cached_property
     def acting(self) -> dict[str, NamespacePolicy]:
-        """Policies of managed namespaces whose pods are changed (every mode but observe), by name."""
-        return {name: policy for name, policy in self.managed.items() if policy.mode is not Mode.OBSERVE}
+        """Policies of managed namespaces whose pods are changed, by name."""
+        return self._in_modes(Mode.DEFAULT, Mode.ENFORCE)
 
     @cached_property
     def enforced(self) -> dict[str, NamespacePolicy]:
         """Policies of managed namespaces with the mode enforce, by name."""
-        return {name: policy for name, policy in self.managed.items() if policy.mode is Mode.ENFORCE}
+        return self._in_modes(Mode.ENFORCE)
 
     @cached_property
     def labels(self) -> dict[str, Mapping[str, str]]:
@@ -317,6 +294,12 @@ class ClusterFacts:
         """The queues as far as they were read."""
         return QueueTree(items(self.queues), is_whole=self.queues.is_known)
 
+    @cached_property
+    def kai_schedulers(self) -> frozenset[str]:
+        """The names of KAI's schedulers."""
+        of_policies = {policy.scheduler for policy in self.policies.values()}
+        return kai_schedulers([*items(self.mutating), *items(self.validating)], of_policies)
+
     @property
     def kai_mutating(self) -> list[WebhookConfiguration]:
         """KAI's mutating configurations, under any name."""
@@ -326,12 +309,6 @@ class ClusterFacts:
     def kai_validating(self) -> list[WebhookConfiguration]:
         """KAI's validating configurations, under any name."""
         return [each for each in items(self.validating) if is_of_kai(each, self.kai_schedulers)]
-
-    @cached_property
-    def kai_schedulers(self) -> frozenset[str]:
-        """The names of KAI's schedulers."""
-        of_policies = {policy.scheduler for policy in self.policies.values()}
-        return kai_schedulers([*items(self.mutating), *items(self.validating)], of_policies)
 
     @property
     def matched_schedulers(self) -> set[str]:
@@ -483,7 +460,7 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
     Raises:
         UsageError: the single namespace does not exist.
     """
-    kind: Kind[Any] = _NAMESPACES
+    kind: Kind[Any] = kinds.NAMESPACES
     if not only:
         return await reader.list(kind, decode=partial(read_namespace, default_mode), accept=METADATA_ONLY)
     fact = await reader.get(kind, only, decode=lambda document: read_namespace(default_mode, document) or ())
@@ -493,7 +470,7 @@ async def _read_namespaces(reader: FactReader, only: str, default_mode: Mode) ->
 
 
 def read_namespace(default_mode: Mode, document: bytes) -> Namespace | None:
-    """Read a namespace; None if it is being deleted, or has nothing of kaishare's."""
+    """Read a namespace; None if it is being deleted, or has no key of a policy or like one."""
     metadata = kinds.decode_partial_object(document).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
     without_effect = keys_without_effect(metadata)

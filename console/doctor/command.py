@@ -13,12 +13,11 @@ from console.cluster.facts import Fact, FactReader, Why, not_visible_line
 from console.cluster.prometheus import parse_url
 from console.doctor import (
     accounting,
-    devices,
     dry_run,
+    gpu_supply,
     guard,
     kai_checks,
     node_checks,
-    plain_gpus,
     policy_checks,
     queues,
     registration,
@@ -120,8 +119,8 @@ CHECKS: Final[tuple[Check | Measurement, ...]] = (
     Measurement("accounting", accounting.requests_add_up),
     Check("pending pods", queues.pods_get_nodes, _POLICY, ("waiting",)),
     Check("node labels", node_checks.nodes_are_labelled, _WHOLE | _PRE, ("nodes",)),
-    Check("plain GPUs", plain_gpus.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
-    Measurement("resource claims", devices.devices_are_given_once),
+    Check("plain GPUs", gpu_supply.gpus_are_plain, _WHOLE | _PRE, ("nodes",)),
+    Measurement("resource claims", gpu_supply.devices_are_given_once),
     Measurement("agents", node_checks.agents_work),
     Check("managed namespaces", policy_checks.namespaces_would_be_managed, _PRE, ("namespaces",)),
 )
@@ -134,7 +133,6 @@ _NOTHING_ELSE: Final = "nothing else was checked"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the options of `doctor`."""
     command.description = "Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem."
     add_cluster_options(command)
     command.add_argument(
@@ -195,10 +193,20 @@ async def _run(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
         access = await pod_or_cluster_access(arguments)
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
+    scope = Scope.PRE if arguments.pre else Scope.CLUSTER if arguments.namespace is None else Scope.NAMESPACE
+    options = DoctorOptions(
+        name=arguments.webhook_configuration,
+        default_mode=arguments.default_mode,
+        scope=scope,
+        namespace=arguments.namespace or "",
+        is_inside=isinstance(access, InCluster),
+        agents=parse_agent_options(arguments),
+        prometheus=arguments.prometheus or "",
+    )
     ends_at = time.monotonic() + (arguments.wait or 0.0)
     reported = ""
     while True:
-        findings = await examine(access, arguments)
+        findings = await examine(access, options)
         remaining = ends_at - time.monotonic()
         if not exit_status(findings) or remaining <= 0:
             return access.server, findings
@@ -214,25 +222,13 @@ def _summary(findings: Sequence[CheckResult]) -> str:
     return f"{counted(len(checks), 'problem')}: {listed(set(checks))}"
 
 
-async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckResult]:
+async def examine(access: Access, options: DoctorOptions) -> list[CheckResult]:
     """Run all checks; each finding but `ok` has a link to the documentation."""
-    scope = Scope.PRE if arguments.pre else Scope.CLUSTER
-    if arguments.namespace is not None:
-        scope = Scope.NAMESPACE
     async with KubeClient(access) as client:
         reached, release = await reach(client)
         results = [*named(_API_SERVER, [reached])]
         if reached.state is not State.PROBLEM:
             reader = FactReader(client, seconds=_READ_SECONDS)
-            options = DoctorOptions(
-                name=arguments.webhook_configuration,
-                default_mode=arguments.default_mode,
-                scope=scope,
-                namespace=arguments.namespace or "",
-                is_inside=isinstance(access, InCluster),
-                agents=parse_agent_options(arguments),
-                prometheus=arguments.prometheus or "",
-            )
             cluster = replace(await read_cluster(reader, options), release=release)
             results += await run_checks(cluster, reader)
         return list(map(with_link, results))

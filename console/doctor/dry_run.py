@@ -26,8 +26,6 @@ from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 
 _NO_RIGHT: Final = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgroups)"')
 _DRY: Final = {"dryRun": "All"}
-
-
 _DELETION: Final = {"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]}
 """The API server ignores the parameters of a deletion that has a body (k8s.io/apiserver delete.go)."""
 
@@ -45,7 +43,6 @@ def missing_right(error: ApiError) -> str:
 
 
 def unlikely_name() -> str:
-    """Return a name that no object has."""
     return f"kaishare-doctor-{secrets.token_hex(4)}"
 
 
@@ -115,7 +112,7 @@ def _tried(cluster: ClusterFacts) -> list[NamespacePolicy]:
 
     Those with mode default and a share come first, those with mode enforce last.
     """
-    hook = cluster.mutate
+    hook = cluster.hook(MUTATE)
     policies = [
         policy
         for name, policy in cluster.acting.items()
@@ -174,8 +171,7 @@ async def _with_share(client: KubeClient, cluster: ClusterFacts, policy: Namespa
     if annotations.get(share.annotation) != share.value:
         return problem(
             f"{where} {title}, gets no share; {REASON}: {one_line(annotations.get(REASON, 'none'))}",
-            "change what the reason names, in the pod or in the namespace's labels; kaishare explain says it"
-            " for a manifest",
+            "correct the label of the namespace that the reason names; kaishare policies lists its problems",
         )
     if keys.SHARED_GPU_CONFIGMAP in annotations:
         return ok(f"{where} KAI's webhook saw {title}")

@@ -9,6 +9,7 @@ from console.cluster.agents import VERSION_LABEL
 from console.cluster.facts import FactReader, Listing, Why, items
 from console.doctor.admission import (
     OPTIONAL,
+    PARAMETERS,
     PODGROUPS,
     REPLACED,
     Guard,
@@ -16,7 +17,6 @@ from console.doctor.admission import (
     covers_objects,
     is_changed,
     refuses,
-    variable,
 )
 from console.doctor.check_results import CheckResult, exit_status, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
@@ -27,26 +27,47 @@ from kube.metadata import NAME_LABEL
 from service.text import counted, joined, listed, one_line, quoted
 from service.version import version
 
-_KAI_NAMESPACES: Final = "kaiNamespaces"
-_SCHEDULER: Final = "schedulerName"
-_CLASSES: Final = "preemptibleClasses"
-_LISTS: Final = (_KAI_NAMESPACES, _SCHEDULER, _CLASSES)
+_LISTS: Final = PARAMETERS[:3]  # the variables with names, as the chart's values of the guard
 _PREEMPTIBLE_BELOW: Final = 100
 """Value of a PriorityClass from which KAI's pods are not preemptible (`constants.go`, v0.9.8 to v0.17.0)."""
 _STRING: Final = re.compile(r"'([A-Za-z0-9._-]*)'|\"([A-Za-z0-9._-]*)\"")
 
 
 def parameter_findings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about parameters that weaken the guard or refuse honest requests."""
     for name in _LISTS:
-        unreadable = [policy for policy, values in _values(guard, name).items() if values is None]
-        if unreadable:
+        if unreadable := [policy for policy, values in _values(guard, name).items() if values is None]:
             yield _result(guard, unreadable)(
                 f"{listed(unreadable)}: the variable {name} is not a list of names in quotes",
                 f"set guard.{name} of the chart",
             )
-    yield from _kai_namespaces(guard, cluster)
-    yield from _scheduler(guard, cluster)
+    own, values = cluster.kai_namespace, _values(guard, "kaiNamespaces").items()
+    lacking = [policy for policy, names in values if names is not None and own not in names]
+    if lacking and cluster.kai_mutating:
+        yield _result(guard, lacking)(
+            f"{listed(lacking)}: kaiNamespaces lacks {one_line(own)}, where KAI's webhook runs: KAI's own"
+            " requests are refused",
+            "add the namespace to guard.kaiNamespaces of the chart",
+        )
+    tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
+    for name, policies in _by_value(guard, "kaiNamespaces").items():
+        if name != own:
+            make: Callable[[str, str], CheckResult] = warning
+            whose = "namespace"
+            if name in tenants:
+                make, whose = _result(guard, policies), "tenant's namespace"
+            yield make(
+                f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {whose}"
+                f" {one_line(name)} may write KAI's keys",
+                "unless KAI runs there, remove the namespace from guard.kaiNamespaces of the chart",
+            )
+    used = {policy.scheduler for policy in cluster.managed.values()} | cluster.matched_schedulers
+    advice = "set guard.schedulerName of the chart"
+    for name, policies in _by_value(guard, "schedulerName").items():
+        title = f"{listed(policies)}: schedulerName is"
+        if name == keys.DEFAULT_SCHEDULER:
+            yield _result(guard, policies)(f"{title} {name}: pods of vClusters get GPUs without KAI", advice)
+        elif used and name not in used:
+            yield warning(f"{title} {quoted(name)}, but pods of KAI use {listed(used)}", advice)
     yield from _preemptible_classes(guard, cluster)
 
 
@@ -71,8 +92,12 @@ def values_of(expression: str) -> tuple[str, ...] | None:
 
 def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
     """Return the values of a parameter (`values_of`) by policy, for the policies that have it."""
-    expressions = {policy.name: variable(policy, name) for policy in guard.policies.values()}
-    return {policy: values_of(text) for policy, text in expressions.items() if text is not None}
+    return {
+        policy.name: values_of(variable.expression)
+        for policy in guard.policies.values()
+        for variable in policy.spec.variables or ()
+        if variable.name == name
+    }
 
 
 def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
@@ -81,59 +106,25 @@ def _by_value(guard: Guard, name: str) -> Mapping[str, list[str]]:
     return grouped((value, policy) for policy, values in by_policy for value in values or ())
 
 
-def _kai_namespaces(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    own, values = cluster.kai_namespace, _values(guard, _KAI_NAMESPACES).items()
-    lacking = [policy for policy, names in values if names is not None and own not in names]
-    if lacking and cluster.kai_mutating:
-        yield _result(guard, lacking)(
-            f"{listed(lacking)}: kaiNamespaces lacks {one_line(own)}, where KAI's webhook runs: KAI's own"
-            " requests are refused",
-            f"add the namespace to guard.{_KAI_NAMESPACES} of the chart",
-        )
-    tenants = {name for name in cluster.policies if name not in cluster.excluded} | set(hosts(cluster))
-    for name, policies in _by_value(guard, _KAI_NAMESPACES).items():
-        is_tenant = name in tenants
-        if name != own:
-            make, whose = (
-                (_result(guard, policies), "tenant's namespace") if is_tenant else (warning, "namespace")
-            )
-            yield make(
-                f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {whose}"
-                f" {one_line(name)} may write KAI's keys",
-                f"unless KAI runs there, remove the namespace from guard.{_KAI_NAMESPACES} of the chart",
-            )
-
-
-def _scheduler(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    used = {policy.scheduler for policy in cluster.managed.values()} | cluster.matched_schedulers
-    advice = f"set guard.{_SCHEDULER} of the chart"
-    for name, policies in _by_value(guard, _SCHEDULER).items():
-        title = f"{listed(policies)}: schedulerName is"
-        if name == keys.DEFAULT_SCHEDULER:
-            yield _result(guard, policies)(f"{title} {name}: pods of vClusters get GPUs without KAI", advice)
-        elif used and name not in used:
-            yield warning(f"{title} {quoted(name)}, but pods of KAI use {listed(used)}", advice)
-
-
 def _preemptible_classes(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Compare the list with the PriorityClasses, which an admission policy cannot read."""
-    named = _by_value(guard, _CLASSES)
+    named = _by_value(guard, "preemptibleClasses")
     if not named or not cluster.priorities.is_known:
         return
     values = {each.metadata.name: each.value for each in items(cluster.priorities)}
     wrong = [name for name in named if values.get(name, 0) >= _PREEMPTIBLE_BELOW]
     missing = [name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in named]
     if wrong:
-        yield _result(guard, _values(guard, _CLASSES))(
+        yield _result(guard, _values(guard, "preemptibleClasses"))(
             f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
             " started as preemptible can move there, and KAI never reclaims their GPUs",
-            f"remove these classes from guard.{_CLASSES} of the chart",
+            "remove these classes from guard.preemptibleClasses of the chart",
         )
     if missing:
         yield warning(
             f"preemptibleClasses lacks {listed(missing)}, whose value is below {_PREEMPTIBLE_BELOW}: a"
             " workload with pods cannot change to them",
-            f"add these classes to guard.{_CLASSES} of the chart",
+            "add these classes to guard.preemptibleClasses of the chart",
         )
 
 
@@ -147,9 +138,6 @@ _INSTALL: Final = (
     f"{_APPLY}; until then users of these namespaces can use other queues, and change a pod's share and"
     " priority"
 )
-_CONTROLLER: Final = "podgroupcontroller"
-
-
 _ABSENT: Final = "the guard lacks"
 _UNSELECTED: Final = "no binding selects their objects for"
 _REPORTING: Final = "the guard only reports violations of"
@@ -183,7 +171,7 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
         _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
         _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts(cluster)}),
     ]
-    exempt = _by_value(guard, _KAI_NAMESPACES).keys()
+    exempt = _by_value(guard, "kaiNamespaces").keys()
     trials = [
         await prove(reader.client, cluster.pod_groups, exempt, section.guarded, section.refusing)
         for section in sections
@@ -197,14 +185,13 @@ async def guard_stands(cluster: ClusterFacts, reader: FactReader) -> AsyncIterat
     ]
     for finding in findings:
         yield finding
-    if all(each.is_known or each.why is Why.UNSERVED for each in lists) and not exit_status(findings):
+    if all(each.is_answered for each in lists) and not exit_status(findings):
         for section, tried in zip(sections, trials, strict=True):
             if not section.findings and len(section.namespaces) > len(section.excluded):
                 yield _stands(guard, section, tried)
 
 
 def _changes(guard: Guard) -> Iterator[CheckResult]:
-    """Yield findings about policies that are not as this release has them."""
     for name, policy in sorted(guard.policies.items()):
         if is_changed(policy):
             make = problem if guard.refuses(name) or policy.spec.mutations else warning
@@ -261,11 +248,10 @@ def _state(guard: Guard, guarded: Guarded, policy: str, name: str, labels: Mappi
 
 
 def _surroundings(guard: Guard, cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about programs by which the guard's rules hold, or fail."""
     if PODGROUPS not in guard.policies:
         return
     installation = cluster.installation
-    if installation and installation.programs and _CONTROLLER not in installation.ready:
+    if installation and installation.programs and "podgroupcontroller" not in installation.ready:
         yield problem(
             "KAI's podgroup-controller is not running: the guard takes new PodGroups for empty, so that they"
             " can be deleted under their pods, and keeps old ones",

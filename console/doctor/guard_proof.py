@@ -5,7 +5,6 @@ import re
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -32,26 +31,22 @@ _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 class Breach(Enum):
-    """A forbidden request: the policy that must refuse it, a title, and the words of the refusal.
+    """A forbidden request: a title, and the words of the refusal by the policy that must refuse it.
 
     The optional policy `MEMBERS` may be first to refuse the deletion: the API server returns one refusal.
     """
 
-    FOREIGN_QUEUE = PODGROUPS, "a new PodGroup in another queue", "queue "
+    FOREIGN_QUEUE = "a new PodGroup in another queue", PODGROUPS, {PODGROUPS: "queue "}
     HELD_GROUP = (
-        PODGROUPS,
         "the deletion of a PodGroup with pods",
-        "pods of this PodGroup exist",
-        {MEMBERS: "pod "},
+        PODGROUPS,
+        {PODGROUPS: "pods of this PodGroup exist", MEMBERS: "pod "},
     )
-    KEY = PODS, "a new pod with a key of KAI", _KEY
-    CONFIG_MAP = OBJECTS, "a new ConfigMap with a name of KAI's", "only KAI writes a ConfigMap"
+    KEY = "a new pod with a key of KAI", PODS, {PODS: _KEY}
+    CONFIG_MAP = "a new ConfigMap with a name of KAI's", OBJECTS, {OBJECTS: "only KAI writes a ConfigMap"}
 
-    def __init__(
-        self, policy: str, title: str, words: str, others: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self.policy, self.title = policy, title
-        self.words_by_policy = {policy: words, **others}
+    def __init__(self, title: str, policy: str, words_by_policy: Mapping[str, str]) -> None:
+        self.title, self.policy, self.words_by_policy = title, policy, words_by_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,6 @@ async def _delete(client: KubeClient, path: str) -> str:
 
 
 async def _is_exempt(client: KubeClient, exempt: Collection[str]) -> bool:
-    """Whether the caller is a service account that the guard exempts."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
@@ -173,7 +167,6 @@ def _is_refusal_of(breach: Breach, message: str) -> bool:
 
 
 def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a request that creates a forbidden object."""
     if breach is Breach.FOREIGN_QUEUE:
         kind = kinds.POD_GROUPS
         metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}  # the rule about names admits it

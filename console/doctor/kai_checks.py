@@ -5,10 +5,10 @@ from typing import Final
 
 from console.cluster.facts import FactReader, items
 from console.cluster.rules import assumed_of, is_missed_by_kai, missed_by_kai, release_effects, sharing_off
-from console.doctor.admission import RELEASE_PROPERTIES
 from console.doctor.check_results import CheckResult, State, grouped, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts, Scope
 from console.doctor.policy_checks import labelled_hosts
+from console.render.policy_manifests import RELEASES
 from kai import keys
 from kai.installation import CONFIG_NAME, RESERVATION_NAMESPACE, RUNTIME_CLASS, Installation, SharingMode
 from kai.kaishare_keys import FRAMEWORK_MEMORY
@@ -27,7 +27,6 @@ _MODES: Final[Mapping[SharingMode, str]] = {
 
 
 def release_fits(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding that names KAI's release and that of the webhook or the admission policies."""
     if cluster.installation is None:
         return
     is_known, configured = cluster.running.knows("kai_version"), cluster.running.rules.kai_version
@@ -74,8 +73,7 @@ def _without_release(installed: Installation, namespace: str, option: str) -> Ch
 
 
 def _assumed_by_policies(assumed: Mapping[str, bool | None], version: Version, advice: str) -> CheckResult:
-    """Return a finding that compares KAI's release with the one that the admission policies assume."""
-    unclear = [variable for variable, name in RELEASE_PROPERTIES.items() if assumed[name] is None]
+    unclear = [variable for variable, (name, _) in RELEASES.items() if assumed[name] is None]
     if unclear:
         what = f"{version}; {_POLICY} has no value true or false for {listed(unclear)}"
         return unknown(what, advice)
@@ -88,7 +86,6 @@ def _assumed_by_policies(assumed: Mapping[str, bool | None], version: Version, a
 
 
 def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding about KAI's sharing mode, and whether the webhook's --inject-shares fits it."""
     mode, modes = cluster.sharing_mode, " and ".join(sorted(cluster.sharing_modes))
     if mode is None:
         if cluster.configured_modes.known:
@@ -123,7 +120,6 @@ def sharing_is_on(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _known_mode(cluster: ClusterFacts, mode: SharingMode) -> Iterator[CheckResult]:
-    """Yield a finding if the webhook's mode is not KAI's, or keeps options of frameworks from being set."""
     if cluster.is_by_policies or not cluster.running.knows("gpu_sharing_mode"):
         return
     configured, managed = cluster.running.rules.gpu_sharing_mode, cluster.managed
@@ -139,7 +135,6 @@ def _known_mode(cluster: ClusterFacts, mode: SharingMode) -> Iterator[CheckResul
 
 
 def label_is_read(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a problem if KAI is configured to read queues from another label than kaishare writes."""
     label = cluster.installation.queue_label if cluster.installation else None
     if label is not None and label != keys.QUEUE_LABEL:
         yield problem(
@@ -149,7 +144,6 @@ def label_is_read(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def kai_sees_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about KAI's webhooks and the pods that they match."""
     if cluster.mutating.value is None:
         return
     configurations = cluster.kai_mutating
@@ -197,7 +191,6 @@ def _described(configuration: WebhookConfiguration) -> str:
 
 
 def kai_saw_the_pods(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a problem that names the pods without a node that KAI's webhook never saw."""
     if SharingMode.NV_FRACTIONS in cluster.sharing_modes:
         return  # in that mode KAI leaves no mark on a pod
     missed = [

@@ -27,10 +27,9 @@ from console.doctor.check_results import CheckResult, grouped, limited, named, o
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from console.doctor.sharing_checks import mode_findings
 from console.help import link
-from gpuagent.api_types import ApiProblem
-from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING, Cause, OwnCause
 from kai import keys
+from kai.share_bytes import Card
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import DAEMON_SETS, Controller, Pod
@@ -44,7 +43,6 @@ _MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's G
 
 
 def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the labels of nodes with GPUs."""
     if cluster.nodes.value is None:
         return
     gpu_nodes = [node for node in cluster.nodes.value if node.has_gpus]
@@ -54,10 +52,15 @@ def nodes_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
             "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
         )
         return
-    memory = keys.NODE_GPU_MEMORY
     unlabelled = [node.name for node in gpu_nodes if not node.is_labelled]
-    without_memory = [node.name for node in gpu_nodes if node.memory_label_error is None]
-    invalid = [f"{node.name} ({node.memory_label_error})" for node in gpu_nodes if node.memory_label_error]
+    memory, without_memory, invalid = keys.NODE_GPU_MEMORY, list[str](), list[str]()
+    for node in gpu_nodes:
+        try:
+            Card.from_label(node.labels[memory])
+        except KeyError:
+            without_memory.append(node.name)
+        except ValueError as error:
+            invalid.append(f"{node.name} ({one_line(str(error))})")
     if unlabelled:
         what = f"{_nodes(unlabelled, 'lacks', 'lack')} the label {PRESENT_LABEL}=true: {listed(unlabelled)};"
         yield warning(f"{what} the agent's DaemonSet selects nodes by it", _DISCOVERY)
@@ -107,7 +110,6 @@ def coverage(
 
 
 def _uncovered(nodes: Sequence[ClusterNode], daemon_set: Controller | None) -> Iterator[CheckResult]:
-    """Yield a problem for each reason why nodes with GPUs have no agent."""
     by_reason = grouped(
         ("; ".join(obstacles(daemon_set, node)) if daemon_set else "", node.name) for node in nodes
     )
@@ -153,7 +155,6 @@ def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
 
 
 async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
-    """Yield findings about the agents, by their pods and their answers through the API server."""
     agents = Agents(reader.client, options=cluster.options.agents)
     namespace = cluster.options.agents.namespace
     pods: list[AgentPod] | None = None
@@ -234,7 +235,6 @@ _UNKNOWN_MEMORY: Final = (
 def pod_findings(
     pods: Sequence[AgentPod], readings: Sequence[AgentReading], now: datetime | None
 ) -> Iterator[CheckResult]:
-    """Yield findings about agents that are not ready, with why they do not answer, or terminating."""
     failures = {reading.pod.uid: reading.failure for reading in readings}
     unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
     for pod in unready[:MOST_LINES]:
@@ -277,7 +277,6 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
 
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
-    """Yield the problems of running agents, each with what to do first, and what figures are missing."""
     received_of = [(each.pod, each.received) for each in readings if each.received is not None]
     suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
     minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
@@ -289,7 +288,10 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
             kind = minor if entry.reason in _MINOR else suspended
             reason, detail = (one_line(text, _LONGEST_DETAIL) for text in (entry.reason, entry.detail))
             kind[reason].setdefault(node, detail)
-            acts.setdefault(reason, _step(entry))
+            act, section = (
+                one_line(text or "", _LONGEST_DETAIL) for text in (entry.first_act, entry.runbook)
+            )
+            acts.setdefault(reason, f"{act} See {link(f'docs/runbooks.md#{section}')}." if act else "")
         unknown_memory += [
             f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
             for gpu in answer.gpus
@@ -322,23 +324,9 @@ _MINOR: Final = SUSPENDS_NOTHING - {Cause.GPU_MISSING} | {OwnCause.NODE_LABEL}
 """Problems after which the agent goes on as before."""
 
 
-def _step(entry: ApiProblem) -> str:
-    """Return what to do about a problem, by the agent's word; an older agent has none for some."""
-    text, section = (one_line(each or "", _LONGEST_DETAIL) for each in (entry.first_act, entry.runbook))
-    if not text:  # the details of such a reason have the remedy
-        act = FOR_PROBLEM.get(entry.reason)
-        if act is None:
-            return ""
-        text, section = act.text, act.section
-    return f"{text} See {link(f'docs/runbooks.md#{section}')}."
-
-
 def _by_reason(
-    details: Mapping[str, Mapping[str, str]],
-    acts: Mapping[str, str],
-    make: Callable[[str, str], CheckResult],
+    details: Mapping[str, Mapping[str, str]], acts: Mapping[str, str], make: Callable[[str, str], CheckResult]
 ) -> Iterator[CheckResult]:
-    """Yield one finding for each reason, with its nodes and the detail of the first."""
     for reason, by_node in sorted(details.items()):
         first = by_node[min(by_node)]
         more = f": {first}" if first else ""
@@ -356,7 +344,6 @@ def place(pod: AgentPod, now: datetime | None) -> str:
 def release_findings(
     agents: Sequence[AgentPod], webhooks: Iterable[Pod], published: str, own: str
 ) -> Iterator[CheckResult]:
-    """Yield a warning if the releases of pods, published settings and this command differ."""
     seen = [("webhook", pod.metadata.labels.get(VERSION_LABEL, "")) for pod in webhooks]
     seen += [("published settings", published), *(("agent", pod.version) for pod in agents)]
     parts = grouped((release, name) for name, release in [*seen, ("this command", own)] if release)

@@ -5,23 +5,21 @@ from typing import Any, Final
 
 from console.cluster.facts import items
 from console.cluster.webhook import DeploymentOptions
-from console.doctor.admission import PolicySelectors
-from console.doctor.check_results import CheckResult, grouped, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE, VCLUSTER, VCLUSTER_HOST
-from kube.kinds import LimitRange
 from kube.metadata import NAME_LABEL
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
 from webhook.registration.configuration_objects import Webhook
+from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 from webhook.settings.decision_options import OPTIONS
 from webhook.settings.published_settings import NAME, PublishedSettings
 
 
 def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding about the published settings of an installed webhook."""
     if cluster.is_absent:
         return
     running = cluster.running
@@ -47,7 +45,6 @@ def settings_are_published(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> Iterator[str]:
-    """Describe each setting that is known of both and differs."""
     values = {"--policies": (published.policies, deployed.policies)} if deployed.policies else {}
     values |= {
         option: (getattr(published.rules, name), getattr(deployed.rules, name))
@@ -72,7 +69,6 @@ _PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
 
 
 def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the namespaces with a policy, and whether kaishare is called for them."""
     policies = cluster.policies
     if cluster.namespaces.value is None:
         return
@@ -101,7 +97,7 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
             f"{listed(off)}: switched off by {MODE}=off",
             "remove the label if the namespace is to be managed again",
         )
-    mode, hook = cluster.running.rules.default_mode, cluster.mutate
+    mode, hook = cluster.running.rules.default_mode, cluster.hook(MUTATE)
     if by_default and mode is not Mode.DEFAULT:
         make = warning if mode is Mode.OFF else ok
         yield make(f"{listed(by_default)}: mode {mode}, by --default-mode of the webhook")
@@ -112,11 +108,10 @@ def namespaces_are_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def enforce_is_enforced(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the namespaces with mode enforce, and the webhook or policy that enforces."""
     enforced, policies = cluster.enforced, cluster.admission
     if cluster.validating.value is None or not enforced:
         return
-    hook: Webhook | PolicySelectors | None = cluster.validate_pods
+    hook = cluster.hook(VALIDATE_PODS)
     if hook is None and (policies.deciding is not None or not policies.is_known):
         hook = policies.validate_pods
         if hook is None:
@@ -157,16 +152,14 @@ def namespaces_would_be_managed(cluster: ClusterFacts) -> Iterator[CheckResult]:
         )
 
 
-def _hidden(
-    hook: Webhook | PolicySelectors, cluster: ClusterFacts, namespaces: Collection[str]
-) -> Iterator[CheckResult]:
+def _hidden(hook: Webhook, cluster: ClusterFacts, namespaces: Collection[str]) -> Iterator[CheckResult]:
     """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
     by_requirement = grouped(
         ((requirement.key, str(requirement)), name)
         for name in namespaces
         for requirement in hook.namespace_selector.unmet(cluster.labels[name])
     )
-    place = "webhook configuration" if isinstance(hook, Webhook) else "admission policy"
+    place = "admission policy" if "AdmissionPolicy" in hook.name else "webhook configuration"
     for (key, wanted), names in sorted(by_requirement.items()):
         labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
         has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
@@ -186,7 +179,6 @@ def _hidden(
 
 
 def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a problem for each invalid label, and warnings for keys and sizes without effect."""
     namespaces = items(cluster.namespaces)
     problems = {namespace.name: label_problems(namespace.metadata) for namespace in namespaces}
     invalid = sorted((name, str(label)) for name, labels in problems.items() for label in labels.first)
@@ -196,10 +188,7 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if more:
         yield problem(f"and {more} more invalid labels or selectors")
     useless = sorted(line for namespace in namespaces for line in namespace.without_effect)
-    for line in useless[:MOST_LINES]:
-        yield warning(line)
-    if len(useless) > MOST_LINES:
-        yield warning(f"and {len(useless) - MOST_LINES} more keys without effect")
+    yield from limited(list(map(warning, useless)), "more key without effect", "more keys without effect")
     idle = [namespace.name for namespace in namespaces if idle_labels(namespace.labels)]
     if idle:
         yield warning(
@@ -221,11 +210,11 @@ def labels_are_valid(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a warning about LimitRanges with a default for nvidia.com/gpu in managed namespaces."""
     named = [
-        f"{each.metadata.namespace}/{each.metadata.name}"
+        "/".join(each.metadata.key)
         for each in items(cluster.limit_ranges)
-        if each.metadata.namespace in cluster.acting and _has_gpu_default(each)
+        if each.metadata.namespace in cluster.acting
+        if any(keys.GPU_RESOURCE in defaults for defaults in each.container_defaults())
     ]
     if named:
         yield warning(
@@ -236,14 +225,6 @@ def no_gpu_by_default(cluster: ClusterFacts) -> Iterator[CheckResult]:
         )
     elif cluster.limit_ranges.is_known:
         yield ok(f"no default for {keys.GPU_RESOURCE} in managed namespaces")
-
-
-def _has_gpu_default(limits: LimitRange) -> bool:
-    return any(
-        keys.GPU_RESOURCE in {**(item.default or {}), **(item.default_request or {})}
-        for item in limits.spec.limits or ()
-        if item.type == "Container"
-    )
 
 
 _MOST_IN_COMMAND: Final = 20  # namespaces in the command that labels them
@@ -261,7 +242,6 @@ def hosts(cluster: ClusterFacts) -> list[str]:
 
 
 def hosts_are_labelled(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding about namespaces whose pods have vCluster's keys, and which lack the label."""
     labelled = labelled_hosts(cluster)
     unlabelled = [name for name in hosts(cluster) if name not in labelled]
     enforced = [name for name in unlabelled if name in cluster.enforced]

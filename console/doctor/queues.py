@@ -17,12 +17,11 @@ from console.why.evidence import PodEvidence
 from console.why.explanation import Code
 from kai import keys
 from kube.kinds import Pod, PodGroup
-from service.text import MOST_LINES, counted, listed, one_line, quoted
+from service.text import counted, listed, one_line, quoted
 from webhook.policy.labels import Mode
 
 
 def queues_are_usable(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the queues that managed namespaces name."""
     if cluster.queues.why is Why.UNSERVED:
         served = ", ".join(sorted(cluster.other_queue_versions))
         yield unknown(
@@ -81,18 +80,20 @@ def queues_can_be_named(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def priorities_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a warning for each PriorityClass that a policy names and that does not exist."""
     if not cluster.priorities.is_known or cluster.queues.why is Why.UNSERVED:
         return
     existing = {priority_class.metadata.name for priority_class in items(cluster.priorities)}
     named = grouped((policy.priority, name) for name, policy in cluster.managed.items() if policy.priority)
-    missing = sorted((priority, names) for priority, names in named.items() if priority not in existing)
-    for priority, names in missing[:MOST_LINES]:
-        yield warning(
+    missing = [
+        warning(
             f'PriorityClass "{one_line(priority)}" (for {listed(names)}) does not exist:'
             " KAI uses its default priority",
             "create the PriorityClass, or correct the label",
         )
+        for priority, names in sorted(named.items())
+        if priority not in existing
+    ]
+    yield from limited(missing, "more PriorityClass", "more PriorityClasses")
 
 
 def groups_are_in_their_queue(cluster: ClusterFacts) -> Iterator[CheckResult]:

@@ -1,6 +1,6 @@
 """Checks of the installation: webhook configurations, their order, and admission policies. Pure."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -30,19 +30,12 @@ _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
 _RENAME: Final = f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}"
-_REQUIRED: Final = {
-    "rules": "rules",
-    "reinvocation_policy": "reinvocationPolicy",
-    "match_policy": "matchPolicy",
-    "side_effects": "sideEffects",
-    "admission_review_versions": "admissionReviewVersions",
-}
-_ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
+_REQUIRED: Final = ("rules", "reinvocationPolicy", "matchPolicy", "sideEffects", "admissionReviewVersions")
+_ADJUSTABLE: Final = ("failurePolicy", "timeoutSeconds")
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
 
 
 def kubernetes_is_supported(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding about the API server's release (`--pre`)."""
     if cluster.release is None:
         yield unknown("its release is not known")
         return
@@ -54,7 +47,6 @@ def kubernetes_is_supported(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 async def caller_may_install(_cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
-    """Yield a finding about the right to create webhook configurations (`--pre`)."""
     missing, client = [], reader.client
     for kind in (MUTATING, VALIDATING):
         try:
@@ -72,7 +64,6 @@ async def caller_may_install(_cluster: ClusterFacts, reader: FactReader) -> Asyn
 
 
 def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the admission policies that decide about pods, and their bindings."""
     if cluster.admission.deciding is None:
         return
     changes = list(cluster.admission.changes())
@@ -93,7 +84,6 @@ def policies_stand(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding if neither configuration exists, and no admission policy."""
     if not cluster.is_absent or cluster.admission.deciding is not None:
         return
     name = one_line(cluster.options.name)
@@ -109,20 +99,17 @@ def webhook_exists(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield a finding if an installation exists already (`--pre`)."""
     if cluster.our_mutating is not None:
         yield ok(f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre")
 
 
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the configuration that changes pods."""
     if cluster.mutating.value is not None and not cluster.is_absent:
         own, shipped = cluster.our_mutating, mutating_configuration()
         yield from _registered(cluster, own, shipped, "kaishare is called for no pod")
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the configuration that validates pods and labels."""
     if cluster.validating.value is not None and not cluster.is_absent:
         own, shipped = cluster.our_validating, validating_configuration()
         yield from _registered(cluster, own, shipped, "pods and labels are not validated")
@@ -170,8 +157,7 @@ def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
             _REMEDY,
         )
     elif conditions != expected_conditions:
-        names = {each.name for each in conditions if each not in expected_conditions}
-        names |= {each.name for each in expected_conditions if each not in conditions}
+        names = {each.name for each in {*conditions} ^ {*expected_conditions}}
         which = listed(names) if names else "in another order"
         yield problem(f"{actual.name} has unexpected matchConditions: {which}", _REMEDY)
     differences, more = list(_changed(actual, expected, _REQUIRED)), []
@@ -194,12 +180,11 @@ def _differences(actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
         yield warning(f"{actual.name}: {joined(adjusted)}")
 
 
-def _changed(actual: Webhook, expected: Webhook, fields: Mapping[str, str]) -> Iterator[str]:
-    """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
-    for field, title in fields.items():
-        value, expected_value = getattr(actual, field), getattr(expected, field)
-        if value != expected_value:
-            yield f"{title} is {_formatted(value)}, not {_formatted(expected_value)}"
+def _changed(actual: Webhook, expected: Webhook, fields: Iterable[str]) -> Iterator[str]:
+    own, wanted = msgspec.to_builtins(actual), msgspec.to_builtins(expected)
+    for field in fields:
+        if own[field] != wanted[field]:
+            yield f"{field} is {_formatted(own[field])}, not {_formatted(wanted[field])}"
 
 
 def _formatted(value: Any) -> str:
@@ -216,7 +201,6 @@ def _without_names(hook: Webhook) -> LabelSelector:
 
 
 def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
-    """Yield findings about the call order of the webhooks that change pods."""
     if cluster.is_by_policies:
         yield ok("admission policies act before every webhook that changes pods")
     own = cluster.our_mutating
@@ -239,7 +223,6 @@ def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 
 def _neighbour(cluster: ClusterFacts, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
-    """Yield findings about the place of another mutating webhook in the call order."""
     is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in other.pod_hooks)
     reads_name = bool(cluster.versions) and all(each.reads_container_name for each in cluster.versions)
     if other in cluster.kai_mutating or other.name in _NEIGHBOURS:

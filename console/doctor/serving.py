@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from certs.authority import names_of
 from console.cluster.facts import FactReader, items
-from console.doctor.check_results import CheckResult, State, grouped, ok, problem, unknown, warning
+from console.doctor.check_results import CheckResult, State, grouped, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import ClusterFacts
 from kube.kinds import ENDPOINT_SLICES, SERVICES
-from service.text import MOST_LINES, counted, listed, one_line
+from service.text import counted, listed, one_line
 from webhook.registration.configuration_objects import ClientConfig
 
 _MOST_DIALLED: Final = 4
@@ -41,19 +41,19 @@ def webhook_pods_are_ready(cluster: ClusterFacts) -> Iterator[CheckResult]:
     live = [pod for pod in items(cluster.webhook_pods) if not pod.metadata.deletion_timestamp]
     unready = [pod for pod in live if not pod.status.is_ready]
     ready = len(live) - len(unready)
-    for pod in unready[:MOST_LINES]:
-        yield (warning if ready else problem)(
+    lines = [
+        (warning if ready else problem)(
             f"{pod.name} is not ready: {pod.status.trouble}; {counted(ready, 'pod')} ready",
             f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log",
         )
-    if len(unready) > MOST_LINES:
-        yield warning(f"and {counted(len(unready) - MOST_LINES, 'more pod')} not ready")
+        for pod in unready
+    ]
+    yield from limited(lines, "more pod not ready", "more pods not ready")
     if live and not unready:
         yield ok(f"{counted(ready, 'pod')} ready")
 
 
 async def webhook_is_trusted(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
-    """Yield findings about the caBundle and the certificate of every address of kaishare's webhooks."""
     now = datetime.now(UTC)
     is_local = _is_loopback(urlsplit(reader.client.server).hostname or "")
     by_place = grouped(

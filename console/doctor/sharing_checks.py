@@ -6,7 +6,9 @@ are those of NVIDIA's documentation of Run:ai 2.x.
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
+
+from msgspec import Struct
 
 from console.cluster.agents import AgentReading
 from console.cluster.facts import FactReader, items
@@ -38,17 +40,24 @@ GPU Operator 26.7.1. An older toolkit sets no limit and says nothing."""
 _TAG: Final = re.compile(r"(?:^|/)([a-z0-9-]+):v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})")
 
 
+class _Cdi(Struct, frozen=True, rename="camel"):
+    nri_plugin_enabled: bool | None = None
+
+
+class _OperatorSpec(Struct, frozen=True):
+    cdi: _Cdi = _Cdi()
+
+
 class _ClusterPolicy(PartialObject, frozen=True):
     """The object that configures NVIDIA's GPU operator."""
 
-    spec: Any = None
+    spec: _OperatorSpec = _OperatorSpec()
 
 
 _CLUSTER_POLICIES: Final = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", _ClusterPolicy)
 
 
 def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
-    """Yield findings about the agents' --gpu-sharing-mode, and about evictions that it withholds."""
     mode = cluster.sharing_mode
     answers = {each.pod.node: each.received.answer for each in readings if each.received is not None}
     withheld = [
@@ -115,7 +124,7 @@ async def limits_can_hold(cluster: ClusterFacts, reader: FactReader) -> AsyncIte
             "read the log of the operator's pods on these nodes",
         )
     policies = items(await reader.list(_CLUSTER_POLICIES))
-    if any(map(_uses_nri_plugin, policies)):
+    if any(each.spec.cdi.nri_plugin_enabled for each in policies):
         yield problem(
             "the container toolkit's NRI plugin is on (cdi.nriPluginEnabled of NVIDIA's GPU operator), which"
             f" NvFractions needs off{_NOT_RUN}",
@@ -126,13 +135,7 @@ async def limits_can_hold(cluster: ClusterFacts, reader: FactReader) -> AsyncIte
         yield result
 
 
-def _uses_nri_plugin(policy: _ClusterPolicy) -> bool:
-    cdi = policy.spec.get("cdi") if isinstance(policy.spec, dict) else None
-    return isinstance(cdi, dict) and cdi.get("nriPluginEnabled") is True
-
-
 def _releases(daemon_sets: Iterable[Controller]) -> Iterator[CheckResult]:
-    """Yield findings about the releases of toolkit and device plugin, by the tags of their images."""
     containers = (each for daemon_set in daemon_sets for each in daemon_set.template.containers or ())
     tags = filter(None, (_TAG.search(each.image) for each in containers))
     found = grouped((tag[1], (int(tag[2]), int(tag[3]), int(tag[4]))) for tag in tags)

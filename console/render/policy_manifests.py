@@ -42,11 +42,11 @@ POLICIES: Final = _IN_THE_WHEEL if (_IN_THE_WHEEL / MUTATING).exists() else _IN_
 """The wheel has a copy of the chart's folder."""
 _INCLUDE: Final = re.compile(r"^( *)# include: ([a-z/.]+)$", re.MULTILINE)
 _CONDITIONS: Final = (*NEVER_CHANGED, {"name": "is-small", "expression": IS_SMALL_POD})
-RELEASES: Final[Mapping[str, Sequence[tuple[int, int, int]]]] = {
-    "readsContainerName": READS_CONTAINER_NAME,
-    "acceptsDottedNames": ACCEPTS_DOTTED_NAMES,
+RELEASES: Final[Mapping[str, tuple[str, Sequence[tuple[int, int, int]]]]] = {
+    "readsContainerName": ("reads_container_name", READS_CONTAINER_NAME),
+    "acceptsDottedNames": ("accepts_dotted_names", ACCEPTS_DOTTED_NAMES),
 }
-"""The settings that follow from KAI's release: see `kai.releases`."""
+"""The settings that follow from KAI's release: the property of `kai.releases.Version`, and its releases."""
 
 
 def text_of(file: str, rules: DecisionSettings) -> str:
@@ -79,7 +79,7 @@ def tables(excluded_namespaces: str) -> dict[str, Any]:
     `excluded_namespaces` stands for the list of excluded namespaces.
     """
     files = "".join(file.read_text(encoding="utf-8") for file in POLICIES.rglob("*.yaml"))
-    since = {name: [".".join(map(str, each)) for each in releases] for name, releases in RELEASES.items()}
+    since = {name: [".".join(map(str, each)) for each in first] for name, (_, first) in RELEASES.items()}
     every = sorted(texts([excluded_namespaces]).items())
     return {"releases": since, "texts": {name: text for name, text in every if f"${{{name}}}" in files}}
 
@@ -96,8 +96,9 @@ def settings(rules: DecisionSettings) -> Mapping[str, str]:
         "defaultPriorityClass": literal(rules.default_priority_class or ""),
         "injectShares": json.dumps(rules.inject_shares),
         "gpuRuntimeClasses": cel_list(sorted(rules.gpu_runtime_classes)),
-        "readsContainerName": json.dumps(version is not None and version.reads_container_name),
-        "acceptsDottedNames": json.dumps(version is not None and version.accepts_dotted_names),
+        **{
+            name: json.dumps(bool(version and getattr(version, each))) for name, (each, _) in RELEASES.items()
+        },
     }
 
 

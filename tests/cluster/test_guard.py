@@ -30,8 +30,7 @@ from tests.support.guard_pod_groups import (
     pod_group,
     uid_of,
 )
-from tests.support.guard_requests import admitted, changes, refused, until_answered
-from tests.support.guarded_objects import PLACES, managed
+from tests.support.guarded_objects import PLACES, admitted, changes, managed, refused, until_answered
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
 from tests.support.yaml_text import given
 

@@ -6,22 +6,27 @@ from typing import Any, Final
 import pytest
 
 from tests.support.guard import BINDER, ENFORCED, HOST, POD_GROUPER, SYNCER, UNLISTED, synced_pod
-from tests.support.guard_requests import GROUP, KUBELET, WHOLE_GPU, admitted, changes, refused
 from tests.support.guarded_objects import (
     ALICE,
     FIXED,
     FREE,
+    GROUP,
     KAI_ONLY,
+    KUBELET,
     PLACES,
     RESTORE,
+    WHOLE_GPU,
     Item,
     Key,
+    admitted,
     assert_admitted,
     assert_refused,
     bare,
+    changes,
     edits,
     full,
     managed,
+    refused,
     store,
     user_of,
     with_keys,
@@ -33,42 +38,34 @@ from tests.support.kube_user import ADMINISTRATOR, Asker, account, where
 pytestmark = pytest.mark.usefixtures("guarded")
 
 
-def by_name(key: Key) -> str:
-    return key[1]
+RULES: Final = {
+    **dict.fromkeys(KAI_ONLY, "only KAI"),
+    **dict.fromkeys(FIXED, "at creation"),
+    **dict.fromkeys(FREE, "at any time"),
+}
+"""Who writes a key of a pod: only KAI, or users, too."""
 
 
 @PLACES
-@pytest.mark.parametrize("key", KAI_ONLY, ids=by_name)
-async def test_a_key_of_kais_is_neither_created_nor_written_later(
-    asker: Asker, pods: None, place: str, key: Key
+@pytest.mark.parametrize(("key", "rule"), RULES.items(), ids=[key[1] for key in RULES])
+async def test_a_key_is_created_and_written_later_by_its_rule(
+    asker: Asker, pods: None, place: str, key: Key, rule: str
 ) -> None:
     user = user_of(place)
-    created = await asker.create(with_keys(bare(place, "new"), key), user=user, dry_run=True)
-    assert_refused(
-        {"create": created}, key[1], "only KAI writes this: remove it from the pod and from the template"
-    )
+    creation = asker.create(with_keys(bare(place, "new"), key), user=user, dry_run=True)
+    if rule == "only KAI":
+        words = "only KAI writes this: remove it from the pod and from the template"
+        assert_refused({"create": await creation}, key[1], words)
+    else:
+        await admitted(creation)
     for item, value in ((bare(place), "x"), (full(place), "y"), (full(place), None)):
-        assert_refused(await edits(asker, item, key, value, user), key[1], RESTORE)
-    assert_admitted(await edits(asker, full(place), key, "y", BINDER))
-
-
-@PLACES
-@pytest.mark.parametrize("key", FIXED, ids=by_name)
-async def test_a_fixed_key_is_created_and_then_stays(asker: Asker, pods: None, place: str, key: Key) -> None:
-    user = user_of(place)
-    await admitted(asker.create(with_keys(bare(place, "new"), key), user=user, dry_run=True))
-    for item, value in ((bare(place), "x"), (full(place), "y"), (full(place), None)):
-        assert_refused(await edits(asker, item, key, value, user), key[1], RESTORE)
-    assert_admitted(await edits(asker, full(place), key, None, BINDER))
-
-
-@PLACES
-@pytest.mark.parametrize("key", FREE, ids=by_name)
-async def test_a_free_key_may_change_at_any_time(asker: Asker, pods: None, place: str, key: Key) -> None:
-    user = user_of(place)
-    await admitted(asker.create(with_keys(bare(place, "new"), key), user=user, dry_run=True))
-    for item, value in ((bare(place), "x"), (full(place), "y"), (full(place), None)):
-        assert_admitted(await edits(asker, item, key, value, user))
+        answers = await edits(asker, item, key, value, user)
+        if rule == "at any time":
+            assert_admitted(answers)
+        else:
+            assert_refused(answers, key[1], RESTORE)
+    if rule != "at any time":
+        assert_admitted(await edits(asker, full(place), key, "y" if rule == "only KAI" else None, BINDER))
 
 
 @PLACES

@@ -8,8 +8,17 @@ import pytest
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, POD_GROUPER, SYNCER, guard_on, rendered, synced_pod
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
-from tests.support.guard_requests import admitted, refused, until_answered
-from tests.support.guarded_objects import ALICE, PLACES, Item, bare, managed, user_of
+from tests.support.guarded_objects import (
+    ALICE,
+    PLACES,
+    Item,
+    admitted,
+    bare,
+    managed,
+    refused,
+    until_answered,
+    user_of,
+)
 from tests.support.kube_user import Answer, Asker, where
 
 pytestmark = pytest.mark.usefixtures("limited")

@@ -157,6 +157,7 @@ PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
 
 @pytest.mark.kubernetes(1, 36)
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_pods_are_the_same_under_both_forms(own_plane: ControlPlane, tmp_path: Path) -> None:
     async with KubeClient(own_plane.access()) as client:
         tally = await compare_forms(

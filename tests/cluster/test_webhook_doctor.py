@@ -1,4 +1,4 @@
-"""`kaishare doctor` on a separate real API server: a healthy cluster, a Service, and a platform's requirement.
+"""`kaishare doctor` on a separate real API server: a healthy cluster, and a webhook behind a Service.
 
 Our webhook is a real process. KAI is a stand-in with the configuration that its operator writes.
 """
@@ -17,7 +17,6 @@ from kube.access import Access
 from kube.client import find_access
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
-    Canary,
     ca_of,
     configured,
     ensure_namespaces,
@@ -148,28 +147,3 @@ async def test_behind_a_service(plane: ControlPlane, admin: Administrator, tmp_p
     assert inside.state is State.PROBLEM
     assert "not trusted for kaishare-other.default.svc: Hostname mismatch" in inside.what
     assert outside.state is State.UNKNOWN, "another server may have the address outside the cluster"
-
-
-async def test_a_requirement_of_a_platform_hides_a_namespace(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path
-) -> None:
-    hidden = managed_namespace("compared-hidden", "team-a")
-    hidden["metadata"]["labels"]["control-plane"] = "true"
-    await ensure_namespaces(admin.client, hidden, managed_namespace("compared-other", "team-a"))
-    async with recording(tmp_path) as recorder:
-        mutating, validating = our_configurations(UrlTarget(recorder.url), recorder.ca_bundle)
-        selector = mutating["webhooks"][0]["namespaceSelector"]["matchExpressions"]
-        selector.append({"key": "control-plane", "operator": "DoesNotExist"})
-        async with configured(admin.client, mutating, validating):
-            results = await examine(plane.access(), CONFIGURATION_NAME)
-
-            async def is_called() -> bool:
-                await Canary(admin.client, "compared-other").pod()
-                return bool(recorder.paths())
-
-            await until(is_called, "the API server calls the webhook for the other namespace")
-            await Canary(admin.client, "compared-hidden").pod()
-            assert recorder.paths() == [], "the API server sees the namespace as doctor does"
-    text = " ".join(wrong(results))
-    assert "compared-hidden: hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires" in text
-    assert "pods.mutate.kaishare.dev: namespaceSelector also requires control-plane DoesNotExist" in text

@@ -1,7 +1,8 @@
 """No pod that KAI's own programs run without kaishare waits or is refused with it, in mode default.
 
 Pods, namespaces, LimitRanges and nodes are generated: MIG nodes of strategy single, nodes with other accelerators,
-RuntimeClasses, pods of vClusters. KAISHARE_PLAIN_PODS=3000 is the large form.
+nodes whose GPUs a DRA driver publishes, claims, RuntimeClasses, pods of vClusters. KAISHARE_PLAIN_PODS=3000 is the
+large form.
 """
 
 import asyncio
@@ -23,9 +24,11 @@ from tests.support.kinds import list_path, made
 from tests.support.kube_user import Asker
 from tests.support.pods import GPU, container
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
 Json = dict[str, Any]
 PODS = int(os.environ.get("KAISHARE_PLAIN_PODS", "48"))
+pytestmark = [pytest.mark.timeout(1800 + 2 * PODS), pytest.mark.slow]
+DRA: Final = "gpu.nvidia.com"
+"""A DRA driver and its device class."""
 AT_ONCE: Final = 48
 SECONDS: Final = 90.0
 ACCELERATORS: Final = ("amd.com/gpu", "google.com/tpu", "nvidia.com/gpumem", "example.com/dongle", "rdma/hca")
@@ -43,8 +46,10 @@ NODES: Final[dict[str, tuple[Json, Json]]] = {
     "mig": ({"nvidia.com/mig.strategy": "single", "nvidia.com/gpu.product": "A100-MIG-1g.5gb",
              "node-role.kubernetes.io/mig-enabled": "true"}, {}),
     "other": ({}, dict.fromkeys(ACCELERATORS, "1000")),
+    "dra": ({"nvidia.com/gpu.product": "NVIDIA-A10"}, {GPU: "0"}),
 }  # fmt: skip
 """Labels and further resources of the nodes."""
+CLAIM: Final = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRA}}]}}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +74,12 @@ def generated(chance: random.Random, name: str) -> Json:
     if chance.random() < 0.25:
         amounts = amounts | {chance.choice(ACCELERATORS): chance.choice(("0", "1"))}
     spec: Json = {"containers": [container(limits=amounts)], "restartPolicy": "Never"}
-    if chance.random() < 0.3:
+    if chance.random() < 0.15:
+        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
+        spec["containers"][0]["resources"] |= {"claims": [{"name": "gpu"}]}
+        # Without a claim KAI 0.17.0 binds a whole GPU there, too, and no share: only the node shows it, so doctor says it.
+        spec["nodeSelector"] = {"kubernetes.io/hostname": "dra"} if chance.random() < 0.5 else {}
+    elif chance.random() < 0.3:
         spec["nodeSelector"] = chance.choice(
             ({"nvidia.com/mig.strategy": "single"}, {"nvidia.com/gpu.product": "A100-MIG-1g.5gb"},
              {"nvidia.com/gpu.product": "NVIDIA-A10"})
@@ -102,6 +112,11 @@ async def prepare(asker: Asker) -> None:
     for name, (labels, resources) in NODES.items():
         await send("POST", "/api/v1/nodes", node(name, labels, resources))
         await send("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+    await send("POST", list_path("DeviceClass"), made("DeviceClass", DRA, spec={}))
+    devices = [{"name": f"gpu-{n}", "attributes": {"type": {"string": "gpu"}}} for n in range(128)]
+    pool = {"name": "dra", "generation": 1, "resourceSliceCount": 1}
+    published = {"driver": DRA, "nodeName": "dra", "pool": pool, "devices": devices}
+    await send("POST", list_path("ResourceSlice"), made("ResourceSlice", "dra", spec=published))
     for limits, item in LIMITS.items():
         for form in ("without", "with", "all"):
             labels = (
@@ -142,7 +157,14 @@ async def test_no_pod_that_runs_without_kaishare_waits_or_is_refused_with_it(
                 lost += await compared(asker, pods, seen)
     assert not lost, "\n".join(lost[:10])
     assert seen["runs"] > PODS / 3
-    assert {"whole-gpu-converted", "limit-range", "vcluster-synced", "mig-nodes"} <= seen.keys(), seen
+    assert {
+        "whole-gpu-converted",
+        "limit-range",
+        "vcluster-synced",
+        "mig-nodes",
+        "resource-claims",
+    } <= seen.keys(), seen
+    assert seen["a claim runs"], seen
 
 
 async def compared(asker: Asker, pods: list[tuple[str, str, Json]], seen: Counter[str]) -> list[str]:
@@ -155,6 +177,15 @@ async def compared(asker: Asker, pods: list[tuple[str, str, Json]], seen: Counte
         }
         own["spec"] = pod["spec"] | {"schedulerName": keys.SCHEDULER_NAME}
         for space, body in ((f"without-{limits}", own), (f"{form}-{limits}", pod)):
+            for each in body["spec"].get("resourceClaims", ()):
+                claim = made(
+                    "ResourceClaim",
+                    each["resourceClaimName"],
+                    space,
+                    labels={keys.QUEUE_LABEL: "team"},
+                    spec=CLAIM,
+                )
+                await asker.send("POST", list_path("ResourceClaim", space), claim)
             answer = await asker.send("POST", f"/api/v1/namespaces/{space}/pods", body)
             if answer.status >= 300:
                 refused[f"{space}/{pod['metadata']['name']}"] = answer.message
@@ -180,15 +211,21 @@ async def compared(asker: Asker, pods: list[tuple[str, str, Json]], seen: Counte
         reason = after.get("metadata", {}).get("annotations", {}).get("kaishare.dev/reason", "refused")
         seen[reason] += 1
         seen["runs"] += name in is_running
+        seen["a claim runs"] += name in is_running and "resourceClaims" in pod["spec"]
         if pod["spec"].get("runtimeClassName") == "gvisor" and after:
             share = after["metadata"].get("annotations", {}).get("gpu-fraction")
             assert share is None, f"{name}: a share in gVisor"
-    details = [f"{name}: {refused.get(name) or json_of(running.get(name))}" for name in lost]
+    details = [
+        f"{name}: {refused.get(name) or json_of(running.get(name))}; alone: "
+        + json_of(running.get(f"without-{name.partition('-')[2]}"))
+        for name in lost
+    ]
     for limits, form, pod in pods:
         for space in (f"without-{limits}", f"{form}-{limits}"):
-            await asker.send(
-                "DELETE", f"/api/v1/namespaces/{space}/pods/{pod['metadata']['name']}", gracePeriodSeconds="0"
-            )
+            name = pod["metadata"]["name"]
+            await asker.send("DELETE", f"/api/v1/namespaces/{space}/pods/{name}", gracePeriodSeconds="0")
+            if "resourceClaims" in pod["spec"]:
+                await asker.send("DELETE", f"{list_path('ResourceClaim', space)}/{name}")
     return details
 
 
@@ -197,5 +234,5 @@ def json_of(pod: Json | None) -> str:
         return "does not exist"
     kept = {key: pod["metadata"].get(key) for key in ("labels", "annotations")}
     conditions = [each.get("message") for each in pod["status"].get("conditions", ())]
-    return str({**kept, "spec": {k: v for k, v in pod["spec"].items() if k in ("nodeSelector", "runtimeClassName")},
+    return str({**kept, "spec": {k: v for k, v in pod["spec"].items() if k in ("nodeSelector", "runtimeClassName", "nodeName")},
                 "resources": [c.get("resources") for c in pod["spec"]["containers"]], "conditions": conditions})  # fmt: skip

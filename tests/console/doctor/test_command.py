@@ -10,6 +10,7 @@ import pytest
 from console.cli import parser
 from console.doctor import command
 from console.doctor.check_results import CheckResult, ok, problem
+from console.doctor.cluster_state import DoctorOptions
 from console.doctor.command import run
 from kube.access import Access
 
@@ -26,7 +27,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     def answer(*results: list[CheckResult]) -> list[int]:
         remaining, pauses = list(results), []
 
-        async def examine(_access: Access, _arguments: argparse.Namespace) -> list[CheckResult]:
+        async def examine(_access: Access, _options: DoctorOptions) -> list[CheckResult]:
             return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
         async def sleep(_seconds: float) -> None:

@@ -21,7 +21,7 @@ from console.doctor.node_checks import (
     scraping_finding,
 )
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
-from gpuagent.first_acts import FOR_PROBLEM
+from gpuagent.first_acts import FOR_PROBLEM, for_problem
 from kube.kinds import DAEMON_SETS, Controller, Taint
 from service.text import MOST_LINES
 from tests.support.cluster_facts import alone, but, by_policies, of_kai, whole
@@ -53,20 +53,22 @@ def lines_of(findings: Iterable[CheckResult]) -> list[str]:
     return [f"{each.state}: {each.what} -> {each.advice}" for each in findings]
 
 
+def of_agent(reason: str, detail: str, error: str = "") -> ApiProblem:
+    """Return a problem as an agent's API has it: with what to do first."""
+    act = for_problem(reason, error)
+    assert act is not None
+    return ApiProblem(reason=reason, detail=detail, first_act=act.text, runbook=act.section)
+
+
 UNREADY = {"is_ready": False, "trouble": "CrashLoopBackOff", "restarts": 7}
 RIGHT = "get pods/proxy in a"
 LACKING = replace(reading(failure=f"the caller may not {RIGHT}"), missing_right=RIGHT)
-DENIED = ApiProblem(reason="proc-denied", detail="cannot read /proc")
+DENIED = of_agent("proc-denied", "cannot read /proc")
 CONFLICT = ApiProblem(reason="reservation-conflict", detail="two namespaces")
 RIGHTS = ApiProblem(reason="rights", detail="no right to create events: apply the chart's roles")
-MISSING = ApiProblem(reason="gpu-missing", detail="one of two")
+MISSING = of_agent("gpu-missing", "one of two")
 LABEL = ApiProblem(reason="node-label", detail="two models")
-REPLACED = ApiProblem(
-    reason="nvml",
-    detail="DriverNotLoaded",
-    first_act="Wait if the node's driver is being replaced.",
-    runbook="KaishareAgentBlind",
-)
+REPLACED = of_agent("nvml", "DriverNotLoaded", "DriverNotLoaded")
 FILES = ApiProblem(reason="device-files", detail="there is no /dev/nvidiactl: use CDI")
 BLANK = ApiGpu(uuid="GPU-1", index=3, memory_unknown="nvmlDeviceGetMemoryInfo: NoPermission")
 UNREADY_WITH_FILES = replace(reading(attribution_ok=None, problems=[FILES]), pod=pod(is_ready=False))
@@ -86,7 +88,7 @@ SIX = [reading(0, attribution_ok=False, problems=[DENIED]), reading(1, attributi
         # The detail of the agent's own faults has the remedy.
         (attributed(reading(problems=[DENIED, RIGHTS])), [f"problem: proc-denied on n0: cannot read /proc -> {act_line(FOR_PROBLEM['proc-denied'])}", "problem: rights on n0: no right to create events: apply the chart's roles -> "]),
         (attributed(reading(problems=[MISSING, LABEL])), ["problem: gpu-missing on n0: one of two -> Run nvidia-smi -L on the node,", "warning: node-label on n0: two models"]),
-        (attributed(reading(problems=[REPLACED])), ["problem: nvml on n0: DriverNotLoaded -> Wait if the node's driver is being replaced. See kaishare help KaishareAgentBlind."]),
+        (attributed(reading(problems=[REPLACED])), ["problem: nvml on n0: DriverNotLoaded -> Wait if the node's driver is being replaced;"]),
         (attributed(UNREADY_WITH_FILES), ["problem: device-files on n0: there is no /dev/nvidiactl: use CDI"]),
         (attributed(reading(gpus=[BLANK])), ["warning: the memory of GPUs is unknown: GPU 3 of n0: nvmlDeviceGetMemoryInfo: NoPermission -> on MIG nodes set the chart's agent.migMonitor"]),
         (release_findings([pod(0)], (), "0.1.0", "0.1.0"), ["ok: 0.1.0 (agent, published settings, this command)"]),

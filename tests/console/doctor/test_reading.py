@@ -14,16 +14,16 @@ from console.doctor.check_results import CheckResult, State, as_text, exit_statu
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Scope, read_cluster
 from console.doctor.command import reach
 from console.doctor.dry_run import pods_are_changed
-from console.doctor.kai_checks import no_kai_inside_vclusters, runtime_classes_exist
+from console.doctor.kai_checks import no_kai_inside_vclusters, nodes_are_added, runtime_classes_exist
 from console.doctor.policy_checks import enforce_is_enforced
 from console.doctor.registration import caller_may_install, kubernetes_is_supported, webhook_exists
 from console.render.policy_manifests import MUTATING, objects_of
 from kai.installation import Installation
 from kube.access import InCluster
 from kube.client import KubeClient
-from kube.kinds import PODS
+from kube.kinds import PODS, Container
 from tests.console.doctor.test_checks import BATCH, NAMES, matching
-from tests.support.api_server import Answer, ApiServer, lists, refuses, says
+from tests.support.api_server import Answer, ApiServer, lists, refuses, says, status_object
 from tests.support.cluster_facts import (
     KAI_CONDITION,
     UNREAD,
@@ -374,3 +374,54 @@ async def test_an_api_server_of_another_kind_or_another_user_is_a_problem(
     assert release is None
     assert expected in f"{reached.state}: {reached.what}".replace(f"{client.server} ", "")
     assert reached.advice.startswith(advice)
+
+
+ADJUSTER = Container(image="ghcr.io/kai-scheduler/node-scale-adjuster:v0.17.0")
+
+SHARING = but(namespaces=whole(namespace("team-a", gpu_fraction="0.5")))
+
+
+def _groups(*names: str) -> dict[str, Any]:
+    kind = {"kind": "NodePool"}
+    resources = [{"resource": "nodepools", "scope": "Cluster", "responseKind": kind}]
+    versions = [{"version": "v1", "resources": resources}]
+    return {"items": [{"metadata": {"name": name}, "versions": versions} for name in names]}
+
+
+UNSEEN = "warning: no node is added for a pod with a share: "
+
+
+@pytest.mark.parametrize(
+    ("cluster", "has_status", "groups", "expected"),
+    [
+        (SHARING, True, (), [f"{UNSEEN}cluster-autoscaler cannot see"]),
+        (SHARING, False, ("apps", "karpenter.sh"), [f"{UNSEEN}Karpenter cannot"]),
+        (SHARING, True, ("karpenter.sh",), [f"{UNSEEN}Karpenter, cluster-autoscaler cannot"]),
+        (SHARING, False, ("apps",), []),
+        (but(installation=Installation.seen_in([(ADJUSTER, False)])), True, (), ["ok: KAI's node-scale-adjuster asks"]),
+        # without shares, and without KAI
+        (but(namespaces=whole()), True, (), []),
+        (but(scope=Scope.PRE, installation=Installation.seen_in(())), True, (), []),
+    ],
+)  # fmt: skip
+async def test_autoscaling(
+    server: ApiServer,
+    client: KubeClient,
+    cluster: ClusterFacts,
+    has_status: bool,
+    groups: tuple[str, ...],
+    expected: list[str],
+) -> None:
+    missing = {**status_object(404, "NotFound"), "details": {"name": "cluster-autoscaler-status"}}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path == "/apis":
+            return await says(json.dumps(_groups(*groups)))(request)
+        found = {"metadata": {"name": "cluster-autoscaler-status"}}
+        return await says(json.dumps(found if has_status else missing), status=200 if has_status else 404)(
+            request
+        )
+
+    server.always = answer
+    found = [f"{each.state}: {each.what}" for each in await results(nodes_are_added, cluster, client)]
+    assert [text[: len(words)] for text, words in zip(found, expected, strict=True)] == expected

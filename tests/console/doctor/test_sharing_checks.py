@@ -105,7 +105,7 @@ OF_26_7 = ("nvcr.io/nvidia/k8s/container-toolkit:v1.20.1", "nvcr.io/nvidia/k8s-d
         ("GpuFractioningConfig", NEW, OF_26_7, True, [SERVED, NRI]),
         ("GpuFractioningConfig", NEW, (*OF_26_7, "x/container-toolkit:1.19.0"), None, [SERVED, OLD_TOOLKIT]),
         ("GpuFractioningConfig", NEW, (OF_26_7[0], "k8s-device-plugin:v0.19.3"), None, [SERVED, OLD_PLUGIN]),
-        ("GpuFractioningConfig", NEW, ("x/container-toolkit@sha256:00",), "true", [SERVED, *NO_RELEASES]),
+        ("GpuFractioningConfig", NEW, ("x/container-toolkit@sha256:00",), None, [SERVED, *NO_RELEASES]),
     ],
 )  # fmt: skip
 async def test_what_limits_of_the_driver_need_is_looked_for(

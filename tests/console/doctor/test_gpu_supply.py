@@ -7,7 +7,7 @@ import pytest
 
 from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import ClusterNode
-from console.doctor.devices import device_findings
+from console.doctor.gpu_supply import device_findings
 from kube.device_kinds import ResourceSlice
 from kube.kinds import DAEMON_SETS, RESOURCE_SLICES, Controller
 from tests.support.kinds import made
