@@ -259,16 +259,14 @@ def reserved_key_findings(policy: NamespacePolicy, pod: PodView) -> Iterator[Fin
                 yield _reserved(f"{kind} {quoted(key)}", f"vCluster ({VCLUSTER})")
     for key, value in reserved_values(pod.labels):
         yield _reserved(f"label {quoted(key)} with the value {quoted(value)}", "KAI")
-    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_kais(pod):
+    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not (
+        _names_own_configmap(pod) and _reads_configmap(pod)
+    ):
         yield _reserved(f"annotation {quoted(keys.SHARED_GPU_CONFIGMAP)}", "KAI")
 
 
 def _reserved(key: str, owner: str) -> Finding:
     return Finding(Reason.RESERVED_KEY, {"key": key, "owner": owner})
-
-
-def _configmap_is_kais(pod: PodView) -> bool:
-    return _names_own_configmap(pod) and _reads_configmap(pod)
 
 
 def _names_own_configmap(pod: PodView) -> bool:

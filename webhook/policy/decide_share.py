@@ -292,7 +292,8 @@ def _container_to_share(
         return _no_share(Reason.INIT_CONTAINER_GPU, container=first.name)
     count = sum(gpus for _, _, gpus in requests)
     if count > 1:
-        return _no_share(Reason.SEVERAL_GPUS, count=count, containers=_some(len(requests)))
+        containers = "one container" if len(requests) == 1 else f"{len(requests)} containers"
+        return _no_share(Reason.SEVERAL_GPUS, count=count, containers=containers)
     if count == 1:
         if pod.annotations.get(WHOLE_GPU) == "true":
             return _no_share(Reason.WHOLE_GPU_KEPT)
@@ -406,7 +407,3 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
     if ("." in pod.name or "." in base) and not (version and version.accepts_dotted_names):
         return DOTTED_NAME
     return None
-
-
-def _some(containers: int) -> str:
-    return "one container" if containers == 1 else f"{containers} containers"

@@ -300,10 +300,9 @@ def _nodes(words: Sequence[str]) -> int:
 
 def _expanded(word: str, values: Mapping[str, str]) -> str:
     """Replace references to variables with short values."""
-    if "$" not in word:
-        return word
-    return _REFERENCE.sub(lambda match: _short(values.get(match[1] or match[2] or match[3]), match[0]), word)
 
+    def value_of(reference: re.Match[str]) -> str:
+        value = values.get(reference[1] or reference[2] or reference[3])
+        return value if value and len(value) <= LONGEST_NUMBER else reference[0]
 
-def _short(value: str | None, otherwise: str) -> str:
-    return value if value and len(value) <= LONGEST_NUMBER else otherwise
+    return _REFERENCE.sub(value_of, word) if "$" in word else word
