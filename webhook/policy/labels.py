@@ -41,14 +41,13 @@ from kai.kaishare_keys import (
     OverShare,
     read_grace,
 )
-from service.text import printable, quoted, shorten
+from service.text import quoted, shorten
 from webhook.policy.label_values import (
     A_FRACTION,
     A_NAME,
     AN_AMOUNT,
     FRACTION_FORM,
     LONGEST_NAME,
-    LONGEST_SHOWN,
     MAX_FRACTION_FORM,
     MIB_FORM,
     NAME_FORM,
@@ -475,7 +474,7 @@ def _read_known(
         parsed = label.read(value)
         if parsed is None:
             wrong = f"is not allowed; allowed: {label.allowed}"
-            problems.append(LabelProblem(key, shorten(value, LONGEST_SHOWN), wrong))
+            problems.append(LabelProblem.of(key, labels, wrong))
         else:
             values[label.field] = parsed
     fraction, memory = values.pop("fraction", None), values.pop("memory", None)
@@ -494,10 +493,7 @@ def _unknown_labels(unknown: list[str], labels: Mapping[str, str]) -> list[Label
 
     The number is limited because one search takes a fifth of a millisecond.
     """
-    return [
-        LabelProblem(printable(key, LONGEST_SHOWN), shorten(labels[key], LONGEST_SHOWN), _unknown(key))
-        for key in heapq.nsmallest(_MOST_UNKNOWN, unknown)
-    ]
+    return [LabelProblem.of(key, labels, _unknown(key)) for key in heapq.nsmallest(_MOST_UNKNOWN, unknown)]
 
 
 def _in_order(problems: list[LabelProblem]) -> tuple[LabelProblem, ...]:
@@ -519,12 +515,8 @@ def _default_share(
 ) -> tuple[PolicyShare | None, LabelProblem | None]:
     """Determine the default share from two labels and two caps; return the share, or the problem with it."""
     if FRACTION in labels and MEMORY in labels:
-        return None, LabelProblem(
-            MEMORY,
-            shorten(labels[MEMORY], LONGEST_SHOWN),
-            f"conflicts with {FRACTION}: remove one of the two; until then neither is injected",
-            (FRACTION,),
-        )
+        wrong = f"conflicts with {FRACTION}: remove one of the two; until then neither is injected"
+        return None, LabelProblem.of(MEMORY, labels, wrong, (FRACTION,))
     given = (
         (FRACTION, fraction, keys.GPU_FRACTION, MAX_FRACTION, values.get("max_fraction")),
         (MEMORY, memory, keys.GPU_MEMORY, MAX_MEMORY, values.get("max_memory_mib")),
@@ -534,7 +526,7 @@ def _default_share(
             continue
         if cap is not None and float(amount) > cap:
             wrong = f"is above this namespace's own {cap_label} {labels[cap_label]}"
-            return None, LabelProblem(label, str(amount), wrong, (cap_label,))
+            return None, LabelProblem.of(label, labels, wrong, (cap_label,))
         return PolicyShare(annotation, str(amount)), None
     return None, None
 

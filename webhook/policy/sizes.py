@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.kaishare_keys import LONGEST_SIZE_NAME, MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX, is_size_name
-from service.text import printable, quoted, shorten
+from service.text import quoted, shorten
 from webhook.policy.label_values import (
     LONGEST_NAME,
     LONGEST_SHOWN,
@@ -252,7 +252,7 @@ def _first_sizes(
 def _describe_beyond(beyond: Set[str], labels: Mapping[str, str], most: int) -> list[LabelProblem]:
     """Describe labels after the sixteenth."""
     wrong = f"is one size too many: {_TOO_MANY}"
-    return [_problem(key, labels, wrong) for key in heapq.nsmallest(most, beyond)]
+    return [LabelProblem.of(key, labels, wrong) for key in heapq.nsmallest(most, beyond)]
 
 
 def _describe_orphans(
@@ -267,7 +267,7 @@ def _describe_orphans(
         if near:
             remedy = f"; the nearest label is {SIZE_PREFIX}{near[0]}"
         wrong = f"has no label of the same key{remedy}"
-        described.append(_problem(key, annotations, wrong, is_annotation=True))
+        described.append(LabelProblem.of(key, annotations, wrong, is_annotation=True))
     return described
 
 
@@ -289,7 +289,7 @@ def _read_size(
             f"is for a name that is not allowed; allowed: a-z, 0-9 and - in at most {LONGEST_SIZE_NAME}"
             " characters, - neither first nor last"
         )
-        problem = _problem(key, labels, wrong)
+        problem = LabelProblem.of(key, labels, wrong)
     if problem is not None:
         problems.append(problem)
         share = None
@@ -299,7 +299,7 @@ def _read_size(
             selector = _read_selector(annotations[key])
         except SelectorError as error:
             wrong = f"is not a selector: it {error}; allowed: {A_SELECTOR}"
-            problems.append(_problem(key, annotations, wrong, is_annotation=True))
+            problems.append(LabelProblem.of(key, annotations, wrong, is_annotation=True))
     return Size(name, share, selector, problem)
 
 
@@ -324,7 +324,7 @@ def _read_value(
     elif value == WHOLE or read_fraction(value) is not None:
         share = None if value == WHOLE else PolicyShare(keys.GPU_FRACTION, value)
         return share, _above_cap(key, labels, float(value), caps, is_memory=False)
-    return None, _problem(key, labels, f"is not allowed; allowed: {A_SIZE}")
+    return None, LabelProblem.of(key, labels, f"is not allowed; allowed: {A_SIZE}")
 
 
 def _above_cap(
@@ -338,20 +338,8 @@ def _above_cap(
         if amount <= own[0]:
             return None
         wrong = f"is above this namespace's own {own[1]} {labels[own[1]]}"
-        return _problem(key, labels, wrong, against=(own[1],))
+        return LabelProblem.of(key, labels, wrong, against=(own[1],))
     if other[0] is None:
         return None
     wrong = f"cannot be compared with {other[1]}: write the size {other[2]}, or set {own[1]}"
-    return _problem(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))
-
-
-def _problem(
-    key: str,
-    values: Mapping[str, str],
-    wrong: str,
-    *,
-    against: tuple[str, ...] = (),
-    is_annotation: bool = False,
-) -> LabelProblem:
-    value = shorten(values[key], LONGEST_SHOWN)
-    return LabelProblem(printable(key, LONGEST_SHOWN), value, wrong, against, is_annotation)
+    return LabelProblem.of(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))
