@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kai.command_lines import LONGEST_COMMAND_LINE, program
+from kai.command_lines import LONGEST_COMMAND_LINE, program, shell_words
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash"})
 _FLAGS: Final = re.compile(r"-[abcefhlmpuvx]+")
@@ -22,7 +22,7 @@ _TOKEN: Final = re.compile(
 
 Kubernetes expands `$(NAME)` in a script, within quotes, too.
 """
-_ESCAPE: Final = re.compile(r"\\([\\\"$`])")
+_ESCAPE: Final = re.compile(r"""\\(?:\n|([\\"$`]))""")
 _PYTHON: Final = re.compile(r"python(?:3(?:\.[0-9]{1,2})?)?")
 _PYTHON_FLAGS: Final = frozenset({"-u", "-B", "-E", "-I", "-O", "-OO", "-s", "-S"})
 _EXPANDED: Final = re.compile(r"(?<!\$)(?:\$\$)*\$\(")
@@ -63,31 +63,11 @@ def one_command(line: Sequence[str]) -> OneCommand | None:
         if _FLAGS.fullmatch(word):
             is_script = is_script or "c" in word
             continue
-        words = _plain_words(word) if is_script else None
+        words = shell_words(word, _TOKEN, _ESCAPE, has_comments=False) if is_script else None
         if words and words[0] == "exec":
             words = words[1:]
         return OneCommand(words, index) if words else None
     return None
-
-
-def _plain_words(script: str) -> list[str] | None:
-    """Split a script into its words; None if it is more than plain words."""
-    words: list[str] = []
-    word: str | None = None
-    at = 0
-    while at < len(script):
-        piece = _TOKEN.match(script, at)
-        if piece is None or (piece["hash"] and word is None):
-            return None
-        at, kind, text = piece.end(), piece.lastgroup, piece[piece.lastindex or 0]
-        if kind == "blank":
-            words += [word] if word is not None else []
-            word = None
-        elif kind == "double":
-            word = (word or "") + _ESCAPE.sub(r"\1", text.replace("\\\n", ""))
-        elif kind != "continued":
-            word = (word or "") + text
-    return words if word is None else [*words, word]
 
 
 def may_become_option(word: str) -> bool:
