@@ -95,7 +95,7 @@ class _Launcher:
     """A variable with the same meaning."""
 
 
-_TORCHRUN: Final = _Launcher(
+TORCHRUN: Final = _Launcher(
     "--nproc-per-node",
     "--standalone --no-python --run-path -m --module",
     "--nnodes --node-rank --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --max-restarts"
@@ -108,7 +108,7 @@ _MPIRUN: Final = _Launcher(
     "-n -np --n --np", "--allow-run-as-root --oversubscribe", "--bind-to --map-by -x -H --host"
 )
 _LAUNCHERS: Final = {
-    "torchrun": _TORCHRUN,
+    "torchrun": TORCHRUN,
     "accelerate": _Launcher(
         "--num-processes",
         "--multi-gpu --use-deepspeed --use-fsdp -m --module --no-python -q --quiet --debug",
@@ -144,7 +144,7 @@ def processes(
         return None
     if command.module in _MODULES:
         at = list(command.words).index(command.module) + 1
-        return _count(_TORCHRUN, command.words[at:], variables)
+        return _count(TORCHRUN, command.words[at:], variables)
     name = program(command.words[0])
     if name not in _LAUNCHERS or (name == "accelerate" and command.words[1:2] != ["launch"]):
         return None

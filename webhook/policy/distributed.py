@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.command_lines import beginning, program, script_words
+from kai.one_command import TORCHRUN
 from kai.pod import Container, PodView
 
 MOST_RANKS: Final = 1_000_000
@@ -165,10 +166,6 @@ RANK_KINDS: Final = frozenset(TRAINING_JOBS)
 """Kinds of controllers whose pods are ranks. A Job owns the pods of a JobSet and of a TrainJob, and a
 StatefulSet those of a LeaderWorkerSet, so the kind of their controller does not show them."""
 TORCH_PROGRAMS: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-_FLAGS: Final = frozenset(
-    {"--standalone", "-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"}
-)
-"""torchrun's options without a value (PyTorch torch/distributed/run.py)."""
 _MOST_COMMANDS: Final = 16
 """Maximum number of torchrun's commands that are read in one script."""
 _REFERENCE: Final = re.compile(r"\$(?:\(([A-Za-z_]\w{0,62})\)|\{([A-Za-z_]\w{0,62})\}|([A-Za-z_]\w{0,62}))")
@@ -294,7 +291,7 @@ def _nodes(words: Sequence[str]) -> int:
         name, equals, value = word.partition("=")
         if name == NODES_OPTION.name or name == NODES_OPTION.name[:-1]:  # argparse knows the beginning, too
             return _largest(value if equals else "".join(words[index + 1 : index + 2]))
-        takes_value = not equals and name not in _FLAGS
+        takes_value = not equals and name.replace("_", "-") not in TORCHRUN.flags.split()
     return 0
 
 
