@@ -219,6 +219,8 @@ def run_ai_limit(
     is an inference). KAI has limits in mode NvFractions: by container since 0.18.0, where a limit excludes
     gpu-memory, and for the pod since 0.18.3 (gpu_sharing_validation.go, PR #2238). `container` is the first.
     """
+    if keys.RUN_AI_FRACTION_LIMIT not in annotations and keys.RUN_AI_MEMORY_LIMIT not in annotations:
+        return None
     name = annotations.get(keys.CONTAINER_NAME) or container
     is_by_container = (
         version is not None and version.reads_container_memory and not version.reads_short_limits
@@ -236,15 +238,13 @@ def run_ai_limit(
         long = f"{keys.CONTAINER_PORTION_PREFIX}{name}{CONTAINER_MEMORY}portion.limit"
         return key, f'write {long if is_by_container else keys.FRACTION_LIMIT}: "{limit}" {mode}'
     key = keys.RUN_AI_MEMORY_LIMIT
-    if key in annotations:
-        limit, memory = annotations[key], annotations.get(keys.GPU_MEMORY, "")
-        are_amounts = all(
-            text.isascii() and text.isdecimal() and len(text) <= _LONGEST_MEMORY for text in (limit, memory)
-        )
-        if not are_amounts or int(limit) < int(memory):
-            return key, "remove it, as a limit in MiB must be at least gpu-memory"
-        if not is_by_container:
-            return key, f"write {keys.MEMORY_LIMIT}: {limit}Mi {mode}"
-        prefix = f"{keys.CONTAINER_PREFIX}{name}{CONTAINER_MEMORY}"
-        return key, f"write {prefix}request: {memory}Mi and {prefix}limit: {limit}Mi for gpu-memory {mode}"
-    return None
+    limit, memory = annotations[key], annotations.get(keys.GPU_MEMORY, "")
+    are_amounts = all(
+        text.isascii() and text.isdecimal() and len(text) <= _LONGEST_MEMORY for text in (limit, memory)
+    )
+    if not are_amounts or int(limit) < int(memory):
+        return key, "remove it, as a limit in MiB must be at least gpu-memory"
+    if not is_by_container:
+        return key, f"write {keys.MEMORY_LIMIT}: {limit}Mi {mode}"
+    prefix = f"{keys.CONTAINER_PREFIX}{name}{CONTAINER_MEMORY}"
+    return key, f"write {prefix}request: {memory}Mi and {prefix}limit: {limit}Mi for gpu-memory {mode}"

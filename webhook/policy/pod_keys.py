@@ -37,7 +37,7 @@ def key_findings(pod: PodView, *, has_size: bool, version: Version | None) -> It
 
     `version` is KAI's; None if it is not known.
     """
-    first = next((container.name for container in pod.containers if container.name), "NAME")
+    first = (pod.containers[0].name if pod.containers else None) or "NAME"
     if of_run_ai := run_ai_limit(pod.annotations, first, version):
         yield Finding(Reason.RUN_AI_KEY, {"key": of_run_ai[0], "remedy": of_run_ai[1]})
     compared = 0
