@@ -78,7 +78,7 @@ demo: $(STAMP)
 
 # Generates the tables of the documentation from the code.
 docs: $(STAMP)
-	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md docs/api.md docs/install.md docs/runbooks.md docs/shares.schema.json
+	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md docs/install.md docs/runbooks.md docs/shares.schema.json
 
 $(SITE_STAMP): requirements/docs.txt
 	$(PYTHON) -m venv --clear $(SITE)/venv

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.endurance import memory_of
+from benchmarks.processes import resident_mib
 from benchmarks.review_client import WATCHED, Client, namespaces, write
 from benchmarks.reviews import pod_review
 from benchmarks.webhook import start
@@ -321,7 +321,7 @@ async def run(options: argparse.Namespace) -> int:
                 waiting = asyncio.create_task(abuser.communicate())
                 report(kind, *await asyncio.to_thread(reviewer.send, waiting.done))
                 output = (await waiting)[0].decode().strip()
-                print(f"{'':16} {output}; server {memory_of(process) / 1024:.0f} MiB")
+                print(f"{'':16} {output}; server {resident_mib(process.pid):.0f} MiB")
             reviewer.close()
             print(f"{reviewer.unmutated} reviews without a patch within {API_SERVER_WAITS:.0f} s")
         finally:

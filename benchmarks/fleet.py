@@ -30,10 +30,10 @@ from aiohttp import web
 from benchmarks.top import response
 from certs.authority import Authority
 from tests.support.agent_fleet import agent_pod, gpu_node, node_name, pod_status
+from tests.support.api_server import object_server
 from tests.support.certificates import serving_context
 from tests.support.kube_objects import fraction, listed
 from tests.support.memory import peak_resident_mib
-from tests.support.object_server import object_server
 
 NODES: Final = 5000
 GPUS: Final = 5
@@ -146,7 +146,7 @@ async def measure(count: int) -> int:
         folder = Path(name)
         trust = serving_context(authority, folder)
         async with object_server(folder, authority, trust, *objects(count)) as server:
-            server.faults = {_AGENT.pattern: agent, _PLACED: placed_pods}
+            server.refusals = {_AGENT.pattern: agent, _PLACED: placed_pods}
             print(f"{count} agents, {count * GPUS * PODS} pods, {len(bodies[0]) / 1000:.1f} kB an agent")
             for command, bound in MOST.items():
                 server.requests.clear()
@@ -156,7 +156,7 @@ async def measure(count: int) -> int:
                     f"kaishare {command}: {cost.seconds:.1f} s, {cost.cpu_seconds:.1f} s CPU,"
                     f" {cost.mib:.0f} MiB, {cost.output_kb:.0f} kB of output, exit status {cost.status}"
                 )
-                kinds = Counter(re.sub(r"-\d+", "-N", request) for request in server.requests)
+                kinds = Counter(re.sub(r"-\d+", "-N", request) for request in server.urls)
                 for request, times in kinds.most_common():
                     print(f"  {times:6} {request}")
                 for line in cost.last_lines:

@@ -19,12 +19,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.cluster.agents import AgentPod, AgentReading, Agents, Received
+from console.cluster.agents import AgentReading, Agents, Received
 from console.top.app import LinesTable, TopApp, tune_garbage_collection
-from console.top.fleet import Arrangement, Fleet
-from console.top.rounds import EVERY_SECONDS, Rounds
+from console.top.fleet import EVERY_SECONDS, Arrangement, Fleet, Rounds
 from gpuagent.api_types import read_answer
+from kube.kinds import Pod
 from tests.support.memory import peak_resident_mib
+from tests.support.top_agents import agent_pod
 
 NODES: Final = 200
 GPUS: Final = 8
@@ -111,9 +112,9 @@ class BusyAgents(Agents):
 
     def __init__(self, nodes: int = NODES, gpus: int = GPUS, pods: int = PODS) -> None:
         rng = random.Random(1)
-        self._pods = [AgentPod(name=f"agent-{number}", node=f"node-{number}") for number in range(nodes)]
+        self._pods = [agent_pod(f"node-{number}", f"agent-{number}") for number in range(nodes)]
         self._bodies = {
-            pod.name: [response(pod.node, gpus=gpus, pods=pods, rng=rng) for _ in range(_VARIANTS)]
+            pod.name: [response(pod.spec.node_name, gpus=gpus, pods=pods, rng=rng) for _ in range(_VARIANTS)]
             for pod in self._pods
         }
         self._asked = dict.fromkeys(self._bodies, 0)
@@ -129,11 +130,11 @@ class BusyAgents(Agents):
         """Number of agents that have answered."""
         return sum(count > 0 for count in self._asked.values())
 
-    async def list(self, node: str = "") -> list[AgentPod]:  # noqa: ARG002 - all are shown
+    async def list(self, node: str = "") -> list[Pod]:  # noqa: ARG002 - all are shown
         """List the agents."""
         return self._pods
 
-    async def read(self, pod: AgentPod) -> AgentReading:
+    async def read(self, pod: Pod) -> AgentReading:
         """Answer after 20 ms; one agent hangs."""
         if pod.name == _HANGS:
             await asyncio.sleep(5)

@@ -1,4 +1,4 @@
-"""How the caller reaches a cluster: the options, the kubeconfig, and the token of `--token-file`."""
+"""How the caller reaches a cluster or a server: options, kubeconfig, address, and the token of a file."""
 
 import argparse
 import os
@@ -6,10 +6,13 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from service.command import UsageError, add_kubeconfig, read_by
+from service.command import UsageError, add_kubeconfig, namespace_name, read_by
 from service.http.authentication import is_token
+from service.text import quoted
 from webhook.policy.labels import read_default_mode
+from webhook.settings.decision_options import NAMESPACE
 
 if TYPE_CHECKING:
     from kube.access import Access
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 FOR_AGENTS: Final = "create one with kubectl create token --audience kaishare-agent"
 _MOST_TOKEN: Final = 1 << 16  # characters that are read; tokens of service accounts have about 1000
+_LONGEST_URL: Final = 2000  # characters
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
@@ -58,6 +62,18 @@ def add_output(command: argparse.ArgumentParser, *formats: str, note: str = "") 
     command.add_argument("-o", "--output", choices=formats, default=formats[0], help=text)
 
 
+def add_settings_namespace(command: argparse.ArgumentParser) -> None:
+    """Add the option `--settings-namespace`."""
+    command.add_argument(
+        "--settings-namespace",
+        type=read_by(namespace_name),
+        default=NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the ConfigMap kaishare-settings, from which the webhook's settings are read"
+        " (default %(default)s)",
+    )
+
+
 def add_running_default_mode(command: argparse.ArgumentParser) -> None:
     """Add the option `--default-mode` to a command that reads it from the running webhook otherwise."""
     command.add_argument(
@@ -90,3 +106,24 @@ def read_token(file: str, advice: str = FOR_AGENTS) -> str:
     if not is_token(token):
         raise UsageError(f"{name}: not a token; {advice}")
     return token
+
+
+def parse_url(text: str) -> str:
+    """Read an address, or raise ValueError, whose message does not repeat user and password."""
+    is_valid = len(text) <= _LONGEST_URL and text.isprintable() and " " not in text
+    try:
+        parts = urlsplit(text)
+        is_valid = is_valid and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        text.encode()
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # UnicodeError is one
+        is_valid = False
+    if is_valid and "@" in parts.netloc:
+        raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
+    if not is_valid or parts.query or parts.fragment:
+        subject = "the text" if "@" in text else quoted(text)
+        raise ValueError(
+            f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
+            " http://localhost:9090"
+        )
+    return text.rstrip("/").removesuffix("/api/v1")

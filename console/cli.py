@@ -7,8 +7,9 @@ cannot be read.
 import argparse
 import difflib
 import os
+import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,7 @@ _COMMANDS: Final = {
     "doctor": ("console.doctor.command", "check webhook, policies, KAI and agents for problems"),
     "policies": ("console.policies", "list the policies of managed namespaces"),
     "top": ("console.top.command", "show the agents of the cluster in one interactive view"),
-    "ui": ("console.ui.command", "serve the agents' page over all nodes on a port of this machine"),
+    "ui": ("console.ui", "serve the agents' page over all nodes on a port of this machine"),
     "advise": (
         "console.usage.advise",
         "suggest the share that each size or workload should have, from what it used",
@@ -42,9 +43,10 @@ _COMMANDS: Final = {
         "print the policy as admission policies, which the API server evaluates without a webhook",
     ),
     "help": ("console.help", "print what the documentation says about a code, such as queue-over-quota"),
-    "completion": ("console.completion", "print a completion script for a shell"),
+    "completion": ("console.cli", "print a completion script for a shell"),
 }
 _PLUGIN: Final = "kubectl-kaishare"
+_FILES: Final = re.compile(r"FILE|DIR")  # metavars of options that take a path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -126,5 +128,29 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `completion`."""
+    command.description = "Prints a completion script of kaishare. bash: source <(kaishare completion bash)."
+    command.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a completion script, which shtab makes from the parsers; return 0, or raise UsageError."""
+    try:
+        import shtab  # noqa: PLC0415 - images do without it
+    except ModuleNotFoundError as error:
+        raise UsageError(f"completion needs the Python package {error.name}") from None
+    program = parser()
+    for action in _every_action(program):
+        if isinstance(action.metavar, str) and _FILES.search(action.metavar):
+            action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab's own way to mark an option
+    write_output(shtab.complete(program, arguments.shell) + "\n")
+    return 0
+
+
+def _every_action(program: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in program._actions:  # noqa: SLF001 - argparse lists its options nowhere else
+        yield action
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                yield from _every_action(command)

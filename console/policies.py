@@ -4,8 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import yaml
@@ -36,7 +35,7 @@ from service.command import (
     write_warning,
 )
 from service.log_writer import discard_library_logs
-from service.text import counted, fold, one_line, width
+from service.text import fold, one_line
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.namespaces.policy_source import MANAGED
 from webhook.policy.label_values import PolicyShare
@@ -47,19 +46,13 @@ _LIST_SECONDS: Final = 120.0
 _INSTEAD: Final = "policies -n NAMESPACE shows one namespace with your rights"
 
 
-class PodCounts(NamedTuple):
-    """The pods of one namespace that have not ended: those with the policy's scheduler, and the others."""
-
-    in_kai: int
-    others: int
-
-
 class PolicyRow(NamedTuple):
     """One managed namespace. Its policy has no effect if the webhook's configuration excludes it."""
 
     policy: NamespacePolicy
     is_excluded: bool
-    pods: PodCounts | None  # None if the pods could not be listed
+    pods: dict[str, int] | None
+    """Pods that have not ended, with the policy's scheduler and with others; None if they were not listed."""
 
 
 class PolicyTable(NamedTuple):
@@ -83,14 +76,14 @@ async def read_policies(
     parsed = ((name, metadata.policy(name, scope.default_mode)) for name, metadata in labelled)
     queues = await pod_queues(FactReader(client))
     policies = {name: with_queue_problem(policy, queues) for name, policy in parsed if policy}
-    in_kai, others = Counter[str](), Counter[str]()
+    counts = {name: {"inKai": 0, "notInKai": 0} for name in policies}
 
     def count(document: bytes) -> Pod | None:
         """Count a pod and keep none, so that memory holds one at a time."""
         pod = PODS.decode(document)
         if policy := policies.get(pod.metadata.namespace):
             is_in_kai = pod.spec.scheduler_name == policy.scheduler
-            (in_kai if is_in_kai else others)[pod.metadata.namespace] += 1
+            counts[policy.namespace]["inKai" if is_in_kai else "notInKai"] += 1
         return None
 
     notes, pods = [*scope.notes, *without_effect], None
@@ -100,9 +93,7 @@ async def read_policies(
         notes += [] if pods.is_known else [f"pods were not counted: {pods.line}"]
     is_counted = pods is not None and pods.is_known
     rows = (
-        PolicyRow(
-            policy, name in scope.excluded, PodCounts(in_kai[name], others[name]) if is_counted else None
-        )
+        PolicyRow(policy, name in scope.excluded, counts[name] if is_counted else None)
         for name, policy in policies.items()
     )
     return PolicyTable(tuple(rows), tuple(notes))
@@ -148,18 +139,7 @@ def _sizes(policy: NamespacePolicy) -> list[str]:
     ]
 
 
-def _some_sizes(sizes: Sequence[str], columns: int) -> str:
-    """Return as many sizes as fit into a cell, and the number of the others."""
-    for count in range(len(sizes), 0, -1):
-        cell = ",".join(sizes[:count]) + (f",+{len(sizes) - count}" if count < len(sizes) else "")
-        if width(cell) <= columns:
-            return cell
-    number = counted(len(sizes), "size") if sizes else _NONE
-    return number if width(number) <= columns else str(len(sizes))
-
-
 def _cells(row: PolicyRow) -> dict[str, str]:
-    """Return all values of a namespace by their names in the wide table."""
     policy, grace, pods = row.policy, row.policy.over_share_grace_seconds, row.pods
     fraction = [] if policy.max_fraction is None else [f"{policy.max_fraction:g}"]
     memory = [] if policy.max_memory_mib is None else [f"{policy.max_memory_mib}MiB"]
@@ -170,14 +150,14 @@ def _cells(row: PolicyRow) -> dict[str, str]:
         "scheduler": policy.scheduler,
         "share": _share(policy.share),
         "share-for": policy.share_for.value,
-        "sizes": ", ".join(_sizes(policy)) or _NONE,
+        "sizes": ",".join(_sizes(policy)) or _NONE,
         "caps": ",".join([*fraction, *memory]) or _NONE,
         "distributed": policy.distributed.value,
         "priority": policy.priority or _NONE,
         "toleration": "inject" if policy.inject_toleration else _NONE,
         "over-share": policy.over_share.value,
         "grace": _NONE if grace is None else f"{grace}s",
-        "pods in KAI": f"{pods.in_kai}/{pods.in_kai + pods.others}" if pods else "?",
+        "pods in KAI": f"{pods['inKai']}/{sum(pods.values())}" if pods else "?",
         "problems": str(len(policy.problems) + policy.more_problems),
     }
     return {name: one_line(value, _LONGEST_CELL) for name, value in values.items()}
@@ -195,16 +175,12 @@ def as_table(
     if not table.rows:
         yield from fold(f"No namespace is managed: none has the label {keys.QUEUE_LABEL}.", folded)
         return
-    cells, sizes = [_cells(row) for row in table.rows], [_sizes(row.policy) for row in table.rows]
+    cells = [_cells(row) for row in table.rows]
     names = list(cells[0] if wide else _COLUMNS)
     rows = [[name.upper().replace(" ", "-") for name in names]]
-    for each, of_row in zip(cells, sizes, strict=True):
-        rows.append([(each | {"sizes": ",".join(of_row) or _NONE})[name] for name in names])
+    rows += [[each[name] for name in names] for each in cells]
     fitted = column_widths(rows, columns, list(_COLUMNS.values())) if columns is not None else None
-    widths, index = fitted or natural_widths(rows), names.index("sizes")
-    for line, of_row in zip(rows[1:], sizes, strict=True):
-        line[index] = _some_sizes(of_row, widths[index])
-    yield from table_lines(rows, widths)
+    yield from table_lines(rows, fitted or natural_widths(rows))
     for row in table.rows:
         yield from _problem_lines(row.policy, folded, colour=colour)
 
@@ -222,9 +198,8 @@ def as_json(table: PolicyTable) -> str:
     """Format the policies as a JSON array in ASCII, as the webhook's `/policies`; unknown values are null."""
     documents = []
     for row in table.rows:
-        pods = {"inKai": row.pods.in_kai, "notInKai": row.pods.others} if row.pods else None
         state = {"state": "excluded"} if row.is_excluded else {}
-        more = {"moreProblems": row.policy.more_problems, "pods": pods}
+        more = {"moreProblems": row.policy.more_problems, "pods": row.pods}
         documents.append({**policy_json(row.policy), **state, **more})
     return json.dumps(documents, indent=2) + "\n"
 

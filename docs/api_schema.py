@@ -1,64 +1,30 @@
-"""The JSON Schema of `/api/v1/shares`, and the fields of the agent's answers as Markdown, from the types."""
+"""The JSON Schema of `/api/v1/shares` and `/api/v1/history`, from the types."""
 
 import json
-import re
 from typing import Any, Final
 
 import msgspec
 
-from gpuagent.api_types import AgentResponse, ApiObject
+from gpuagent.api_types import AgentResponse, HistoryResponse
 
 FILE = "shares.schema.json"
 """Name of the schema's file in docs/."""
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_ONCE: Final = ("firstAct", "runbook")
-"""Fields of several objects, which docs/api.md describes once."""
-_UNIT: Final = re.compile(r", in (?:bytes|seconds)\b")
-"""Units that docs/api.md states once; the schema has them in each field."""
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of the whole response."""
-    return {"$schema": _DIALECT, "title": "/api/v1/shares", **msgspec.json.schema(AgentResponse)}
-
-
-def definitions(root: type[ApiObject]) -> dict[str, dict[str, Any]]:
-    """Return the objects of an answer by name."""
-    objects: dict[str, dict[str, Any]] = msgspec.json.schema(root)["$defs"]
-    return objects
+    """Return the schema of `/api/v1/shares`; its definitions have the objects of `/api/v1/history`, too."""
+    types = [AgentResponse, HistoryResponse]
+    _, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    return {
+        "$schema": _DIALECT,
+        "title": "/api/v1/shares",
+        "$ref": "#/$defs/AgentResponse",
+        "$defs": definitions,
+    }
 
 
 def schema_text() -> str:
     """Return the schema as the text of its file."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def objects(root: type[ApiObject]) -> str:
-    """Return a section for each object of an answer, with a list of its fields."""
-    return "\n".join(_section(definition) for definition in definitions(root).values())
-
-
-def type_text(field: dict[str, Any]) -> str:
-    """Return the type of a field for people, such as `integer or null` or `list of ApiPod`."""
-    if "anyOf" in field:
-        return " or ".join(type_text(option) for option in field["anyOf"])
-    if "$ref" in field:
-        name = field["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
-    if field["type"] == "array":
-        return f"list of {type_text(field['items'])}"
-    if field["type"] == "object":
-        return f"map to {type_text(field['additionalProperties'])}"
-    text: str = field["type"]
-    return text
-
-
-def _section(definition: dict[str, Any]) -> str:
-    rows = [
-        f"- `{name}` ({type_text(field)}): {_UNIT.sub('', field['description'])}\n"
-        for name, field in definition["properties"].items()
-        if name not in _ONCE
-    ]
-    first_line = definition["description"].partition("\n")[0]
-    return f"### {definition['title']}\n\n{first_line}\n\n{''.join(rows)}"

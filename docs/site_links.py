@@ -28,9 +28,9 @@ OTHER_PAGES: Final = {
 """Pages outside of docs/, with their paths on the site."""
 
 _FENCE: Final = re.compile(r" *(`{3,}|~{3,})")
-_LINK: Final = re.compile(r"\]\(([^\[\]()\s]+)\)")
+_LINK: Final = re.compile(r"(?:\[(?P<file>[\w./-]+\.md)\]|\])\((?P<to>[^\[\]()\s]+)\)")
 _NESTED: Final = re.compile(r"^ {2,3}(?=(?:[-*]|\d+\.) )")
-_MARK: Final = re.compile(r"^ *<!-- (?:run|not run here).*-->$")
+_MARK: Final = re.compile(r"^ *<!-- (?:run|not run here|unmarked commands).*-->$")
 
 
 def site_path(path: str) -> str | None:
@@ -47,6 +47,8 @@ def repository_path(path: str) -> str:
 
 def rewrite(markdown: str, source: str, repository: str, root: Path = ROOT) -> str:
     """Return the text of a page with the links of the site, and without the marks of commands.
+
+    A link whose text is a file's name, as on GitHub, gets the title of that page.
 
     Args:
         markdown: text of the page.
@@ -65,10 +67,19 @@ def rewrite(markdown: str, source: str, repository: str, root: Path = ROOT) -> s
             lines.append(line)
         elif not _MARK.match(line):
             indented = _NESTED.sub("    ", line)  # Python-Markdown nests lists by four blanks
-            lines.append(_LINK.sub(lambda link: f"]({_target(link[1], source, repository, root)})", indented))
+            lines.append(_LINK.sub(lambda link: _link(link, source, repository, root), indented))
         elif lines and lines[-1]:
             lines.append("")  # the mark ended the paragraph above it
     return "\n".join(lines) + "\n"
+
+
+def _link(link: re.Match[str], source: str, repository: str, root: Path) -> str:
+    text = "]"
+    if link["file"]:
+        page = root / posixpath.dirname(source) / link["to"].partition("#")[0]
+        title = page.read_text("utf-8").splitlines()[0].lstrip("# ")
+        text = f"[{title.partition(':')[0]}]"
+    return f"{text}({_target(link['to'], source, repository, root)})"
 
 
 def _target(link: str, source: str, repository: str, root: Path) -> str:

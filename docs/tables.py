@@ -12,7 +12,6 @@ from typing import Final
 
 from docs import api_schema
 from docs.form_differences import DIFFERENCES
-from gpuagent.api_types import AgentResponse, HistoryResponse
 from gpuagent.first_acts import FOR_PROBLEM
 from kai.kaishare_keys import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from kai.key_classes import KAI_KEYS, TABLE, KeyClass
@@ -140,8 +139,6 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "reasons-admitted": _reasons(Group.ADMITTED),
     "reasons-labels": _reasons(Group.LABELS),
     "reasons-failed": _reasons(Group.FAILED),
-    "api-objects": lambda: api_schema.objects(AgentResponse),
-    "api-history": lambda: api_schema.objects(HistoryResponse),
     "kai-prefixes": _kai_names,
     "kai-keys-fixed": _kai_keys(KeyClass.CREATION),
     "kai-keys-free": _kai_keys(KeyClass.FREE),

@@ -16,13 +16,11 @@ from pathlib import Path
 
 import aiohttp
 
-from examples.reviews import admit, fetch_policies, in_words, start_webhook
+from examples.reviews import admit, fetch_policies, in_words, pods_in, start_webhook
 from examples.services import Service
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from examples.watching import start_agent, watch
-from service.documents import flatten_lists, load_path
-from webhook.policy.templates import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
@@ -30,16 +28,11 @@ POLICIES = FOLDER / "namespaces.yaml"
 WORKLOADS = FOLDER / "workloads"
 
 
-def workloads() -> list[FoundPod]:
-    """Return every pod that the example workloads create."""
-    return [pod for document in flatten_lists(load_path(WORKLOADS)) for pod in find_pods(document)]
-
-
 async def admit_workloads(session: aiohttp.ClientSession, webhook: Service, style: Style) -> None:
     """Print the queue and the share of each pod of the workloads."""
     print(style.heading("The webhook adds queue and share to pods, by the labels of their namespaces"))
     print(style.paint(f"  examples/namespaces.yaml, served at {webhook.serving['admission']}", "dim"))
-    for pod in workloads():
+    for pod in pods_in(WORKLOADS):
         admitted = await admit(session, webhook, pod)
         line = f"{admitted.title:22} in {pod.namespace:10} {in_words(admitted.document)}"
         print(style.folded(line, "green", indent=" " * 37))

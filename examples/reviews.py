@@ -12,8 +12,15 @@ import aiohttp
 
 from examples.services import Service, start
 from kai import keys
+from service.documents import document_files, flatten_lists, load_file
 from webhook.policy.patch import apply_to_document
-from webhook.policy.templates import FoundPod
+from webhook.policy.templates import FoundPod, find_pods
+
+
+def pods_in(path: Path) -> list[FoundPod]:
+    """Return every pod that the workloads of a file or a folder create."""
+    documents = (document for file in document_files(path) for document in load_file(file))
+    return [pod for document in flatten_lists(documents) for pod in find_pods(document)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from examples.reviews import AdmittedPod, in_words, share_in_words
+from examples.reviews import AdmittedPod, in_words, pods_in, share_in_words
 from examples.terminal import Style
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
-from service.documents import flatten_lists, load_path
-from webhook.policy.templates import FoundPod, find_pods
+from webhook.policy.templates import FoundPod
 
 FOLDER = Path(__file__).parent / "scenes"
 
@@ -39,9 +38,7 @@ class Scene:
 
     def pods(self) -> list[FoundPod]:
         """Return the pods that the workloads create."""
-        return [
-            pod for document in flatten_lists(load_path(self.workloads_file)) for pod in find_pods(document)
-        ]
+        return pods_in(self.workloads_file)
 
 
 def scenes() -> list[Scene]:

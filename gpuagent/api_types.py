@@ -6,7 +6,7 @@ agent. docs/api.md has the fields with these descriptions.
 None is an unknown value, and null in JSON.
 """
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -663,17 +663,5 @@ def read_history(body: bytes) -> HistoryResponse:
     """
     try:
         return _history.decode(body)
-    except _UNREADABLE as error:
-        raise NotAnAnswer(str(error)) from None
-
-
-def read_document(body: bytes) -> Any:
-    """Decode the whole JSON, including fields that this version does not know.
-
-    Raises:
-        NotAnAnswer: a field is unreadable. `read_answer` skips the fields that it does not know.
-    """
-    try:
-        return msgspec.json.decode(body)
     except _UNREADABLE as error:
         raise NotAnAnswer(str(error)) from None

@@ -31,11 +31,10 @@ from gpuagent.verdicts.reservations import Reservations
 from kube.access import AccessError
 from kube.client import KubeClient, find_access
 from kube.tokens import TokenAuthorizer
-from service.allocator import return_freed_memory
 from service.command import UsageError
 from service.documents import DocumentError
 from service.http.authentication import Authentication
-from service.http.limits import descriptors_for_connections
+from service.http.limits import descriptors_for_connections, return_freed_memory
 from service.http.page_server import PortSecurity
 from service.http.tls_files import TlsFiles, TlsFilesError
 from service.log import ERROR, JsonLog
@@ -295,7 +294,7 @@ def _security(
     if client is None:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
     authorizer = TokenAuthorizer(client, audience=AUDIENCE)
-    authentication = Authentication(authorizer, accepts_own_header=True, log=log)
+    authentication = Authentication(authorizer.refusal, accepts_own_header=True, log=log)
     return PortSecurity(authentication=authentication, context=context)
 
 

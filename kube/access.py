@@ -4,7 +4,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -12,7 +12,7 @@ from kube.answers import AccessError
 from service.file_watch import FileWatch
 from service.http.tls_files import client_context
 
-__all__ = ["Access", "AccessError", "InCluster", "Route", "client_context"]
+__all__ = ["Access", "AccessError", "GivenAddress", "InCluster", "Route", "client_context"]
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
@@ -55,6 +55,24 @@ class Access(Protocol):
 
     async def headers(self, *, refused: Headers | None = None) -> Headers:
         """Return the headers that authenticate the caller; read them again if the server `refused` some."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAddress:
+    """A server at an address that was given. No proxy is used; each request has its own credentials."""
+
+    server: str
+    context: ssl.SSLContext
+    namespace: str = ""
+    route: Route = field(default_factory=Route)
+
+    def trust(self) -> ssl.SSLContext:
+        """Return the TLS context."""
+        return self.context
+
+    async def headers(self, *, refused: Headers | None = None) -> Headers:  # noqa: ARG002
+        """Return none."""
+        return ()
 
 
 class InCluster:

@@ -85,11 +85,21 @@ class FullMeta(ObjectMeta, frozen=True, rename="camel"):
     def key(self) -> tuple[str, str]:
         return self.namespace, self.name
 
+    @property
+    def owner(self) -> ObjectOwner | None:
+        """The controller, else the first owner; None without owners."""
+        owners = self.owner_references
+        return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+
 
 class PartialObject(Struct, frozen=True):
     """What every object has; by itself all that is read of an object (PartialObjectMetadata)."""
 
     metadata: FullMeta
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
 
 
 decode_partial_object = msgspec.json.Decoder(PartialObject).decode
@@ -307,10 +317,6 @@ class Pod(PartialObject, frozen=True, dict=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
     document: bytes = msgspec.field(default=b"", name="-")
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name
 
     @cached_property
     def view(self) -> PodView | None:
@@ -575,10 +581,6 @@ class PodOwner(PartialObject, frozen=True):
         is_surging = isinstance(every, int) and isinstance(updated, int) and every > (self.spec.replicas or 0)
         return max(every - updated, 0) if is_surging else 0
 
-    @property
-    def has_template(self) -> bool:
-        return isinstance(self.spec.template, dict)
-
     def label(self, key: str) -> str:
         """Return a label of the object, else of its pod template; empty if both lack it."""
         return self.metadata.labels.get(key, "") or text_at(self.spec.template, "metadata", "labels", key)
@@ -738,14 +740,10 @@ class Validation(Struct, frozen=True, rename="camel"):
     message_expression: str = ""
 
 
-class _JsonPatch(Struct, frozen=True):
-    expression: str | None = None
-
-
 class PolicyMutation(Struct, frozen=True, rename="camel"):
     """A change of a MutatingAdmissionPolicy."""
 
-    json_patch: _JsonPatch = _JsonPatch()
+    json_patch: dict[str, str] = {}
 
 
 class AdmissionPolicySpec(Struct, frozen=True, rename="camel"):
@@ -761,16 +759,10 @@ class AdmissionPolicySpec(Struct, frozen=True, rename="camel"):
     param_kind: dict[str, str] | None = None
 
 
-class AdmissionPolicy(Struct, frozen=True):
+class AdmissionPolicy(PartialObject, frozen=True):
     """A ValidatingAdmissionPolicy or a MutatingAdmissionPolicy."""
 
-    metadata: FullMeta
     spec: AdmissionPolicySpec = AdmissionPolicySpec()
-
-    @property
-    def name(self) -> str:
-        """Name of the object."""
-        return self.metadata.name
 
 
 class _BindingSpec(Struct, frozen=True, rename="camel"):
@@ -780,10 +772,9 @@ class _BindingSpec(Struct, frozen=True, rename="camel"):
     param_ref: dict[str, Any] | None = None
 
 
-class AdmissionBinding(Struct, frozen=True):
+class AdmissionBinding(PartialObject, frozen=True):
     """A binding of an admission policy."""
 
-    metadata: FullMeta
     spec: _BindingSpec = _BindingSpec()
 
 

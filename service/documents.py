@@ -1,7 +1,5 @@
 """Files with YAML or JSON documents, with their places in the text; errors are one line.
 
-`service.documents` parses the texts and bounds what a document may cost.
-
 A document may be hostile. Parsing takes time and memory linear in its length: multiplying aliases, numbers of
 thousands of digits and deep nesting are refused before any value is built.
 
@@ -119,11 +117,6 @@ class ParsedDocument:
     """Index in the text of the first character of the document's first line."""
     end: int
     """Index after its last character; comments can be before it."""
-
-
-def load_path(path: Path) -> list[Any]:
-    """Read all documents of a file or of a directory's files; raises DocumentError."""
-    return [document for file in document_files(path) for document in load_file(file)]
 
 
 def load_file(file: Path) -> list[Any]:

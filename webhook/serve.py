@@ -248,6 +248,6 @@ async def _open(
     authentication = None
     if settings.authenticates:
         authorizer = TokenAuthorizer(await cluster(), audience=AUDIENCE)
-        authentication = Authentication(authorizer, accepts_own_header=False, log=log)
+        authentication = Authentication(authorizer.refusal, accepts_own_header=False, log=log)
     security = PortSecurity(authentication=authentication, context=tls.context if tls else None)
     return inputs, certificate, security, [*inputs.work, *work, certificate.run, *([tls.run] if tls else ())]

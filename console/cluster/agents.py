@@ -16,11 +16,11 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from console.caller import parse_url
 from console.cluster.token_request import NoAnswer, ServiceAccountTokens, TokenUnavailable
 from gpuagent.api_types import (
     HISTORY_PATH,
@@ -31,10 +31,10 @@ from gpuagent.api_types import (
     read_answer,
     read_history,
 )
-from kube.access import Headers, Route
+from kube.access import GivenAddress
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import PODS, Container, Pod
+from kube.kinds import PODS, Container, FullMeta, Pod, PodCondition, PodStatus
 from service.command import UsageError, namespace_name, read_by
 from service.http.authentication import OWN_HEADER
 from service.names import is_dns_subdomain
@@ -52,6 +52,7 @@ _PORT: Final = 9445
 _SECONDS: Final = 5.0  # for one request to an agent
 _NOT_AN_AGENTS: Final = "the response is not from an agent"
 _OK, _UNAUTHORIZED = 200, 401
+_READY: Final = PodStatus(conditions=[PodCondition(type="Ready", status="True")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,25 +95,6 @@ def _account_name(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPod:
-    """A pod of an agent, as the API server describes it; an agent at an address has its URL as the name."""
-
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    node: str = ""  # empty before the pod is bound to a node, and for an agent at an address
-    port: int = _PORT
-    has_tls: bool = False  # whether the port has TLS, by the scheme of the kubelet's probes in the pod's spec
-    version: str = ""  # the chart's appVersion from the pod's label; empty if absent
-    created_at: datetime | None = None
-    is_ready: bool = True
-    trouble: str = ""  # why it is not ready, in the scheduler's or the kubelet's words; empty if it is
-    restarts: int = 0
-    is_running: bool = True  # whether its phase is Running, so that it may answer although it is not ready
-    is_terminating: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """A response of an agent, and when it arrived."""
 
@@ -130,7 +112,7 @@ class Received:
 class AgentReading:
     """The response of an agent, or why there is none and, if so, which right the caller lacks."""
 
-    pod: AgentPod
+    pod: Pod
     received: Received | None = None
     failure: str = ""
     missing_right: str = ""
@@ -151,7 +133,6 @@ class Agents:
         namespace: str = "",
         seconds: float = _SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Read all figures; without the right to them those of `namespace`, if it is not empty."""
         self.namespace = options.namespace
@@ -164,39 +145,39 @@ class Agents:
         )
         # UIDs of the pods that have asked for authentication; no other pod receives a token.
         self._requires_token: set[str] = set()
-        self._seconds, self._clock, self._wall_clock = seconds, clock, wall_clock
+        self._seconds, self._clock = seconds, clock
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def list(self, node: str = "") -> list[AgentPod]:
+    async def list(self, node: str = "") -> list[Pod]:
         """List the agents' pods by node, or those of one node; raises as `KubeClient.list_objects`."""
         of_node = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
         path, params = PODS.path(self.namespace), {"labelSelector": AGENT_LABELS, **of_node}
         try:
             async with self._client.list_objects(path, params=params) as objects:
-                pods = [_agent_pod(PODS.decode(item)) async for item in objects]
+                pods = [PODS.decode(item) async for item in objects]
         except MALFORMED as error:
             raise Unreachable(f"GET {path}: expected a pod: {one_line(str(error))}") from None
-        self._requires_token &= {pod.uid for pod in pods}
-        return sorted(pods, key=lambda pod: (pod.node, pod.name))
+        self._requires_token &= {pod.metadata.uid for pod in pods}
+        return sorted(pods, key=lambda pod: (pod.spec.node_name, pod.name))
 
-    async def read(self, pod: AgentPod) -> AgentReading:
+    async def read(self, pod: Pod) -> AgentReading:
         """Request an agent's figures. The reading has the reason of a failure; raises AccessError only."""
         try:
             return AgentReading(pod=pod, received=self._decoded(pod, await self._get_figures(pod)))
         except _Failed as error:
             return AgentReading(pod=pod, failure=str(error), missing_right=error.missing_right)
 
-    def _decoded(self, pod: AgentPod, response: AnyResponse) -> Received:
+    def _decoded(self, pod: Pod, response: AnyResponse) -> Received:
         try:
             answer = read_answer(response.body)
         except NotAnAnswer as error:
             raise _Failed(not_an_answer(error)) from None
-        if pod.node and answer.node != pod.node:
+        if pod.is_bound and answer.node != pod.spec.node_name:
             raise _Failed(f"the response is for another node: {quoted(answer.node)}")
-        age = age_of_figures(answer, response.date, self._wall_clock)
+        age = age_of_figures(answer, response.date)
         return Received(answer=answer, body=response.body, at=self._clock(), age=age)
 
-    async def history(self, pod: AgentPod) -> tuple[HistoryResponse | None, str]:
+    async def history(self, pod: Pod) -> tuple[HistoryResponse | None, str]:
         """Request the last 15 minutes of an agent's pods; return them, or None and why there are none."""
         try:
             return read_history((await self._get_figures(pod, HISTORY_PATH)).body), ""
@@ -205,17 +186,17 @@ class Agents:
         except NotAnAnswer as error:
             return None, not_an_answer(error)
 
-    async def _get_figures(self, pod: AgentPod, path: str = SHARES_PATH) -> AnyResponse:
+    async def _get_figures(self, pod: Pod, path: str = SHARES_PATH) -> AnyResponse:
         """Request figures, with a token if the agent answers 401 without one.
 
         A refused token is replaced at most once, and only if it is not recent.
         """
-        if pod.uid not in self._requires_token:
+        if pod.metadata.uid not in self._requires_token:
             response = await self._get(pod, path)
             if response.status != _UNAUTHORIZED:
                 _require_ok(response)
                 return response
-            self._requires_token.add(pod.uid)
+            self._requires_token.add(pod.metadata.uid)
         tokens, account = self._tokens, f"{self._account} in {self.namespace}"
         try:
             try:
@@ -236,11 +217,12 @@ class Agents:
         _require_ok(response, f"refuses the service account {account}")
         return response
 
-    async def _get(self, pod: AgentPod, path: str, token: str = "") -> AnyResponse:
+    async def _get(self, pod: Pod, path: str, token: str = "") -> AnyResponse:
         """Request a path of the agent; raise `_Failed` for errors of the proxy."""
-        if pod.is_terminating or not pod.node:
-            raise _Failed(f"the pod is {'terminating' if pod.is_terminating else 'not bound to a node'}")
-        pod_path = PODS.path(pod.namespace, f"{'https:' if pod.has_tls else ''}{pod.name}:{pod.port}")
+        if pod.metadata.deletion_timestamp or not pod.is_bound:
+            state = "terminating" if pod.metadata.deletion_timestamp else "not bound to a node"
+            raise _Failed(f"the pod is {state}")
+        pod_path = PODS.path(pod.metadata.namespace, _proxied(pod))
         response = await self._send(f"{pod_path}/proxy{path}", token, advice=f"; {NETWORK_ADVICE}")
         # An error as a Status object is probably the API server's.
         if response.status != _OK and b'"kind":"Status"' in response.body[:200].replace(b" ", b""):
@@ -268,57 +250,38 @@ class Agents:
 
 
 class AgentAtUrl(Agents):
-    """Reads one agent without the API server, by a client with the URL's `AgentAddress`."""
+    """Reads one agent without the API server, by a client with its `agent_address`."""
 
     def __init__(self, client: KubeClient, url: str, token: str = "", **options: Any) -> None:
         super().__init__(client, **options)
         self._url, self._token = url, token
 
-    async def list(self, node: str = "") -> list[AgentPod]:  # noqa: ARG002 - its node is not known
+    async def list(self, node: str = "") -> list[Pod]:  # noqa: ARG002 - its node is not known
         """Return the one agent."""
-        return [AgentPod(name=self._url)]
+        return [Pod(metadata=FullMeta(name=self._url), status=_READY)]
 
-    async def _get_figures(self, pod: AgentPod, path: str = SHARES_PATH) -> AnyResponse:  # noqa: ARG002 - there is one
+    async def _get_figures(self, pod: Pod, path: str = SHARES_PATH) -> AnyResponse:  # noqa: ARG002 - there is one
         response = await self._send(path, self._token)
         _require_ok(response, "refuses the token of --token-file" if self._token else "needs --token-file")
         return response
 
 
-class AgentAddress:
-    """Address of one agent, as the access of a `KubeClient`. No proxy of the environment is used."""
+def agent_address(url: str) -> GivenAddress:
+    """Read the URL of an agent, whose path is the prefix of a reverse proxy; raise UsageError if it is none.
 
-    namespace = ""
-    route = Route()
-
-    def __init__(self, url: str) -> None:
-        """Read a URL; its path is the prefix of a reverse proxy. Raise UsageError if it is no address."""
-        try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            parts, host, port = urlsplit(""), None, None
-        is_plain = url.isascii() and url.isprintable() and " " not in url
-        if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not is_plain:
-            problem = f'"{one_line(url)[:80]}" is not an agent\'s address'
-            raise UsageError(f"{problem}; allowed: such as http://127.0.0.1:9445")
-        authority = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
-        self.server = f"{parts.scheme}://{authority}{parts.path.rstrip('/').removesuffix(SHARES_PATH)}"
-        self._host = host
-
-    def trust(self) -> ssl.SSLContext:
-        """Return the TLS context. On loopback a certificate is not verified.
-
-        There it has other names, and a process in the agent's place is already in the agent's pod.
-        """
-        context = ssl.create_default_context()
-        with contextlib.suppress(ValueError):
-            if self._host == "localhost" or ipaddress.ip_address(self._host).is_loopback:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context
-
-    async def headers(self, *, refused: Headers | None = None) -> Headers:  # noqa: ARG002
-        """Return none: the token is sent with each request."""
-        return ()
+    On loopback a certificate is not verified. There it has other names, and a process in the agent's place is
+    already in the agent's pod.
+    """
+    try:
+        server = parse_url(url if "://" in url else f"http://{url}").removesuffix(SHARES_PATH)
+    except ValueError:
+        problem = f'"{one_line(url)[:80]}" is not an agent\'s address'
+        raise UsageError(f"{problem}; allowed: such as http://127.0.0.1:9445") from None
+    host, context = urlsplit(server).hostname or "", ssl.create_default_context()
+    with contextlib.suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return GivenAddress(server, context)
 
 
 def not_an_answer(error: Exception) -> str:
@@ -326,19 +289,16 @@ def not_an_answer(error: Exception) -> str:
     return f"{_NOT_AN_AGENTS}: {one_line(str(error))}"
 
 
-def age_of_figures(answer: AgentResponse, date: str, wall_clock: Callable[[], float]) -> float | None:
-    """Return the seconds from an agent's last successful sample to its response; None without a sample.
+def age_of_figures(answer: AgentResponse, date: str) -> float | None:
+    """Return the seconds from an agent's last successful sample to its response; None if unknown.
 
-    Both times are the agent's, since clocks differ. `wall_clock` counts without a valid header `date`.
+    Both times are the agent's, since clocks differ: the sample's, and the response's header `date`.
     """
     sampled_at = answer.last_good_sample_timestamp
-    if sampled_at is None:
-        return None
     try:
-        now = parsedate_to_datetime(date).timestamp()
+        return None if sampled_at is None else max(parsedate_to_datetime(date).timestamp() - sampled_at, 0.0)
     except (ValueError, OverflowError):  # OverflowError: numbers of any length pass the parser
-        now = wall_clock()
-    return max(now - sampled_at, 0.0)
+        return None
 
 
 def _require_ok(response: AnyResponse, refusal: str = "") -> None:
@@ -355,11 +315,10 @@ def _require_ok(response: AnyResponse, refusal: str = "") -> None:
         raise _Failed(f"{_NOT_AN_AGENTS}: {answer}")
 
 
-def _proxy_failure(response: AnyResponse, pod: AgentPod) -> _Failed:
-    """Describe an error of the API server."""
+def _proxy_failure(response: AnyResponse, pod: Pod) -> _Failed:
     error = status_error(response.body, "proxy", http_status=response.status, http_reason=response.reason)
     if error.is_forbidden:
-        right = f"get pods/proxy in {pod.namespace}"
+        right = f"get pods/proxy in {pod.metadata.namespace}"
         return _Failed(f"the caller may not {right}", missing_right=right)
     if error.is_not_found:
         return _Failed("the pod no longer exists")
@@ -368,24 +327,14 @@ def _proxy_failure(response: AnyResponse, pod: AgentPod) -> _Failed:
     return _Failed(str(error))
 
 
-def _agent_pod(pod: Pod) -> AgentPod:
-    metadata, status = pod.metadata, pod.status
+def _proxied(pod: Pod) -> str:
+    """Return the pod with scheme and port, as in paths of the API server's proxy.
+
+    The port has TLS if the kubelet's probes in the pod's spec have.
+    """
     own = [container for container in pod.spec.containers or () if _port_of(container)]
-    return AgentPod(
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-        node=pod.spec.node_name,
-        has_tls=any(map(_is_probed_with_tls, own)),
-        port=next(map(_port_of, own), None) or _PORT,
-        version=metadata.labels.get(VERSION_LABEL, ""),
-        created_at=metadata.creation_timestamp,
-        is_ready=status.is_ready,
-        trouble=status.trouble,
-        restarts=status.restarts,
-        is_running=status.phase == "Running",
-        is_terminating=bool(metadata.deletion_timestamp),
-    )
+    scheme = "https:" if any(map(_is_probed_with_tls, own)) else ""
+    return f"{scheme}{pod.name}:{next(map(_port_of, own), None) or _PORT}"
 
 
 def _port_of(container: Container) -> int | None:

@@ -17,7 +17,6 @@ from msgspec import Struct
 from kube.answers import REQUEST_ERRORS, ApiError, decode_answer
 from kube.client import KubeClient, RequestLimitReached
 from kube.kinds import Kind
-from kube.metadata import resource_path
 from service.json_depth import shallow_object
 from service.names import is_dns_subdomain
 from service.text import MALFORMED, counted, listed, one_line
@@ -131,15 +130,6 @@ class ServedKind:
     def api_version(self) -> str:
         """The field apiVersion of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def path(self) -> str:
-        """The path of the list of all its objects."""
-        return resource_path(self.group, self.version, self.resource)
-
-    def path_in(self, namespace: str) -> str:
-        """Return the path of the list of its objects in a namespace."""
-        return resource_path(self.group, self.version, self.resource, namespace)
 
     @property
     def name(self) -> str:

@@ -13,17 +13,18 @@ from array import array
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Raw, Struct
 
+from console.caller import parse_url
 from console.cluster.webhook import fetch_namespaces
 from kai.keys import QUEUE_LABEL
-from kube.access import Headers, Route, client_context
+from kube.access import GivenAddress, client_context
 from kube.answers import ApiError, Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import ConfigMap, Service
+from kube.kinds import CONFIG_MAPS, SERVICES
 from service.command import UsageError
 from service.names import is_dns_label
 from service.text import MALFORMED, counted, first_few, one_line, quoted
@@ -43,7 +44,6 @@ _MOST_SAMPLES: Final = 4_000_000
 _MOST_SAMPLES_OF_ONE: Final = 20_000
 """Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
 _LATEST: Final = 253_402_300_799.0  # end of the year 9999; `datetime` knows no later time
-_LONGEST_URL: Final = 2000  # characters
 _LONGEST_REASON: Final = 200  # characters
 _LONGEST_HEAD: Final = 65_536  # bytes of an answer that are looked at for an error
 _SECRET_START: Final = 8
@@ -100,24 +100,6 @@ class PrometheusOptions:
     """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
     seconds: float = DEFAULT_SECONDS  # time limit of all requests together
     where: str = ""  # a sentence that says where the address was found; empty if it was given
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """The address of a Prometheus, as the access of a `KubeClient`. No proxy of the environment is used."""
-
-    server: str
-    context: ssl.SSLContext
-    namespace: str = ""
-    route: Route = field(default_factory=Route)
-
-    def trust(self) -> ssl.SSLContext:
-        """Return the TLS context of the options."""
-        return self.context
-
-    async def headers(self, *, refused: Headers | None = None) -> Headers:  # noqa: ARG002
-        """Return none: the token is sent with each request."""
-        return ()
 
 
 def _trust(options: PrometheusOptions) -> ssl.SSLContext:
@@ -199,8 +181,7 @@ class Prometheus:
     ) -> AsyncIterator["Prometheus"]:
         """Open the Prometheus of the options, a service through the API server; its time limit begins.
 
-        Raises:
-            UsageError: the CA certificates cannot be read.
+        Raises UsageError if the CA certificates cannot be read.
         """
         if options.service is not None:
             if client is None:
@@ -208,7 +189,7 @@ class Prometheus:
             yield cls(options, client, clock)
             return
         trust = await asyncio.to_thread(_trust, options)
-        async with KubeClient(_Address(options.url, trust)) as direct:
+        async with KubeClient(GivenAddress(options.url, trust)) as direct:
             yield cls(options, direct, clock)
 
     @property
@@ -219,12 +200,9 @@ class Prometheus:
         return tuple(filter(None, (self._options.where, left_out if self._left_out else "")))
 
     async def instant(self, query: str, at: float, *, most: float = MOST_VALUE) -> list[InstantSeries]:
-        """Return the value of each series of an expression at a time.
+        """Return the value of each series of an expression at a time; raise PrometheusError if there is none.
 
         Values that are negative, not finite or larger than `most` are left out, and counted in `remarks`.
-
-        Raises:
-            PrometheusError: there is no usable answer in time.
         """
         data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
         samples = [(each.metric, self._number(each.value[1])) for each in data.result if each.value]
@@ -328,7 +306,6 @@ class Prometheus:
         return answer.data
 
     def _refused(self, response: AnyResponse) -> PrometheusError:
-        """Describe a response with a status other than 200."""
         statement = self._statement(response.body)
         reason = self._hidden(one_line(response.reason, 40), [response.reason])
         status = f"{response.status} {reason}".rstrip()
@@ -336,28 +313,24 @@ class Prometheus:
 
     def _advice(self, response: AnyResponse) -> str:
         """Return what to do about a status, which depends on the program that refused."""
-        service = self._options.service
-        match response.status:
-            case 401 if service is None:
-                return "; check --token-file and --header"
-            case 403 if service is None:
-                return "; check --token-file, --header and your rights"
-            case 401 | 403 if _Error.of(response.body).kind != "Status":
-                return (
-                    "; the service wants a login of its own, which the API server does not pass on: give"
-                    " --prometheus with --token-file"
-                )
-            case 401:
-                return "; the API server does not accept your credentials: log in again"
-            case 403 if service is not None:
-                return f"; you need the right to create services/proxy in namespace {service.namespace}"
-            case 404:
-                return "; check the path of the address"
-            case 422:
-                return "; give a shorter --since"
-            case status if 300 <= status < 400:
-                return "; it redirects to another address: give that one"
-        return ""
+        service, status = self._options.service, response.status
+        own_login = (
+            "the service wants a login of its own, which the API server does not pass on: give --prometheus"
+            " with --token-file"
+        )
+        acts = {
+            401: "check --token-file and --header",
+            403: "check --token-file, --header and your rights",
+            404: "check the path of the address",
+            422: "give a shorter --since",
+        }
+        if service is not None:
+            acts[401] = "the API server does not accept your credentials: log in again"
+            acts[403] = f"you need the right to create services/proxy in namespace {service.namespace}"
+            if _Error.of(response.body).kind != "Status":
+                acts[401] = acts[403] = own_login
+        act = "it redirects to another address: give that one" if 300 <= status < 400 else acts.get(status)
+        return f"; {act}" if act else ""
 
     def _statement(self, body: bytes) -> str:
         """Return what an answer says, in one line: the error of Prometheus or of the API server, or text."""
@@ -387,39 +360,22 @@ _SERVICE: Final = re.compile(
 )
 
 
-_config_map = msgspec.json.Decoder(ConfigMap)
-_service = msgspec.json.Decoder(Service)
-
-
-async def _address_in_settings(client: KubeClient) -> str:
-    """Return the address that the installation names; empty if there is none, or it cannot be read."""
-    try:
-        item = await client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")
-        return _config_map.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
-    except (ApiError, Unreachable, *MALFORMED):
-        return ""
-
-
 async def _find_service(client: KubeClient) -> ServiceAddress:
-    """Find the Prometheus of an operator by the label of its Service.
+    """Find the Prometheus of an operator by the label of its Service; raise UsageError unless there is one.
 
     A tenant can write a Service with this label. So Services in managed namespaces do not count, and several
     Services are an error.
-
-    Raises:
-        UsageError: there is not exactly one; the message is one line.
     """
     selector = {"labelSelector": f"{_OPERATOR_LABEL}=true"}
     try:
         managed = await fetch_namespaces(client, params={"labelSelector": QUEUE_LABEL})
         services: list[ServiceAddress] = []
-        async with client.list_objects("/api/v1/services", params=selector) as items:
+        async with client.list_objects(SERVICES.path(), params=selector) as items:
             async for item in items:
-                service = _service.decode(item)
-                name, namespace = service.metadata.name, service.metadata.namespace
-                port = next((port.port for port in service.spec.ports or ()), None)
-                if port and namespace not in managed and len(services) < _MOST_CANDIDATES:
-                    services.append(ServiceAddress(namespace, name, str(port)))
+                service = SERVICES.decode(item)
+                namespace, ports = service.metadata.namespace, service.spec.ports
+                if ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
+                    services.append(ServiceAddress(namespace, service.metadata.name, str(ports[0].port)))
     except (ApiError, Unreachable, *MALFORMED) as error:
         raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
     if len(services) != 1:
@@ -432,10 +388,13 @@ async def _find_service(client: KubeClient) -> ServiceAddress:
 async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
     """Return the options with the address that the installation names, else that of an operator's Service.
 
-    Raises:
-        UsageError: the address is unusable, or no Prometheus was found; the message is one line.
+    Raises UsageError if the address is unusable, or if no Prometheus was found.
     """
-    if text := await _address_in_settings(client):
+    text = ""
+    with contextlib.suppress(ApiError, Unreachable, *MALFORMED):
+        settings = CONFIG_MAPS.decode(await client.get(CONFIG_MAPS.path(NAMESPACE, NAME)))
+        text = settings.metadata.annotations.get(ADDRESS_ANNOTATION, "")
+    if text:
         place = f"ConfigMap {NAME}"
         try:
             url, service = (parse_url(text), None) if "://" in text else ("", parse_service(text))
@@ -447,37 +406,8 @@ async def find_prometheus(client: KubeClient, options: PrometheusOptions) -> Pro
     return replace(options, service=service, where=f"Read Service {service}, found by its operator's label.")
 
 
-def parse_url(text: str) -> str:
-    """Read an address; the message about a wrong one does not repeat its user and password.
-
-    Raises:
-        ValueError: the text is not an address; the message is one line.
-    """
-    is_valid = len(text) <= _LONGEST_URL and text.isprintable() and " " not in text
-    try:
-        parts = urlsplit(text)
-        is_valid = is_valid and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        text.encode()
-        (parts.hostname or "").encode("idna")
-    except ValueError:  # UnicodeError is one
-        is_valid = False
-    if is_valid and "@" in parts.netloc:
-        raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
-    if not is_valid or parts.query or parts.fragment:
-        subject = "the text" if "@" in text else quoted(text)
-        raise ValueError(
-            f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
-            " http://localhost:9090"
-        )
-    return text.rstrip("/").removesuffix("/api/v1")
-
-
 def parse_service(text: str) -> ServiceAddress:
-    """Read a service of the form `NAMESPACE/NAME:PORT`, with a path if it has one.
-
-    Raises:
-        ValueError: the text has another form; the message is one line.
-    """
+    """Read `NAMESPACE/NAME:PORT`, with a path if it has one; raise ValueError for another form."""
     match = _SERVICE.fullmatch(text)
     is_valid = match is not None and is_dns_label(match[1]) and is_dns_label(match[2])
     if match is None or not is_valid or {".", ".."}.intersection(match[4].split("/")):

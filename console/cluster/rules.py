@@ -20,11 +20,9 @@ LIST_QUEUES: Final = "kubectl get queues.scheduling.run.ai"
 class Fault:
     """What keeps pods from being scheduled, and the remedy."""
 
-    code: str
-    """The code of `why`, which docs/troubleshooting.md explains."""
+    code: str  # the code of `why`, which docs/troubleshooting.md explains
     sentence: str
-    remedy: str
-    """An imperative without a capital and a full stop."""
+    remedy: str  # an imperative without a capital and a full stop
     command: str = ""
 
 
@@ -148,10 +146,8 @@ class Refuser:
     """The webhook or admission policy that a refusal names."""
 
     name: str
-    end: int
-    """Where its own words begin in the message."""
-    is_silent: bool = False
-    """Whether the API server could not call it."""
+    end: int  # where its own words begin in the message
+    is_silent: bool = False  # whether the API server could not call it
 
 
 def refuser_of(message: str) -> Refuser | None:
@@ -207,12 +203,10 @@ def missed_by_kai(subject: str = "the pod was") -> Fault:
 class ReleaseDifference:
     """A property of KAI's releases that kaishare's answers depend on."""
 
-    name: str
-    """Name of the property of `Version`."""
+    name: str  # name of the property of `Version`
     only_assumed: str
     """The effect if kaishare assumes the property and KAI lacks it; `{kai}` is KAI's release."""
-    only_kai: str
-    """The effect if KAI has the property and kaishare does not assume it."""
+    only_kai: str  # the effect if KAI has the property and kaishare does not assume it
     matters_unset: bool = True
     """Whether a webhook without a release decides as if its release had not the property."""
 

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final
 from urllib.parse import quote
 
@@ -17,9 +16,11 @@ from kube.client import KubeClient
 from service.http.authentication import is_token
 from service.text import MALFORMED
 
-TOKEN_SECONDS: Final = 600  # requested lifetime: the shortest one that API servers accept (TokenRequestSpec)
+TOKEN_SECONDS: Final = 600
+"""Requested lifetime: the shortest one that API servers accept (TokenRequestSpec), and none gives less:
+--service-account-max-token-expiration is an hour or more."""
 REQUEST_SECONDS: Final = 5.0  # time limit of one TokenRequest
-RETRY_SECONDS: Final = 10.0  # shortest time between two requests after a failure, and between two renewals
+RETRY_SECONDS: Final = 10.0  # shortest time between two requests after a failure
 REPLACE_SECONDS: Final = 60.0
 """Age from which a token that a server refuses is replaced: a server that refuses each token must not cause
 more requests than one in this time."""
@@ -27,9 +28,8 @@ more requests than one in this time."""
 _KIND: Final = "TokenRequest"
 
 
-class _TokenStatus(Struct, rename="camel"):
+class _TokenStatus(Struct):
     token: str
-    expiration_timestamp: datetime | None = None
 
 
 class _TokenRequest(Struct):
@@ -52,12 +52,10 @@ class TokenUnavailable(NoAnswer):
     """The API server issued no token."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Issued:
     value: str = field(repr=False)
     at: float
-    renew_at: float
-    expires_at: float
 
 
 class ServiceAccountTokens:
@@ -87,15 +85,17 @@ class ServiceAccountTokens:
     async def token(self) -> str:
         """Return a valid token; raise TokenUnavailable if the API server issues none."""
         async with self._lock:
-            issued = self._issued
-            if issued is not None and self._clock() < issued.renew_at:
-                return issued.value
+            if self._issued is not None and self._age(self._issued) < TOKEN_SECONDS / 2:
+                return self._issued.value
             try:
                 return await self._renewed()
             except TokenUnavailable:
-                if issued is not None and self._clock() < issued.expires_at:
-                    return issued.value
+                if self._issued is not None and self._age(self._issued) < TOKEN_SECONDS:
+                    return self._issued.value
                 raise
+
+    def _age(self, issued: _Issued) -> float:
+        return self._clock() - issued.at
 
     async def token_after(self, refused: str) -> str:
         """Return the token to send after a server refused one, or raise TokenUnavailable.
@@ -106,7 +106,7 @@ class ServiceAccountTokens:
             issued = self._issued
             if issued is not None and issued.value != refused:
                 return issued.value
-            if issued is not None and self._clock() - issued.at < REPLACE_SECONDS:
+            if issued is not None and self._age(issued) < REPLACE_SECONDS:
                 return refused
             return await self._renewed()
 
@@ -145,13 +145,4 @@ class ServiceAccountTokens:
             made = None
         if made is None or made.kind != _KIND or not is_token(made.status.token):
             raise TokenUnavailable(f"POST {path}: the answer is not a {_KIND}")
-        lifetime = self._lifetime(made.status.expiration_timestamp)
-        renew_at = at + max(lifetime / 2, RETRY_SECONDS)
-        return _Issued(value=made.status.token, at=at, renew_at=renew_at, expires_at=at + lifetime)
-
-    def _lifetime(self, expires: datetime | None) -> float:
-        """Return the remaining seconds by the API server's clock; this machine's wall clock may be wrong."""
-        now = self._client.server_time()
-        if expires is None or expires.tzinfo is None or now is None:
-            return TOKEN_SECONDS
-        return min(max((expires - now).total_seconds(), 0.0), TOKEN_SECONDS)
+        return _Issued(made.status.token, at)

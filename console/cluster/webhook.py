@@ -17,7 +17,7 @@ from kai.installation import SharingMode
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.queue import leaf_queues
 from kube.access import AccessError
-from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from kube.kinds import CONFIG_MAPS, DEPLOYMENTS, QUEUES, Controller, FullMeta, Kind, decode_partial_object
 from service.text import MALFORMED, MOST_LINES, one_line
@@ -25,7 +25,7 @@ from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, de
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata
 from webhook.policy.pod_keys import namespace_key_findings
-from webhook.registration.configuration_objects import WebhookConfiguration
+from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.settings.decision_options import (
     FROM_CLUSTER,
@@ -84,11 +84,7 @@ def keys_without_effect(metadata: FullMeta) -> tuple[str, ...]:
 
 async def kai_namespace(client: KubeClient) -> str:
     """Return the namespace of KAI's programs, by KAI's webhook; empty if the caller may not read it."""
-    try:
-        async with client.list_objects(MUTATING.path()) as found:
-            configurations = [MUTATING.decode(item) async for item in found]
-    except (*REQUEST_ERRORS, *MALFORMED):
-        return ""
+    configurations = items(await FactReader(client).list(MUTATING))
     return next((each.service_namespace for each in configurations if each.is_served_by_kai), "")
 
 
@@ -234,6 +230,15 @@ async def read_running_settings(
     )
 
 
+def excluded_namespaces(running: RunningSettings, hook: Webhook | None) -> frozenset[str]:
+    """Return the namespaces that the running webhook or its configuration's `hook` excludes by name."""
+    by_webhook = running.knows("excluded_namespaces")
+    excluded = running.rules.excluded_namespaces if by_webhook else frozenset[str]()
+    if hook is not None:
+        return excluded | hook.namespace_selector.excluded_namespaces
+    return excluded if by_webhook else EXCLUDED_NAMESPACES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookScope:
     """The namespaces whose labels change pods, by the settings of the running webhook."""
@@ -256,17 +261,14 @@ async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> We
     running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
     source = running.published or running.deployed
     hooks = configuration.hooks if configuration else ()
-    excluded = [hook.namespace_selector.excluded_namespaces for hook in hooks if hook.name == MUTATE]
     notes = []
-    if running.knows("excluded_namespaces"):
-        excluded.append(running.rules.excluded_namespaces)
-    elif configuration is None:
+    if configuration is None and not running.knows("excluded_namespaces"):
         notes.append(f"the excluded namespaces are not known: {one_line(running.unpublished)}")
     if not running.knows("default_mode"):
         notes.append("the webhook's default mode is not known; give --default-mode (assumed: default)")
     return WebhookScope(
         default_mode=running.rules.default_mode,
-        excluded=frozenset[str]().union(*excluded) if excluded else EXCLUDED_NAMESPACES,
+        excluded=excluded_namespaces(running, next((hook for hook in hooks if hook.name == MUTATE), None)),
         reads_labels=source is None or source.policies != "files",
         sharing_mode=running.rules.gpu_sharing_mode,
         notes=() if webhooks.is_missing else tuple(notes),

@@ -44,7 +44,7 @@ def digest(spec: AdmissionPolicySpec, parameters: Collection[str] = PARAMETERS) 
         "validations": [
             [each.expression, each.message, each.message_expression] for each in spec.validations or ()
         ],
-        "mutations": [each.json_patch.expression for each in spec.mutations or ()],
+        "mutations": [each.json_patch.get("expression") for each in spec.mutations or ()],
     }
     text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

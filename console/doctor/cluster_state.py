@@ -18,6 +18,7 @@ from console.cluster.webhook import (
     VALIDATING,
     WEBHOOK_LABELS,
     RunningSettings,
+    excluded_namespaces,
     keys_without_effect,
     read_running_settings,
     webhook_namespace,
@@ -27,7 +28,7 @@ from console.render.policy_manifests import NAME
 from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
 from kai.installation import CONFIG_NAME, NAMESPACE, Installation, SharingMode, configured_modes
-from kai.kaishare_keys import EXCLUDED_NAMESPACES, REASON
+from kai.kaishare_keys import REASON
 from kai.numbers import parse_int
 from kai.pod import MalformedPod, decode_pod
 from kai.queue import Queue
@@ -253,11 +254,7 @@ class ClusterFacts:
     @property
     def excluded(self) -> frozenset[str]:
         """Namespaces that kaishare's webhook configuration or the running webhook excludes by name."""
-        by_webhook, mutate = self.running.knows("excluded_namespaces"), self.hook(MUTATE)
-        excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
-        if mutate is not None:
-            return excluded | mutate.namespace_selector.excluded_namespaces
-        return excluded if by_webhook else EXCLUDED_NAMESPACES
+        return excluded_namespaces(self.running, self.hook(MUTATE))
 
     @cached_property
     def policies(self) -> dict[str, NamespacePolicy]:

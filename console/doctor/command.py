@@ -7,10 +7,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from console.caller import add_cluster_options, add_output, add_running_default_mode, pod_or_cluster_access
+from console.caller import (
+    add_cluster_options,
+    add_output,
+    add_running_default_mode,
+    parse_url,
+    pod_or_cluster_access,
+)
 from console.cluster.agents import add_agent_options, parse_agent_options
 from console.cluster.facts import Fact, FactReader, Why, not_visible_line
-from console.cluster.prometheus import parse_url
 from console.doctor import (
     accounting,
     dry_run,

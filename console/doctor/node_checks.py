@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentPod, AgentReading, Agents
+from console.cluster.agents import AGENT_LABELS, VERSION_LABEL, AgentReading, Agents
 from console.cluster.facts import FactReader, items
 from console.cluster.prometheus import (
     GIVE_ONE,
@@ -86,11 +86,11 @@ def _nodes(nodes: Sized, verb: str, plural: str) -> str:
 
 
 def coverage(
-    cluster: ClusterFacts, pods: Sequence[AgentPod] | None, daemon_sets: Sequence[Controller]
+    cluster: ClusterFacts, pods: Sequence[Pod] | None, daemon_sets: Sequence[Controller]
 ) -> Iterator[CheckResult]:
     """Yield findings about nodes with GPUs that have no agent; `pods` is None if they could not be listed."""
     gpu_nodes = [node for node in items(cluster.nodes) if node.has_gpus]
-    with_agent = {pod.node for pod in pods or ()}
+    with_agent = {pod.spec.node_name for pod in pods or ()}
     uncovered = [node for node in gpu_nodes if node.name not in with_agent]
     if pods is None:
         return
@@ -157,7 +157,7 @@ def obstacles(daemon_set: Controller, node: ClusterNode) -> Iterator[str]:
 async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterator[CheckResult]:
     agents = Agents(reader.client, options=cluster.options.agents)
     namespace = cluster.options.agents.namespace
-    pods: list[AgentPod] | None = None
+    pods: list[Pod] | None = None
     daemon_sets: Sequence[Controller] = ()
     try:
         pods = await agents.list()
@@ -172,9 +172,9 @@ async def agents_work(cluster: ClusterFacts, reader: FactReader) -> AsyncIterato
     for result in coverage(cluster, pods, daemon_sets):
         yield result
     now = reader.client.server_time()
-    started = [pod for pod in pods or () if pod.node and not pod.is_terminating]
-    unready = [pod for pod in started if not pod.is_ready and pod.is_running]
-    readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
+    started = [pod for pod in pods or () if pod.is_bound and not pod.metadata.deletion_timestamp]
+    unready = [pod for pod in started if not pod.status.is_ready and pod.status.phase == "Running"]
+    readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.status.is_ready))
     of_unready = await asyncio.gather(*map(agents.read, unready))
     published = cluster.running.published
     release = published.version if published else ""
@@ -233,21 +233,21 @@ _UNKNOWN_MEMORY: Final = (
 
 
 def pod_findings(
-    pods: Sequence[AgentPod], readings: Sequence[AgentReading], now: datetime | None
+    pods: Sequence[Pod], readings: Sequence[AgentReading], now: datetime | None
 ) -> Iterator[CheckResult]:
-    failures = {reading.pod.uid: reading.failure for reading in readings}
-    unready = [pod for pod in pods if not pod.is_ready and not pod.is_terminating]
+    failures = {reading.pod.metadata.uid: reading.failure for reading in readings}
+    unready = [pod for pod in pods if not (pod.status.is_ready or pod.metadata.deletion_timestamp)]
     for pod in unready[:MOST_LINES]:
-        detail = failures.get(pod.uid) or pod.trouble
-        restarts = f", {counted(pod.restarts, 'restart')}" if pod.restarts else ""
+        detail = failures.get(pod.metadata.uid) or pod.status.trouble
+        restarts = f", {counted(pod.status.restarts, 'restart')}" if pod.status.restarts else ""
         yield problem(
             f"{place(pod, now)}: {one_line(detail)}{restarts}",
-            f"kubectl -n {pod.namespace} describe pod {pod.name}, and its log",
+            f"kubectl -n {pod.metadata.namespace} describe pod {pod.name}, and its log",
         )
     if len(unready) > MOST_LINES:
-        names = [pod.node or pod.name for pod in unready[MOST_LINES:]]
+        names = [pod.spec.node_name or pod.name for pod in unready[MOST_LINES:]]
         yield problem(f"and {counted(len(names), 'more agent')} not ready: {listed(names)}")
-    terminating = [place(pod, now) for pod in pods if pod.is_terminating]
+    terminating = [place(pod, now) for pod in pods if pod.metadata.deletion_timestamp]
     if terminating:
         yield unknown(
             f"{counted(len(terminating), 'agent')} terminating: {listed(terminating)}",
@@ -268,7 +268,7 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
         if missing_right:
             failures.append(unknown(what, f"grant the right to {missing_right}"))
         else:
-            log = f"kubectl -n {pods[0].namespace} logs {pods[0].name}"
+            log = f"kubectl -n {pods[0].metadata.namespace} logs {pods[0].name}"
             failures.append(problem(what, f"check the log: {log}"))
     yield from limited(failures, "more kind of failure", "more kinds of failures")
     if readings and not by_failure:
@@ -283,7 +283,7 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
     acts: dict[str, str] = {}
     stale, waiting, failed, unknown_memory = [], [], [], []
     for pod, received in received_of:
-        node, answer = pod.node, received.answer
+        node, answer = pod.spec.node_name, received.answer
         for entry in answer.problems:
             kind = minor if entry.reason in _MINOR else suspended
             reason, detail = (one_line(text, _LONGEST_DETAIL) for text in (entry.reason, entry.detail))
@@ -298,7 +298,7 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
             if gpu.memory_unknown
         ]
         if answer.attribution_ok is None:
-            waiting += [node] * pod.is_ready
+            waiting += [node] * pod.status.is_ready
         elif not answer.attribution_ok and not answer.problems:
             failed.append(node)
         if received.age is not None and received.age > _STALE_SECONDS:
@@ -333,19 +333,20 @@ def _by_reason(
         yield make(f"{reason} on {listed(by_node)}{more}", acts[reason])
 
 
-def place(pod: AgentPod, now: datetime | None) -> str:
+def place(pod: Pod, now: datetime | None) -> str:
     """Name an agent by node, pod and age: `gpu-node-3 (pod kaishare-agent-x7k2p, 3 d old)`."""
-    age = ""
-    if now is not None and pod.created_at is not None:
-        age = f", {duration(max((now - pod.created_at).total_seconds(), 0.0))} old"
-    return f"{pod.node or 'no node'} (pod {pod.name}{age})"
+    created, age = pod.metadata.creation_timestamp, ""
+    if now is not None and created is not None:
+        age = f", {duration(max((now - created).total_seconds(), 0.0))} old"
+    return f"{pod.spec.node_name or 'no node'} (pod {pod.name}{age})"
 
 
 def release_findings(
-    agents: Sequence[AgentPod], webhooks: Iterable[Pod], published: str, own: str
+    agents: Sequence[Pod], webhooks: Iterable[Pod], published: str, own: str
 ) -> Iterator[CheckResult]:
-    seen = [("webhook", pod.metadata.labels.get(VERSION_LABEL, "")) for pod in webhooks]
-    seen += [("published settings", published), *(("agent", pod.version) for pod in agents)]
+    of_pods = [*(("webhook", pod) for pod in webhooks), *(("agent", pod) for pod in agents)]
+    seen = [("published settings", published)]
+    seen += [(name, pod.metadata.labels.get(VERSION_LABEL, "")) for name, pod in of_pods]
     parts = grouped((release, name) for name, release in [*seen, ("this command", own)] if release)
     text = joined(f"{one_line(release)} ({listed(set(names))})" for release, names in sorted(parts.items()))
     if len(parts) > 1:

@@ -59,7 +59,9 @@ _CLUSTER_POLICIES: Final = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterP
 
 def mode_findings(cluster: ClusterFacts, readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
     mode = cluster.sharing_mode
-    answers = {each.pod.node: each.received.answer for each in readings if each.received is not None}
+    answers = {
+        each.pod.spec.node_name: each.received.answer for each in readings if each.received is not None
+    }
     withheld = [
         pod.name for each in answers.values() for pod in each.pods if pod.not_evicted == "mode-unknown"
     ]

@@ -4,13 +4,13 @@ Namespaces are read by name, so that a caller who may see a single namespace get
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from console.cluster.facts import FactReader
+from console.cluster.facts import FactReader, Why, items
 from console.cluster.webhook import (
     VIEW_IS_ENOUGH,
     does_not_exist,
@@ -25,21 +25,20 @@ from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.kinds import LIMIT_RANGES, LimitRange, gpu_limit_ranges
 from service.command import namespace_name
-from service.text import MALFORMED, listed, one_line
+from service.text import MALFORMED, listed
 from webhook.namespaces.file_policies import PoliciesError
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
 from webhook.settings.published_settings import PublishedSettings, SettingsError
 
-MOST_NAMED: Final = 100
-"""Number of namespaces that are read by name; more are listed in one request."""
+MOST_NAMED: Final = 100  # number of namespaces that are read by name; more are listed in one request
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
+_OF_FILES: Final = "the webhook reads its policies from files, not from these namespaces"
 _BY_POLICIES: Final = (
     "admission policies decide in this cluster: they give no warnings, and count some commands as those of"
     " several ranks"
 )
-_MAY_NOT_LIST: Final = "you may not list them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +46,10 @@ class DecisionFacts:
     """What decides about the pods of a cluster."""
 
     rules: DecisionSettings
-    namespaces: Mapping[str, PolicyMetadata]
-    """Labels and annotations of the namespaces that exist and were read, managed or not."""
+    namespaces: Mapping[str, PolicyMetadata]  # those that exist and were read, managed or not
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)
-    """Why a namespace could not be read, by namespace; empty unless missing rights are accepted."""
-    notes: Sequence[str] = ()
-    """Sentences about what is not known, and what the answer assumes instead."""
+    unread: Mapping[str, str] = field(default_factory=dict)  # why namespaces could not be read, by name
+    notes: Sequence[str] = ()  # sentences about what is not known, and what the answer assumes instead
 
 
 async def read_facts(
@@ -69,12 +65,16 @@ async def read_facts(
 
     The settings of the command line take precedence. `names` are the namespaces to read, None for all; those
     that the manifests create need not exist. With `accepts_unread`, namespaces that the caller may not get
-    are no error.
-
-    Raises:
-        PoliciesError: a namespace cannot be read, or does not exist.
+    are no error. Raises PoliciesError for any other namespace that cannot be read, or does not exist.
     """
-    published, notes = await _published(client, settings_namespace)
+    reader, published = FactReader(client), KnownSettings()
+    notes: list[str] = []
+    try:
+        published = await read_settings(client, settings_namespace)
+    except SettingsError as error:
+        notes += [f"the webhook's settings are not known: {error}; --settings-namespace names another"]
+    is_of_files = isinstance(published, PublishedSettings) and published.policies == "files"
+    notes += [_OF_FILES] if is_of_files else [_BY_POLICIES] if published.rules.by_admission_policies else []
     settings = options.completed_by(published)
     try:
         namespaces, unread = await _namespaces(client, names, created)
@@ -82,33 +82,17 @@ async def read_facts(
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
-    defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
+    defaults, limit_notes = await _defaults(reader, None if names is None else namespaces.keys())
     rules = settings.rules
-    if not isinstance(published, PublishedSettings) or published.policies == "cluster":
+    if not is_of_files:
         with suppress(*REQUEST_ERRORS, *MALFORMED):
             rules = replace(rules, kubernetes=await client.release())
-        rules = replace(rules, queues=await pod_queues(FactReader(client)))
+        rules = replace(rules, queues=await pod_queues(reader))
         if not rules.by_admission_policies:
             limits = chain.from_iterable(defaults.values())
             rules = replace(rules, gpu_limit_ranges=gpu_limit_ranges(limits))
-    return DecisionFacts(
-        rules=rules,
-        namespaces=namespaces,
-        defaults=defaults,
-        unread=unread,
-        notes=(*notes, *settings.unknown(), *limit_notes),
-    )
-
-
-async def _published(client: KubeClient, namespace: str) -> tuple[KnownSettings, list[str]]:
-    try:
-        published = await read_settings(client, namespace)
-    except SettingsError as error:
-        note = f"the webhook's settings are not known: {error}; --settings-namespace names another"
-        return KnownSettings(), [note]
-    if published.policies == "files":
-        return published, ["the webhook reads its policies from files, not from these namespaces"]
-    return published, [_BY_POLICIES] if published.rules.by_admission_policies else []
+    notes += [*settings.unknown(), *limit_notes]
+    return DecisionFacts(rules=rules, namespaces=namespaces, defaults=defaults, unread=unread, notes=notes)
 
 
 async def _namespaces(
@@ -149,38 +133,28 @@ async def _namespaces(
 
 
 async def _defaults(
-    client: KubeClient, names: Collection[str] | None
+    reader: FactReader, names: Collection[str] | None
 ) -> tuple[Mapping[str, list[LimitRange]], list[str]]:
-    """Return the defaults of LimitRanges by namespace, and notes about those that could not be read.
+    """Return the LimitRanges that count, by namespace, and notes about those that could not be read.
 
     All namespaces (None) are read in one request, and many names as in `_namespaces`.
     """
-    in_all = names is None or len(names) > MOST_NAMED
-    defaults, unread = await _limit_ranges(client, [""] if in_all else sorted(names or ()))
-    if in_all and names and _MAY_NOT_LIST in unread:
-        defaults, unread = await _limit_ranges(client, sorted(names))
-    notes = []
-    for reason, places in unread.items():
-        of = "" if places == [""] else f" of namespace{'s' if len(places) > 1 else ''} {listed(places)}"
-        notes.append(f"the LimitRanges{of} are not known: {reason}; assumed none")
-    return defaults, notes
-
-
-async def _limit_ranges(
-    client: KubeClient, namespaces: Iterable[str]
-) -> tuple[Mapping[str, list[LimitRange]], Mapping[str, list[str]]]:
-    """Return the defaults of LimitRanges by namespace, and the namespaces that were not read by reason."""
-    entries: list[LimitRange] = []
+    places = [""] if names is None or len(names) > MOST_NAMED else sorted(names)
+    facts = {place: await reader.list(LIMIT_RANGES, place) for place in places}
+    if names and places == [""] and facts[""].why is Why.FORBIDDEN:
+        facts = {place: await reader.list(LIMIT_RANGES, place) for place in sorted(names)}
     unread: defaultdict[str, list[str]] = defaultdict(list)
-    for namespace in namespaces:
-        try:
-            async with client.list_objects(LIMIT_RANGES.path(namespace)) as limit_ranges:
-                entries += [LIMIT_RANGES.decode(item) async for item in limit_ranges]
-        except (*REQUEST_ERRORS, *MALFORMED) as error:
-            is_forbidden = isinstance(error, ApiError) and error.is_forbidden
-            unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
+    for place, fact in facts.items():
+        if not fact.is_known:
+            is_forbidden = fact.why is Why.FORBIDDEN
+            reason = "you may not list them" if is_forbidden else fact.line.rpartition(" not read: ")[2]
+            unread[reason].append(place)
+    notes = []
+    for reason, unreadable in unread.items():
+        of = f" of namespace{'s' if len(unreadable) > 1 else ''} {listed(unreadable)}"
+        notes += [f"the LimitRanges{of * bool(unreadable[0])} are not known: {reason}; assumed none"]
     defaults: defaultdict[str, list[LimitRange]] = defaultdict(list)
-    for each in sorted(entries, key=lambda each: each.metadata.name):
+    for each in sorted(chain.from_iterable(map(items, facts.values())), key=lambda each: each.metadata.name):
         if any(each.container_defaults()) or each.needs(keys.GPU_RESOURCE):
             defaults[each.metadata.namespace].append(each)
-    return defaults, unread
+    return defaults, notes

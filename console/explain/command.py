@@ -11,10 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from console.caller import add_cluster_options, default_kubeconfig
+from console.caller import add_cluster_options, add_settings_namespace, cluster_access, default_kubeconfig
 from console.explain.explainer import ExplainedPod, Explainer, Item, explain
 from console.explain.manifest_sources import SourceDocument, read_manifests
-from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
 from console.explain.text import (
     as_json_text,
     as_patch,
@@ -25,12 +24,12 @@ from console.explain.text import (
     unadmitted_sentence,
 )
 from kai import keys
+from kai.kaishare_keys import PREFIX, SIZE_PREFIX
 from service.command import (
     UNUSABLE,
     UsageError,
     add_namespace,
     columns_of,
-    namespace_name,
     output_has_colour,
     read_by,
     write_document,
@@ -39,19 +38,27 @@ from service.command import (
     write_warning,
 )
 from service.documents import DocumentError, flatten_lists
-from service.text import fold, one_line
+from service.names import is_label_key, is_label_value
+from service.text import fold, one_line, quoted, shorten
 from webhook.namespaces.file_policies import read_namespaces
-from webhook.policy.labels import LabelProblems, PolicyMetadata
+from webhook.policy.labels import (
+    NO_METADATA,
+    LabelProblems,
+    Mode,
+    NamespacePolicy,
+    PolicyMetadata,
+    label_problems,
+    near_prefixes,
+)
 from webhook.policy.pod_parts import as_map, texts
 from webhook.policy.templates import makes_no_pods
-from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
+from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
 OUTPUTS: Final = ("text", "table", "wide", "json", "patch")
 CLUSTER: Final = "cluster"
 """The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
 _DEFAULT_NAMESPACE: Final = "default"
-_MOST_AS_TEXT: Final = 4
-"""Number of pods up to which the default output is text."""
+_MOST_AS_TEXT: Final = 4  # number of pods up to which the default output is text
 _EXAMPLES: Final = """examples:
   %(prog)s -n vision -f deployment.yaml
   %(prog)s --label kai.scheduler/queue=vision \\
@@ -66,6 +73,64 @@ exit status:
   1  a pod or a label would be refused
   2  unusable input or output, or no answer of the cluster
 """
+
+
+Edit = tuple[str, str | None]  # a key with its new value; None removes the key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceEdits:
+    """Labels and annotations of a namespace that are tried without setting them."""
+
+    labels: Sequence[Edit] = ()
+    annotations: Sequence[Edit] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.annotations)
+
+    def applied(self, metadata: PolicyMetadata) -> PolicyMetadata:
+        """Return the labels and annotations of a namespace after the edits."""
+        labels = _edited(metadata.labels, self.labels)
+        return PolicyMetadata.select(labels, _edited(metadata.annotations, self.annotations))
+
+    def without_effect(self) -> Iterator[str]:
+        """Yield a sentence for each edit of a key that is not part of a policy."""
+        for kind, edited, prefixes in (
+            ("label", self.labels, (PREFIX, SIZE_PREFIX)),
+            ("annotation", self.annotations, (SIZE_PREFIX,)),
+        ):
+            others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
+            near = dict(near_prefixes(others))
+            for key in others:
+                hint = f"; the nearest prefix is {near[key]}" if key in near else ""
+                yield f"the {kind} {shorten(key)} has no effect{hint}"
+
+
+def read_label_edit(text: str) -> Edit:
+    """Read KEY=VALUE or KEY- of the command line as a label; ValueError if the API server would refuse it."""
+    key, value = read_annotation_edit(text)
+    if value is not None and not is_label_value(value):
+        allowed = "a-z, A-Z, 0-9, -, _ and . in at most 63 characters, with a letter or digit first and last"
+        raise ValueError(f"{quoted(value)} is not the value of a label; allowed: {allowed}")
+    return key, value
+
+
+def read_annotation_edit(text: str) -> Edit:
+    """Read KEY=VALUE or KEY- of the command line; ValueError if the API server would refuse the key."""
+    key, equals, value = text.partition("=")
+    removes = not equals and key.endswith("-")
+    if not (equals or removes) or not key:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: KEY=VALUE, or KEY-")
+    key = key[:-1] if removes else key
+    if not is_label_key(key):
+        raise ValueError(f"{quoted(key)} is not the key of a label; allowed: NAME or DOMAIN/NAME")
+    return key, None if removes else value
+
+
+def _edited(texts: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
+    changes = dict(edits)
+    kept = {key: value for key, value in texts.items() if key not in changes}
+    return kept | {key: value for key, value in changes.items() if value is not None}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,14 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = "also create each pod by dry run, and show what the API server and every webhook make of it"
     flag("--server", help=server)
     add_cluster_options(parser)
-    parser.add_argument(
-        "--settings-namespace",
-        type=read_by(namespace_name),
-        default=NAMESPACE,
-        metavar="NAMESPACE",
-        help="namespace of the ConfigMap kaishare-settings, from which the webhook's settings are read"
-        " (default %(default)s)",
-    )
+    add_settings_namespace(parser)
     add_decision_options(parser, default="the webhook's, with a cluster")
     parser.add_argument(
         "-o",
@@ -124,11 +182,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
 
-    Raises:
-        DocumentError: a manifest is unusable, or nested too deep for the output.
-        PoliciesError: the policies cannot be read.
-        UsageError: the options have no meaning together, or standard output cannot be written.
-        AccessError: no access to a cluster is configured.
+    Raises DocumentError for a manifest that is unusable or nested too deep for the output, PoliciesError for
+    policies that cannot be read, UsageError for options without a meaning together, no access to a cluster,
+    or standard output that cannot be written.
     """
     edits = NamespaceEdits(labels=arguments.label, annotations=arguments.annotation)
     if _asks_cluster(arguments, edits):
@@ -143,9 +199,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
-    """Whether the policies are those of a cluster; a UsageError for options without a meaning together.
+    """Whether the policies are those of a cluster: the default with a kubeconfig and nothing to try.
 
-    The cluster of the kubeconfig is the default where the command line names no policies and tries none.
+    Raises UsageError for options without a meaning together.
     """
     live, server, policies = arguments.live, arguments.server, arguments.policies
     needs_cluster = server or live
@@ -177,16 +233,16 @@ def _asks_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> bool:
     return needs_cluster or is_default or policies == CLUSTER
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """The decisions about all pods, and what they rest on."""
 
     items: Sequence[Item]
-    policies: Policies
-    named: Iterable[str]
-    """Namespaces whose labels are judged even without pods."""
-    notes: Sequence[str] = ()
-    """Sentences about what is not known, and about namespaces that are not managed."""
+    metadata: Mapping[str, PolicyMetadata]  # of the namespaces, with the edits
+    default_mode: Mode
+    without_effect: Sequence[str]  # sentences about edits that no policy reads
+    named: Iterable[str]  # namespaces whose labels are judged even without pods
+    notes: Sequence[str] = ()  # sentences about what is not known, and about namespaces that are not managed
 
     @cached_property
     def pods(self) -> Sequence[ExplainedPod]:
@@ -196,8 +252,9 @@ class Answer:
     @cached_property
     def problems(self) -> Mapping[str, LabelProblems]:
         """What the webhook for namespaces says about the namespaces of the pods and of the edits."""
-        namespaces = dict.fromkeys([*self.named, *(pod.namespace for pod in self.pods)])
-        return {name: self.policies.problems(name) for name in namespaces}
+        names = dict.fromkeys((*self.named, *(pod.namespace for pod in self.pods)))
+        mode, metadata = self.default_mode, {name: self.metadata.get(name, NO_METADATA) for name in names}
+        return {name: label_problems(own, default_mode=mode) for name, own in metadata.items()}
 
     @property
     def exit_status(self) -> int:
@@ -216,10 +273,22 @@ def _answer_from_files(arguments: argparse.Namespace, edits: NamespaceEdits) -> 
     namespace = arguments.namespace or _DEFAULT_NAMESPACE
     rules = parse_decision_options(arguments).rules
     read = read_namespaces(Path(arguments.policies)) if arguments.policies else {}
-    policies = Policies.collect(read, [namespace], edits, rules.default_mode)
+    metadata, policies = _policies(read, [namespace], edits, rules.default_mode)
     manifests = read_manifests(arguments.filename, recursive=arguments.recursive)
-    items = list(explain(manifests, Explainer(namespace, policies.by_namespace, rules)))
-    return Answer(items=items, policies=policies, named=[namespace] if edits else ())
+    items = list(explain(manifests, Explainer(namespace, policies, rules)))
+    named = [namespace] if edits else ()
+    return Answer(items, metadata, rules.default_mode, list(edits.without_effect()), named)
+
+
+def _policies(
+    namespaces: Mapping[str, PolicyMetadata], edited: Iterable[str], edits: NamespaceEdits, mode: Mode
+) -> tuple[dict[str, PolicyMetadata], dict[str, NamespacePolicy]]:
+    """Return the labels and policies of namespaces after edits of some of them, which need not exist."""
+    metadata = dict(namespaces)
+    if edits:
+        metadata |= {name: edits.applied(metadata.get(name, NO_METADATA)) for name in edited}
+    policies = {name: own.policy(name, mode) for name, own in metadata.items()}
+    return metadata, {name: policy for name, policy in policies.items() if policy is not None}
 
 
 async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEdits) -> Answer:
@@ -228,12 +297,12 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
     from console.explain.live_workloads import live_workloads  # noqa: PLC0415
     from console.explain.server_dry_runs import ask_server  # noqa: PLC0415
     from kube.access import AccessError  # noqa: PLC0415
-    from kube.client import KubeClient, find_access  # noqa: PLC0415
+    from kube.client import KubeClient  # noqa: PLC0415
     from service.log_writer import discard_library_logs  # noqa: PLC0415
 
     discard_library_logs()
     try:
-        access = await find_access(arguments.kubeconfig or default_kubeconfig(), arguments.context)
+        access = await cluster_access(arguments)
         namespace = arguments.namespace or access.namespace
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
@@ -254,12 +323,11 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
         )
         known = {**created, **facts.namespaces}
         edited = {*known, namespace} if is_everywhere else [namespace]
-        policies = Policies.collect(known, edited, edits, facts.rules.default_mode)
-        explainer = Explainer(
-            namespace, policies.by_namespace, facts.rules, facts.defaults, facts.unread, arguments.live
-        )
+        mode = facts.rules.default_mode
+        metadata, policies = _policies(known, edited, edits, mode)
+        explainer = Explainer(namespace, policies, facts.rules, facts.defaults, facts.unread, arguments.live)
         notes = list(facts.notes)
-        if is_named and namespace not in policies.by_namespace:
+        if is_named and namespace not in policies:
             notes.append(f"namespace {namespace} is not managed: it has no label {keys.QUEUE_LABEL}")
         if arguments.live:
             gc.disable()  # with many workloads in memory, a collection takes most of a second
@@ -274,16 +342,13 @@ async def _answer_from_cluster(arguments: argparse.Namespace, edits: NamespaceEd
             if arguments.server:
                 items = await ask_server(client, items)
     named = [namespace] if is_named or edits else ()
-    return Answer(items=items, policies=policies, named=named, notes=notes)
+    return Answer(items, metadata, mode, list(edits.without_effect()), named, notes)
 
 
 def _namespaces_of(
     documents: Iterable[SourceDocument], namespace: str
 ) -> tuple[set[str], dict[str, PolicyMetadata]]:
-    """Return the namespaces of objects that may have pods, and those that the manifests create, by name.
-
-    `namespace` is that of objects that name none.
-    """
+    """Return the namespaces of objects that may have pods, and those that the manifests create, by name."""
     used, created = set(), {}
     for value in flatten_lists(document.value for document in documents):
         metadata = as_map(value).get("metadata")
@@ -303,7 +368,7 @@ def _print(arguments: argparse.Namespace, answer: Answer) -> None:
     if output in ("text", "table", "wide"):
         write_lines(_text(answer, output, is_live=arguments.live))
         return
-    for sentence in answer.policies.without_effect:
+    for sentence in answer.without_effect:
         write_warning(f"{program}: warning: {sentence}")
     for note in answer.notes:
         write_warning(f"{program}: {note}")
@@ -314,9 +379,8 @@ def _print(arguments: argparse.Namespace, answer: Answer) -> None:
 
 
 def _text(answer: Answer, output: str, *, is_live: bool) -> Iterator[str]:
-    """Yield the lines of the text or the table, with the sums last."""
     columns, colour = columns_of(sys.stdout), output_has_colour()
-    yield from namespace_lines(answer.problems, answer.policies, colour=colour, columns=columns)
+    yield from namespace_lines(answer.problems, answer.without_effect, colour=colour, columns=columns)
     if output in ("table", "wide"):
         is_cut = output == "table" and sys.stdout.isatty()
         yield from as_table(answer.items, columns=columns if is_cut else None)

@@ -15,7 +15,7 @@ from console.explain.pod_documents import PodRequests, before_share
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
 from kai.pod import MalformedPod
-from kube.kinds import FullMeta, LimitRange, ObjectOwner
+from kube.kinds import LimitRange
 from service.documents import DocumentError, Place, list_items
 from service.text import one_line
 from webhook.policy.decide import Decision
@@ -42,18 +42,15 @@ from webhook.policy.templates import (
 _NAME_SHOWN: Final = 63
 _MOST_PATHS: Final = 5
 _UNKNOWN: Final = "pods-not-predictable"
-RBAC: Final = "RBAC"
-"""The author of a refusal because the right to create pods is missing."""
+RBAC: Final = "RBAC"  # the author of a refusal because the right to create pods is missing
 
 
 class AnswerDifference(Struct, frozen=True):
     """A field that kaishare decides, and that the API server answers differently than predicted."""
 
-    field: str
-    """Such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`."""
-    predicted: str | None
+    field: str  # such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`
+    predicted: str | None  # the value by our own decision; None if the pod has none
     answered: str | None
-    """The values by our own decision and in the answer; None if the pod has none."""
 
     @property
     def sentence(self) -> str:
@@ -64,42 +61,23 @@ class AnswerDifference(Struct, frozen=True):
 class ServerAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """The API server's answer to a pod that is created by dry run. Every text is one printable line."""
 
-    is_admitted: bool | None
-    """None if there is no answer; then `problem` has the reason."""
+    is_admitted: bool | None  # None if there is no answer; then `problem` has the reason
     problem: str = ""
-    refused_by: str = ""
-    """What refused the pod, such as `quota gpu-quota`; empty if it is admitted, or if this is not known."""
-    refusal: str = ""
-    """The API server's whole message; empty if the pod is admitted."""
+    refused_by: str = ""  # such as `quota gpu-quota`; empty if the pod is admitted, or if this is not known
+    refusal: str = ""  # the API server's whole message; empty if the pod is admitted
     warnings: Sequence[str] = ()
-    fields: Mapping[str, str] = {}
-    """What was admitted in the fields that kaishare writes, such as `annotation gpu-fraction`."""
+    fields: Mapping[str, str] = {}  # what was admitted in the fields that kaishare writes, by their names
     differences: Sequence[AnswerDifference] = ()
-    causes: Sequence[str] = ()
-    """Sentences: the causes of the differences and of a refusal, as far as they are known."""
-    notes: Sequence[str] = ()
-    """Sentences about how the answer was got, where that was not by the pod as its controller sends it."""
-
-
-class OwnedMetadata(FullMeta, frozen=True, rename="camel"):
-    """`metadata` of an object, with its most important owner."""
-
-    @property
-    def owner(self) -> ObjectOwner | None:
-        """The controller, else the first owner; None without owners."""
-        owners = self.owner_references
-        return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+    causes: Sequence[str] = ()  # known causes of the differences and of a refusal, as sentences
+    notes: Sequence[str] = ()  # how the answer was got, where the pod sent is not as its controller's
 
 
 class EarlierChange(Struct, frozen=True, rename="camel"):
     """The change that the webhook made to a live pod at its creation, as the pod's annotations tell it."""
 
-    reason: str
-    """The annotation kaishare.dev/reason, which the pod's author may have written."""
-    size: str | None
-    """The annotation kaishare.dev/size; None if there is none."""
-    is_current: bool
-    """Whether the pod's share is the one that the policy gives now."""
+    reason: str  # the annotation kaishare.dev/reason, which the pod's author may have written
+    size: str | None  # the annotation kaishare.dev/size; None if there is none
+    is_current: bool  # whether the pod's share is the one that the policy gives now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,18 +85,13 @@ class ExplainedPod(Preview):
     """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
-    place: Place
-    """Place in the document that a report names: the object's; the template's, if the object has several."""
-    location: Location | None = None
-    """None for an object of a cluster."""
+    place: Place  # in the document, for reports: the object's; the template's, if the object has several
+    location: Location | None = None  # None for an object of a cluster
     namespace: str
     policy: NamespacePolicy | None
-    earlier: EarlierChange | None = None
-    """The change at the creation of a live pod; None for a template, and for a pod without one."""
-    server: ServerAnswer | None = None
-    """The API server's answer to a creation by dry run; None if it was not asked."""
-    running: PodRequests | None = None
-    """The workload's pods in the cluster; None if they were not counted."""
+    earlier: EarlierChange | None = None  # of a live pod; None for a template, and for a pod without one
+    server: ServerAnswer | None = None  # to a creation by dry run; None if the API server was not asked
+    running: PodRequests | None = None  # the workload's pods in the cluster; None if they were not counted
 
     @cached_property
     def planned(self) -> Sequence[Operation]:
@@ -127,10 +100,8 @@ class ExplainedPod(Preview):
             return ()
         changes, pod = self.mutation.decision.changes, decoded(self.pod.template)
 
-        def is_written(key: GpuKey) -> bool:
-            """Whether the key is the template's; the API server fills in others, which cannot be removed."""
-            containers = pod.containers if key.containers == "containers" else pod.init_containers
-            container = containers[key.index]
+        def is_written(key: GpuKey) -> bool:  # the API server fills in others, which cannot be removed
+            container = (pod.containers if key.containers == "containers" else pod.init_containers)[key.index]
             return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
 
         written = tuple(filter(is_written, changes.removed_gpu_keys))
@@ -170,14 +141,11 @@ class UnexplainedObject:
     kind: str
     name: str
     namespace: str
-    code: str
-    """`no-pods`, `pods-not-predictable`, `kustomize-file`, or `unreadable` for an object of a cluster."""
+    code: str  # `no-pods`, `pods-not-predictable`, `kustomize-file`; `unreadable` for one of a cluster
     message: str
     place: Place = ()
-    location: Location | None = None
-    """None for an object of a cluster."""
-    gpu_requests: Sequence[str] = field(default_factory=list)
-    """Paths outside of pod templates that name a GPU resource."""
+    location: Location | None = None  # None for an object of a cluster
+    gpu_requests: Sequence[str] = ()  # paths outside of pod templates that name a GPU resource
 
     @property
     def title(self) -> str:
@@ -191,8 +159,7 @@ Item = ExplainedPod | UnexplainedObject
 def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iterator[Item]:
     """Decide about every pod of the documents as the server would.
 
-    Raises:
-        DocumentError: a document is no Kubernetes object, or has no readable pod template.
+    Raises DocumentError for a document that is no Kubernetes object, or has no readable pod template.
     """
     for document in documents:
         name = Path(document.file).name
@@ -210,24 +177,20 @@ def explain(documents: Iterable[SourceDocument], explainer: "Explainer") -> Iter
 class Explainer:
     """Decides about the pods of objects."""
 
-    namespace: str
-    """The namespace of objects that name none."""
+    namespace: str  # the namespace of objects that name none
     policies: Mapping[str, NamespacePolicy]
     rules: DecisionSettings
     defaults: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
-    is_live: bool = False
-    """Whether pods exist. A share of kaishare that the policy does not give now is taken away first."""
+    is_live: bool = False  # whether pods exist: a share that the policy does not give now is taken away first
 
     def explain(self, document: Any, place: Place = (), file_name: str = "") -> Iterator[Item]:
         """Yield the pods of one object, and the object itself if it may make others.
 
-        `place` is the object's in a document that contains it. `file_name` is the last part of the path of
-        its file; empty if it comes from elsewhere.
-
-        Raises:
-            TemplateError: the object is no Kubernetes object, or has no readable pod template.
+        `place` is the object's in a document that contains it, and `file_name` the last part of the path of
+        its file, if it is in one. Raises TemplateError for what is no Kubernetes object, or has no readable
+        pod template.
         """
         if isinstance(document, dict) and "kind" not in document and file_name in KUSTOMIZE_FILES:
             document = {"kind": "Kustomization", "metadata": {"name": file_name}}
@@ -264,10 +227,8 @@ class Explainer:
             paths = list(islice(gpu_requests(document, {pod.place for pod in pods}, place), _MOST_PATHS))
             message = "its controller may create pods, which cannot be predicted from the manifest"
             if paths:
-                listed = "; ".join(one_line(path, 120) for path in paths)
-                message = (
-                    f"its controller creates pods that cannot be predicted; it requests GPUs at {listed}"
-                )
+                message = "its controller creates pods that cannot be predicted; it requests GPUs at "
+                message += "; ".join(one_line(path, 120) for path in paths)
             if paths or not pods:
                 yield unexplained(code=_UNKNOWN, message=message, gpu_requests=paths)
 
@@ -280,28 +241,15 @@ class Explainer:
         if namespace in self.unread:
             finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
             undecided = Mutation(decision=Decision(action=Action.ERROR, finding=finding))
-        told = preview(
-            pod,
-            policy,
-            namespace,
-            self.rules,
-            defaults=self.defaults.get(namespace, ()),
-            undecided=undecided,
-        )
-        return ExplainedPod(
-            pod=pod,
-            place=place,
-            namespace=namespace,
-            policy=policy,
-            earlier=earlier,
-            **vars(told),
-        )
+        defaults = self.defaults.get(namespace, ())
+        told = preview(pod, policy, namespace, self.rules, defaults=defaults, undecided=undecided)
+        own: dict[str, Any] = {"place": place, "namespace": namespace, "policy": policy, "earlier": earlier}
+        return ExplainedPod(pod=pod, **own, **vars(told))
 
 
 def _earlier_change(
     pod: FoundPod, policy: NamespacePolicy | None, rules: DecisionSettings
 ) -> EarlierChange | None:
-    """Return what the annotations of a pod tell about a change at its creation."""
     annotations, is_current = texts(annotations_of(pod.template)), False
     if pod.path or REASON not in annotations:
         return None

@@ -10,42 +10,31 @@ ReplicaSets without replicas whose owner was not listed: they are earlier revisi
 to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no pods and is not read.
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
 
-from console.cluster.facts import ServedKind, discover_groups
-from console.explain.explainer import (
-    ExplainedPod,
-    Explainer,
-    Item,
-    OwnedMetadata,
-    UnexplainedObject,
-)
+from console.cluster.facts import FactReader, ServedKind, Why, items
+from console.explain.explainer import ExplainedPod, Explainer, Item, UnexplainedObject
 from console.explain.pod_documents import PodRequests, as_new, asked_now
 from kai import keys
-from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from kube.kinds import ObjectOwner
-from service.tasks import LoopYield
+from kube.kinds import FullMeta, Kind, ObjectOwner
 from service.text import MALFORMED, counted, one_line
 from webhook.policy.operators import OPERATORS
 from webhook.policy.pod_parts import as_map, as_maps
 from webhook.policy.templates import WORKLOADS, FoundPod
 
-MOST_WORKLOADS: Final = 20_000
-"""Number of workloads and pods that are explained; about 15 kB of memory each."""
-_MOST_OWNERS: Final = 200_000
-"""Number of objects whose owners are known; about 500 bytes of memory each."""
+MOST_WORKLOADS: Final = 20_000  # number of workloads and pods that are explained; about 15 kB of memory each
+_MOST_OWNERS: Final = 200_000  # number of objects whose owners are known; about 500 bytes of memory each
+_MOST_SECONDS: Final = 600.0  # for one list, with the explanation of its objects
 _NAME_SHOWN: Final = 63
-_LONG: Final = 65_536
-"""Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
 ObjectKey = tuple[str, str]
 """Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
@@ -54,7 +43,7 @@ ObjectKey = tuple[str, str]
 class _Object(Struct):
     """The parts of a listed object that tell its owners and its state."""
 
-    metadata: OwnedMetadata
+    metadata: FullMeta
     spec: Raw = Raw(b"null")
     status: Raw = Raw(b"null")
 
@@ -64,7 +53,7 @@ _decode_document: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def explain_object(
-    explainer: Explainer, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: str
+    explainer: Explainer, kind: ServedKind, metadata: FullMeta, document: bytes, owner: str
 ) -> list[Item]:
     """Explain a workload by its templates, or a pod as a new one.
 
@@ -92,21 +81,17 @@ def explain_object(
 
 
 _ROLE_LABELS: Final = (
-    "training.kubeflow.org/replica-type",
-    "jobset.sigs.k8s.io/replicatedjob-name",
-    "leaderworkerset.sigs.k8s.io/worker-index",
-    "training.kubeflow.org/job-role",
-    "volcano.sh/task-spec",
+    *("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name"),
+    *("leaderworkerset.sigs.k8s.io/worker-index", "training.kubeflow.org/job-role", "volcano.sh/task-spec"),
 )
 """Labels by which the pods of a workload's templates differ; see the sources in `operators.OPERATORS`."""
 
 
 TemplatePosition = Callable[[Mapping[str, str]], int | None]
-"""Returns the position of a pod's template by the pod's labels; None if they do not tell it."""
 
 
 def template_position(templates: Sequence[FoundPod]) -> TemplatePosition:
-    """Return what tells which of a workload's templates a pod comes from, by a label."""
+    """Return what tells by a pod's labels which of a workload's templates it has; None if they do not."""
     if len(templates) <= 1:
         return lambda _labels: 0
     for label in _ROLE_LABELS:
@@ -125,13 +110,8 @@ def _served(kind: str) -> ServedKind:
 
 _PODS: Final = _served("Pod")
 _JOBS: Final = _served("Job")
-_BUILT_IN: Final = tuple(
-    map(
-        _served,
-        ["CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job", "ReplicaSet"],
-    )
-)
-"""The built-in kinds that are read; owners come before what they own."""
+_OWNERS_FIRST: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
+_BUILT_IN: Final = tuple(map(_served, _OWNERS_FIRST.split()))
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
     **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
@@ -148,11 +128,10 @@ _LEFT_OUT: Final = {
 
 
 class LiveWorkloads(NamedTuple):
-    """What runs in a cluster, with the decisions about new pods of it."""
+    """What runs in a cluster, by namespace and title, with the decisions about new pods of it."""
 
     items: Sequence[Item]
-    """By namespace and title. `running` is None for a template whose pods could not all be counted."""
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
 
 async def live_workloads(
@@ -160,19 +139,19 @@ async def live_workloads(
 ) -> LiveWorkloads:
     """Explain the workloads and pods that exist in a cluster, with the caller's rights.
 
-    A kind that the caller may not list becomes a note. A kind that the API server does not serve is skipped.
-    The caller should disable the collector of reference cycles (`gc.disable`): with 20,000 items in memory,
-    one collection blocks the event loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are
-    those to read, managed or not; None reads all managed namespaces of the cluster.
+    `running` is None for a template whose pods could not all be counted. A kind that the caller may not list
+    becomes a note. A kind that the API server does not serve is skipped. The caller should disable the
+    collector of reference cycles (`gc.disable`): with 20,000 items in memory, one collection blocks the event
+    loop for 0.8 s, and all of them take a fifth of the time. `namespaces` are those to read, managed or not;
+    None reads all managed namespaces of the cluster.
     """
-    reading = _Reading(client, explainer, namespaces)
+    reading = _Reading(FactReader(client, seconds=_MOST_SECONDS), explainer, namespaces)
     await reading.read_workloads()
     await reading.read_pods()
     return LiveWorkloads(sorted(reading.items(), key=_sort_key), list(reading.notes()))
 
 
-def _sort_key(item: Item) -> tuple[str, str]:
-    """Return a key that keeps the templates of an object in their order."""
+def _sort_key(item: Item) -> tuple[str, str]:  # keeps the templates of an object in their order
     if isinstance(item, UnexplainedObject):
         return item.namespace, item.title
     return item.namespace, item.pod.owner if item.pod.is_sample else f"{item.pod.kind} {item.pod.name}"
@@ -184,14 +163,11 @@ class _Group:
 
     items: list[Item] = field(default_factory=list)
     position_of: TemplatePosition = lambda _labels: 0
-    running: dict[int, PodRequests] = field(default_factory=dict)
-    """Pods that have not ended, by the position of their template."""
-    is_untold: bool = False
-    """Whether no label tells the template of one of its pods."""
-    newest: tuple[OwnedMetadata, bytes] | None = None
-    """The newest pod of an owner that was not listed."""
+    running: dict[int, PodRequests] = field(default_factory=dict)  # by position; not of ended pods
+    is_untold: bool = False  # whether no label tells the template of one of its pods
+    newest: tuple[FullMeta, bytes] | None = None  # the newest pod of an owner that was not listed
 
-    def count(self, metadata: OwnedMetadata, document: bytes) -> None:
+    def count(self, metadata: FullMeta, document: bytes) -> None:
         position = self.position_of(metadata.labels)
         if position is None:
             self.is_untold = True
@@ -206,23 +182,17 @@ _NO_PODS: Final = PodRequests()
 class _Reading:
     """The state of one reading of a cluster."""
 
-    client: KubeClient
+    reader: FactReader
     explainer: Explainer
-    namespaces: Collection[str] | None
-    """The namespaces to list one by one; None lists each kind in all namespaces at once."""
+    namespaces: Collection[str] | None  # to be listed one by one; None: each kind in all at once
     _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
     """The topmost owner of each listed object; the object itself if its owner was not listed before."""
     _groups: dict[ObjectKey, _Group] = field(default_factory=dict)
     _left_out: Counter[str] = field(default_factory=Counter)
     _notes: dict[str, None] = field(default_factory=dict)
-    _unreadable: Counter[str] = field(default_factory=Counter)
-    _unmanaged: set[str] = field(default_factory=set)
-    """Namespaces with objects that are not kept."""
-    _incomplete: set[tuple[str, str]] = field(default_factory=set)
-    """Kinds and namespaces of which a part was not read; the namespace is empty for all."""
-    _loop_yield: LoopYield = field(default_factory=LoopYield)
-    _cut: bool = False
-    """Whether there are more workloads than are explained."""
+    _unmanaged: set[str] = field(default_factory=set)  # namespaces with objects that are not kept
+    _incomplete: set[tuple[str, str]] = field(default_factory=set)  # kinds and namespaces read in part
+    _cut: bool = False  # whether there are more workloads than are explained
 
     def items(self) -> Iterator[Item]:
         """Yield what was explained, with the numbers of pods."""
@@ -237,21 +207,15 @@ class _Reading:
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        left_out = [
-            counted(self._left_out[word], word, words)
-            for word, words in _LEFT_OUT.items()
-            if self._left_out[word]
-        ]
-        if left_out:
+        counts = ((self._left_out[word], word, words) for word, words in _LEFT_OUT.items())
+        if left_out := [counted(*each) for each in counts if each[0]]:
             yield f"left out: {', '.join(left_out)}"
         if self._cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
         if untold := sum(group.is_untold for group in self._groups.values()):
-            workloads = counted(untold, "workload")
-            yield f"the pods of {workloads} are not counted: no label tells which template they come from"
+            what = f"the pods of {counted(untold, 'workload')} are not counted"
+            yield f"{what}: no label tells which template they come from"
         yield from self._notes
-        for kind, count in self._unreadable.items():
-            yield f"{counted(count, 'object')} of {kind} cannot be decoded"
         if self._unmanaged:
             namespaces = counted(len(self._unmanaged), "namespace")
             yield f"left out: the objects of {namespaces} that kaishare does not manage, or that are excluded"
@@ -259,81 +223,77 @@ class _Reading:
     async def read_workloads(self) -> None:
         """Read the workloads; explain those whose owner was not listed before."""
         for kind in (*await self._operators(), *_BUILT_IN):
-            async for workload, document in self._list(kind):
-                metadata, owner = workload.metadata, workload.metadata.owner
-                if not self._add(kind, metadata):
-                    continue
-                status = _map(workload.status)
-                ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
-                    each.get("type") in _FINISHED and each.get("status") == "True"
-                    for each in as_maps(status.get("conditions"))
-                )
-                if ended and (kind == _JOBS or kind not in _BUILT_IN):
-                    self._left_out["job that has finished"] += 1
-                elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
-                    self._left_out["ReplicaSet without replicas"] += 1
-                elif group := self._group((metadata.namespace, metadata.uid)):
-                    group.items = await self._explained(kind, metadata, document, owner)
-                    pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
-                    group.position_of = template_position(pods)
+            await self._list(kind, partial(self._take_workload, kind))
+
+    def _take_workload(self, kind: ServedKind, workload: _Object, document: bytes) -> None:
+        metadata, owner = workload.metadata, workload.metadata.owner
+        if not self._add(kind, metadata):
+            return
+        status = _map(workload.status)
+        ended = as_map(status.get("state")).get("phase") in _FINISHED or any(
+            each.get("type") in _FINISHED and each.get("status") == "True"
+            for each in as_maps(status.get("conditions"))
+        )
+        if ended and (kind == _JOBS or kind not in _BUILT_IN):
+            self._left_out["job that has finished"] += 1
+        elif kind.kind == "ReplicaSet" and owner and _map(workload.spec).get("replicas") == 0:
+            self._left_out["ReplicaSet without replicas"] += 1
+        elif group := self._group((metadata.namespace, metadata.uid)):
+            group.items = self._explained(kind, metadata, document, owner)
+            pods = [item.pod for item in group.items if isinstance(item, ExplainedPod)]
+            group.position_of = template_position(pods)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without a workload that was listed."""
-        async for pod, document in self._list(_PODS):
-            metadata, has_ended = pod.metadata, str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES
-            # A mirror pod's owner is its node, which creates nothing.
-            owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
-            if has_ended:
-                self._left_out["pod that has ended"] += owner is None
-            elif owner is None:
-                if group := self._group((metadata.namespace, metadata.uid)):
-                    group.count(metadata, document)
-                    group.items = await self._explained(_PODS, metadata, document, None)
-            else:
-                self._count(metadata, owner, document)
+        await self._list(_PODS, self._take_pod)
         for group in self._groups.values():
             if group.newest is not None:
                 (metadata, document), group.newest = group.newest, None
-                group.items = await self._explained(_PODS, metadata, document, metadata.owner)
+                group.items = self._explained(_PODS, metadata, document, metadata.owner)
+
+    def _take_pod(self, pod: _Object, document: bytes) -> None:
+        metadata = pod.metadata
+        # A mirror pod's owner is its node, which creates nothing.
+        owner = None if keys.MIRROR_POD in metadata.annotations else metadata.owner
+        if str(_map(pod.status).get("phase")) in keys.FINISHED_PHASES:
+            self._left_out["pod that has ended"] += owner is None
+        elif owner is not None:
+            self._count(metadata, owner, document)
+        elif group := self._group((metadata.namespace, metadata.uid)):
+            group.count(metadata, document)
+            group.items = self._explained(_PODS, metadata, document, None)
 
     async def _operators(self) -> Iterable[ServedKind]:
         """Return the kinds of training operators that are served, each in its preferred version."""
         kinds: dict[tuple[str, str], ServedKind] = {}
-        try:
-            for kind in await discover_groups(self.client):
-                if kind.is_namespaced and (kind.group, kind.kind) in OPERATORS:
-                    kinds.setdefault((kind.group, kind.kind), kind)
-        except REQUEST_ERRORS as error:
-            self._notes[f"jobs of training operators were not read: {one_line(str(error))}"] = None
+        served = await self.reader.served()
+        for kind in items(served):
+            if kind.is_namespaced and (kind.group, kind.kind) in OPERATORS:
+                kinds.setdefault((kind.group, kind.kind), kind)
+        if not served.is_known:
+            self._notes[f"jobs of training operators are left out: {served.line}"] = None
         return kinds.values()
 
-    async def _list(self, kind: ServedKind) -> AsyncIterator[tuple[_Object, bytes]]:
-        """Yield the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
+    async def _list(self, kind: ServedKind, take: Callable[[_Object, bytes], None]) -> None:
+        """Take the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
         managed = self.explainer.policies.keys() - self.explainer.rules.excluded_namespaces
-        for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
-            path = kind.path_in(namespace) if namespace else kind.path
-            try:
-                async with self.client.list_objects(path) as objects:
-                    async for document in objects:
-                        try:
-                            item = _decode(document)
-                        except MALFORMED:
-                            self._unreadable[kind.name] += 1
-                            continue
-                        if self.namespaces is None and item.metadata.namespace not in managed:
-                            self._unmanaged.add(item.metadata.namespace)
-                        else:
-                            yield item, document
-            except REQUEST_ERRORS as error:
-                if isinstance(error, ApiError) and error.is_not_found:
-                    continue  # the API server does not serve the kind
-                self._incomplete.add((kind.resource, namespace))
-                what = f"{kind.name} in {f'namespace {namespace}' if namespace else 'all namespaces'}"
-                is_forbidden = isinstance(error, ApiError) and error.is_forbidden
-                note = f"not all {what} were read: {one_line(str(error))}"
-                self._notes[f"you may not list {what}" if is_forbidden else note] = None
+        path = Kind(kind.group, kind.version, kind.resource, kind.kind, _Object)
 
-    def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
+        def read(document: bytes) -> None:
+            item = _decode(document)
+            if self.namespaces is None and item.metadata.namespace not in managed:
+                self._unmanaged.add(item.metadata.namespace)
+            else:
+                take(item, document)
+
+        for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
+            fact = await self.reader.list(path, namespace, decode=read)
+            if fact.why in (Why.FORBIDDEN, Why.FAILED):
+                self._incomplete.add((kind.resource, namespace))
+            if fact.why not in (None, Why.UNSERVED):
+                self._notes[fact.line] = None
+
+    def _add(self, kind: ServedKind, metadata: FullMeta) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
         key, owner = (metadata.namespace, metadata.uid), metadata.owner
         if len(self._tops) >= _MOST_OWNERS:
@@ -352,17 +312,13 @@ class _Reading:
             return None
         return self._groups.setdefault(key, _Group())
 
-    async def _explained(
-        self, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: ObjectOwner | None
+    def _explained(
+        self, kind: ServedKind, metadata: FullMeta, document: bytes, owner: ObjectOwner | None
     ) -> list[Item]:
-        await self._loop_yield.maybe_yield()
         title = f"{one_line(owner.kind, _NAME_SHOWN)} {one_line(owner.name, _NAME_SHOWN)}" if owner else ""
-        arguments = self.explainer, kind, metadata, document, title
-        if len(document) > _LONG:
-            return await asyncio.to_thread(explain_object, *arguments)
-        return explain_object(*arguments)
+        return explain_object(self.explainer, kind, metadata, document, title)
 
-    def _count(self, metadata: OwnedMetadata, owner: ObjectOwner, document: bytes) -> None:
+    def _count(self, metadata: FullMeta, owner: ObjectOwner, document: bytes) -> None:
         """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
         key = metadata.namespace, owner.uid
         top = self._tops.get(key)
@@ -376,14 +332,12 @@ class _Reading:
             group.newest = metadata, document
 
 
-def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:
-    """Return a key that is larger for newer objects, and differs for those of the same second."""
+def _age_key(metadata: FullMeta) -> tuple[str, str]:  # larger for newer objects, different for all
     created = metadata.creation_timestamp
     return created.isoformat() if created else "", metadata.name
 
 
 def _map(part: Raw) -> dict[str, Any]:
-    """Return a map; empty for a part that cannot be read, as the status of a custom resource may be."""
-    with suppress(*MALFORMED):
+    with suppress(*MALFORMED):  # the status of a custom resource may have any form
         return as_map(msgspec.json.decode(part))
     return {}

@@ -22,25 +22,21 @@ from service.documents import (
 )
 
 STANDARD_INPUT: Final = "-"
-
+_LEVELS: Final = 100
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
-
+_HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
 _ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|.)")
 """An escape of JSON. The long form is a character beyond U+FFFF; YAML has another escape for it, and refuses
 this one."""
-
-_LEVELS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
     """The place of an object in the manifests."""
 
-    file: str
-    """Path of the file as given, or `standard input`."""
-    line: int
-    """Line of the object, counted from 1; of the pod template, if the object has several."""
+    file: str  # path of the file as given, or `standard input`
+    line: int  # line of the object, counted from 1; of the pod template, if the object has several
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -52,10 +48,8 @@ class SourceDocument:
 
     file: str
     value: Any
-    text: str
-    """The document's text, from the beginning of its first line."""
-    lines_before: int
-    """Number of line breaks in the input before the text."""
+    text: str  # the document's text, from the beginning of its first line
+    lines_before: int  # number of line breaks in the input before the text
 
     def locations(self, places: Iterable[Place]) -> Iterator[Location]:
         """Yield the locations of parts; a part that the text does not have has that of its nearest parent."""
@@ -87,9 +81,8 @@ def _line_below(node: Any, place: Place) -> int:
 def read_manifests(names: Sequence[str], *, recursive: bool = False) -> list[SourceDocument]:
     """Read files, directories (`recursive`: those below, too) and standard input (`-`).
 
-    Raises:
-        DocumentError: an input is unreadable, is no YAML, or is a Helm template; or no input has a document.
-        UsageError: standard input is named twice.
+    Raises DocumentError for an input that `read_documents` refuses or that cannot be read, or if none has a
+    document; UsageError if standard input is named twice.
     """
     if names.count(STANDARD_INPUT) > 1:
         raise UsageError("-f - may be given only once")
@@ -116,8 +109,8 @@ def _read(name: str, recursive: bool) -> Iterator[SourceDocument]:
 def read_documents(text: str, name: str) -> list[SourceDocument]:
     """Split a text, YAML or JSON, into its documents; errors have the name of the input.
 
-    Raises:
-        DocumentError: the text is no YAML, exceeds a limit of `service.documents`, or is a Helm template.
+    Raises DocumentError for a text that is no YAML, exceeds a limit of `service.documents`, or is a Helm
+    template.
     """
     if text.lstrip().startswith("{"):
         text = _ESCAPE.sub(lambda each: json.loads(f'"{each[0]}"') if len(each[0]) > 2 else each[0], text)
@@ -127,19 +120,14 @@ def read_documents(text: str, name: str) -> list[SourceDocument]:
         if "{{" in text:
             raise DocumentError(f"{name}, line {_line(text, text.index('{{'))}: {_HELM} ({error})") from None
         raise
-    documents = []
-    for each in parsed:
-        document = SourceDocument(name, each.value, text[each.start : each.end], each.line)
+    documents = [SourceDocument(name, each.value, text[each.start : each.end], each.line) for each in parsed]
+    for document in documents:
         # ConfigMaps and Secrets may hold a template as data.
-        is_data = isinstance(each.value, dict) and each.value.get("kind") in ("ConfigMap", "Secret")
-        match = None if is_data else _HELM_REFERENCE.search(document.text)
-        if match is not None:
-            raise DocumentError(f"{name}, line {each.line + _line(document.text, match.start())}: {_HELM}")
-        documents.append(document)
+        is_data = isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret")
+        if not is_data and (match := _HELM_REFERENCE.search(document.text)):
+            line = document.lines_before + _line(document.text, match.start())
+            raise DocumentError(f"{name}, line {line}: {_HELM}")
     return documents
-
-
-_HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
 
 
 def _line(text: str, index: int) -> int:

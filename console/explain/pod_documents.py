@@ -23,19 +23,16 @@ SERVER_METADATA: Final = frozenset({
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
 _NOT_CREATED: Final = ("nodeName", "priority", "ephemeralContainers")
+_GAVE_SHARE: Final = frozenset({Reason.WHOLE_GPU_CONVERTED.code, Reason.SHARE_INJECTED.code})
 
 
 def as_new(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a live pod as its creator would send it again.
+    """Return a live pod as its creator would send it again: without what only the cluster can have written.
 
-    The result lacks what only the cluster can have written: status, uid and other fields of the API server,
-    keys that only KAI may write, the number of the PriorityClass, ephemeral containers, a generated name, and
-    the node. A node that the creator wrote stays: `managedFields` record it for the creator, and not for a
-    scheduler's binding (seen on Kubernetes 1.36.3).
-
-    Everything else stays, because any creator may have written it: defaults of the API server, and the share,
-    queue, scheduler and annotations of an earlier change by the webhook. `ExplainedPod.earlier` tells about
-    the earlier change.
+    A node that the creator wrote stays: `managedFields` record it for the creator, and not for a scheduler's
+    binding (seen on Kubernetes 1.36.3). So does all else that any creator may write: defaults of the API
+    server, and the share, queue, scheduler and annotations of an earlier change by the webhook, about which
+    `ExplainedPod.earlier` tells.
     """
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     created: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
@@ -81,19 +78,13 @@ def before_share(pod: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": metadata, "spec": spec}
 
 
-_GAVE_SHARE: Final = frozenset({Reason.WHOLE_GPU_CONVERTED.code, Reason.SHARE_INJECTED.code})
-
-
 class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncounted": "notCounted"}):
     """What a number of pods ask for."""
 
     pods: int = 0
-    gpus: float = 0.0
-    """Whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5."""
-    memory_mib: int = 0
-    """Shares in MiB, which are a part of a GPU that depends on its model."""
-    uncounted: int = 0
-    """Pods whose request cannot be counted: MIG devices, claims, or a value that KAI refuses."""
+    gpus: float = 0.0  # whole GPUs and fractions, as KAI counts them: a share of 0.25 on two devices is 0.5
+    memory_mib: int = 0  # shares in MiB, which are a part of a GPU that depends on its model
+    uncounted: int = 0  # requests of MIG devices or claims, or with a value that KAI refuses
 
     def __add__(self, other: "PodRequests") -> "PodRequests":
         return PodRequests(*map(add, astuple(self), astuple(other)))
@@ -105,10 +96,8 @@ class PodRequests(Struct, frozen=True, rename={"memory_mib": "memoryMiB", "uncou
     def __str__(self) -> str:
         """Return the GPUs in words, such as `2.5 GPUs and 4000 MiB of GPU memory`."""
         parts = [f"{round(self.gpus, 2):g} GPU{'' if self.gpus == 1 else 's'}"]
-        if self.memory_mib:
-            parts.append(f"{self.memory_mib} MiB of GPU memory")
-        if self.uncounted:
-            parts.append(f"{counted(self.uncounted, 'request')} not counted")
+        parts += [f"{self.memory_mib} MiB of GPU memory"] if self.memory_mib else []
+        parts += [f"{counted(self.uncounted, 'request')} not counted"] if self.uncounted else []
         return " and ".join(parts)
 
 

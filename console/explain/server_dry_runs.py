@@ -14,13 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from console.explain.explainer import (
-    RBAC,
-    AnswerDifference,
-    ExplainedPod,
-    Item,
-    ServerAnswer,
-)
+from console.explain.explainer import RBAC, AnswerDifference, ExplainedPod, Item, ServerAnswer
 from console.explain.pod_documents import SERVER_METADATA
 from kai import keys
 from kai.frameworks import may_run_framework, settings_of
@@ -39,8 +33,7 @@ from webhook.policy.reasons import Action, Reason
 from webhook.registration.configurations import VALIDATE_PODS
 
 _AT_ONCE: Final = 8
-_SECONDS: Final = 30.0
-"""Longest time for one pod. A webhook may take 30 s, and the API server calls several."""
+_SECONDS: Final = 30.0  # longest time for one pod: a webhook may take 30 s, and the API server calls several
 
 Json = Mapping[str, Any]
 
@@ -82,10 +75,7 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
 
 
 def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
-    """Return the pod as its controller creates it, without what an API server writes.
-
-    The manifest's `spec` stays as written, also `nodeName` and fields that an API server refuses.
-    """
+    """Return the pod as its controller creates it, with its `spec` as written, also what would be refused."""
     pod: dict[str, Any] = msgspec.json.decode(as_json(item.created))
     pod["metadata"] = {key: value for key, value in pod["metadata"].items() if key not in SERVER_METADATA}
     return pod
@@ -156,7 +146,6 @@ def written_fields(pod: Json) -> dict[str, str]:
 
 
 def _differences(item: ExplainedPod, answered: Mapping[str, str]) -> Iterator[AnswerDifference]:
-    """Yield what kaishare decides about a pod and differs in the fields of the pod that came back."""
     if _predicted_verdict(item) != _ADMITTED:
         yield AnswerDifference(_VERDICT, _predicted_verdict(item), _ADMITTED)
     predicted = written_fields(item.final)
@@ -180,7 +169,6 @@ def _predicted_verdict(item: ExplainedPod) -> str:
 def _causes(
     item: ExplainedPod, sent: Json, stored: Json, differences: Sequence[AnswerDifference]
 ) -> Iterator[str]:
-    """Yield the known causes of the differences in a pod that came back."""
     fields = {difference.field for difference in differences} - {_VERDICT}
     if len(fields) < len(differences):
         yield (
@@ -215,7 +203,6 @@ def _causes(
 
 
 def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
-    """Return what LimitRanger tells about GPUs that it filled in; empty if there are none."""
     message = annotations_of(stored).get(_LIMIT_RANGER)
     if not isinstance(message, str) or message == annotations_of(sent).get(_LIMIT_RANGER):
         return ""
@@ -229,8 +216,7 @@ _INTERNAL: Final = "Internal error occurred: "
 _FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
 _MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
-_VALIDATING: Final = f"webhook {VALIDATE_PODS}"
-"""The author of kaishare's own denials."""
+_VALIDATING: Final = f"webhook {VALIDATE_PODS}"  # the author of kaishare's own denials
 _NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
 
 _AUTHORS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
@@ -268,7 +254,7 @@ and a pod's name before them is quoted.
 def read_refusal(status: int, reason: str, message: str, namespace: str) -> tuple[str, str]:
     """Return the author of a refusal, empty if unknown, and why the answer is none about the pod, if so.
 
-    A webhook chooses the status of its denials. Reason and message are those of the Status object.
+    A webhook chooses the status of its denials.
     """
     if message.startswith('pods is forbidden: User "'):
         return RBAC, f"you may not create pods in namespace {namespace}"
@@ -281,9 +267,7 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> tupl
     for form, author in _AUTHORS:
         if match := form.match(text):
             return author.format(*match.groups()), ""
-    if text.partition(" ")[2].startswith(
-        "max limit to request ratio per "
-    ):  # after the resource's name (limitranger/admission.go)
+    if text.partition(" ")[2].startswith("max limit to request ratio per "):  # limitranger/admission.go
         return "a LimitRange", ""
     if _MISSING.match(message):
         return "", f"namespace {namespace} does not exist in this cluster"

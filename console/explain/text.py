@@ -12,7 +12,6 @@ from msgspec import to_builtins
 from console.explain.explainer import RBAC, ExplainedPod, Item, UnexplainedObject
 from console.explain.manifest_sources import Location
 from console.explain.pod_documents import PodRequests, asked_by, asked_now
-from console.explain.policy_edits import Policies
 from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
 from kai.kaishare_keys import REASON
@@ -41,20 +40,19 @@ _SHARES: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # depends on PyYAML's build
     """A YAML dumper that repeats equal values instead of writing anchors."""
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
-        """Treat no value as an alias."""
-        return True
+    ignore_aliases = staticmethod(lambda _data: True)
 
 
 def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, colour: bool) -> Iterator[str]:
-    """Yield the lines of a diff of two pods as YAML, keys in the order they were written."""
-    texts = []
-    for pod in (before, after):
+
+    def lines(pod: Mapping[str, Any]) -> list[str]:
         written = {key: pod[key] for key in ("metadata", "spec") if pod.get(key)}
-        text = yaml.dump(written, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
-        texts.append(text.splitlines())
-    lines = difflib.unified_diff(texts[0], texts[1], lineterm="", n=2)
-    for line in list(lines)[2:]:  # without the two file names
+        form: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 1000}
+        text: str = yaml.dump(written, Dumper=_Dumper, **form)
+        return text.splitlines()
+
+    compared = difflib.unified_diff(lines(before), lines(after), lineterm="", n=2)
+    for line in list(compared)[2:]:  # without the two file names
         yield _paint("   …" if line.startswith("@@") else line, line[:1], colour=colour)
 
 
@@ -71,10 +69,7 @@ def action_word(item: ExplainedPod) -> str:
 
 
 def reason_code(item: ExplainedPod) -> str:
-    """Return the code of the reason that says most about the pod.
-
-    The first denial comes first, then the change at the creation of a live pod, then the decision.
-    """
+    """Return the code of the first denial, else of a live pod's change at creation, else of the decision."""
     if item.verdict is not None and item.verdict.denials:
         return item.verdict.denials[0].reason.code
     return _earlier_reason(item) or item.mutation.decision.reason.code
@@ -177,12 +172,8 @@ def notes(item: ExplainedPod) -> Iterator[str]:
             f"changed at its creation ({one_line(earlier.reason, 40)});"
             " a new pod may get something else, because the policy or the pod has changed since"
         )
-    if (
-        item.pod.path
-        and item.pod.additions is None
-        and item.policy is not None
-        and item.policy.sizes.selecting
-    ):
+    has_selectors = item.policy is not None and item.policy.sizes.selecting
+    if item.pod.path and item.pod.additions is None and has_selectors:
         yield (
             f"the controller of this {one_line(item.pod.kind)} may add labels, which the selectors of sizes"
             " see and explain does not"
@@ -190,7 +181,7 @@ def notes(item: ExplainedPod) -> Iterator[str]:
 
 
 def namespace_lines(
-    problems: Mapping[str, LabelProblems], policies: Policies, *, colour: bool, columns: int
+    problems: Mapping[str, LabelProblems], without_effect: Iterable[str], *, colour: bool, columns: int
 ) -> Iterator[str]:
     """Yield the lines about invalid labels of namespaces, and about edits without effect."""
     for namespace, invalid in problems.items():
@@ -203,15 +194,14 @@ def namespace_lines(
         if invalid.count > len(invalid.first):
             yield f"  policy: and {invalid.count - len(invalid.first)} more"
         yield ""
-    for sentence in policies.without_effect:
+    for sentence in without_effect:
         yield from fold(f"warning: {sentence}", columns, indent="  ")
 
 
 def as_text(items: Sequence[Item], *, is_live: bool, colour: bool, columns: int) -> Iterator[str]:
-    """Yield the lines of the text report; lines of a diff may be longer than `columns`.
+    """Yield the lines of the text report: all pods, then the objects without known pods.
 
-    The report has for each pod its title, file, action, reason, warnings and diff, then the objects without
-    known pods. No sentence about one pod occurs twice.
+    Lines of a diff may be longer than `columns`. No sentence about one pod occurs twice.
     """
     pods = [item for item in items if isinstance(item, ExplainedPod)]
     for item in pods:
@@ -263,16 +253,14 @@ def _file(location: Location, columns: int) -> str:
 
 
 _NONE: Final = "-"
-_WIDE: Final = 110
-"""Width from which a terminal has room for the files of objects, too."""
+_WIDE: Final = 110  # width from which a terminal has room for the files of objects, too
 _NAMES: Final = ("OBJECT", "FILE", "NAMESPACE")
 _COLUMNS: Final = (*_NAMES, "PODS", "SERVER", "ACTION", "SHARE", "REASON", "WARN")
-_LEAST: Final = 10
-"""Smallest width of a column of names, which is shortened."""
+_LEAST: Final = 10  # smallest width of a column of names, which is shortened
 
 
 def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
-    """Yield the lines of the table. Objects of kinds that make no pods are left out.
+    """Yield the lines of the table, without the objects of kinds that make no pods.
 
     Names are shortened in their middle to fit the columns of a terminal; None for a file or pipe.
     """
@@ -290,7 +278,6 @@ def as_table(items: Iterable[Item], *, columns: int | None) -> Iterator[str]:
 
 
 def _cells(item: Item) -> dict[str, str]:
-    """Return the cells of a row by the columns' titles; a column of empty cells is left out."""
     pod = item.pod if isinstance(item, ExplainedPod) else item
     name = f"{pod.kind}/{pod.name or '(no name)'}"
     if isinstance(item, ExplainedPod) and item.pod.path and item.place == item.pod.place:
@@ -337,11 +324,8 @@ def sums(items: Sequence[Item], *, columns: int) -> list[str]:
     answers = Counter(filter(None, map(server_word, pods))).most_common()
     text = f"{head}: {_listed(actions)}" if actions else head
     text += f"; the API server: {_listed(answers)}" if answers else ""
-    hinted, ranks, others = (
-        sum(1 for item in pods if item.warnings),
-        sum(map(is_rank, pods)),
-        len(items) - len(pods),
-    )
+    hinted, ranks = sum(bool(item.warnings) for item in pods), sum(map(is_rank, pods))
+    others = len(items) - len(pods)
     text += f"; {hinted} with warnings" if hinted else ""
     text += f"; {ranks} of distributed jobs" if ranks else ""
     text += f"; {counted(others, 'other object')}" if others else ""
@@ -378,16 +362,10 @@ def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
         "line": item.location.line if item.location else None,
     }
     if isinstance(item, UnexplainedObject):
-        return {
-            **names,
-            "action": None,
-            "reason": item.code,
-            "message": item.message,
-            "gpuRequests": list(item.gpu_requests),
-            "atCreation": None,
-            **{key: [] for key in ("denials", "warnings", "policyProblems", "patch")},
-            "pod": None,
-        }
+        why = {"action": None, "reason": item.code, "message": item.message}
+        lists = {"gpuRequests": list(item.gpu_requests), "atCreation": None}
+        lists |= {key: [] for key in ("denials", "warnings", "policyProblems", "patch")}
+        return {**names, **why, **lists, "pod": None}
     decision, earlier = item.mutation.decision, item.earlier
     selector = decision.size.selector if decision.size else None
     fields = {
@@ -410,9 +388,8 @@ def _fields(item: Item, invalid: LabelProblems | None) -> dict[str, Any]:
         "pod": {"metadata": item.after.get("metadata") or {}, "spec": item.after.get("spec")},
     }
     if item.server is not None:
-        fields["server"] = {
-            key: None if value == "" else value for key, value in to_builtins(item.server).items()
-        }
+        answer = to_builtins(item.server).items()
+        fields["server"] = {key: None if value == "" else value for key, value in answer}
     if item.running is not None:
         fields["running"] = to_builtins(item.running)
     return fields

@@ -23,10 +23,20 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.fleet import AgentState, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
+from console.top.fleet import (
+    AgentState,
+    Arrangement,
+    Fleet,
+    GroupBy,
+    GroupLine,
+    Line,
+    Rounds,
+    Sort,
+    arrange,
+    is_old,
+)
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
-from console.top.rounds import Rounds
 from console.top.text import details_of, gpu_overview, head, summary_of
 
 _ALARM: Final = Style(color="red", bold=True)
@@ -91,7 +101,6 @@ class LinesTable(ScrollView, can_focus=True):
         return self.lines[self.cursor] if self.cursor < len(self.lines) else None
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line of the screen."""
         width = self.size.width
         index = y + self.scroll_offset.y
         if index >= len(self.lines):
@@ -104,16 +113,7 @@ class LinesTable(ScrollView, can_focus=True):
         return Strip([Segment(self.chosen.fit_line(line.text(time.monotonic())), style)], width)
 
     def on_resize(self) -> None:
-        """Choose the columns for the new width."""
         self.set_lines(self.lines, self._widths)
-
-    async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked line; open it on the second click."""
-        index = event.y + self.scroll_offset.y
-        if index == self.cursor:
-            await self.run_action("app.details")
-        elif index < len(self.lines):
-            self.action_move(index - self.cursor)
 
     def action_move(self, lines: int = 0, pages: int = 0) -> None:
         """Move the cursor by lines and pages, and keep it on the screen."""
@@ -181,13 +181,11 @@ class TextScreen(ModalScreen[None]):
         self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
-        """Make the box with the text."""
         with VerticalScroll() as box:
             box.border_title = Text(self._title)
             yield Static(Text(self._text()), markup=False)
 
     def on_mount(self) -> None:
-        """Keep the text current."""
         self.set_interval(_REFRESH_SECONDS, self._refresh)
         self.query_one(VerticalScroll).focus()
 
@@ -228,7 +226,6 @@ class TopApp(App[None]):
         self._shown_version = -1
 
     def compose(self) -> ComposeResult:
-        """Make the parts from top to bottom."""
         parts = ("head", "gpus", "columns")
         yield from (Static(id=part, markup=False) for part in parts)
         yield LinesTable(self._fleet)
@@ -237,13 +234,11 @@ class TopApp(App[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Leave the summary out on a low terminal."""
         self.screen_stack[0].set_class(event.size.height < _LOW_ROWS, "low")
         if self._is_complete():
             self._show_head()
 
     def on_mount(self) -> None:
-        """Draw the frame, and start to read."""
         self.query_one(LinesTable).focus()
         self._show_head()
         self._read()
@@ -270,7 +265,6 @@ class TopApp(App[None]):
         )
 
     def rearrange(self) -> None:
-        """Choose and sort the lines again."""
         self._shown_version = self._fleet.version
         widths = merge_widths(agent.widths for agent in self._fleet.agents.values())
         self.query_one(LinesTable).set_lines(arrange(self._fleet, self.arrangement), widths)
@@ -293,7 +287,6 @@ class TopApp(App[None]):
         return any(gpu.at_risk for gpu in self._fleet.gpus)
 
     def on_lines_table_moved(self) -> None:
-        """Show headings and place."""
         if not self._is_complete():
             return
         table = self.query_one(LinesTable)
@@ -318,7 +311,6 @@ class TopApp(App[None]):
         return "  ".join(part for part, is_so in parts.items() if is_so)
 
     def action_details(self) -> None:
-        """Show the details of the line under the cursor."""
         line = self.query_one(LinesTable).line_at_cursor()
         if line is not None:
             text = partial(details_of, line, self._fleet)
@@ -331,30 +323,24 @@ class TopApp(App[None]):
         self._choose(**{choice: values[(place + 1) % len(values)]})
 
     def action_pause(self) -> None:
-        """Stop or resume reading."""
         self.rounds.is_paused = not self.rounds.is_paused
         self.on_lines_table_moved()
 
     def action_help(self) -> None:
-        """Show the keys."""
         self.push_screen(TextScreen("kaishare top", lambda: _HELP))
 
     def action_filter(self) -> None:
-        """Open the filter."""
         self.query_one("#filter", Input).add_class("open").focus()
 
     def action_clear_filter(self) -> None:
-        """Remove the filter and close its line."""
         self.query_one("#filter", Input).value = ""
         self._choose(words=())
         self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while a person types."""
         self._choose(words=tuple(event.value.lower().split()))
 
     def on_input_submitted(self) -> None:
-        """Keep the filter and return to the table."""
         self.query_one("#filter", Input).remove_class("open")
         self.query_one(LinesTable).focus()
 

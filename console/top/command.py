@@ -8,9 +8,8 @@ import time
 from typing import Final
 
 from console.caller import add_cluster_options, add_output, cluster_access, read_token
-from console.cluster.agents import AgentAddress, AgentAtUrl, Agents, add_agent_options, parse_agent_options
-from console.top.fleet import Arrangement, Fleet, GroupBy, Sort
-from console.top.rounds import Rounds
+from console.cluster.agents import AgentAtUrl, Agents, add_agent_options, agent_address, parse_agent_options
+from console.top.fleet import Arrangement, Fleet, GroupBy, Rounds, Sort
 from console.top.text import as_text, json_parts
 from kube.access import Access
 from kube.client import KubeClient
@@ -71,7 +70,10 @@ async def _run(arguments: argparse.Namespace) -> int:
         flagged_only=arguments.flagged,
         namespace=arguments.namespace or "",
     )
-    url, access = arguments.url, await _access(arguments)
+    url = arguments.url
+    if url is None and arguments.token_file:
+        raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
+    access: Access = await cluster_access(arguments) if url is None else agent_address(url)
     token = read_token(arguments.token_file) if arguments.token_file else ""
     on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
     fleet = Fleet(place="" if url else f"{on_node} in namespace {arguments.agent_namespace}")
@@ -91,13 +93,6 @@ async def _run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"the interactive view needs {error.name}: {advice}") from None
         await show(rounds, fleet, arrangement)
         return 0
-
-
-async def _access(arguments: argparse.Namespace) -> Access:
-    """Return the way to the agents: the address of one, or the API server."""
-    if arguments.url is None and arguments.token_file:
-        raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    return await cluster_access(arguments) if arguments.url is None else AgentAddress(arguments.url)
 
 
 async def _print_once(

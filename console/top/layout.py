@@ -86,10 +86,6 @@ class Layout(NamedTuple):
     columns: tuple[tuple[Column, int], ...]
     width: int
 
-    def shows_state(self, row: PodRow) -> bool:
-        """Whether the whole state of a row has room in its column."""
-        return any(column.name == "state" and width >= len(row.state_text) for column, width in self.columns)
-
     def heading(self) -> str:
         """Return the line with the headings."""
         cells = (column.fit(column.heading, width) for column, width in self.columns)

@@ -1,13 +1,14 @@
 """The three lines above the table, the table as plain text, one JSON document of all, and details. Pure."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from textwrap import indent
 from typing import Any, Final, NamedTuple
 
-from console.cluster.agents import Received, not_an_answer
+import msgspec
+
+from console.cluster.agents import Received
 from console.text_table import column_widths, natural_widths, table_lines
 from console.top.fleet import (
     AgentState,
@@ -43,12 +44,9 @@ from console.top.pod_rows import (
     message_text,
 )
 from gpuagent.api_types import (
-    ApiAmount,
     ApiContainerLimit,
     ApiPod,
     ApiVerdict,
-    NotAnAnswer,
-    read_document,
     transitions_text,
 )
 from service.command import DEFAULT_COLUMNS
@@ -56,8 +54,6 @@ from service.text import counted, fold, listed
 from service.units import duration, size
 
 _INDENT: Final = "     "  # of a further line: that of a row's cells, and two columns more
-_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:[GMK]i)?B\b)")
-_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _MOST: Final = 64  # entries of one kind in the details
 _MOST_CAUSES: Final = 8
 
@@ -163,7 +159,7 @@ def as_text(
     A state without room in its column is below its row, but for `within share`. The table of a single agent
     has its sample, each of its GPUs, and what to do first.
     """
-    lines = [text for part in head(fleet, now) for text in _folded(part.text, columns)]
+    lines = [text for part in head(fleet, now) for text in fold(part.text, columns, indent="  ")]
     if len(fleet.agents) == 1:
         (agent,) = fleet.agents.values()
         if agent.received is not None:
@@ -176,7 +172,7 @@ def as_text(
 
 def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_whole: bool) -> Iterator[str]:
     """Yield the table of the GPUs, with FREE if that fits, or a sentence for each of them."""
-    lines: Iterable[str] = (line for gpu in gpus for line in _folded(gpu.text, columns))
+    lines: Iterable[str] = (line for gpu in gpus for line in fold(gpu.text, columns, indent="  "))
     for is_narrow in (False, True):
         kept = [name != "FREE" or not is_narrow for name in GPU_HEADINGS]
         rows = [tuple(compress(cells, kept)) for cells in (GPU_HEADINGS, *(gpu.cells for gpu in gpus))]
@@ -218,12 +214,6 @@ def _sample_text(node: str, received: Received, now: float) -> str:
     )
 
 
-def _folded(text: str, columns: int, *, head: str = "", indent: str = "  ") -> list[str]:
-    """Break a text into lines, but never between an amount and its unit."""
-    whole = _BEFORE_UNIT.sub(_NO_BREAK, text)
-    return [line.replace(_NO_BREAK, " ") for line in fold(whole, columns, head=head, indent=indent)]
-
-
 def _table_lines(
     fleet: Fleet, arrangement: Arrangement, now: float, columns: int, *, is_whole: bool
 ) -> Iterator[str]:
@@ -246,12 +236,13 @@ def _table_lines(
             continue
         yield chosen.row(line, is_old=is_old(fleet, line))
         for text in _below(line, chosen, with_advice=is_single):
-            yield from _folded(text, columns, head=_INDENT, indent=_INDENT)
+            yield from fold(text, columns, head=_INDENT, indent=_INDENT)
 
 
 def _below(row: PodRow, chosen: Layout, *, with_advice: bool) -> Iterator[str]:
     """Yield the state of a row where that has no column, the messages of its flags, and what to do first."""
-    if row.state_text != PodState.WITHIN and not chosen.shows_state(row):
+    state_width = next((width for column, width in chosen.columns if column.name == "state"), 0)
+    if row.state_text != PodState.WITHIN and state_width < len(row.state_text):
         yield row.state_text
     yield from (f"note: {plain(note)}" for note in row.api_pod.notes)
     if with_advice:
@@ -262,38 +253,30 @@ def _below(row: PodRow, chosen: Layout, *, with_advice: bool) -> Iterator[str]:
 def json_parts(fleet: Fleet, arrangement: Arrangement, now: float) -> Iterator[str]:
     """Yield one document in ASCII, so that no name can act on a terminal, in a part for each agent.
 
-    5,000 agents have 100 MB, which would take a gigabyte of memory as one text. An agent whose document has
-    an unreadable field, which the table does not show, becomes a failure in the fleet.
+    5,000 agents have 100 MB, which would take a gigabyte of memory as one text.
     """
     start = '{\n  "agents": ['
     for agent in fleet.agents.values():
-        try:
-            text = json.dumps(_agent_json(agent, arrangement, now), indent=2)
-        except (NotAnAnswer, RecursionError) as error:
-            fleet.set_failure(agent.pod.name, not_an_answer(error))
-            text = json.dumps(_agent_entry(agent, None, now), indent=2)
+        text = json.dumps(_agent_json(agent, arrangement, now), indent=2)
         yield f"{start}\n{indent(text, '    ')}"
         start = ","
     yield "\n  ]\n}\n" if fleet.agents else f"{start}]\n}}\n"
 
 
 def _agent_json(agent: AgentState, arrangement: Arrangement, now: float) -> dict[str, Any]:
-    document = read_document(agent.received.body) if agent.received else None
-    if document is not None and (arrangement.namespace or arrangement.flagged_only):
-        uids = {row.key[1] for row in chosen_rows(agent.table.rows, arrangement)}
-        document["pods"] = [pod for pod in document.get("pods", ()) if pod.get("uid") in uids]
-    return _agent_entry(agent, document, now)
-
-
-def _agent_entry(agent: AgentState, document: dict[str, Any] | None, now: float) -> dict[str, Any]:
     received = agent.received
+    answer = received.answer if received else None
+    if answer is not None and (arrangement.namespace or arrangement.flagged_only):
+        uids = {row.key[1] for row in chosen_rows(agent.table.rows, arrangement)}
+        pods = tuple(pod for pod in answer.pods if pod.uid in uids)
+        answer = msgspec.structs.replace(answer, pods=pods)
     return {
         "agent": agent.pod.name,
-        "node": agent.pod.node or (document or {}).get("node"),
+        "node": agent.pod.spec.node_name or (answer.node if answer else None),
         "answered": received is not None and not agent.failure,
         "ageSeconds": round(max(now - received.at, 0.0), 3) if received else None,
         "error": agent.failure or None,
-        "shares": document,
+        "shares": msgspec.to_builtins(answer),
     }
 
 
@@ -381,15 +364,11 @@ def _acts(acts: Iterable[Act | None]) -> Iterator[str]:
         yield f"runbook     {act.runbook}"
 
 
-def _limit_source(limit: ApiAmount) -> str:
-    counts = "" if limit.counts else ", does not count"
-    return f"{plain(limit.source, 64)}{counts}" or NONE
-
-
 def _on_gpu(row: PodRow) -> Iterator[str]:
     yield f"on GPU {row.cells['gpu']} {plain(row.key[2], 64)}".rstrip()
-    limit = row.api_pod.limits.get(row.key[2])
-    sources = {"share": row.cells["source"], "limit": _limit_source(limit) if limit else NONE}
+    limit, sources = row.api_pod.limits.get(row.key[2]), {"share": row.cells["source"]}
+    if limit:
+        sources["limit"] = f"{plain(limit.source, 64)}{'' if limit.counts else ', does not count'}"
     for name in ("state", "used", "processes", "utilization", "share", "limit"):
         source = f" ({sources[name]})" if sources.get(name, NONE) != NONE else ""
         yield f"  {name:<13}{row.cells[name]}{source}"

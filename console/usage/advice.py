@@ -85,11 +85,7 @@ WHOLE: Final = ShareValue(hundredths=100)
 
 
 def card_of(gpu_bytes: int) -> Card:
-    """Return the card as KAI counts it.
-
-    Raises:
-        ValueError: KAI shares no GPU of this memory.
-    """
+    """Return the card as KAI counts it; raise ValueError if KAI shares no GPU of this memory."""
     return Card.from_mib(gpu_bytes // MIB)
 
 

@@ -18,8 +18,8 @@ from console.usage.advice import KnownNamespace, TargetCluster
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.page import Drawing, drawing, render
 from console.usage.pod_use import PodUse, Window
+from console.usage.records import read_usage
 from console.usage.suggestions import Advice, AdviceRow, Balance, Strategy
-from console.usage.usage_reader import read_usage
 from kai.frameworks import may_run_framework, settings_of
 from kai.installation import SharingMode
 from kai.kaishare_keys import FRAMEWORK_MEMORY
@@ -220,18 +220,13 @@ def _number_from(least: float, most: float) -> Callable[[str], float]:
 
 
 def _subjects(rows: Sequence[AdviceRow]) -> Iterator[tuple[AdviceRow, str, str]]:
-    """Yield each row, the namespace or the vCluster and its namespace, and the workload or the size.
+    """Yield each row, its namespace with vCluster and the namespace inside, and the workload or the size.
 
-    The namespace of the host is before the name of a vCluster that two of its namespaces have. The subject of
-    the default share is a hyphen.
+    The subject of the default share is a hyphen.
     """
-    hosts: defaultdict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        hosts[row.key.vcluster].add(row.key.namespace)
     for row in rows:
         key = row.key
-        words = [key.namespace, key.vcluster, key.virtual_namespace] if key.vcluster else [key.namespace]
-        place = "/".join(words[1:] if key.vcluster and len(hosts[key.vcluster]) == 1 else words)
+        place = "/".join(filter(None, (key.namespace, key.vcluster, key.virtual_namespace)))
         yield row, place, f"{key.workload_kind}/{key.workload}" if key.workload else key.size or _NONE
 
 
@@ -269,7 +264,6 @@ def _notes(rows: Sequence[AdviceRow], *, has_command: bool = False) -> Iterator[
 
 
 def _balance_sentence(balance: Balance | None) -> str:
-    """Return what the advice would change in GPUs."""
     if balance is None:
         return "No balance by workload: a label gives all workloads of a size the same share."
     change = "nothing changes"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from console.caller import add_cluster_options, cluster_access, read_token
+from console.caller import add_cluster_options, cluster_access, parse_url, read_token
 from console.cluster.prometheus import (
     DEFAULT_SECONDS,
     DEFAULT_SELECTOR,
@@ -17,7 +17,6 @@ from console.cluster.prometheus import (
     PrometheusOptions,
     find_prometheus,
     parse_service,
-    parse_url,
 )
 from console.usage.pod_use import Window
 from kube.answers import AccessError
@@ -95,11 +94,7 @@ def parse_window(arguments: argparse.Namespace) -> Window:
 
 
 def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions:
-    """Return the values of the options; reads the token.
-
-    Raises:
-        UsageError: options exclude each other, or there is no token.
-    """
+    """Return the values of the options, with the token; raise UsageError if they exclude each other."""
     is_found = arguments.prometheus is None
     trusts = is_found and (arguments.token_file or arguments.ca_file or arguments.insecure_skip_tls_verify)
     names = [name.lower() for name, _ in arguments.header]
@@ -133,12 +128,9 @@ def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions
 async def open_prometheus(
     arguments: argparse.Namespace, *, needs_cluster: bool = False
 ) -> AsyncIterator[tuple[Prometheus, KubeClient | AccessError]]:
-    """Open the Prometheus, and the API server if it is needed; an AccessError says why there is none.
+    """Open the Prometheus, or raise UsageError if none was given or found.
 
-    With `needs_cluster` it is opened even if the Prometheus is read without it.
-
-    Raises:
-        UsageError: the options are unusable, or no Prometheus was given or found.
+    The API server is opened if it is needed, or with `needs_cluster`; an AccessError says why there is none.
     """
     options = parse_prometheus_options(arguments)
     async with contextlib.AsyncExitStack() as stack:
@@ -159,11 +151,7 @@ async def open_prometheus(
 
 
 def parse_selector(text: str) -> str:
-    """Check the label matchers of `--selector`; return them separated by commas, without braces.
-
-    Raises:
-        ValueError: the text is not a list of at least one matcher; the message is one line.
-    """
+    """Return the label matchers of `--selector` without braces; raise ValueError if it has none."""
     inner = text.strip()
     if inner.startswith("{") and inner.endswith("}"):
         inner = inner[1:-1]

@@ -21,8 +21,7 @@ _HEIGHT: Final = 120.0
 """Units of a picture, which is stretched to the width of the page. Texts are beside it, not in it."""
 _ROOM_ABOVE: Final = 1.08  # height of a picture in its largest amount
 
-_Node = str | tuple[str, str, "list[_Node]"]
-"""A text, or kind, name and content of a tag."""
+_Node = str | tuple[str, str, "list[_Node]"]  # a text, or kind, name and content of a tag
 Drawing = Mapping[str, Any]
 
 

@@ -1,13 +1,12 @@
-"""The time that is looked at, and what one pod used of one GPU in it while it had one share. Pure."""
+"""The time that is looked at, and what one pod used of one GPU in it. Pure."""
 
 import math
 import re
 from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum, auto
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from kai.kaishare_keys import is_size_name
@@ -79,10 +78,6 @@ class Window:
         """End of the first part, in Unix seconds; the last one ends with the window."""
         return self.end - (-(-self.length // self.bucket) - 1) * self.bucket
 
-    def bucket_end(self, at: float) -> float:
-        """Return the end of the part that has a time, in Unix seconds."""
-        return self.first_bucket + max(math.ceil((at - self.first_bucket) / self.bucket), 0) * self.bucket
-
     def __str__(self) -> str:
         return f"{utc_minute(self.start)} to {utc_minute(self.end)} UTC"
 
@@ -126,26 +121,32 @@ class PodNames(NamedTuple):
         )
 
 
-class Doubt(Enum):
-    """Why the use of a pod may not show its need."""
+class Doubt(StrEnum):
+    """Why the use of a pod may not show its need; the value is a note about such pods."""
 
-    UNKNOWN = auto()
-    FILLED = auto()  # the pod takes what it is given, from its first hour on
-    ALLOCATED = auto()  # it holds a constant amount that is most of its share
-    CONSTANT = auto()  # it holds a constant amount below its share, as a framework that allocates in advance
+    UNKNOWN = "never had a known use: the advice does not cover their need"
+    FILLED = "filled the share from the start: such use does not show the need, and the advice is no smaller"
+    ALLOCATED = (
+        f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which"
+        " allocate in advance: such use does not show the need, and the advice is no smaller"
+    )
+    CONSTANT = (
+        "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps"
+        " not the need; look at the framework before you give less"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodUse:
-    """The figures of a pod on one GPU during the time in which it had one share."""
+    """The figures of a pod on one GPU."""
 
     names: PodNames
     gpu_bytes: int | None  # memory of the GPU; None if unknown, as for a MIG device
     share_bytes: int
-    seconds: float  # time with this share; gaps in the data are left out
+    seconds: float  # gaps in the data are left out
     known_seconds: float  # time in which the use was known, too
     expected_seconds: float
-    """Time in which the pod had this share, gaps and the time outside the records included."""
+    """Time in which the pod had the share, gaps and the time outside the records included."""
     first: float  # Unix seconds
     last: float  # Unix seconds
     peak_bytes: float | None  # None if the use was never known
@@ -155,6 +156,7 @@ class PodUse:
     over_seconds: float | None = None
     """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
     is_current: bool = False  # whether the pod exists at the end of the time
+    is_claim: bool = False  # whether the share is a resource claim, and not KAI's
     bucket: float = HOUR  # seconds of each part of the time in `peaks`
     peaks: Peaks = field(default=Peaks(), repr=False, compare=False)  # empty if the use was never known
 
@@ -216,62 +218,3 @@ class PodUse:
         slack = max(256 << 20, 0.05 * self.share_bytes)
         peak = self.peak_bytes
         return peak is not None and NEAR * self.share_bytes <= peak <= self.share_bytes + slack
-
-
-class Point(NamedTuple):
-    """The figures of a pod on one GPU at a time."""
-
-    at: float
-    share_bytes: int
-    used_bytes: float | None
-    over_seconds: float  # time above the share since the last point, on any of the pod's GPUs
-
-
-def by_share(use: PodUse, points: Sequence[Point], quantile: float, window: Window) -> list[PodUse]:
-    """Return the use of a pod once for each share that it had, in order of time."""
-    step = window.step
-    of_share: defaultdict[int, list[Point]] = defaultdict(list)
-    expected: defaultdict[int, float] = defaultdict(float)
-    for last, point in zip((None, *points), points, strict=False):
-        is_same = last is not None and last.share_bytes == point.share_bytes
-        expected[point.share_bytes] += point.at - last.at if last and is_same else step
-        of_share[point.share_bytes].append(point)
-    over = sum(point.over_seconds for point in points)
-    parts = []
-    for share, own in of_share.items():
-        known = [(point.at, point.used_bytes) for point in own if point.used_bytes is not None]
-        used = sorted(amount for _, amount in known)
-        peaks: defaultdict[float, float] = defaultdict(float)
-        for at, amount in known:
-            end = window.bucket_end(at)
-            peaks[end] = max(peaks[end], amount)
-        own_over = use.over_seconds
-        if own_over:  # unknown if the time of none of it is known
-            own_over = own_over * sum(point.over_seconds for point in own) / over if over else None
-        part = replace(
-            use,
-            share_bytes=share,
-            seconds=len(own) * step,
-            known_seconds=len(used) * step,
-            expected_seconds=expected[share],
-            first=own[0].at - step,
-            last=own[-1].at,
-            peak_bytes=used[-1] if used else None,
-            quantile_bytes=quantile_of(used, quantile),
-            low_bytes=quantile_of(used, LOW),
-            over_seconds=own_over,
-            is_current=use.is_current and points[-1].share_bytes == share,
-            peaks=Peaks(array("d", peaks), array("d", peaks.values())),
-        )
-        parts.append(part)
-    return parts
-
-
-def quantile_of(values: Sequence[float], quantile: float) -> float | None:
-    """Return a quantile of ascending values as `quantile_over_time` does: linear between two values."""
-    if not values:
-        return None
-    rank = quantile * (len(values) - 1)
-    lower = int(rank)
-    upper = min(lower + 1, len(values) - 1)
-    return values[lower] + (values[upper] - values[lower]) * (rank - lower)

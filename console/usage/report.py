@@ -11,7 +11,15 @@ from typing import Final
 from console.cluster.prometheus import InstantSeries, Prometheus
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.pod_use import HOUR, Window
-from console.usage.records import SEEN, few, no_pods, range_of, read_recorded_time, require_one
+from console.usage.records import (
+    SEEN,
+    claimed_pods,
+    few,
+    no_pods,
+    range_of,
+    read_recorded_time,
+    require_one,
+)
 from console.usage.report_table import (
     FIGURES,
     LABELS,
@@ -28,7 +36,7 @@ from kai.frameworks import FRAMEWORKS
 from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
 from service.log_writer import discard_library_logs
 from service.names import is_gpu_model
-from service.text import quoted
+from service.text import counted, quoted
 
 RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
@@ -43,8 +51,7 @@ _MOST_GPUS: Final = 1_000_000
 _PRICE: Final = re.compile(r"([^=]{1,100})=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _CURRENCY: Final = re.compile(r"[A-Za-z]{1,8}|[€$£¥]")
 
-Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
-"""Hours by labels of a row, for each figure."""
+Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]  # hours by labels of a row, for each figure
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -120,13 +127,15 @@ async def read_sums(
         for what in ("max", "min")
     )
     queries.append(f"sum by ({by}) ({last} - {first}) / {HOUR}")
+    queries.append(f"count({claimed_pods(prometheus.selector, window)})")
     most = window.length / HOUR * _MOST_GPUS
     answers = await asyncio.gather(*(prometheus.instant(query, window.end, most=most) for query in queries))
     sums = {
         figure: [(row.labels, row.value) for row in series]
         for figure, series in zip(FIGURES, answers, strict=False)
     }
-    spans = {frozenset(row.labels.items()): row.value for row in answers[-1]}
+    spans = {frozenset(row.labels.items()): row.value for row in answers[-2]}
+    claims = round(sum(row.value for row in answers[-1]))
     sums["expected"] = [
         (labels, max(hours, spans.get(frozenset(labels.items()), 0.0)) / recorded.part)
         for labels, hours in sums["expected"]
@@ -137,7 +146,12 @@ async def read_sums(
     kept = options_sentence(await prometheus.instant(f"sum by (framework) ({counter})", window.end))
     several = f"Rows add up {len(clusters)} clusters: {few(clusters)}."
     added_up = (f'{several} --selector with cluster="NAME" selects one.',) if len(clusters) > 1 else ()
-    return sums, (*added_up, *filter(None, [kept]), *recorded.remarks, *prometheus.remarks)
+    of_claims = (
+        f"{counted(claims, 'pod')} with a resource claim: promised is what the claim asks for, in hundredths"
+        " of a GPU; KAI's queues do not count it."
+    )
+    claimed = [of_claims] if claims else []
+    return sums, (*added_up, *claimed, *filter(None, [kept]), *recorded.remarks, *prometheus.remarks)
 
 
 def options_sentence(rows: Iterable[InstantSeries]) -> str:

@@ -43,7 +43,6 @@ _OF_VCLUSTERS: Final = ("vcluster", "virtual_namespace")
 _NONE: Final = "-"
 _MARK: Final = "!"  # beside figures that were known in less than 90 % of the time
 _LEAST: Final = 8  # smallest width of a column of names
-_ACTS_IN_A_SPREADSHEET: Final = ("=", "+", "-", "@", "\t", "\r")
 
 Hours = Mapping[str, float | None]
 """Figures by their names in JSON and CSV; None is unknown.
@@ -186,8 +185,6 @@ def as_csv(report: Report) -> str:
     )
     for row in report.rows:
         words = [*row.names.values(), row.model, report.currency]
-        if any(word.startswith(_ACTS_IN_A_SPREADSHEET) for word in words):
-            raise ValueError("a name has not been checked")
         writer.writerow([*words[:-1], *_rounded(row.hours).values(), words[-1]])
     return stream.getvalue()
 
@@ -242,7 +239,6 @@ def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
 
 
 def _remarks(report: Report, table: _Table) -> Iterator[str]:
-    """Yield the sentences about the whole report."""
     yield "GPU-hours; over in hours of pods. known: part of the time in which the use was known."
     if any(cell.endswith(_MARK) for row in table.rows for cell in row[len(table.names) :]):
         yield (

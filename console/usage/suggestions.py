@@ -24,7 +24,7 @@ from console.usage.advice import (
     smallest_fraction,
     smallest_memory,
 )
-from console.usage.pod_use import HOUR, LEAST_KNOWN, MOST_OF_SHARE, Doubt, PodUse
+from console.usage.pod_use import HOUR, LEAST_KNOWN, Doubt, PodUse
 from service.text import counted
 from webhook.policy.distributed import RANK_KINDS
 from webhook.policy.labels import PolicyMetadata
@@ -35,20 +35,6 @@ LIKELY_RANKS: Final = (
 )
 SEVERAL_GPUS: Final = "pods with several GPUs"
 
-_DOUBTS: Final = {
-    Doubt.UNKNOWN: "never had a known use: the advice does not cover their need",
-    Doubt.FILLED: (
-        "filled the share from the start: such use does not show the need, and the advice is no smaller"
-    ),
-    Doubt.ALLOCATED: (
-        f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which"
-        " allocate in advance: such use does not show the need, and the advice is no smaller"
-    ),
-    Doubt.CONSTANT: (
-        "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps"
-        " not the need; look at the framework before you give less"
-    ),
-}
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 _UNKNOWN_NAMESPACE: Final = KnownNamespace(PolicyMetadata(), None)
 _NOT_COVERED: Final = "no command: no label covers the need"
@@ -70,6 +56,7 @@ class RowKey(NamedTuple):
     workload: str
     share: ShareValue
     keeps_gpu: str  # why the pods keep a whole GPU each, for a note; empty if they may share one
+    is_claim: bool = False  # whether the share is a resource claim
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +163,7 @@ class Strategy:
             row.notes += (
                 f"{counted(pods, 'pod')} of {row.pods} with {option}" for option, pods in told.items()
             )
-        contradictions = _contradictions(groups)
+        contradictions = _contradictions([key for key in groups if not key.is_claim])
         for row in rows:
             command, note = self._command(row, namespaces)
             contradiction = contradictions.get(row.key, "") if command else ""
@@ -201,7 +188,6 @@ class Strategy:
         return need
 
     def _needs(self, uses: Iterable[PodUse]) -> list[tuple[float, int]]:
-        """Return the need of each pod and the memory of its GPU, if both are known."""
         needs = ((self.need_of(use), use.gpu_bytes) for use in uses)
         return [(need, gpu) for need, gpu in needs if need is not None and gpu is not None]
 
@@ -209,13 +195,16 @@ class Strategy:
         self, use: PodUse, keeps: Mapping[str, str], namespaces: Mapping[str, KnownNamespace] | None
     ) -> RowKey:
         names = use.names
+        workload = (names.workload_kind, names.workload) if self.by_workload else ("", "")
         share = ShareValue.seen(use.share_bytes, use.gpu_bytes)
+        if use.is_claim:  # a claim asks for bytes, and the webhook changes no pod with one
+            share = share if share.is_whole else ShareValue.seen(use.share_bytes, None)
+            return RowKey(*names.place, names.size, *workload, share, "", is_claim=True)
         known = None if names.vcluster or namespaces is None else namespaces.get(names.namespace)
         label = None if known is None else known.share_of(names.size)
         if label is not None and use.gpu_bytes is not None and label.is_share(use.share_bytes, use.gpu_bytes):
             share = label
         of_whole = keeps.get(names.uid, "") if share.is_whole else ""
-        workload = (names.workload_kind, names.workload) if self.by_workload else ("", "")
         keeps_gpu = RANKS if names.workload_kind in RANK_KINDS else of_whole
         return RowKey(*names.place, names.size, *workload, share, keeps_gpu)
 
@@ -240,7 +229,8 @@ class Strategy:
         )
         namespace = None if key.vcluster or namespaces is None else namespaces.get(key.namespace)
         namespace = namespace or _UNKNOWN_NAMESPACE
-        row.suggested, problem = self._suggested(row, in_memory=namespace.is_in_memory(key.share))
+        in_memory = key.is_claim or namespace.is_in_memory(key.share)
+        row.suggested, problem = self._suggested(row, in_memory=in_memory)
         row.notes += self._notes(row, problem)
         return row
 
@@ -278,10 +268,9 @@ class Strategy:
             uids: defaultdict[Doubt | None, set[str]] = defaultdict(set)
             for use in row.uses:
                 uids[use.doubt].add(use.names.uid)
-            for doubt, sentence in _DOUBTS.items():
-                if doubt in uids:
-                    yield f"{counted(len(uids[doubt]), 'pod')} of {row.pods} {sentence}"
-            if parallel := _beside_another(row.uses, _job_of):
+            for doubt in filter(uids.get, Doubt):
+                yield f"{counted(len(uids[doubt]), 'pod')} of {row.pods} {doubt}"
+            if not row.key.is_claim and (parallel := _beside_another(row.uses, _job_of)):
                 yield (
                     f"{counted(len(parallel), 'pod')} of {row.pods} ran beside another pod of the same Job or"
                     " JobSet: ranks of a distributed job keep a whole GPU each, and the series do not show"
@@ -297,12 +286,13 @@ class Strategy:
             yield f"several models of card, the largest counts: {', '.join(parts)}"
 
     def _is_covered(self, row: AdviceRow) -> bool:
-        """Whether a GPU has what the pods need."""
         return all(need <= gpu_bytes for need, gpu_bytes in self._needs(row.uses))
 
     def _command(self, row: AdviceRow, namespaces: Mapping[str, KnownNamespace] | None) -> tuple[str, str]:
         """Return the command for the suggested share, and a note, such as why there is no command."""
         key, suggested = row.key, row.suggested
+        if key.is_claim:
+            return "", _change_of_claim(row)
         if self.by_workload or (namespaces is None and not key.vcluster):
             return "", ""
         if namespaces is None or key.vcluster:
@@ -357,6 +347,15 @@ def _fills(share: ShareValue, use: PodUse) -> bool:
     )
 
 
+def _change_of_claim(row: AdviceRow) -> str:
+    share = "the share is the pods' resource claim, which no label changes"
+    if row.suggested is None or not row.is_change:
+        return share
+    if row.suggested.is_whole:
+        return f"{share}: let the ResourceClaimTemplate request a whole device"
+    return f"{share}: set capacity.requests.memory of the ResourceClaimTemplate to {row.suggested}"
+
+
 def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
     """Return why no label gives the row's pods their share."""
     key = row.key
@@ -369,7 +368,7 @@ def _other_share(row: AdviceRow, of_label: ShareValue | None) -> str:
     return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
 
 
-def _contradictions(keys: Iterable[RowKey]) -> dict[RowKey, str]:
+def _contradictions(keys: Sequence[RowKey]) -> dict[RowKey, str]:
     """Return why a row gets no command: its label would change pods of other rows that need what they have.
 
     1. A size of a vCluster with several shares: the present value of the label is unknown. Rows without a

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from console.caller import add_cluster_options, add_output, cluster_access
+from console.caller import add_cluster_options, add_output, add_settings_namespace, cluster_access
 from console.cluster.agents import add_agent_options, parse_agent_options
 from console.why.core import explain
 from console.why.evidence import PodEvidence
@@ -17,7 +17,6 @@ from service.command import (
     UsageError,
     add_namespace,
     columns_of,
-    namespace_name,
     output_has_colour,
     read_by,
     write_document,
@@ -26,7 +25,6 @@ from service.command import (
 from service.log_writer import discard_library_logs
 from service.names import is_dns_subdomain
 from service.text import quoted
-from webhook.settings.decision_options import NAMESPACE
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -46,21 +44,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_namespace(command, "namespace of the pod (default: the namespace of the context)")
     add_output(command, "text", "json")
     add_agent_options(command)
-    command.add_argument(
-        "--settings-namespace",
-        type=read_by(namespace_name),
-        default=NAMESPACE,
-        metavar="NAMESPACE",
-        help="namespace of the webhook with its settings (default %(default)s)",
-    )
+    add_settings_namespace(command)
 
 
 def parse_target(text: str) -> tuple[str, str]:
-    """Read `POD` or `KIND/NAME`; return the kind and the name.
-
-    Raises:
-        ValueError: no object can have the name; the message is one line.
-    """
+    """Read `POD` or `KIND/NAME`; return the kind and the name. Raises ValueError for what is none."""
     kind, slash, name = text.rpartition("/")
     if slash and not is_dns_subdomain(kind.lower()):
         raise ValueError(f"{quoted(kind)} is not the name of a kind; examples: deploy, job, pytorchjob")
@@ -72,12 +60,9 @@ def parse_target(text: str) -> tuple[str, str]:
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; return 0 if nothing is wrong, 1 if something is, 2 if there is no such object.
 
-    Events may explain why a pod does not exist any more; then they are the answer.
-
-    Raises:
-        UsageError: the pod, workload or namespace cannot be read, or does not exist and has left no trace;
-            or standard output cannot be written.
-        AccessError: the kubeconfig cannot be read, or its login fails.
+    Events may explain why a pod does not exist any more; then they are the answer. Raises UsageError if the
+    pod, workload or namespace cannot be read, or does not exist and has left no trace, or if standard output
+    cannot be written; AccessError if the kubeconfig cannot be read, or its login fails.
     """
     discard_library_logs()
     evidence = asyncio.run(_read(arguments))

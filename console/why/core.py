@@ -16,8 +16,7 @@ from console.why.causes.binding import binding, chosen, missed, waiting_for_evic
 from console.why.causes.bound import bound, failed, running
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.device_claims import waits_for_devices
-from console.why.causes.more_room import more_room
-from console.why.causes.nodes import unschedulable
+from console.why.causes.nodes import more_room, unschedulable
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
 from console.why.causes.unscheduled import guarded, is_in_kai, outside_kai
 from console.why.evidence import PodEvidence, waited
@@ -109,8 +108,7 @@ def _pending(evidence: PodEvidence, pod: Pod) -> PodFinding:
     return _undecided(evidence, pod, what) if _is_open(cause) else more_room(evidence, cause)
 
 
-def _is_open(cause: PodFinding) -> bool:
-    """Whether a fact is unknown that may exclude the cause."""
+def _is_open(cause: PodFinding) -> bool:  # a fact is unknown that may exclude the cause
     return not all(fact.is_known for fact in cause.excluded_by)
 
 
@@ -124,6 +122,5 @@ def _undecided(evidence: PodEvidence, pod: Pod, what: str) -> PodFinding:
 
 
 def _without_host_commands(cause: PodFinding) -> PodFinding:
-    """Return a finding without the commands that only work on the host."""
     acts = [replace(act, command="") if _ON_HOST.search(act.command) else act for act in cause.remedies]
     return replace(cause, remedies=acts)

@@ -7,11 +7,11 @@ its namespace: the newest are kept, in bounded memory.
 
 import heapq
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,68 +20,48 @@ from kube.kinds import EVENTS, Event, FullMeta, Pod, PodOwner
 from service.names import LONGEST_SUBDOMAIN
 from service.text import shorten
 
-MOST_EVENTS: Final = 500
-"""Maximum number of Events kept of one list."""
-LONGEST_MESSAGE: Final = 4096
-"""Maximum length of a kept message, in characters."""
-_LONGEST_WORD: Final = 128
-"""Maximum length of a reason and of a component's name, in characters."""
+MOST_EVENTS: Final = 500  # maximum number of Events kept of one list
+LONGEST_MESSAGE: Final = 4096  # maximum length of a kept message, in characters
+_LONGEST_WORD: Final = 128  # maximum length of a reason and of a component's name, in characters
 _COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 """Annotation of the pods of an Indexed Job."""
 _NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about pods that a controller could not create: Kubernetes', and training-operator's."""
 _NAME: Final = re.compile(r"pg-(.{1,253})-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
-_GENERATED: Final = re.compile(
-    r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
-    r"|[0-9]{1,10}(?:-[0-9]{1,5})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
-    r"|(?:chief|evaluator|head|launcher|leader|master|ps|server|worker)-[0-9]{1,5}"
-    r"|raycluster-[bcdfghjklmnpqrstvwxz2456789]{5}"
-)
-"""What controllers add to an owner's name: hashes without vowels (apimachinery, `util/rand`), an index, the
-time of a CronJob, a role and an index (training-operator), or `raycluster` (KubeRay, for a RayJob or
-RayService)."""
-
 INDEXED_JOB: Final = "Job, Indexed"
 """Kind of a Job whose pods have an index; the kind `Job` is one whose pods have none."""
-_NOTHING: Final = re.compile(r"(?!)")
-_RANDOM: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5}")
-_INDEX_RANDOM: Final = re.compile(r"[0-9]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}")
-_INDEX: Final = re.compile(r"[0-9]{1,10}")
-_HASH: Final = re.compile(r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
-_MINUTE: Final = re.compile(r"[0-9]{8,10}(?:-[0-9]{1,10})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?")
-_ROLE: Final = re.compile(r"(?:chief|evaluator|launcher|master|ps|server|worker)-[0-9]{1,5}")
+_RANDOM: Final = "[bcdfghjklmnpqrstvwxz2456789]{5}"  # without vowels (apimachinery, `util/rand`)
+_HASH: Final = f"[bcdfghjklmnpqrstvwxz2456789]{{5,10}}(?:-{_RANDOM})?"
+_ROLE: Final = "(?:chief|evaluator|head|launcher|leader|master|ps|server|worker)-[0-9]{1,5}"
 _ADDED: Final = {
-    "Pod": _NOTHING.fullmatch,
-    **dict.fromkeys(("ReplicaSet", "ReplicationController", "DaemonSet", "Job"), _RANDOM.fullmatch),
-    INDEXED_JOB: _INDEX_RANDOM.fullmatch,
-    "StatefulSet": _INDEX.fullmatch,
-    "Deployment": _HASH.fullmatch,
-    "CronJob": _MINUTE.fullmatch,
-    **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob"), _ROLE.fullmatch),
+    "Pod": "(?!)",
+    **dict.fromkeys(("ReplicaSet", "ReplicationController", "DaemonSet", "Job"), _RANDOM),
+    INDEXED_JOB: f"[0-9]{{1,10}}-{_RANDOM}",
+    "StatefulSet": "[0-9]{1,10}",
+    "Deployment": _HASH,
+    "CronJob": f"[0-9]{{8,10}}(?:-[0-9]{{1,10}})?(?:-{_RANDOM})?",
+    **dict.fromkeys(("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob"), _ROLE),
 }
 """What the controllers of Kubernetes and of training-operator add to the name of an object of the kind."""
+_GENERATED: Final = f"{_HASH}|[0-9]{{1,10}}(?:-[0-9]{{1,5}})?(?:-{_RANDOM})?|{_ROLE}|raycluster-{_RANDOM}"
+"""What any controller adds to an owner's name, KubeRay among them (for a RayJob or RayService)."""
 _BETWEEN: Final = {"Deployment": "ReplicaSet", "CronJob": "Job"}
 """Kinds that create pods by objects of another kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedObject:
+class NamedObject(NamedTuple):
     """A pod or workload, as far as it is known."""
 
-    kind: str = ""
-    """Empty if it may be any."""
+    kind: str  # empty if it may be any
     name: str
-    uid: str = ""
-    """Empty if it is not known."""
-    is_read: bool = False
-    """Whether the object or one that it owns was read, so that its owners are known."""
+    uid: str = ""  # empty if it is not known
+    is_read: bool = False  # whether the object or one that it owns was read, so that its owners are known
 
 
 def workload_of(group: str) -> str:
-    """Return the name of the workload in the name of a PodGroup; the whole name of one made by hand.
+    """Return the workload in a PodGroup's name `pg-WORKLOAD-UID`; the whole name of one made by hand.
 
-    KAI names a group `pg-WORKLOAD-UID`; the workload is the pod itself, or the owner whose pods KAI schedules
-    together (v0.9.8, v0.13.4, v0.17.0).
+    It is the pod itself, or the owner whose pods KAI schedules together (v0.9.8, v0.13.4, v0.17.0).
     """
     match = _NAME.fullmatch(group)
     return match[1] if match else group
@@ -89,8 +69,8 @@ def workload_of(group: str) -> str:
 
 def is_made_for(name: str, owner: str, kind: str = "") -> bool:
     """Whether a controller may have given this name to an object of an owner, of a kind if it is known."""
-    fits = _ADDED.get(kind, _GENERATED.fullmatch)
-    return name.startswith(f"{owner}-") and fits(name, len(owner) + 1) is not None
+    added = name.removeprefix(f"{owner}-")
+    return added != name and re.fullmatch(_ADDED.get(kind, _GENERATED), added) is not None
 
 
 def may_concern(group: str, target: NamedObject) -> bool:
@@ -134,7 +114,7 @@ class EventReader:
 
     async def about_groups(self, pod: Pod | None, workload: PodOwner | None) -> Listing[Event]:
         """Return the Events about PodGroups of the pod or workload, and of earlier pods of it."""
-        related = self._related(pod, workload)
+        related = [*self._related(pod, workload)]
         above = {owner.name for owner in workload.metadata.owner_references} if workload else set()
 
         def keep(event: Event) -> bool:
@@ -146,8 +126,7 @@ class EventReader:
 
     async def about_creation(self, workload: PodOwner | None) -> Listing[Event]:
         """Return the Events about pods that could not be created for the workload, oldest first."""
-        uid = workload.metadata.uid if workload else ""
-        target = NamedObject(kind=self.kind, name=self.name, uid=uid)
+        target = NamedObject(self.kind, self.name, workload.metadata.uid if workload else "")
 
         def keep(event: Event) -> bool:
             about = event.involved_object
@@ -158,20 +137,16 @@ class EventReader:
         unread = next((each for each in lists if not each.is_known), lists[0])
         return Fact(events, unread.why, unread.line)
 
-    def _related(self, pod: Pod | None, workload: PodOwner | None) -> list[NamedObject]:
+    def _related(self, pod: Pod | None, workload: PodOwner | None) -> Iterator[NamedObject]:
         of_pod = None if pod is None else _COMPLETION_INDEX in pod.metadata.annotations
         is_indexed = of_pod if workload is None else workload.spec.completion_mode == "Indexed"
         uid = workload.metadata.uid if workload is not None else ""
         is_read = pod is not None or workload is not None
-        kind = _kind(self.kind, is_indexed=is_indexed)
-        named = NamedObject(kind=kind, name=self.name, uid=uid, is_read=is_read)
-        if pod is None:
-            return [named]
-        owners = [
-            NamedObject(kind=_kind(owner.kind, is_indexed=of_pod), name=owner.name, is_read=True)
-            for owner in pod.metadata.owner_references
-        ]
-        return [named, NamedObject(kind="Pod", name=pod.name, is_read=True), *owners]
+        yield NamedObject(_kind(self.kind, is_indexed), self.name, uid, is_read)
+        if pod is not None:
+            yield NamedObject("Pod", pod.name, is_read=True)
+            for owner in pod.metadata.owner_references:
+                yield NamedObject(_kind(owner.kind, of_pod), owner.name, is_read=True)
 
     async def _read(self, selector: str, keep: Callable[[Event], bool]) -> Listing[Event]:
         """List Events, and keep the newest ones, each with a bounded size."""
@@ -194,8 +169,7 @@ class EventReader:
         return Fact(newest if listing.is_known else newest or listing.value, listing.why, listing.line)
 
 
-def _kind(kind: str, *, is_indexed: bool | None) -> str:
-    """Return a kind, by which the names of its pods are known; empty for a Job that may have either form."""
+def _kind(kind: str, is_indexed: bool | None) -> str:  # empty for a Job that may have either form
     return {None: "", True: INDEXED_JOB, False: kind}[is_indexed] if kind == "Job" else kind
 
 
@@ -212,10 +186,9 @@ def _bounded(event: Event) -> Event:
         return shorten(text, _LONGEST_WORD)
 
     about, old = event.involved_object, event.metadata
-    metadata = FullMeta(name=old.name, namespace=old.namespace, creation_timestamp=old.creation_timestamp)
     return replace(
         event,
-        metadata=metadata,
+        metadata=FullMeta(old.name, old.namespace, creation_timestamp=old.creation_timestamp),
         involved_object=replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=word(about.uid)),
         reason=word(event.reason),
         message=shorten(event.message, LONGEST_MESSAGE),

@@ -1,11 +1,12 @@
-"""What is known about one pod or workload: facts, what it requests, and KAI's last words. Pure."""
+"""What is known about one pod or workload: facts, requests, KAI's last words, who holds GPUs. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import isnan
-from typing import Final
+from typing import Final, NamedTuple
 
 from console.cluster.facts import NOT_READ, Fact, Listing, Why, items
 from gpuagent.api_types import ApiPod
@@ -25,102 +26,69 @@ from webhook.policy.checks import readable, whole_gpus
 class PolicyDecision:
     """What the webhook decided about the pod, and what it would decide now."""
 
-    reason: str = ""
-    """The code that the webhook wrote on the pod at its creation; empty if it wrote none."""
-    now_reason: str = ""
-    """The code for a new pod like this one; empty if the policy cannot be read."""
-    now: str = ""
-    """What a new pod like this one would get, as a sentence; empty if the policy cannot be read."""
+    reason: str = ""  # the code that the webhook wrote on the pod at its creation; empty if it wrote none
+    now_reason: str = ""  # the code for a new pod like this one; empty if the policy cannot be read
+    now: str = ""  # what a new pod like this one would get, as a sentence; empty if the policy cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFigures:
     """What the node's agent reports about the pod."""
 
-    pod: ApiPod | None
-    """None if the agent does not list the pod: it has no share, no GPU and no memory on one."""
-    neighbours: int = 0
-    """Number of other pods on the pod's GPUs."""
+    pod: ApiPod | None  # None if the agent does not list it: it has no share, no GPU and no memory on one
+    neighbours: int = 0  # number of other pods on the pod's GPUs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPod:
+class GpuPod(NamedTuple):
     """A pod of KAI that holds GPUs, or waits for them."""
 
     namespace: str
     name: str
-    queue: str
-    """Queue label of the pod; empty without one."""
-    group: str
-    """Name of the PodGroup; empty before KAI has grouped the pod."""
-    request: str
-    """The GPUs in words."""
+    queue: str  # queue label of the pod; empty without one
+    group: str  # name of the PodGroup; empty before KAI has grouped the pod
+    request: str  # the GPUs in words
     created_at: datetime
     is_bound: bool
-    ends_at: datetime | None = None
-    """When Kubernetes ends the pod at the latest, by `spec.activeDeadlineSeconds`; None without that."""
+    ends_at: datetime | None  # the latest, by `spec.activeDeadlineSeconds`; None without that
 
 
 @dataclass(slots=True, kw_only=True)
 class PodEvidence:
     """The facts about one pod or workload, as far as the caller may read them. The reader fills it."""
 
-    now: datetime
-    """The API server's time."""
+    now: datetime  # the API server's time
     namespace: str
-    kind: str = "Pod"
-    """Kind that the caller named."""
+    kind: str = "Pod"  # kind that the caller named
     name: str
     pod: Fact[Pod]
-    workload: Fact[PodOwner] = NOT_READ
-    """The workload that the caller named."""
-    owners: Sequence[PodOwner] = ()
-    """The pod's owners that were read, the nearest first."""
-    pod_events: Listing[Event] = NOT_READ
-    """Events about the pod, oldest first."""
-    group_events: Listing[Event] = NOT_READ
-    """Events about PodGroups of the namespace whose name contains the pod's or workload's, oldest first."""
-    creation_events: Listing[Event] = NOT_READ
-    """Events about pods that could not be created for the workload, oldest first."""
+    workload: Fact[PodOwner] = NOT_READ  # the workload that the caller named
+    owners: Sequence[PodOwner] = ()  # the pod's owners that were read, the nearest first
+    pod_events: Listing[Event] = NOT_READ  # Events about the pod, oldest first
+    group_events: Listing[Event] = NOT_READ  # about PodGroups of the pod and its workload, oldest first
+    creation_events: Listing[Event] = NOT_READ  # about pods that could not be created, oldest first
     pod_group: Fact[PodGroup] = NOT_READ
     bind_request: Fact[BindRequest] = NOT_READ
-    queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)
-    """The pod's queue and its parents by name."""
+    queues: Mapping[str, Fact[Queue]] = field(default_factory=dict)  # the pod's queue and its parents by name
     nodes: Listing[Node] = NOT_READ
     shared_gpu_pods: Listing[Pod] = NOT_READ
-    """The pods of all namespaces with the label of a GPU group, reservation pods among them.
-
-    Of a bound pod those in its own groups; if they have no reservation pod, those of other groups as well.
-    """
-    gpu_pods: Listing[GpuPod] = NOT_READ
-    """KAI's pods of all namespaces that hold GPUs, or wait for them."""
-    scaling_pods: Listing[Pod] = NOT_READ
-    """The utility pods of KAI's node-scale-adjuster, which ask an autoscaler for nodes with GPUs."""
-    group_members: Sequence[Pod] = ()
-    """The other pods of the pod's namespace in the pod's GPU groups."""
-    claims: Listing[VolumeClaim] = NOT_READ
-    """The PersistentVolumeClaims that the pod mounts."""
-    device_claims: Listing[ResourceClaim] = NOT_READ
-    """The ResourceClaims of all namespaces, or else of the pod's; of a waiting pod that has some."""
-    are_device_claims_of_all: bool = False
-    """Whether these are the ResourceClaims of all namespaces."""
+    """The pods of all namespaces in GPU groups, reservation pods among them; for a bound pod in its own
+    groups, with the reservation pods of others if these have none."""
+    gpu_pods: Listing[GpuPod] = NOT_READ  # KAI's pods of all namespaces that hold GPUs, or wait for them
+    scaling_pods: Listing[Pod] = NOT_READ  # of KAI's node-scale-adjuster, which ask an autoscaler for nodes
+    group_members: Sequence[Pod] = ()  # the other pods of the pod's namespace in the pod's GPU groups
+    claims: Listing[VolumeClaim] = NOT_READ  # the PersistentVolumeClaims that the pod mounts
+    device_claims: Listing[ResourceClaim] = NOT_READ  # of all namespaces, or else of the pod's
+    are_device_claims_of_all: bool = False  # whether these are the ResourceClaims of all namespaces
     device_classes: Listing[DeviceClass] = NOT_READ
     slices: Listing[ResourceSlice] = NOT_READ
     shards: Listing[SchedulingShard] = NOT_READ
-    scheduler: str = keys.SCHEDULER_NAME
-    """The scheduler that the namespace's policy names."""
-    decision: Fact[PolicyDecision] = NOT_READ
-    """A missing one: the pod's namespace has no queue label, so that kaishare leaves its pods alone."""
-    kai_namespace: str = NAMESPACE
-    """The namespace of KAI's programs, by KAI's webhook; the usual one if that cannot be read."""
-    kai_version: Version | None = None
-    """KAI's release by the webhook's settings; None if unknown."""
-    figures: Fact[AgentFigures] = NOT_READ
-    """Read of a running pod only."""
-    not_visible: Sequence[str] = ()
-    """The objects that the caller may not read, such as `Queue team-a`."""
-    notes: Sequence[str] = ()
-    """Requests that failed for another reason, one line each."""
+    scheduler: str = keys.SCHEDULER_NAME  # the scheduler that the namespace's policy names
+    decision: Fact[PolicyDecision] = NOT_READ  # missing: the pod's namespace has no queue label
+    kai_namespace: str = NAMESPACE  # by KAI's webhook; the usual one if that cannot be read
+    kai_version: Version | None = None  # KAI's release by the webhook's settings; None if unknown
+    figures: Fact[AgentFigures] = NOT_READ  # read of a running pod only
+    not_visible: Sequence[str] = ()  # the objects that the caller may not read, such as `Queue team-a`
+    notes: Sequence[str] = ()  # requests that failed for another reason, one line each
 
     @property
     def age(self) -> timedelta | None:
@@ -200,8 +168,7 @@ class PodEvidence:
 def is_reservation(pod: Pod) -> bool:
     """Whether the pod is one of KAI's reservation pods, in the namespace that KAI uses by default.
 
-    Only KAI may create pods in that namespace, and anyone may write the labels on pods elsewhere. KAI can use
-    another namespace (`--resource-reservation-namespace` of the binder), whose pods do not count.
+    Only KAI may create pods there. Pods elsewhere do not count (a binder's --resource-reservation-namespace).
     """
     return pod.metadata.namespace == pod.metadata.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
 
@@ -211,26 +178,20 @@ def waited(age: timedelta | None) -> str:
     return f" for {duration(age.total_seconds())}" if age else ""
 
 
-_MOST_CLAIMS: Final = 8
-"""ResourceClaims of a pod that a sentence names."""
+_MOST_CLAIMS: Final = 8  # ResourceClaims of a pod that a sentence names
 _SAME: Final = 0.005
-_MOST_GPUS: Final = 65536
-"""More GPUs than any node has; a larger number is no number of GPUs."""
+_MOST_GPUS: Final = 65536  # more GPUs than any node has; a larger number is no number of GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """The GPUs that a pod requests. All fields are None or 0 for a pod without GPUs."""
 
-    fraction: float | None = None
-    """Part of each of `devices` GPUs."""
-    memory_mib: int | None = None
-    """Memory of each of `devices` GPUs, in MiB."""
+    fraction: float | None = None  # part of each of `devices` GPUs
+    memory_mib: int | None = None  # memory of each of `devices` GPUs, in MiB
     devices: int = 1
-    whole: int = 0
-    """Number of whole GPUs."""
-    claims: tuple[str, ...] = ()
-    """The pod's names of its ResourceClaims, whose devices KAI's queues do not count."""
+    whole: int = 0  # number of whole GPUs
+    claims: tuple[str, ...] = ()  # the pod's names of ResourceClaims, whose devices queues do not count
 
     @property
     def is_share(self) -> bool:
@@ -269,8 +230,7 @@ class Request:
 def requested_together(evidence: PodEvidence, requested: float, unit: str = "GPU") -> str:
     """Return the subject of what KAI says that "the workload" requests, an amount of a unit.
 
-    KAI's number is that of all pods that it starts together. The pod is the subject only where it is alone,
-    or where its own request is the number.
+    The number is that of all pods that KAI starts together: the pod's only if it is alone, or requests it.
     """
     pod, size = evidence.pod.known, evidence.gang_size
     if size is not None and size > 1:
@@ -304,8 +264,7 @@ def gpus(value: float) -> str:
 
 
 _REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
-_LONGEST: Final = 8192
-"""Characters of a verdict that are read: one line for each reason and node."""
+_LONGEST: Final = 8192  # characters of a verdict that are read: one line for each reason and node
 _MOST_REASONS: Final = 16
 """Reasons of a PodGroup's condition that are compared with the text; KAI writes one or two."""
 _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
@@ -314,23 +273,16 @@ _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
 
 @dataclass(frozen=True, slots=True)
 class SchedulerVerdict:
-    """KAI's last words about a pod.
+    """KAI's last words about a pod: its condition PodScheduled, the PodGroup's condition, Unschedulable.
 
-    The scheduler writes the same verdict in three places: the pod's condition PodScheduled, the PodGroup's
-    scheduling condition, and Events Unschedulable (v0.9.8, v0.13.4, v0.17.0). An Event is repeated 25 times
-    at most, and a verdict stays when the scheduler ends: its age proves nothing.
+    The scheduler writes the same in all three (v0.9.8 to v0.17.0). It stays when the scheduler ends.
     """
 
-    text: str
-    """The pod's own text, else its group's; at most 8192 characters."""
-    group_text: str
-    """The text of the PodGroup, which has the gang's cause; empty if unknown."""
-    queue: str
-    """Name of the queue that is full, by the PodGroup; empty if that does not name one for this text."""
-    reason: str
-    """The code of the reason, such as `OverLimit`; empty if KAI gives none."""
-    since: datetime | None
-    """When KAI said it first."""
+    text: str  # the pod's own text, else its group's; at most 8192 characters
+    group_text: str  # the text of the PodGroup, which has the gang's cause; empty if unknown
+    queue: str  # the full queue's name, by the PodGroup; empty if that names none for this text
+    reason: str  # the code of the reason, such as `OverLimit`; empty if KAI gives none
+    since: datetime | None  # when KAI said it first
 
     @property
     def all_text(self) -> str:
@@ -345,3 +297,59 @@ class SchedulerVerdict:
 
 def _newest(events: Sequence[Event]) -> tuple[str, datetime | None]:
     return (events[-1].message, events[-1].first) if events else ("", None)
+
+
+_MOST_HOLDERS: Final = 3  # pods that are named
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+def gpu_pod(pod: Pod) -> GpuPod | None:
+    """Return what is kept of a pod of KAI; None for one that requests no GPU."""
+    request, created = request_of(pod), pod.metadata.creation_timestamp
+    if not request.is_any or created is None:
+        return None
+    start, seconds, ends_at = pod.status.start_time, pod.spec.active_deadline_seconds, None
+    if start is not None and seconds is not None:
+        with suppress(OverflowError):  # an end that no calendar has is none
+            ends_at = start + timedelta(seconds=seconds)
+    place, queue, group = pod.metadata.key, pod.queue_label, pod.pod_group_name
+    return GpuPod(*place, queue, group, request.text, created, pod.is_bound, ends_at)
+
+
+def who_holds(evidence: PodEvidence, queues: Collection[str] = ()) -> str:
+    """Return the pods that hold GPUs, of some queues or all, and the pod's place, as the end of a sentence.
+
+    The pod that ends first comes first, and the queue of a pod is the one of its label. KAI takes the
+    workload of the highest priority in a queue first, and of equal ones the oldest (v0.17.0, `priority.go`,
+    `elastic.go`). Empty if the caller may not list the pods of all namespaces.
+    """
+    if not evidence.gpu_pods.is_known:
+        return ""
+    pods = [pod for pod in items(evidence.gpu_pods) if pod.is_bound and (not queues or pod.queue in queues)]
+    pods.sort(key=lambda pod: (pod.ends_at or _LATEST, pod.created_at, pod.namespace, pod.name))
+    named = "; ".join(map(_named, pods[:_MOST_HOLDERS]))
+    more = f"; and {len(pods) - _MOST_HOLDERS} more" if len(pods) > _MOST_HOLDERS else ""
+    place = place_of(evidence) or (1, 1)
+    turn = f". By age its workload is number {place[0]} of {place[1]} that wait in the queue"
+    return f"{f': {named}{more}' if pods else ''}{turn if place[1] > 1 else ''}"
+
+
+def place_of(evidence: PodEvidence) -> tuple[int, int] | None:
+    """Return the place of the pod's workload among those that wait in its queue, by age, and their number."""
+    own, queue = evidence.pod.known, evidence.queue_name
+    if own is None or not queue or not evidence.gpu_pods.is_known:
+        return None
+    waiting: dict[tuple[str, str], datetime] = {}
+    for pod in items(evidence.gpu_pods):
+        if not pod.is_bound and pod.queue == queue:
+            key = pod.namespace, pod.group or pod.name
+            waiting[key] = min(waiting.get(key, pod.created_at), pod.created_at)
+    order = sorted(waiting, key=lambda key: (waiting[key], key))
+    key = own.metadata.namespace, own.pod_group_name or own.name
+    return (order.index(key) + 1, len(order)) if key in waiting else None
+
+
+def _named(pod: GpuPod) -> str:
+    queue = f", queue {one_line(pod.queue)}" if pod.queue else ""
+    ends = f", ends by {pod.ends_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if pod.ends_at else ""
+    return f"{pod.namespace}/{pod.name} ({pod.request}{queue}{ends})"

@@ -1,6 +1,7 @@
 """The answer of `kaishare why`: findings with stable codes, what to do, the story; as text and JSON. Pure."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -104,27 +105,16 @@ class Code(StrEnum):
         return f"docs/troubleshooting.md#{self.value}"
 
 
-_FINE: Final = frozenset(
-    {
-        Code.OUTSIDE_KAI,
-        Code.GROUP_UNCHANGED,
-        Code.QUEUE_OF_OWNER,
-        Code.PRIORITY_CLASS_IGNORED,
-        Code.ACCOUNTING_MISSING,
-        Code.RUNNING,
-        Code.SUCCEEDED,
-    }
-)
+_NOTES: Final = (Code.GROUP_UNCHANGED, Code.QUEUE_OF_OWNER, Code.PRIORITY_CLASS_IGNORED)
+_FINE: Final = {Code.OUTSIDE_KAI, *_NOTES, Code.ACCOUNTING_MISSING, Code.RUNNING, Code.SUCCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """Something that a person can do."""
 
-    text: str
-    """A sentence, in one line."""
-    command: str = ""
-    """A command for a shell that does it, or shows more; empty for none."""
+    text: str  # a sentence, in one line
+    command: str = ""  # a command for a shell that does it, or shows more; empty for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +122,9 @@ class PodFinding:
     """A cause, or a note, about the pod."""
 
     code: Code
-    sentence: str
-    """What is the matter, as a clause without its end: `queue vision may use 1 GPU and uses 1`."""
+    sentence: str  # what is the matter, as a clause without its end: `queue vision may use 1 GPU and uses 1`
     remedies: Sequence[Remedy] = ()
-    details: Mapping[str, float | str] = field(default_factory=dict)
-    """Figures of the sentence for programs."""
+    details: Mapping[str, float | str] = field(default_factory=dict)  # figures of the sentence for programs
     excluded_by: Sequence[Fact[Any]] = ()
     """Of a cause by exclusion: the facts that exclude every other cause. The core refuses it without one."""
 
@@ -145,15 +133,12 @@ class PodFinding:
 class Step:
     """A line of the story."""
 
-    at: datetime | None
-    """When it happened first; None if unknown."""
-    last: datetime | None = None
-    """When it happened last, if more than once."""
+    at: datetime | None  # when it happened first; None if unknown
+    last: datetime | None = None  # when it happened last, if more than once
     times: int = 1
     what: str
     """`created`, `decided`, `grouped`, `waiting`, `bound`, `running`, `flagged`, `evicted` or `refused`."""
-    text: str
-    """Details in one line, printable."""
+    text: str  # details in one line, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +148,8 @@ class Explanation:
     namespace: str
     kind: str
     name: str
-    state: str
-    """`Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`, `Terminating`, or `No pod`."""
-    findings: Sequence[PodFinding]
-    """The cause first, then notes. Never empty."""
+    state: str  # `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`, `Terminating`, or `No pod`
+    findings: Sequence[PodFinding]  # the cause first, then notes; never empty
     story: Sequence[Step] = ()
     not_visible: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -184,20 +167,16 @@ class Explanation:
 
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
 _INDENT: Final = "  "
-_LONGEST: Final = 4000
-"""Longest sentence, in characters."""
-_LEAST: Final = 40
-"""Smallest width of the story's texts; in less room they are below time and event."""
+_LONGEST: Final = 4000  # longest sentence, in characters
 _REPEATED_BY_KAI: Final = 25
 """KAI writes an Event at most 25 times for an object (client-go, `events_cache.go`)."""
-_OWN_PROGRAM: Final = "kaishare "
 
 
 def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) -> list[str]:
     """Return the lines for a terminal: cause, what to do, notes, story, and the page about the cause.
 
-    A line has at most `columns` characters, at least 40, but for a command, which is never broken. Commands
-    begin with the name under which the user started the program.
+    A line has at most `columns` characters, at least 40, but for a command, which is never broken. Our own
+    commands begin with the name under which the user started the program.
     """
 
     def folded(text: str, head: str = "", indent: str = _INDENT) -> list[str]:
@@ -206,10 +185,8 @@ def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) ->
     def acts(finding: PodFinding) -> Iterator[str]:
         for act in finding.remedies:
             yield from folded(act.text, f"{_INDENT}- ", _INDENT * 2)
-            own = act.command.removeprefix(_OWN_PROGRAM)
             if act.command:
-                command = act.command if own == act.command else f"{program} {own}"
-                yield f"{_INDENT * 3}{printable(command, _LONGEST)}"
+                yield f"{_INDENT * 3}{printable(re.sub('^kaishare(?= )', program, act.command), _LONGEST)}"
 
     lines = folded(f"{answer.state}: {answer.cause.sentence}")
     if colour and not answer.is_fine and lines[0].startswith(answer.state):
@@ -231,23 +208,17 @@ def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) ->
 
 
 def _story(steps: Sequence[Step], columns: int) -> Iterator[str]:
-    """Yield time, event and text of each step, in columns or below each other."""
     times = _times([step.at for step in steps])
     first = max(map(len, times), default=0)
     second = max((len(step.what) for step in steps), default=0)
-    room = columns - len(_INDENT) * 3 - first - second
     for time, step in zip(times, steps, strict=True):
         head = f"{_INDENT}{time:<{first}}{_INDENT}{step.what:<{second}}{_INDENT}"
-        indent = " " * len(head)
-        if room < _LEAST:
-            yield _INDENT + head.strip()
-            head = indent = _INDENT * 2
         text = printable(step.text, _LONGEST)
         if step.times > 1 or step.last is not None:
             more = " or more" if step.times == _REPEATED_BY_KAI and step.what == "waiting" else ""
             until = f", last at {_times([step.at, step.last])[1]}" if step.last is not None else ""
             text += f" ({step.times} times{more}{until})"
-        yield from (line.rstrip(" ") for line in fold(text, columns, head=head, indent=indent))
+        yield from (line.rstrip(" ") for line in fold(text, columns, head=head, indent=" " * len(head)))
 
 
 def _times(times: Sequence[datetime | None]) -> list[str]:

@@ -6,18 +6,19 @@ remain.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from console.cluster.agents import AgentOptions, Agents
 from console.cluster.facts import MISSING, NOT_READ, Fact, FactReader, Listing, Why, is_read, items
 from console.cluster.rules import is_missed_by_kai
 from console.cluster.webhook import does_not_exist, kai_namespace, read_settings
-from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
+from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import explain_object
 from console.explain.text import headline, reason_code
+from console.why.causes.unscheduled import is_in_kai
 from console.why.core import find_cause
 from console.why.events import EventReader, is_of
 from console.why.evidence import (
@@ -26,9 +27,9 @@ from console.why.evidence import (
     PodEvidence,
     PolicyDecision,
     SchedulerVerdict,
+    gpu_pod,
     request_of,
 )
-from console.why.holders import gpu_pod
 from console.why.target import POD, Target, find_pod, owner_kind
 from gpuagent.api_types import ApiPod
 from kai import keys
@@ -46,50 +47,43 @@ from webhook.policy.labels import PolicyMetadata
 from webhook.policy.sizes import Source
 from webhook.settings.published_settings import SettingsError
 
-MOST_REQUESTS: Final = 16
-"""Maximum number of HTTP requests for one answer."""
+MOST_REQUESTS: Final = 16  # maximum number of HTTP requests for one answer
 _MOST_OWNERS: Final = 3
-_MOST_QUEUES: Final = 5
-"""Levels of queues; KAI's documentation describes two."""
+_MOST_QUEUES: Final = 5  # levels of queues; KAI's documentation describes two
 _LONGEST_REASON: Final = 40
 _SOMETHING_ELSE: Final = "something else, because the policy or the pod has changed since"
 _NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 """Selects pods that hold their GPUs; an ended pod keeps its labels."""
 _NOT_SUCCEEDED: Final = {"fieldSelector": "status.phase!=Succeeded"}
-_SCALING: Final = "kai-scale-adjust"
-"""Namespace of the pods of KAI's node-scale-adjuster (v0.13.4, v0.17.0 `options.go`)."""
+_SCALING: Final = "kai-scale-adjust"  # namespace of KAI's node-scale-adjuster (v0.17.0 `options.go`)
 _SCALING_QUERY: Final = {"labelSelector": "app=scaling-pod"}
 _OF_FULL_QUEUES: Final = ("OverLimit", "NonPreemptibleOverQuota")
-_OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)
-"""Reasons of verdicts that are about queues only."""
+_OF_QUEUES: Final = ("QueueDoesNotExist", *_OF_FULL_QUEUES)  # reasons of verdicts that are about queues only
 _OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
 
-_Work = list[Coroutine[Any, Any, None]]
+_Work = Iterator[Coroutine[Any, Any, None]]
 
 
 async def read_evidence(
     client: KubeClient, target: Target, *, agents: AgentOptions, settings_namespace: str
 ) -> PodEvidence:
-    """Read all that is known about a pod or workload.
+    """Read all that is known about a pod or workload; what cannot be read is unknown, with the reason.
 
-    Objects that cannot be read are unknown in the evidence, with the reason. A pod that does not exist is
-    missing there, since its Events may tell what happened to it. The webhook's settings are in a ConfigMap of
-    `settings_namespace`.
-
-    Raises:
-        UsageError: the pod, the list of the workload's pods, or the kind cannot be read, or the namespace
-            does not exist; the message is one line.
+    A pod that does not exist is missing, since its Events may tell what happened to it. The webhook's
+    settings are in a ConfigMap of `settings_namespace`. Raises UsageError if the pod, the list of the
+    workload's pods, or the kind cannot be read, or if the namespace does not exist.
     """
     reader = FactReader(client, most_requests=MOST_REQUESTS)
     kind, pod, workload = await find_pod(reader, target)
     place, now = target.namespace, datetime.now(UTC)
     evidence = PodEvidence(now=now, namespace=place, kind=kind, name=target.name, pod=pod, workload=workload)
-    reading = _Reading(reader, target, evidence, EventReader(reader, place, kind, target.name))
+    reading = _Reading(reader, evidence, EventReader(reader, place, kind, target.name))
     await _run(reading.basics())
     if reading.namespace.is_missing:
         raise UsageError(does_not_exist(place))
-    await _run(reading.details(agents, settings_namespace))
-    await _run(reading.rest())
+    if pod.known is not None:
+        await _run(reading.details(pod.known, agents, settings_namespace))
+        await _run(reading.rest(pod.known))
     evidence.now = reader.client.server_time() or datetime.now(UTC)
     texts = [act.command for act in find_cause(evidence).remedies]
     texts += [event.message for event in (*items(evidence.creation_events), *items(evidence.pod_events))]
@@ -110,101 +104,91 @@ class _Reading:
     """The requests of one answer, which fill its evidence."""
 
     reader: FactReader
-    target: Target
     evidence: PodEvidence
     events: EventReader
     namespace: Fact[Namespace] = NOT_READ
 
     def basics(self) -> _Work:
-        """Return the requests of every answer."""
+        """Yield the requests of every answer."""
         pod, workload = self.evidence.pod.known, self.evidence.workload.known
-        about_groups = self._read("group_events", self.events.about_groups(pod, workload))
-        work: _Work = [self._read_namespace(), about_groups]
-        if pod is not None or self.target.is_pod:
-            name = pod.name if pod is not None else self.target.name
-            work += [self._read("pod_events", self.events.about_pod(name, pod))]
+        is_pod, name = self.evidence.kind == POD.kind, pod.name if pod else self.evidence.name
+        yield self._read_namespace()
+        yield self._read("group_events", self.events.about_groups(pod, workload))
+        if pod is not None or is_pod:
+            yield self._read("pod_events", self.events.about_pod(name, pod))
         if pod is not None and pod.pod_group_name:
             group = self.reader.get(kinds.POD_GROUPS, pod.pod_group_name, pod.metadata.namespace)
-            work += [self._read("pod_group", group)]
-        work += [self._read_bind_request(pod)] if pod is not None else []
-        if not self.target.is_pod and (pod is None or pod.is_bound):
-            work += [self._read("creation_events", self.events.about_creation(workload))]
-        return work
+            yield self._read("pod_group", group)
+        if pod is not None:
+            yield self._read_bind_request(pod)
+        if not is_pod and (pod is None or pod.is_bound):
+            yield self._read("creation_events", self.events.about_creation(workload))
 
-    def details(self, agents: AgentOptions, settings_namespace: str) -> _Work:
-        """Return the requests that the state of the pod needs."""
-        pod = self.evidence.pod.known
-        if pod is None:
-            return []
-        work: _Work = []
-        if pod.is_bound:
-            work += [self._read_shared_gpu_pods(pod)] if pod.gpu_groups else []
-            work += [self._read_figures(pod, agents)] if pod.status.phase == "Running" else []
-        elif not pod.spec.scheduling_gates:
-            work += self._of_waiting(pod)
+    def details(self, pod: Pod, agents: AgentOptions, settings_namespace: str) -> _Work:
+        """Yield the requests that the state of the pod needs."""
+        if pod.is_bound and pod.gpu_groups:
+            yield self._read_shared_gpu_pods(pod)
+        if pod.is_bound and pod.status.phase == "Running":
+            yield self._read_figures(pod, agents)
+        elif not pod.is_bound and not pod.spec.scheduling_gates:
+            yield from self._of_waiting(pod) if is_in_kai(pod, self.evidence.scheduler) else ()
+            yield from self._of_claims(pod) if pod.spec.resource_claims else ()
         if self.namespace.known is not None:
-            work += [self._read_decision(pod, self.namespace.known, settings_namespace)]
-        return work
+            yield self._read_decision(pod, self.namespace.known, settings_namespace)
 
     def _of_waiting(self, pod: Pod) -> _Work:
-        evidence, verdict = self.evidence, self.evidence.verdict
-        work: _Work = [self._read_queues(pod)]
+        evidence, verdict, listing = self.evidence, self.evidence.verdict, self.reader.list
+        yield self._read_queues(pod)
         is_unclear = not pod.pod_group_name or is_missed_by_kai(pod)
         if evidence.bind_request.why is Why.FORBIDDEN and is_unclear:
-            work += [self._discover_kai()]
-        if verdict is not None and _is_about_nodes(verdict):
-            work += [self._read("nodes", self.reader.list(kinds.NODES)), self._read_shared_gpu_pods(pod)]
-        elif evidence.bind_request.known is not None:
-            work += [self._read_shared_gpu_pods(pod)]
-        if verdict is not None and (verdict.reason in _OF_FULL_QUEUES or _is_about_nodes(verdict)):
-            work += [self._read("gpu_pods", self._list_gpu_pods())]
+            yield self._discover_kai()
+        is_of_nodes = verdict is not None and _is_about_nodes(verdict)
+        if is_of_nodes:
+            yield self._read("nodes", listing(kinds.NODES))
+        if is_of_nodes or evidence.bind_request.known is not None:
+            yield self._read_shared_gpu_pods(pod)
+        if is_of_nodes or (verdict is not None and verdict.reason in _OF_FULL_QUEUES):
+            yield self._read("gpu_pods", self._list_gpu_pods())
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
-            claims = self.reader.list(
-                kinds.VOLUME_CLAIMS, pod.metadata.namespace, what="PersistentVolumeClaims"
-            )
-            work += [self._read("claims", claims)]
-        if pod.spec.resource_claims:
-            work += [self._read_device_claims(pod)]
-            work += [self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))]
-            work += [self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))]
+            what = "PersistentVolumeClaims"
+            yield self._read("claims", listing(kinds.VOLUME_CLAIMS, pod.metadata.namespace, what=what))
         group = evidence.pod_group.known
-        labels = pod.metadata.labels.keys() | (group.metadata.labels.keys() if group is not None else ())
-        if keys.NODE_POOL_LABEL in labels:
-            work += [self._read("shards", self.reader.list(kinds.SHARDS, what="SchedulingShards"))]
-        return work
+        if keys.NODE_POOL_LABEL in {*pod.metadata.labels, *(group.metadata.labels if group else ())}:
+            yield self._read("shards", listing(kinds.SHARDS, what="SchedulingShards"))
 
-    def rest(self) -> _Work:
-        """Return the requests that complete the story, as far as requests remain."""
-        pod, shared = self.evidence.pod.known, self.evidence.shared_gpu_pods
-        if pod is None:
-            return []
-        work: _Work = []
-        if self.evidence.gpu_pods.is_known and request_of(pod).is_share:
+    def _of_claims(self, pod: Pod) -> _Work:
+        yield self._read_device_claims(pod)
+        yield self._read("device_classes", self.reader.list(kinds.DEVICE_CLASSES))
+        yield self._read("slices", self.reader.list(kinds.RESOURCE_SLICES))
+
+    def rest(self, pod: Pod) -> _Work:
+        """Yield the requests that complete the story, as far as requests remain."""
+        is_told = self.evidence.gpu_pods.is_known and request_of(pod).is_share
+        is_open = pod.is_bound and self.evidence.shared_gpu_pods.is_known and not self.evidence.reservations
+        if is_told:
             scaling = self._list_pods(_SCALING, _SCALING_QUERY, f"pods in {_SCALING}")
-            work += [self._read("scaling_pods", scaling)]
-        if pod.is_bound and shared.is_known and not self.evidence.reservations:
-            work += [self._read_reservations()]
-        if not self.evidence.owners and self.reader.remaining > len(work):
-            work += [self._read_owners(pod, is_optional=True)]
-        return work
+            yield self._read("scaling_pods", scaling)
+        if is_open:
+            yield self._read_reservations()
+        if not self.evidence.owners and self.reader.remaining > is_told + is_open:
+            yield self._read_owners(pod, is_optional=True)
 
     async def _read(self, name: str, request: Coroutine[Any, Any, Fact[Any]]) -> None:
         setattr(self.evidence, name, await request)
 
     async def _read_device_claims(self, pod: Pod) -> None:
         """Read the ResourceClaims of all namespaces, which hold the devices, or else of the pod's own."""
-        claims = await self.reader.list(kinds.RESOURCE_CLAIMS, what="ResourceClaims of other namespaces")
+        kind = kinds.RESOURCE_CLAIMS
+        claims = await self.reader.list(kind, what="ResourceClaims of other namespaces")
         self.evidence.are_device_claims_of_all = claims.is_known
         if claims.why is Why.FORBIDDEN:
-            claims = await self.reader.list(
-                kinds.RESOURCE_CLAIMS, pod.metadata.namespace, what="ResourceClaims"
-            )
+            claims = await self.reader.list(kind, pod.metadata.namespace, what="ResourceClaims")
         self.evidence.device_claims = claims
 
     async def _read_namespace(self) -> None:
-        self.namespace = await self.reader.get(kinds.NAMESPACES, self.target.namespace)
+        self.namespace = await self.reader.get(kinds.NAMESPACES, self.evidence.namespace)
         if self.namespace.known is not None:
-            own = _policy(self.namespace.known).policy(self.target.namespace)
+            own = _policy(self.namespace.known).policy(self.evidence.namespace)
             self.evidence.scheduler = own.scheduler if own else keys.SCHEDULER_NAME
 
     async def _read_bind_request(self, pod: Pod) -> None:
@@ -217,11 +201,7 @@ class _Reading:
         self.evidence.bind_request = request
 
     async def _discover_kai(self) -> None:
-        """Ask whether the API server serves KAI's kinds.
-
-        Every authenticated user may ask for an API group. A request for an object of a kind that is not
-        served is refused where the right to it is missing (Kubernetes 1.36.3).
-        """
+        """Ask whether KAI's kinds are served: others are refused, too, where a right is missing (1.36.3)."""
         path = f"/apis/{kinds.POD_GROUPS.group}"
         try:
             await self.reader.client.get(path)
@@ -243,16 +223,11 @@ class _Reading:
         self.evidence.queues = queues
 
     async def _read_owners(self, pod: Pod, *, is_optional: bool) -> None:
-        """Read the pod's owners, the nearest first, up to one that cannot be read.
-
-        Optional ones end without a note where the requests are used up.
-        """
+        """Read the owners, the nearest first, up to one that cannot be read; optional ones to the limit."""
         named = self.evidence.workload.known
         owners: list[PodOwner] = []
         metadata: FullMeta = pod.metadata
-        while len(owners) < _MOST_OWNERS and metadata.owner_references:
-            references = metadata.owner_references
-            owner = next((each for each in references if each.controller), references[0])
+        while len(owners) < _MOST_OWNERS and (owner := metadata.owner) is not None:
             kind = owner_kind(owner)
             read: Fact[PodOwner] = NOT_READ
             if named is not None and (named.kind, named.metadata.name) == (owner.kind, owner.name):
@@ -268,8 +243,7 @@ class _Reading:
     async def _read_shared_gpu_pods(self, pod: Pod) -> None:
         """Read the pods in GPU groups that have not ended: of all namespaces if the caller may, else of one.
 
-        Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list. A
-        share of several GPUs has other labels. A reservation pod for which a pod waits may have failed.
+        Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list.
         """
         groups = sorted(pod.gpu_groups) if pod.is_bound else []
         selector = f"{keys.GPU_GROUP} in ({','.join(groups)})" if groups else keys.GPU_GROUP
@@ -297,8 +271,7 @@ class _Reading:
         def decode(document: bytes) -> GpuPod | None:
             return gpu_pod(decode_pod_with_document(document))
 
-        kind: Kind[Any] = kinds.PODS
-        what = "pods of other namespaces"
+        kind, what = cast("Kind[GpuPod]", kinds.PODS), "pods of other namespaces"
         return await self.reader.list(kind, query=query, decode=decode, keeps_little=True, what=what)
 
     async def _list_pods(self, namespace: str, query: Mapping[str, str], what: str) -> Listing[Pod]:
@@ -327,23 +300,21 @@ class _Reading:
             return
         own = metadata.policy(name, published.rules.default_mode)
         explainer = Explainer(name, {} if own is None else {name: own}, published.rules)
-        owned = OwnedMetadata(pod.name, name)
-        # A large pod takes longer than 100 ms.
-        explained = await asyncio.to_thread(explain_object, explainer, POD, owned, pod.document, "")
-        for item in explained:
+        owned = FullMeta(pod.name, name)
+        for item in explain_object(explainer, POD, owned, pod.document, ""):
             if isinstance(item, ExplainedPod):
                 now = ("", _SOMETHING_ELSE) if _is_outdated(item) else (reason_code(item), headline(item))
                 decision = PolicyDecision(reason=reason, now_reason=now[0], now=now[1])
                 self.evidence.decision = Fact(decision)
 
     async def _read_figures(self, pod: Pod, options: AgentOptions) -> None:
-        """Ask the agent of the pod's node; the figures are not read if there is none."""
         node = pod.spec.node_name
         if not is_dns_subdomain(node):
             return
         agents = Agents(self.reader.client, options=options)
         try:
-            running = [agent for agent in await agents.list(node) if agent.node == node and agent.is_running]
+            listed = await agents.list(node)
+            running = [p for p in listed if p.spec.node_name == node and p.status.phase == "Running"]
             if not running:
                 return
             reading = await agents.read(running[0])
@@ -372,10 +343,7 @@ def _policy(namespace: Namespace) -> PolicyMetadata:
 
 
 def _is_outdated(pod: ExplainedPod) -> bool:
-    """Whether the pod has a share that the webhook gave it, and that the policy does not give any more.
-
-    The pod does not tell any more what its author requested, so that the new share cannot be computed.
-    """
+    """Whether the policy has changed since it gave the pod its share, so that the new one is not known."""
     earlier, decision = pod.earlier, pod.mutation.decision
     is_older = earlier is not None and not earlier.is_current and earlier.reason != decision.reason.code
     return is_older and decision.source is Source.OWN_SHARE

@@ -6,7 +6,7 @@ bound when it has a node.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -41,27 +41,16 @@ _OF_POD: Final = frozenset(
 _FLAGS: Final = frozenset({reason.event_reason for reason in FlagReason} | {WITHIN_SHARE})
 _DECISIONS: Final = {reason.code: reason.text for reason in Reason}
 _IN_GENERAL: Final = {
-    "count": "several",
-    "containers": "its containers",
-    "share_for": "whole-gpu or marked",
-    "most": str(MOST_GPU_CONTAINERS),
-    "resource": "something else than nvidia.com/gpu",
-    "quantity": "an amount of",
-    "evidence": "the pod may be one rank of several",
-    "where": "gives it a share",
-    "sizes": "",
-    "named": "another container",
-    "what": "this name",
-    "label": "their labels",
+    "count": "several", "containers": "its containers", "share_for": "whole-gpu or marked",
+    "most": str(MOST_GPU_CONTAINERS), "resource": "something else than nvidia.com/gpu",
+    "quantity": "an amount of", "evidence": "the pod may be one rank of several", "where": "gives it a share",
+    "sizes": "", "named": "another container", "what": "this name", "label": "their labels",
     "name": "the pod's",
-}
+}  # fmt: skip
 """Details of a decision that the pod does not keep."""
-_MOST: Final = 5
-"""Different messages of one kind that are steps of their own."""
-_MOST_COMPARED: Final = 50
-"""Different messages of one kind that are compared with each other."""
-_LEAST_REPEATED: Final = 30
-"""Length of a message from which its words in another message are no coincidence."""
+_MOST: Final = 5  # different messages of one kind that are steps of their own
+_MOST_COMPARED: Final = 50  # different messages of one kind that are compared with each other
+_LEAST_REPEATED: Final = 30  # length of a message from which its words in another message are no coincidence
 _EARLIEST: Final = datetime.fromtimestamp(0, UTC)
 _LONGEST: Final = 4096
 """Characters of a condition's message that are read; `events` has bounded those of Events."""
@@ -74,8 +63,7 @@ _SUFFIX: Final = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}\b")
 def tell_story(evidence: PodEvidence) -> list[Step]:
     """Return the steps in order of time; a repeated message stands where it was told first.
 
-    A step of unknown time stands where a pod's life has it. At most 5 messages of a kind are told, the newest
-    ones, and the number of the others.
+    A step of unknown time stands where a pod's life has it. Of a kind, the newest 5 messages are told.
     """
     latest: datetime | None = None
     ordered = []
@@ -87,20 +75,15 @@ def tell_story(evidence: PodEvidence) -> list[Step]:
 
 
 def _parts(evidence: PodEvidence) -> Iterator[list[Step]]:
-    """Yield the steps by kind, in the order of a pod's life."""
     pod = evidence.pod.known
     yield _steps(_evicted(evidence))
     yield [*_created(evidence, pod)]
-    yield _steps(
-        _told("refused", each, each.message.removeprefix(COMBINED).removeprefix("Error creating: "))
-        for each in items(evidence.creation_events)
-    )
-    if pod is not None:
-        yield [*_decided(evidence, pod)]
-        yield [*_grouped(evidence, pod)]
+    refused = items(evidence.creation_events)
+    texts = (each.message.removeprefix(COMBINED).removeprefix("Error creating: ") for each in refused)
+    yield _steps(_told("refused", each, text) for each, text in zip(refused, texts, strict=True))
+    yield [*_decided(evidence, pod), *_grouped(evidence, pod)] if pod else []
     yield _steps(_waiting(evidence, pod))
-    if pod is not None:
-        yield [*_placed(evidence, pod)]
+    yield [*_placed(evidence, pod)] if pod else []
     yield _steps(_told("flagged", each) for each in evidence.about_pod(*_FLAGS))
 
 
@@ -119,7 +102,6 @@ def _created(evidence: PodEvidence, pod: Pod | None) -> Iterator[Step]:
 
 
 def _decided(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
-    """Yield what kaishare decided about the pod, by the annotation, and what it would decide now."""
     decision = evidence.decision.known or PolicyDecision()
     if not (decision.reason or decision.now):
         return
@@ -136,13 +118,9 @@ def _decision(code: str, pod: Pod) -> str:
         return f"by kaishare: {one_line(code, LONGEST_VALUE)}"
     size = one_line(pod.metadata.annotations.get(kaishare_keys.SIZE, ""), LONGEST_VALUE)
     names = [container.name or "" for container in pod.view.containers] if pod.view else []
-    details = _IN_GENERAL | {
-        "container": one_line(names[0], LONGEST_VALUE) if names else ELLIPSIS,
-        "share": request_of(pod).text,
-        "namespace": pod.metadata.namespace,
-    }
-    if code == Reason.LIMIT_RANGE.code:
-        details["name"] = ""
+    details = _IN_GENERAL | {"share": request_of(pod).text, "namespace": pod.metadata.namespace}
+    details["container"] = one_line(names[0], LONGEST_VALUE) if names else ELLIPSIS
+    details |= {"name": ""} if code == Reason.LIMIT_RANGE.code else {}
     template = template.replace("{namespace}{size}", "{namespace}" + (", size {size}" if size else ""))
     sentence = template.format_map(defaultdict(lambda: ELLIPSIS, details | {"size": size or ELLIPSIS}))
     return f"{sentence.rstrip('; :')} ({code})"
@@ -181,8 +159,7 @@ def _placed(evidence: PodEvidence, pod: Pod) -> Iterator[Step]:
     yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
 
 
-_Told = tuple[str, Step]
-"""An object, and what was told about it."""
+_Told = tuple[str, Step]  # an object, and what was told about it
 
 
 def _told(what: str, event: Event, text: str | None = None) -> _Told:
@@ -192,21 +169,21 @@ def _told(what: str, event: Event, text: str | None = None) -> _Told:
 
 
 def _waiting(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
-    """Yield what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
     group, order = evidence.pod_group.known, evidence.bind_request.known
     scheduled = pod.status.condition("PodScheduled") if pod is not None else None
     condition = group.condition if group is not None else None
-    lines = []
-    if scheduled is not None and scheduled.status == "False":
-        lines += [("condition", scheduled.last_transition_time, _bare(scheduled.message))]
-    if condition is not None:
-        lines += [("condition of the group", condition.last_transition_time, _bare(condition.message))]
     is_waiting = pod is not None and not pod.is_bound
+
+    def waiting(about: str, at: datetime | None, text: str) -> _Told:
+        return about, Step(at=at, last=at, what="waiting", text=text)
+
+    if scheduled is not None and scheduled.status == "False":
+        yield waiting("condition", scheduled.last_transition_time, _bare(scheduled.message))
+    if condition is not None:
+        yield waiting("condition of the group", condition.last_transition_time, _bare(condition.message))
     if is_waiting and order is not None:
         text = f"KAI chose the node {order.spec.selected_node}"
-        lines += [("BindRequest", order.metadata.creation_timestamp, text)]
-    for about, at, text in lines:
-        yield about, Step(at=at, last=at, what="waiting", text=text)
+        yield waiting("BindRequest", order.metadata.creation_timestamp, text)
     for event in items(evidence.pod_events):
         if event.reason == "Scheduled" and is_waiting and order is None:  # proves no more than the order
             yield _told("waiting", event, "KAI chose a node")
@@ -221,8 +198,7 @@ def _waiting(evidence: PodEvidence, pod: Pod | None) -> Iterator[_Told]:
 def _is_harmless(event: Event, pod: Pod | None) -> bool:
     """Whether an Event is about an error that the next attempt has overcome."""
     if event.reason == "PodGrouperWarning":
-        is_grouped = pod is not None and bool(pod.pod_group_name)
-        return is_grouped or any(text in event.message for text in HARMLESS)
+        return bool(pod and pod.pod_group_name) or any(text in event.message for text in HARMLESS)
     return event.reason == "SyncError" and HARMLESS[-1] in event.message
 
 
@@ -237,7 +213,6 @@ def _bare(message: str) -> str:
 
 
 def _evicted(evidence: PodEvidence) -> Iterator[_Told]:
-    """Yield the evictions of the pod, or of earlier pods of the workload, by KAI and by the agent."""
     pod = evidence.pod.known
     created = pod.metadata.creation_timestamp if pod is not None else None
     for event in evictions(evidence):
@@ -284,7 +259,7 @@ def _key(text: str) -> str:
 
 def _combined(messages: Sequence[_Told]) -> Step:
     """Combine equal messages. KAI tells the same about a pod and its PodGroup: the larger count counts."""
-    times: defaultdict[str, int] = defaultdict(int)
+    times: Counter[str] = Counter()
     for about, step in messages:
         times[about] += step.times
     steps = [step for _, step in messages]

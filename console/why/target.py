@@ -50,8 +50,7 @@ def _served(api_version: str, kind: str) -> ServedKind:
 
 
 _KNOWN: Final = {(version.rpartition("/")[0], kind): _served(version, kind) for version, kind, _, _ in _TABLE}
-_SHORT: Final = {(version.rpartition("/")[0], kind): short for version, kind, short, _ in _TABLE}
-_LABEL: Final = {(version.rpartition("/")[0], kind): label for version, kind, _, label in _TABLE}
+_NAMES: Final = {(version.rpartition("/")[0], kind): more for version, kind, *more in _TABLE}
 POD: Final = _KNOWN["", "Pod"]
 
 
@@ -60,14 +59,8 @@ class Target:
     """A pod or a workload in a namespace."""
 
     namespace: str
-    kind: str = POD.kind
-    """The kind as it was typed: `deploy`, `Deployment`, `pytorchjobs.kubeflow.org`."""
+    kind: str = POD.kind  # the kind as it was typed: `deploy`, `Deployment`, `pytorchjobs.kubeflow.org`
     name: str
-
-    @property
-    def is_pod(self) -> bool:
-        """Whether the target is a pod."""
-        return self.known_kind == POD
 
     @property
     def known_kind(self) -> ServedKind | None:
@@ -75,32 +68,26 @@ class Target:
         return find_kind(self.kind, _KNOWN.values())
 
 
-def find_kind(word: str, kinds: Iterable[ServedKind]) -> ServedKind | None:
-    """Return the first kind that a word names, as in kubectl: kind, resource or short name, with a group.
+def _words(kind: ServedKind) -> Sequence[str]:
+    """Return the short name of a kind, and the label of its pods with the object's name; empty for none."""
+    return _NAMES.get((kind.group, kind.kind), ("", ""))
 
-    Args:
-        word: such as `deploy`, `Deployment`, `deployments.apps` or `jobs.v1.batch`.
-        kinds: the kinds to choose from, the preferred ones first.
-    """
+
+def find_kind(word: str, kinds: Iterable[ServedKind]) -> ServedKind | None:
+    """Return the first kind that a word names, as in kubectl: `deploy`, `Deployment`, `jobs.v1.batch`."""
     name, _, rest = word.lower().partition(".")
     for kind in kinds:
         groups = {"", kind.group, f"{kind.version}.{kind.group}".rstrip(".")}
-        names = {kind.kind.lower(), kind.resource, _SHORT.get((kind.group, kind.kind)) or kind.resource}
+        names = {kind.kind.lower(), kind.resource, _words(kind)[0] or kind.resource}
         if name in names and rest in groups and kind.is_namespaced:
             return kind
     return None
 
 
-def pod_label(kind: ServedKind) -> str:
-    """Return the label of a kind's pods whose value is the object's name; empty if there is none."""
-    return _LABEL.get((kind.group, kind.kind), "")
-
-
 def owner_kind(owner: ObjectOwner) -> Kind[PodOwner] | None:
-    """Return the kind of an owner; None for one whose path should not be asked for.
+    """Return the kind of an owner, in the reference's version; None for one that is not to be asked for.
 
-    A tenant writes the reference, so that nothing of it goes into a path unchecked. The version is the
-    reference's own.
+    A tenant writes the reference, so that nothing of it goes into a path unchecked.
     """
     group, _, version = owner.api_version.rpartition("/")
     known = _KNOWN.get((group, owner.kind))
@@ -117,11 +104,9 @@ _BUILT_IN_GROUPS: Final = frozenset({"", "apps", "batch"})
 async def find_pod(reader: FactReader, target: Target) -> tuple[str, Fact[Pod], Fact[PodOwner]]:
     """Find the pod of an answer; return the kind of the named object, the pod, and the workload if named.
 
-    Raises:
-        UsageError: the pod or the list of pods cannot be read, or the kind does not exist; the message is one
-            line.
+    Raises UsageError if the pod or the list of pods cannot be read, or if the kind does not exist.
     """
-    if target.is_pod:
+    if target.known_kind == POD:
         pod = await reader.get(PODS, target.name, target.namespace, decode=decode_pod_with_document)
         if not pod.is_known:
             raise UsageError(_unreadable(reader, pod, f"get pods in namespace {target.namespace}"))
@@ -156,14 +141,13 @@ def _selector(kind: ServedKind, name: str, workload: PodOwner | None) -> str:
         own = msgspec.convert(workload.spec.selector, LabelSelector).query if workload else ""
     except msgspec.ValidationError:  # a custom resource's selector may have another shape
         own = ""
-    label = pod_label(kind)
+    label = _words(kind)[1]
     return own or (f"{label}={name}" if label and is_label_value(name) else "")
 
 
 async def _newest_pod(
     reader: FactReader, kind: ServedKind, target: Target, workload: Fact[PodOwner]
 ) -> Fact[Pod]:
-    """Return a workload's newest pod that waits, else its newest pod; missing if it has none."""
     selector = _selector(kind, target.name, workload.known)
     best: list[Pod] = []
 
@@ -180,14 +164,12 @@ async def _newest_pod(
     return Fact(best[0]) if best else MISSING
 
 
-def _rank(pod: Pod) -> tuple[bool, datetime, str]:
-    """Return a sort key: pods that wait first, then by their time of creation."""
+def _rank(pod: Pod) -> tuple[bool, datetime, str]:  # pods that wait are the highest, then new ones
     waits = pod.status.phase not in ("Running", "Succeeded", "Failed") and not pod.metadata.deletion_timestamp
     return waits, pod.metadata.creation_timestamp or _EARLIEST, pod.name
 
 
 def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
-    """Whether a pod belongs to a workload, or to an object in between."""
     own = any(owner.name == name for owner in owners if owner.kind == kind.kind)
     return own or any(_is_between(owner.name, kind, name) for owner in owners if owner.kind != kind.kind)
 

@@ -4,9 +4,9 @@
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from service.log import WARNING, JsonLog, LimitedLog
 
@@ -51,24 +51,17 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-class Authorizer(Protocol):
-    """Checks tokens."""
-
-    async def refusal(
-        self, token: BearerToken, path: str, client: str, namespace: str = ""
-    ) -> AccessRefusal | None:
-        """Return why the token's user may not get the path, of one namespace only if it is not empty.
-
-        None if the user may. The client is the peer.
-        """
+Authorize = Callable[[BearerToken, str, str, str], Awaitable[AccessRefusal | None]]
+"""Returns why a token's user may not get a path; None if the user may. The third argument is the client's
+address, and the last one a namespace, or empty for all. `kube.tokens.TokenAuthorizer.refusal` is one."""
 
 
 class Authentication:
     """Checks the token of each request, except for the health paths, and logs refusals at a bounded rate."""
 
-    def __init__(self, authorizer: Authorizer, *, accepts_own_header: bool, log: JsonLog) -> None:
-        """Set the authorizer, whether `OWN_HEADER` is read, and the log, which receives no tokens."""
-        self._authorizer = authorizer
+    def __init__(self, authorize: Authorize, *, accepts_own_header: bool, log: JsonLog) -> None:
+        """Set the check of a token, whether `OWN_HEADER` is read, and the log, which receives no tokens."""
+        self._authorize = authorize
         self._accepts_own_header = accepts_own_header
         self._log = LimitedLog(log)
 
@@ -79,7 +72,7 @@ class Authentication:
         token, client = self._token(request), request.remote or ""
         refusal: AccessRefusal | None = NO_TOKEN
         if token is not None:
-            refusal = await self._authorizer.refusal(token, request.path, client, namespace)
+            refusal = await self._authorize(token, request.path, client, namespace)
         if refusal is not None:
             self._log(
                 "request refused",

@@ -26,7 +26,6 @@ from kube.client import KubeClient
 from kube.eviction import Evicted, EvictionAnswer, evict
 from service.log import JsonLog
 from tests.support.administrator import Administrator
-from tests.support.api_faults import Delay, SeenRequest
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.evaluations import RULES, SHARE, Node, of_pod
 from tests.support.gpu_node import (
@@ -39,7 +38,7 @@ from tests.support.gpu_node import (
     node_with_consent,
     until,
 )
-from tests.support.hostile_api_server import HostileApiServer
+from tests.support.hostile_api_server import Delay, HostileApiServer, SeenRequest
 from tests.support.kube_objects import GROUP_0, NODE, fraction
 from tests.support.samples import GIB, pod_share
 from tests.support.waiting import until as settled

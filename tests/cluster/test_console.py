@@ -5,7 +5,6 @@ The API server reaches the agents through its proxy to pods; see tests/support/p
 
 import asyncio
 import contextlib
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -28,7 +27,6 @@ from tests.support.agent_fleet import (
     pod_status,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.forked_python import run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import pod_network
 from tests.support.samples import GIB, in_pod, pod_share, sample, snapshot_of
@@ -97,23 +95,3 @@ async def test_ui_serves_all_agents_and_the_past_of_one_until_it_is_interrupted(
     program.send_signal(signal.SIGINT)
     _, err = await program.communicate()
     assert err == b""
-
-
-async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
-    plane: ControlPlane, fleet: AgentFleet
-) -> None:
-    command = ("-m", "console", "top", "--kubeconfig", str(plane.kubeconfig()))
-    ended = await asyncio.to_thread(run_forked, *command)
-    assert ended.status == 1, "one agent did not answer"
-    assert ended.err == ""
-    lines = ended.out.splitlines()
-    assert f"{AGENTS} GPUs: none known to be lost" in lines[1:3], "the sums may take two lines"
-    text = " ".join(ended.out.split())
-    summary = (
-        f" {AGENTS + 1} nodes: 1 NOT ANSWERING; {AGENTS} simulated (not answering: {node_name(HANGING)} for "
-    )
-    assert summary in text
-    hanging = rf" \? {node_name(HANGING)}: no answer for [0-9]+ s: no answer within 5 s; {re.escape(ADVICE)} "
-    assert re.search(hanging, text), "the reason is whole"
-    names = {node_name(number) for number in range(AGENTS)}
-    assert {word for line in lines if " train " in line for word in line.split()} & names == names

@@ -117,12 +117,8 @@ async def test_the_answer_is_the_api_servers_own_about_any_pod(
 
 
 def of_admission(kind: str, name: str, **spec: Any) -> Json:
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    version = ADMISSION.removeprefix("/apis/")
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def policy(action: str) -> list[tuple[str, Json]]:
@@ -134,13 +130,9 @@ def policy(action: str) -> list[tuple[str, Json]]:
         "validations": [{"expression": "false", "message": 'no "pods", please'}],
     }
     kind, binding = "ValidatingAdmissionPolicy", {"policyName": "asked", "validationActions": [action]}
-    return [
-        (f"{ADMISSION}/validatingadmissionpolicies", of_admission(kind, "asked", **spec)),
-        (
-            f"{ADMISSION}/validatingadmissionpolicybindings",
-            of_admission(f"{kind}Binding", "asked", **binding),
-        ),
-    ]
+    bound = of_admission(f"{kind}Binding", "asked", **binding)
+    made = {"policies": of_admission(kind, "asked", **spec), "policybindings": bound}
+    return [(f"{ADMISSION}/validatingadmission{resource}", item) for resource, item in made.items()]
 
 
 def limits(**item: Any) -> list[tuple[str, Json]]:
@@ -150,33 +142,15 @@ def limits(**item: Any) -> list[tuple[str, Json]]:
 HARD = {"requests.nvidia.com/gpu": "1"}
 QUOTA = {"kind": "ResourceQuota", "metadata": {"name": "gpu-quota"}, "spec": {"hard": HARD}}
 BY_POLICY = "ValidatingAdmissionPolicy 'asked' with binding 'asked'"
+QUOTAS = [(f"/api/v1/namespaces/{PLAIN}/resourcequotas", QUOTA)]
 REFUSALS: dict[str, tuple[list[tuple[str, Json]], Json, str, str]] = {
-    "quota": (
-        [(f"/api/v1/namespaces/{PLAIN}/resourcequotas", QUOTA)],
-        {"limits": {GPU: "1"}},
-        "quota gpu-quota",
-        "exceeded quota: gpu-quota, requested: requests.nvidia.com/gpu=1,",
-    ),
-    "limit": (
-        limits(max={"cpu": "1"}),
-        {"limits": {"cpu": "2"}},
-        "a LimitRange",
-        "maximum cpu usage per Container is 1, but limit is 2",
-    ),
-    "ratio": (
-        limits(maxLimitRequestRatio={"memory": "1"}),
-        {"limits": {"memory": "2Gi"}, "requests": {"memory": "1Gi"}},
-        "a LimitRange",
-        "memory max limit to request ratio per Container is 1, but provided ratio is 2.000000",
-    ),
-    "policy": (
-        policy("Deny"),
-        {},
-        "ValidatingAdmissionPolicy asked",
-        f'pods "p" is forbidden: {BY_POLICY} denied request: no "pods", please',
-    ),
+    "quota": (QUOTAS, {"limits": {GPU: "1"}}, "quota gpu-quota", "exceeded quota: gpu-quota, requested: requests.nvidia.com/gpu=1,"),
+    "limit": (limits(max={"cpu": "1"}), {"limits": {"cpu": "2"}}, "a LimitRange", "maximum cpu usage per Container is 1, but limit is 2"),
+    "ratio": (limits(maxLimitRequestRatio={"memory": "1"}), {"limits": {"memory": "2Gi"}, "requests": {"memory": "1Gi"}},
+        "a LimitRange", "memory max limit to request ratio per Container is 1, but provided ratio is 2.000000"),
+    "policy": (policy("Deny"), {}, "ValidatingAdmissionPolicy asked", f'pods "p" is forbidden: {BY_POLICY} denied request: no "pods", please'),
     "policy that warns": (policy("Warn"), {}, "", f'Validation failed for {BY_POLICY}: no "pods", please'),
-}
+}  # fmt: skip
 """Objects, the resources of the pod, and who refuses it with which words; an empty name for a warning."""
 
 
@@ -237,14 +211,11 @@ def with_another_share(pod: Json) -> Json:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "zz-other-share",
-            "another webhook or admission policy changed annotation gpu-fraction after kaishare",
-        ),
+        ("zz-other-share", "another webhook or admission policy changed annotation gpu-fraction after kaishare"),
         ("a-other-share", 'kaishare decided "own-share", and the decision here is "whole-gpu-converted"'),
     ],
     ids=["after", "before"],
-)
+)  # fmt: skip
 async def test_another_webhook_changes_the_share(
     plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None, name: str, words: str
 ) -> None:

@@ -1,11 +1,13 @@
 """kube/ against a real API server: what the loopback server of other tests assumes, and kubeconfigs beside a real kubectl."""
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from kube.watch import Resource
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, control_plane
 from tests.support.control_plane_fixtures import needed_assets
+from tests.support.hostile_api_server import HostileApiServer, OlderData
 from tests.support.kube_objects import config_map
 from tests.support.kubeconfigs import CASES, SECRET, Base, Case, write
 from tests.support.markers import sampled
@@ -103,6 +106,42 @@ async def test_a_new_token_is_read_from_the_file_when_the_old_one_is_refused(
     async with KubeClient(plane.access("refused-token")) as client:
         (plane.account("refused-token") / "token").write_text(token)
         assert json.loads(await client.get(CONFIG_MAPS))["kind"] == "ConfigMapList"
+
+
+def versions_of(objects: Iterable[dict[str, Any]]) -> dict[str, str]:
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in objects}
+
+
+@pytest.mark.nightly
+async def test_after_a_restore_of_etcd_a_watch_holds_the_restored_objects(
+    plane: ControlPlane, hostile: HostileApiServer, admin: Administrator, tmp_path: Path
+) -> None:
+    changed, deleted = [(await admin.create(named(number)))["metadata"]["name"] for number in range(2)]
+    assets = needed_assets()
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "restored").mkdir()
+    snapshot = plane.snapshot(tmp_path / "snapshot")
+    await admin.delete(f"{CONFIG_MAPS}/{deleted}")
+    await admin.create(named(2))
+    for number in range(50):
+        await admin.merge(f"{CONFIG_MAPS}/{changed}", {"data": {"number": str(number)}})
+    restoring = control_plane(assets, tmp_path / "restored", since=snapshot)
+    restored = await asyncio.to_thread(restoring.__enter__)
+    try:
+        async with (
+            KubeClient(restored.access()) as client,
+            KubeClient(hostile.access(ADMIN_TOKEN)) as proxied,
+            running(proxied, resource=Resource(name="configmaps", path=CONFIG_MAPS)) as run,
+        ):
+            expected = versions_of(json.loads(await client.get(CONFIG_MAPS))["items"])
+            await until(lambda: run.watch.is_synced)
+            assert deleted not in run.names
+            hostile.inject(OlderData(server=restored.upstream))
+            hostile.link.reset()
+            await until(lambda: versions_of(run.watch.objects.values()) == expected, seconds=20)
+            assert deleted in run.names
+    finally:
+        await asyncio.to_thread(restoring.__exit__, None, None, None)
 
 
 # `kaishare policies` with right, odd and wrong kubeconfigs on a real API server, beside a real kubectl.

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import ROOT, Agent
-from tests.support.control_plane import AUDITED, ControlPlane, component, controller_manager
+from tests.support.control_plane import ADMIN_TOKEN, AUDITED, ControlPlane, component, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.gpu_node import RIGHTS, GpuNode
 from tests.support.gpu_node import until as until_agent
@@ -21,6 +21,7 @@ from tests.support.kube_objects import GPU_0, NODE
 from tests.support.kube_objects import node as node_object
 from tests.support.memory import peak_resident_mib
 from tests.support.resource_claims import DRIVER, GIB, gpu_slice
+from tests.support.used_rights import binding
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,9 @@ def plane(own_plane: ControlPlane) -> Iterator[ControlPlane]:
     assets = needed_assets()
     with (
         component(assets, own_plane, "kube-scheduler"),
-        controller_manager(assets, own_plane, ["resourceclaim-controller"]),
+        controller_manager(
+            assets, own_plane, ["resourceclaim-controller", "clusterrole-aggregation-controller"]
+        ),
     ):
         yield own_plane
 
@@ -51,15 +54,19 @@ def plane(own_plane: ControlPlane) -> Iterator[ControlPlane]:
 @pytest.fixture
 async def node(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> GpuNode:
     """A node with one GPU of 80 GiB, whose DRA driver has published it."""
-    await admin.create(node_object())
-    amounts = {"cpu": "16", "memory": "64Gi", "pods": "110"}
-    await admin.merge(
-        f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": amounts, "allocatable": amounts}}
-    )
-    await admin.merge(f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}})
+    await join(admin)
     await admin.create(CLASS)
     await admin.create(gpu_slice(GPU_0))
     return GpuNode(folder=tmp_path, plane=plane, admin=admin, total_bytes=80 * GIB)
+
+
+async def join(admin: Administrator) -> None:
+    """Create a node with room for pods."""
+    await admin.create(node_object())
+    amounts = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+    status = {"status": {"capacity": amounts, "allocatable": amounts}}
+    await admin.merge(f"/api/v1/nodes/{NODE}/status", status)
+    await admin.merge(f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}})
 
 
 def devices(memory: str) -> dict[str, Any]:
@@ -118,13 +125,20 @@ def share(gib: int) -> dict[str, Any]:
     return {GPU_0: {"bytes": gib * GIB, "source": "resource-claim"}}
 
 
-async def why(plane: ControlPlane, name: str) -> tuple[str, str]:
+async def why(plane: ControlPlane, name: str, token: str = ADMIN_TOKEN) -> tuple[str, str]:
     command = [sys.executable, "-m", "console", "why", name, "-n", "research", "-o", "json"]
-    command += ["--kubeconfig", str(plane.kubeconfig())]
+    command += ["--kubeconfig", str(plane.kubeconfig(token=token))]
     done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True)
     assert not done.stderr, done.stderr
     cause = json.loads(done.stdout)["findings"][0]
     return cause["code"], cause["sentence"]
+
+
+async def edit_token(admin: Administrator, name: str) -> str:
+    """Return the token of an account with the role edit in the namespace of the pods."""
+    token = await admin.token(name)
+    await admin.create(binding(name, "team-a", role="edit", kind="ClusterRole", place="research"))
+    return token
 
 
 async def doctor(plane: ControlPlane) -> list[tuple[str, str]]:
@@ -144,10 +158,14 @@ async def doctor(plane: ControlPlane) -> list[tuple[str, str]]:
 
 
 async def test_what_is_missing_is_told(plane: ControlPlane, admin: Administrator) -> None:
+    await join(admin)
     await admin.create(made("ResourceClaim", "no-class", "research", spec=devices("20Gi")))
     await create(admin, "no-class", resourceClaimName="no-class")
     expected = "the ResourceClaim no-class names the DeviceClass gpu.nvidia.com, which does not exist"
-    assert await why(plane, "no-class") == ("device-class-missing", expected)
+    await until_pod(admin, "no-class", lambda pod: pod["status"].get("conditions"))
+    edit = await edit_token(admin, "edits-claims")
+    for token in (ADMIN_TOKEN, edit):
+        assert await why(plane, "no-class", token) == ("device-class-missing", expected)
     await admin.create(CLASS)
     code, sentence = await why(plane, "no-class")
     assert (code, sentence.endswith("the driver gpu.nvidia.com publishes no device")) == (
@@ -156,7 +174,8 @@ async def test_what_is_missing_is_told(plane: ControlPlane, admin: Administrator
     )
     await create(admin, "no-claim", resourceClaimName="absent")
     expected = "the pod names the ResourceClaim absent, which does not exist"
-    assert await why(plane, "no-claim") == ("resource-claim-missing", expected)
+    for token in (ADMIN_TOKEN, edit):
+        assert await why(plane, "no-claim", token) == ("resource-claim-missing", expected)
 
 
 async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
@@ -188,6 +207,9 @@ async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
     asks = f"the ResourceClaim {claim} asks for 20.0 GiB of memory of a device of class gpu.nvidia.com"
     free = f"no device has that much free: at most 0 B of 80.0 GiB are free, on gpu-0 of node {NODE}"
     assert await why(plane, waiting) == ("resource-claim-does-not-fit", f"{asks}, and {free}")
+    code, sentence = await why(plane, waiting, await edit_token(admin, "edits-other-claims"))
+    assert code == "resource-claim-does-not-fit", "the claims of other namespaces are not visible"
+    assert f"{asks}, and the scheduler finds no device for it: 0/1 nodes are available" in sentence
     greedy, released = bound[0], bound[1]
     node.hold({uids[name]: (30 if name == greedy else 10) * MIB_OF_GIB for name in bound})
     token = await admin.token(AUDITED, *RIGHTS, *CLAIM_RIGHTS)

@@ -14,13 +14,12 @@ from kube.answers import ApiError
 from kube.client import KubeClient
 from service.version import version
 from tests.support.administrator import Administrator
-from tests.support.api_faults import requests
 from tests.support.cluster_webhook import serving
 from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.helm_chart import NAMESPACE, find_object, rendered
 from tests.support.helm_release import Release, deployed_options, token_of
-from tests.support.hostile_api_server import HostileApiServer
+from tests.support.hostile_api_server import HostileApiServer, requests
 from tests.support.kube_user import Asker
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod

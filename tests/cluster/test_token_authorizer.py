@@ -33,8 +33,8 @@ from service.http.limits import Address
 from service.http.page_server import PortSecurity
 from service.log import JsonLog
 from tests.support.administrator import Administrator, right
-from tests.support.api_faults import Answer, Delay, refusal, requests
-from tests.support.hostile_api_server import HostileApiServer
+from tests.support.api_server import refuses, says
+from tests.support.hostile_api_server import Delay, HostileApiServer, requests
 from tests.support.kube_objects import NODE
 from tests.support.waiting import until
 
@@ -150,7 +150,7 @@ async def test_an_authenticator_without_audiences_does_not_accept_a_token_for_th
     # The answer of such an authenticator: authenticated, and no audiences.
     status = {"authenticated": True, "user": {"username": "admin", "groups": ["system:masters"]}}
     review = json.dumps({"kind": "TokenReview", "status": status}).encode()
-    hostile.inject(Answer(status=201, body=review), requests(AUTHENTICATION_REVIEWS))
+    hostile.inject(says(review, status=201), requests(AUTHENTICATION_REVIEWS))
     assert (await port.get(own="opaque"))[0] == 401
     assert (await port.get(token="opaque"))[0] == 200
 
@@ -194,7 +194,7 @@ async def test_an_api_server_that_is_down_refuses_with_503_and_health_goes_on(
 ) -> None:
     reader = await admin.token("reader", METRICS)
     assert (await port.get(token=reader))[0] == 200
-    hostile.inject(refusal(500, "InternalError", f"no: {reader}"))
+    hostile.inject(refuses(500, "InternalError", f"no: {reader}"))
     assert (await port.get(token=reader))[0] == 200  # remembered
     port.clock[0] += ALLOWED_SECONDS + 1
     status, text = await port.get(token=reader)
@@ -228,7 +228,7 @@ async def test_an_answer_that_is_no_review_refuses(
     path: str, body: bytes, port: AgentPort, admin: Administrator, hostile: HostileApiServer
 ) -> None:
     reader = await admin.token("reader", METRICS)
-    hostile.inject(Answer(status=201, body=body), requests(path))
+    hostile.inject(says(body, status=201), requests(path))
     status, text = await port.get(token=reader)
     assert status == 503
     assert FIGURES not in text

@@ -25,8 +25,8 @@ from tests.support.forked_python import EndedProgram, run_forked, without_cluste
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kai_definitions import DEFINITIONS, define, definition
+from tests.support.kinds import list_path, made, object_path
 from tests.support.kube_objects import namespace_object
-from tests.support.object_server import list_path, object_path
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import binding
 from tests.support.waiting import until
@@ -187,19 +187,10 @@ def queue(name: str, parent: str = "") -> Item:
 
 
 def event(name: str, reason: str, message: str, *, kind: str = "Pod", about: str) -> Item:
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": TEAM},
-        "involvedObject": {"kind": kind, "name": about, "namespace": TEAM},
-        "reason": reason,
-        "message": message,
-        "type": "Warning",
-        "count": 3,
-        "firstTimestamp": "2030-01-01T00:00:00Z",
-        "lastTimestamp": "2030-01-01T00:01:00Z",
-        "source": {"component": "kai-scheduler"},
-    }
+    times = {"count": 3, "firstTimestamp": "2030-01-01T00:00:00Z", "lastTimestamp": "2030-01-01T00:01:00Z"}
+    of = {"involvedObject": {"kind": kind, "name": about, "namespace": TEAM}, "reason": reason}
+    words = {"message": message, "type": "Warning", "source": {"component": "kai-scheduler"}}
+    return made("Event", name, TEAM, **of, **words, **times)
 
 
 UID = "11111111-2222-4333-8444-555555555555"
@@ -303,7 +294,7 @@ def interesting(state: State) -> tuple[str, str]:
 
 async def load(site: Site, state: State) -> str:
     """Put a state into the cluster; return its namespace."""
-    files = (
+    files = [
         "queue",
         "nodes",
         "owners",
@@ -313,7 +304,7 @@ async def load(site: Site, state: State) -> str:
         "bindrequest",
         "other",
         "events",
-    )
+    ]
     named = (each["metadata"]["namespace"] for file in ("pod", "owners") for each in state.items(file))
     namespace = next(named, state.path.name)
     await site.admin.ensure(namespace_object(namespace))

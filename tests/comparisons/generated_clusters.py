@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.explain.policy_edits import read_annotation_edit, read_label_edit
+from console.explain.command import read_annotation_edit, read_label_edit
 from kai import kaishare_keys, keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support import size_oracle

@@ -129,7 +129,7 @@ KAI = group("scheduling.run.ai", v2=[resource("queues", "Queue", "scheduling.run
 @pytest.fixture
 def discovery(server: ApiServer) -> ApiServer:
     server.path = "no path"
-    server.named = {"/apis": {"items": [JOBS, KAI]}}
+    server.objects = {"/apis": {"items": [JOBS, KAI]}}
     return server
 
 
@@ -138,9 +138,8 @@ async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer
     assert first == ServedKind(
         group="kubeflow.org", version="v1", kind="MPIJob", resource="mpijobs", is_namespaced=True
     )
-    assert (first.api_version, first.name) == ("kubeflow.org/v1", "mpijobs.kubeflow.org")
-    assert first.path == "/apis/kubeflow.org/v1/mpijobs"
-    assert second.path_in("team-a") == "/apis/kubeflow.org/v2beta1/namespaces/team-a/mpijobs"
+    assert (first.name, first.api_version) == ("mpijobs.kubeflow.org", "kubeflow.org/v1")
+    assert second.api_version == "kubeflow.org/v2beta1"
     assert not queues.is_namespaced
 
 

@@ -146,12 +146,6 @@ def test_the_document_names_every_policy_and_no_other() -> None:
     assert f"{QUEUES}=" in DOCUMENT.read_text()
 
 
-def test_the_source_of_the_guard_is_short() -> None:
-    optional = ("subgroups", "configmap", "grace", "members")
-    files = [file for file in (CHART / "templates" / "guard").iterdir() if file.stem not in optional]
-    assert sum(len(file.read_text().splitlines()) for file in files) <= 400
-
-
 def alternatives(pattern: str) -> set[str]:
     """Return the texts that a regular expression of nested alternatives matches at the beginning of a text.
 

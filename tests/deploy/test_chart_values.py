@@ -492,22 +492,19 @@ def test_the_view_of_a_namespace_is_off_by_default_and_gives_one_right_in_it() -
     shares = {"apiGroups": ["kaishare.dev"], "resources": ["shares"], "verbs": ["get"]}
     tokens = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [name], "verbs": ["create"]}  # fmt: skip
     assert role["rules"] == [shares, tokens]
-    own = [item for item in objects if item["metadata"]["name"] == name and item["kind"] != "ClusterRole"]
-    assert sorted((item["metadata"]["namespace"], item["kind"]) for item in own) == [
-        ("kaishare-agent", "Role"),
-        ("kaishare-agent", "RoleBinding"),
-        *(
-            (team, kind)
-            for team in ("team-a", "team-b")
-            for kind in ("Role", "RoleBinding", "ServiceAccount")
-        ),
-    ]
-    by_place = {(item["metadata"]["namespace"], item["kind"]): item for item in own}
-    assert by_place["team-a", "Role"]["rules"] == [shares]
-    assert by_place["team-a", "RoleBinding"]["subjects"] == [
-        {"kind": "ServiceAccount", "name": name, "namespace": "team-a"}
-    ]
-    way = by_place["kaishare-agent", "Role"]["rules"]
+    own = {
+        (item["metadata"]["namespace"], item["kind"]): item
+        for item in objects
+        if item["metadata"]["name"] == name and item["kind"] != "ClusterRole"
+    }
+    of_teams = {
+        (team, kind) for team in ("team-a", "team-b") for kind in ("Role", "RoleBinding", "ServiceAccount")
+    }
+    assert own.keys() == of_teams | {(AGENT_NAMESPACE, "Role"), (AGENT_NAMESPACE, "RoleBinding")}
+    assert own["team-a", "Role"]["rules"] == [shares]
+    account = {"kind": "ServiceAccount", "name": name, "namespace": "team-a"}
+    assert own["team-a", "RoleBinding"]["subjects"] == [account]
+    way = own[AGENT_NAMESPACE, "Role"]["rules"]
     assert [(rule["resources"], rule["verbs"]) for rule in way] == [
         (["pods"], ["list"]),
         (["pods/proxy"], ["get"]),

@@ -220,23 +220,3 @@ def test_links_lead_to_dashboards_and_variables_that_exist(board: Dashboard) -> 
             assert is_kept == (name in board.variables and name in targets[uid].variables), query
     (menu,) = board.model["links"]
     assert (menu["type"], menu["tags"], menu["includeVars"]) == ("dashboards", ["kaishare"], True)
-
-
-def test_the_table_of_questions_names_panels_that_exist() -> None:
-    page = (ROOT / "docs" / "dashboards.md").read_text()
-    text = page.partition("## Questions")[2].partition("## Installing")[0]
-    table = re.findall(r"^\| [^|]+ \| (\w+) \| ([^|]+) \|$", text, flags=re.MULTILINE)
-    boards = {board.name: board for board in BOARDS}
-    named = {
-        (name.lower(), title)
-        for name, titles in table
-        for title in titles.strip().split("; ")
-        if name != "dashboard"
-    }
-    assert len(named) >= 20
-    existing = {
-        (name, panel["title"].replace("${share:text}", "0.25").replace("$size", "small"))
-        for name, board in boards.items()
-        for panel in board.panels()
-    }
-    assert named <= existing, named - existing

@@ -321,9 +321,6 @@ def test_a_panel_shows_what_the_series_say(title: str, tmp_path: Path) -> None:
     )
 
 
-BOARDS = {name: grafana.load(name) for name in grafana.NAMES}
-
-
 # Waste and capacity of pods with a value an hour, in hour 192: eight days. GiB as ones.
 
 DAY, HOUR = 86_400, 3600
@@ -377,7 +374,6 @@ OVER_DAYS: list[tuple[str, str, dict[str, float]]] = [
     (f"fleet {UNUSED}", "144h", {}),
     *((f"{board} {NEVER_USED}/{column}", "192h", values) for board in ("fleet", "namespace") for column, values in OF_PODS.items() if board == "fleet" or column != "highest utilisation"),
     ("fleet Longest history", "192h", {"{}": 7 * DAY, EAST: 7 * DAY, AWAY: 7 * DAY}),
-    ("fleet Unused since the pods started, of their shares", "192h", {"{}": (8 + 1 + 9 + 9 + 10) / 50, EAST: 0.6, AWAY: 0.9}),
     # Idle pods are old, and ran no kernel.
     ("fleet Idle pods", "192h", {"{}": 1}),
     (f"fleet {OF_NAMESPACES}/highest use of shares", "192h", {TEAM: 0.4}),

@@ -77,13 +77,9 @@ def agent(up: History, *, ok: History = lambda _: 1, gpus: History = lambda _: 1
         'up{job="kaishare-agent", instance="10.0.1.1:9445"}': lambda _: 1,
         'kaishare_agent_last_sample_timestamp_seconds{job="kaishare-agent", instance="10.0.1.1:9445"}': float,
         'kube_node_info{node="node-1", job="kube-state-metrics"}': lambda _: 1,
-        'kube_node_status_capacity{node="node-1", resource="nvidia_com_gpu", job="kube-state-metrics"}': lambda _: (
-            1
-        ),
-        'kube_daemonset_status_desired_number_scheduled{namespace="kaishare-agent", daemonset="kaishare-agent"}': lambda _: (
-            1
-        ),
-    }
+        'kube_node_status_capacity{node="node-1", resource="nvidia_com_gpu", job="kube-state-metrics"}': lambda _: 1,
+        'kube_daemonset_status_desired_number_scheduled{namespace="kaishare-agent", daemonset="kaishare-agent"}': lambda _: 1,
+    }  # fmt: skip
 
 
 def flickering(alive: int, dead: int) -> dict[str, History]:
@@ -93,66 +89,43 @@ def flickering(alive: int, dead: int) -> dict[str, History]:
 WELL: Final = agent(lambda _: 1)
 
 
+def of_gpu(figure: str) -> str:
+    return f"kaishare_{figure}_bytes{{{GPU}, {AGENT}}}"
+
+
 def problem(reason: str, uuid: str = "GPU-1") -> str:
     return f'kaishare_agent_attribution_problem{{reason="{reason}", gpu_uuid="{uuid}", {AGENT}}}'
 
 
+UNWATCHED, DOWN, RESTARTS = "KaishareNodeUnwatched", "KaishareAgentDown", "KaishareAgentRestarts"
+BLIND, PARTLY_BLIND, OUTSIDE = (
+    "KaishareAgentBlind",
+    "KaishareAgentPartlyBlind",
+    "KaishareGPUMemoryOutsidePods",
+)
 CASES = {
-    "agent-lives-1-s": (agent(during(0, 1)), {"KaishareAgentDown", "KaishareNodeUnwatched"}),
-    "agent-lives-30-s": (
-        flickering(30, 300),
-        {"KaishareAgentDown", "KaishareNodeUnwatched", "KaishareAgentRestarts"},
-    ),
-    "agent-lives-60-s": (
-        flickering(60, 300),
-        {"KaishareAgentDown", "KaishareNodeUnwatched", "KaishareAgentRestarts"},
-    ),
-    "agent-lives-100-s": (flickering(90, 30), {"KaishareAgentRestarts"}),
-    "agent-lives-300-s": (
-        flickering(300, 300),
-        {"KaishareAgentDown", "KaishareNodeUnwatched", "KaishareAgentRestarts"},
-    ),
-    "agent-is-gone": (agent(during(None, 1)), {"KaishareNodeUnwatched"}),
-    "all-gpus-lost": (
-        agent(alternating(60, 300, 1, 0), ok=during(0, 1), gpus=during(None, 1)),
-        {"KaishareNodeUnwatched", "KaishareAgentDown", "KaishareAgentRestarts"},
-    ),
-    "no-driver": (
-        agent(lambda _: 1, ok=during(0, 1), gpus=during(None, 1)),
-        {"KaishareNodeUnwatched", "KaishareAgentBlind"},
-    ),
-    "blind-2-of-4-minutes": (agent(lambda _: 1, ok=alternating(120, 120, 1, 0)), {"KaishareAgentBlind"}),
-    "one-gpu-alternates": (
-        WELL | {problem("nvml"): alternating(120, 120, None, 1)},
-        {"KaishareAgentPartlyBlind"},
-    ),
-    "gpu-missing": (WELL | {problem("gpu-missing", ""): during(1, None)}, {"KaishareAgentPartlyBlind"}),
-    "unattributed": (
-        WELL | {f"kaishare_gpu_memory_unattributed_bytes{{{GPU}, {AGENT}}}": during(30 * GIB, 0)},
-        {"KaishareGPUMemoryOutsidePods"},
-    ),
+    "agent-lives-1-s": (agent(during(0, 1)), {DOWN, UNWATCHED}),
+    "agent-lives-30-s": (flickering(30, 300), {DOWN, UNWATCHED, RESTARTS}),
+    "agent-lives-60-s": (flickering(60, 300), {DOWN, UNWATCHED, RESTARTS}),
+    "agent-lives-100-s": (flickering(90, 30), {RESTARTS}),
+    "agent-lives-300-s": (flickering(300, 300), {DOWN, UNWATCHED, RESTARTS}),
+    "agent-is-gone": (agent(during(None, 1)), {UNWATCHED}),
+    "all-gpus-lost": (agent(alternating(60, 300, 1, 0), ok=during(0, 1), gpus=during(None, 1)), {UNWATCHED, DOWN, RESTARTS}),
+    "no-driver": (agent(lambda _: 1, ok=during(0, 1), gpus=during(None, 1)), {UNWATCHED, BLIND}),
+    "blind-2-of-4-minutes": (agent(lambda _: 1, ok=alternating(120, 120, 1, 0)), {BLIND}),
+    "one-gpu-alternates": (WELL | {problem("nvml"): alternating(120, 120, None, 1)}, {PARTLY_BLIND}),
+    "gpu-missing": (WELL | {problem("gpu-missing", ""): during(1, None)}, {PARTLY_BLIND}),
+    "unattributed": (WELL | {of_gpu("gpu_memory_unattributed"): during(30 * GIB, 0)}, {OUTSIDE}),
     "held-by-the-host-and-by-an-ended-pod": (
-        WELL
-        | {
-            f"kaishare_gpu_memory_host_bytes{{{GPU}, {AGENT}}}": during(3 * GIB, 0),
-            f"kaishare_gpu_memory_ended_pods_bytes{{{GPU}, {AGENT}}}": during(3 * GIB, 0),
-        },
-        {"KaishareGPUMemoryOutsidePods"},
+        WELL | {of_gpu("gpu_memory_host"): during(3 * GIB, 0), of_gpu("gpu_memory_ended_pods"): during(3 * GIB, 0)}, {OUTSIDE},
     ),
-    "at-risk": (
-        WELL | {f"kaishare_gpu_at_risk_bytes{{{GPU}, {AGENT}}}": during(GIB, 0)},
-        {"KaishareGPUMemoryAtRisk"},
-    ),
+    "at-risk": (WELL | {of_gpu("gpu_at_risk"): during(GIB, 0)}, {"KaishareGPUMemoryAtRisk"}),
     "flagged-while-the-agent-lives-90-s": (
         flickering(90, 30)
-        | {
-            f'kaishare_pod_flagged{{reason="over-share", {POD}, {AGENT}}}': present(
-                alternating(90, 30, 1, 0), during(1, 0)
-            )
-        },
-        {"KaishareAgentRestarts", "KaisharePodOverShare"},
+        | {f'kaishare_pod_flagged{{reason="over-share", {POD}, {AGENT}}}': present(alternating(90, 30, 1, 0), during(1, 0))},
+        {RESTARTS, "KaisharePodOverShare"},
     ),
-}
+}  # fmt: skip
 """By name: the series, and the alerts that their cause must raise, and no others."""
 
 
@@ -193,30 +166,22 @@ FORGED: Final = 'job="team-b/exporter", instance="10.9.9.9:80"'
 CASES |= {
     "updates": (updates(), set()),
     "seven-minutes-an-hour-seen-twice": (twice(KNOWN | {OVER: seconds_over(7 / 60)}), set()),
-    "fifteen-minutes-an-hour-seen-twice": (
-        twice(KNOWN | {OVER: seconds_over(15 / 60)}),
-        {"KaisharePodOverShareRepeatedly"},
-    ),
+    "fifteen-minutes-an-hour-seen-twice": (twice(KNOWN | {OVER: seconds_over(15 / 60)}), {"KaisharePodOverShareRepeatedly"}),
     "a-tenant-forges-an-alert": (
         WELL
         | {
-            f'kaishare_pod_flagged{{reason="over-share", namespace="victim", pod="innocent", uid="u-9", {FORGED}}}': during(
-                1, 0
-            ),
+            f'kaishare_pod_flagged{{reason="over-share", namespace="victim", pod="innocent", uid="u-9", {FORGED}}}': during(1, 0),
             f"kaishare_gpu_at_risk_bytes{{{GPU}, {FORGED}}}": during(GIB, 0),
             f"kaishare_agent_attribution_ok{{{FORGED}}}": during(0, 1),
             f"kaishare_webhook_order_ok{{{FORGED}}}": during(0, 1),
         },
         set(),
     ),
-    "a-tenant-forges-silence": (
-        agent(during(None, 1)) | {f"kaishare_gpu_memory_total_bytes{{{GPU}, {FORGED}}}": lambda _: 1},
-        {"KaishareNodeUnwatched"},
-    ),
-}
+    "a-tenant-forges-silence": (agent(during(None, 1)) | {f"kaishare_gpu_memory_total_bytes{{{GPU}, {FORGED}}}": lambda _: 1}, {UNWATCHED}),
+}  # fmt: skip
 
 SLOWER: Final = {
-    "agent-lives-300-s": {"KaishareAgentRestarts"},
+    "agent-lives-300-s": {RESTARTS},
     "fifteen-minutes-an-hour-seen-twice": {"KaisharePodOverShareRepeatedly"},
 }
 """Alerts that take up to an hour, since they count starts or minutes of an hour."""

@@ -9,8 +9,8 @@ import pytest
 from certs.authority import Authority
 from console.why.core import explain
 from console.why.explanation import Code, as_text
+from tests.support.api_server import object_server
 from tests.support.doc_blocks import ROOT, blocks_of
-from tests.support.object_server import object_server
 from tests.support.why_states import RELEASES, folder, put, read, states
 
 PAGE = ROOT / "docs" / "troubleshooting.md"

@@ -1,4 +1,4 @@
-"""The figures in docs/concepts.md, docs/advise.md and docs/report.md are those of the code."""
+"""The figures in docs/concepts.md and the command in docs/report.md are those of the code."""
 
 import json
 import shutil
@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from console.usage.advice import card_of, smallest_fraction
 from console.usage.report_table import as_json
 from gpuagent.ledger.slack import Slack
 from kai.releases import Version
 from kai.share import MIB
 from kai.share_bytes import Card
 from tests.console.usage.test_report import T4, report
-from tests.support.doc_tables import table_under
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "concepts.md").read_text(encoding="utf-8")
@@ -56,32 +54,6 @@ def test_four_pods_overfill_a_t4_of_an_old_release() -> None:
     assert 4 * old.portion_of_memory(4000) <= 1
     assert LABELS["T4"] < 4 * 4000
     assert mib(old.memory_bytes(4000)) == "3814"
-
-
-def test_advice_about_several_cards() -> None:
-    rows = table_under(DOCS / "advise.md", "The same need on several cards, with 15 % of headroom:")
-    assert [row[0] for row in rows] == ["T4", "A10", "L40S", "A100 80 GB", "H100 80 GB", "H200"]
-    for row in rows:
-        gpu_bytes = LABELS[row[0]] * MIB
-        cells = [str(card_of(gpu_bytes).units)]
-        for gib in (3, 6, 11):
-            need = gib * 1024 * MIB * 1.15
-            share = smallest_fraction([(need, gpu_bytes)])
-            assert share.bytes_on(gpu_bytes) >= need
-            cells += [str(share), str(share.bytes_on(gpu_bytes) // MIB)]
-        assert row[1:] == cells
-
-
-def test_what_kai_charges() -> None:
-    heading = (
-        "KAI counts whole hundreds of MiB, and charges `gpu-memory: 10000` and a fraction of 0.25 as follows:"
-    )
-    rows = table_under(DOCS / "report.md", heading)
-    assert len(rows) == 6
-    for row in rows:
-        card = Card.from_mib(int(row[1].removesuffix(" MiB")))
-        portion = f"{card.portion_of_memory(10000):.2f}"
-        assert row[2:] == [f"{card.units} MiB", f"{card.fraction_bytes(0.25) // MIB} MiB", "0.25", portion]
 
 
 def test_lines_for_cost_tools() -> None:

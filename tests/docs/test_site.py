@@ -98,6 +98,12 @@ def test_a_link_suits_the_site(source: str, link: str, target: str) -> None:
     assert rewrite(f"See [it]({link}).\n", source, REPOSITORY) == f"See [it]({target}).\n"
 
 
+def test_a_file_as_the_text_of_a_link_becomes_the_title_of_its_page() -> None:
+    page = "See [docs/policy.md](docs/policy.md#under-enforce), [a.md and more](docs/api.md).\n"
+    expected = "See [Policy](policy.md#under-enforce), [a.md and more](api.md).\n"
+    assert rewrite(page, "README.md", REPOSITORY) == expected
+
+
 def test_blocks_keep_their_text_and_lose_their_marks() -> None:
     page = "Text:\n<!-- run -->\n```console\n$ echo '[a](../x.py)'\n<!-- run -->\n```\n\n- a\n  - b\n"
     expected = "Text:\n\n```console\n$ echo '[a](../x.py)'\n<!-- run -->\n```\n\n- a\n    - b\n"

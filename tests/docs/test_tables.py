@@ -10,7 +10,7 @@ from kai.kaishare_keys import POD_KEYS
 from webhook.policy.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("policy.md", "guard.md", "api.md", "install.md", "runbooks.md")
+PAGES = ("policy.md", "guard.md", "install.md", "runbooks.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -13,14 +13,12 @@ import yaml
 
 from examples import watching
 from examples.demo import POLICIES
-from examples.reviews import AdmittedPod, start_webhook
+from examples.reviews import AdmittedPod, pods_in, start_webhook
 from examples.shared_gpu import Scene, scene_lines, scenes
 from examples.terminal import Style
-from service.documents import load_path
 from tests.support.scenarios import SCENARIOS
 from tests.support.scenarios.loading import load_scenario
 from webhook.namespaces.file_policies import read_namespaces
-from webhook.policy.templates import find_pods
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,11 +143,7 @@ def test_colour_needs_a_terminal_without_no_color(
 def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
     node = load_scenario(SCENARIOS / "node.yaml")
     namespaces = read_namespaces(ROOT / "examples" / "namespaces.yaml")
-    pods = {
-        pod.name: pod
-        for document in load_path(ROOT / "examples" / "workloads")
-        for pod in find_pods(document)
-    }
+    pods = {pod.name: pod for pod in pods_in(ROOT / "examples" / "workloads")}
     for pod in node.pods:
         namespace, _, name = pod.name.partition("/")
         policy = namespaces[namespace].policy(namespace)

@@ -39,20 +39,7 @@ from kai.kaishare_keys import OVER_SHARE
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
-from tests.support.api_faults import (
-    Answer,
-    Cut,
-    Delay,
-    Fault,
-    Flood,
-    HalfOpen,
-    Predicate,
-    Silence,
-    Truncate,
-    html,
-    refusal,
-    requests,
-)
+from tests.support.api_server import HTML, floods, hangs, refuses, says
 from tests.support.cluster_webhook import (
     WEBHOOK_RIGHTS,
     Serving,
@@ -63,7 +50,17 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane, another_api_server, assets_folder, control_plane
 from tests.support.gpu_node import EVICT, RIGHTS, GpuNode, counted
-from tests.support.hostile_api_server import HostileApiServer, hostile_api_server_in_thread
+from tests.support.hostile_api_server import (
+    Cut,
+    Delay,
+    Fault,
+    HostileApiServer,
+    Predicate,
+    Silence,
+    Truncate,
+    hostile_api_server_in_thread,
+    requests,
+)
 from tests.support.kube_objects import bind_request, reservation
 from tests.support.moved_clocks import MovedClocks
 from tests.support.pods import gpu_container, pod
@@ -161,22 +158,22 @@ def with_wrong_clocks(seconds: int) -> Case:
 
 
 CASES: Final[dict[str, Case]] = {
-    "503": everywhere(refusal(503, "ServiceUnavailable")),
+    "503": everywhere(refuses(503, "ServiceUnavailable")),
     "refused connections": on_link("go_down"),
-    "no answer": everywhere(HalfOpen()),
-    "410": everywhere(refusal(410, "Expired"), refuses_events=True),
-    "429 with Retry-After": everywhere(refusal(429, "TooManyRequests", Retry_After="1")),
-    "401": everywhere(refusal(401, "Unauthorized")),
-    "403": everywhere(refusal(403, "Forbidden"), refuses_events=True),
-    "404": everywhere(refusal(404, "NotFound"), refuses_events=True),
-    "500": everywhere(refusal(500, "InternalError")),
+    "no answer": everywhere(hangs),
+    "410": everywhere(refuses(410, "Expired"), refuses_events=True),
+    "429 with Retry-After": everywhere(refuses(429, "TooManyRequests", Retry_After="1")),
+    "401": everywhere(refuses(401, "Unauthorized")),
+    "403": everywhere(refuses(403, "Forbidden"), refuses_events=True),
+    "404": everywhere(refuses(404, "NotFound"), refuses_events=True),
+    "500": everywhere(refuses(500, "InternalError")),
     "504 version too large": everywhere(
-        refusal(504, "Timeout", "Too large resource version: 900, current: 20")
+        refuses(504, "Timeout", "Too large resource version: 900, current: 20")
     ),
-    "502 HTML": everywhere(html(502)),
-    "200 HTML": everywhere(html(200)),
-    "200 {}": everywhere(Answer(status=200, body=b"{}")),
-    "503 with an endless body": everywhere(Flood(size=96 << 20, status=503)),
+    "502 HTML": everywhere(says(HTML, status=502, kind="text/html")),
+    "200 HTML": everywhere(says(HTML, kind="text/html")),
+    "200 {}": everywhere(says(b"{}")),
+    "503 with an endless body": everywhere(floods(96 << 20, status=503)),
     # A watch whose answer has begun is like that of a quiet cluster, until bookmarks have stayed away for 150 s.
     "silence after the head": everywhere(Silence(after=0), contact_seconds=7.0, recovers_within=200.0),
     "reset within the body": partly(Cut(after=400)),
@@ -385,7 +382,7 @@ class Outage:
         await self.until(lambda: made in self.pods(), "the pod is known")
         await asyncio.sleep(1)
         self.hostile.inject(
-            refusal(503, "ServiceUnavailable"), requests(f"/api/v1/namespaces/{CONSENTS}", method="GET")
+            refuses(503, "ServiceUnavailable"), requests(f"/api/v1/namespaces/{CONSENTS}", method="GET")
         )
         self.hold({made: OVER})
         await self.until(lambda: made in self.flagged(), "the pod is flagged")

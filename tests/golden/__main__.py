@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.golden import agents, clusters, records, reviews, usage
 from tests.golden.api_server import api_server
 from tests.support import why_states
-from tests.support.object_server import ObjectServer
+from tests.support.api_server import ObjectServer
 
 Group = Callable[[Path, ObjectServer], Iterator[tuple[str, Any]]]
 MOST_SHOWN: Final = 20

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden import product
-from tests.support.api_server import says
-from tests.support.object_server import ObjectServer, object_server
+from tests.support.api_server import ObjectServer, object_server, says
 
 
 def hold(
@@ -31,7 +30,7 @@ def hold(
     server.add(*items)
     server.date, server.forbidden, server.create = date, forbidden, create
     server.unserved = tuple(f"/apis/{group}/" for group in unserved)
-    server.faults = {
+    server.refusals = {
         rf"^{re.escape(path)}(\?|$)": says(body if isinstance(body, str) else json.dumps(body), status=status)
         for path, (status, body) in (answers or {}).items()
     }

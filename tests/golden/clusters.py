@@ -16,7 +16,7 @@ import yaml
 from tests.golden import product, reviews
 from tests.golden.api_server import hold
 from tests.golden.records import changed_lines
-from tests.support.object_server import ObjectServer
+from tests.support.api_server import ObjectServer
 
 Json = Any
 _STATES: Final = Path(__file__).parent / "states"

@@ -11,8 +11,8 @@ from tests.golden import product
 from tests.golden.api_server import hold
 from tests.golden.records import digest
 from tests.support import prometheus_server
+from tests.support.api_server import ObjectServer
 from tests.support.known_metrics import recorded as names_of_records
-from tests.support.object_server import ObjectServer
 from tests.support.usage_history import END, History, recorded
 from tests.support.why_states import State, folder
 

@@ -21,7 +21,7 @@ from kube.client import KubeClient
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, our_configurations, serving
 from tests.support.kai_programs import KaiCluster, kai_cluster
 from tests.support.kinds import list_path, made
-from tests.support.kube_user import Asker
+from tests.support.kube_user import MERGE, Asker
 from tests.support.pods import GPU, container
 
 Json = dict[str, Any]
@@ -96,12 +96,8 @@ def generated(chance: random.Random, name: str) -> Json:
 
 async def prepare(asker: Asker) -> None:
     async def send(method: str, path: str, body: Json) -> None:
-        answer = await asker.send(
-            method,
-            path,
-            body,
-            content_type="application/json" if method == "POST" else "application/merge-patch+json",
-        )
+        kind = "application/json" if method == "POST" else MERGE
+        answer = await asker.send(method, path, body, content_type=kind)
         assert answer.status < 300, answer.message
 
     unbounded = {kind: {"quota": -1, "limit": -1, "overQuotaWeight": 1} for kind in ("cpu", "memory", "gpu")}
@@ -117,12 +113,10 @@ async def prepare(asker: Asker) -> None:
     pool = {"name": "dra", "generation": 1, "resourceSliceCount": 1}
     published = {"driver": DRA, "nodeName": "dra", "pool": pool, "devices": devices}
     await send("POST", list_path("ResourceSlice"), made("ResourceSlice", "dra", spec=published))
+    shares = {keys.QUEUE_LABEL: "team", "kaishare.dev/gpu-fraction": "0.5"}
+    forms = {"without": {}, "with": shares, "all": shares | {"kaishare.dev/share-for": "all"}}
     for limits, item in LIMITS.items():
-        for form in ("without", "with", "all"):
-            labels = (
-                {} if form == "without" else {keys.QUEUE_LABEL: "team", "kaishare.dev/gpu-fraction": "0.5"}
-            )
-            labels |= {"kaishare.dev/share-for": "all"} if form == "all" else {}
+        for form, labels in forms.items():
             space = f"{form}-{limits}"
             await send("POST", "/api/v1/namespaces", {"metadata": {"name": space, "labels": labels}})
             if item:
@@ -147,13 +141,9 @@ async def test_no_pod_that_runs_without_kaishare_waits_or_is_refused_with_it(
             await asyncio.sleep(2)  # LimitRanges have been listed
             for first in range(0, PODS, AT_ONCE):
                 pods = [
-                    (
-                        chance.choice(list(LIMITS)),
-                        chance.choice(("with", "with", "all")),
-                        generated(chance, f"p{n}"),
-                    )
+                    (chance.choice(list(LIMITS)), chance.choice(("with", "with", "all")), generated(chance, f"p{n}"))
                     for n in range(first, min(first + AT_ONCE, PODS))
-                ]
+                ]  # fmt: skip
                 lost += await compared(asker, pods, seen)
     assert not lost, "\n".join(lost[:10])
     assert seen["runs"] > PODS / 3
@@ -170,62 +160,46 @@ async def test_no_pod_that_runs_without_kaishare_waits_or_is_refused_with_it(
 async def compared(asker: Asker, pods: list[tuple[str, str, Json]], seen: Counter[str]) -> list[str]:
     """Create pods in both namespaces; return those that run in the first alone."""
     refused: dict[str, str] = {}
+    twins: dict[str, tuple[str, Json]] = {}
+    """By the pod with kaishare: its twin without."""
     for limits, form, pod in pods:
-        own = {
-            **pod,
-            "metadata": pod["metadata"] | {"labels": pod["metadata"]["labels"] | {keys.QUEUE_LABEL: "team"}},
-        }
-        own["spec"] = pod["spec"] | {"schedulerName": keys.SCHEDULER_NAME}
-        for space, body in ((f"without-{limits}", own), (f"{form}-{limits}", pod)):
-            for each in body["spec"].get("resourceClaims", ()):
-                claim = made(
-                    "ResourceClaim",
-                    each["resourceClaimName"],
-                    space,
-                    labels={keys.QUEUE_LABEL: "team"},
-                    spec=CLAIM,
-                )
+        metadata = pod["metadata"] | {"labels": pod["metadata"]["labels"] | {keys.QUEUE_LABEL: "team"}}
+        of_kai = {"metadata": metadata, "spec": pod["spec"] | {"schedulerName": keys.SCHEDULER_NAME}}
+        name = pod["metadata"]["name"]
+        twins[f"{form}-{limits}/{name}"] = f"without-{limits}/{name}", pod
+        for space, body in ((f"without-{limits}", of_kai), (f"{form}-{limits}", pod)):
+            for _ in pod["spec"].get("resourceClaims", ()):
+                claim = made("ResourceClaim", name, space, labels={keys.QUEUE_LABEL: "team"}, spec=CLAIM)
                 await asker.send("POST", list_path("ResourceClaim", space), claim)
             answer = await asker.send("POST", f"/api/v1/namespaces/{space}/pods", body)
             if answer.status >= 300:
-                refused[f"{space}/{pod['metadata']['name']}"] = answer.message
+                refused[f"{space}/{name}"] = answer.message
     lost: list[str] = []
     until = time.monotonic() + SECONDS
     while True:
         found = (await asker.send("GET", "/api/v1/pods")).body["items"]
-        running = {f"{p['metadata']['namespace']}/{p['metadata']['name']}": p for p in found}
-        is_running = {name for name, p in running.items() if p["status"].get("phase") == "Running"}
-        lost = [
-            f"{form}-{limits}/{pod['metadata']['name']}"
-            for limits, form, pod in pods
-            if f"without-{limits}/{pod['metadata']['name']}" in is_running
-            and f"{form}-{limits}/{pod['metadata']['name']}" not in is_running
-        ]
-        waits = [name for name in running if name.startswith("without-") and name not in is_running]
+        there = {f"{p['metadata']['namespace']}/{p['metadata']['name']}": p for p in found}
+        running = {name for name, p in there.items() if p["status"].get("phase") == "Running"}
+        lost = [name for name, (twin, _) in twins.items() if twin in running and name not in running]
+        waits = [name for name in there if name.startswith("without-") and name not in running]
         if (not lost and (not waits or time.monotonic() > until - SECONDS + 25)) or time.monotonic() > until:
             break
         await asyncio.sleep(1)
-    for limits, form, pod in pods:
-        name = f"{form}-{limits}/{pod['metadata']['name']}"
-        after = running.get(name, {})
-        reason = after.get("metadata", {}).get("annotations", {}).get("kaishare.dev/reason", "refused")
-        seen[reason] += 1
-        seen["runs"] += name in is_running
-        seen["a claim runs"] += name in is_running and "resourceClaims" in pod["spec"]
-        if pod["spec"].get("runtimeClassName") == "gvisor" and after:
-            share = after["metadata"].get("annotations", {}).get("gpu-fraction")
-            assert share is None, f"{name}: a share in gVisor"
+    for name, (_, pod) in twins.items():
+        annotations = there.get(name, {}).get("metadata", {}).get("annotations", {})
+        seen[annotations.get("kaishare.dev/reason", "refused")] += 1
+        seen["runs"] += name in running
+        seen["a claim runs"] += name in running and "resourceClaims" in pod["spec"]
+        if pod["spec"].get("runtimeClassName") == "gvisor":
+            assert "gpu-fraction" not in annotations, f"{name}: a share in gVisor"
     details = [
-        f"{name}: {refused.get(name) or json_of(running.get(name))}; alone: "
-        + json_of(running.get(f"without-{name.partition('-')[2]}"))
+        f"{name}: {refused.get(name) or json_of(there.get(name))}; alone: {json_of(there.get(twins[name][0]))}"
         for name in lost
     ]
-    for limits, form, pod in pods:
-        for space in (f"without-{limits}", f"{form}-{limits}"):
-            name = pod["metadata"]["name"]
-            await asker.send("DELETE", f"/api/v1/namespaces/{space}/pods/{name}", gracePeriodSeconds="0")
-            if "resourceClaims" in pod["spec"]:
-                await asker.send("DELETE", f"{list_path('ResourceClaim', space)}/{name}")
+    for name in (each for twin, (other, _) in twins.items() for each in (twin, other)):
+        space, _, own = name.partition("/")
+        await asker.send("DELETE", f"/api/v1/namespaces/{space}/pods/{own}", gracePeriodSeconds="0")
+        await asker.send("DELETE", f"{list_path('ResourceClaim', space)}/{own}")
     return details
 
 

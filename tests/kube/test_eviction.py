@@ -8,7 +8,7 @@ from aiohttp import web
 
 from kube.client import KubeClient
 from kube.eviction import EvictionAnswer, evict
-from tests.support.api_server import ApiServer, refuses, says
+from tests.support.api_server import FAULTS, ApiServer, refuses, says
 
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 SUCCESS = '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
@@ -43,6 +43,27 @@ async def test_every_answer_is_understood(
     outcome, line, seconds = await ask(client)
     assert (outcome, seconds) == (understood, retry_after)
     assert bool(line) == (understood is not EvictionAnswer.EVICTED)
+
+
+HAS_OTHER_MEANING = (
+    "403",
+    "404",
+    "409",
+    "429",
+    """200 '{"kind": "Status", "metadata": {"resourceVersion": "5"}}'""",
+)
+
+
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name not in HAS_OTHER_MEANING])
+async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setitem(KubeClient.request.__kwdefaults__, "seconds", 0.5)
+    server.always = FAULTS[fault]
+    answer, line, retry_after = await ask(client)
+    assert (answer, retry_after) == (EvictionAnswer.FAILED, 0)
+    assert line.isprintable()
+    assert len(server.requests) <= 2
 
 
 async def test_a_missing_answer_is_a_failure_and_no_exception(server: ApiServer, client: KubeClient) -> None:

@@ -25,6 +25,7 @@ from kube.client import KubeClient
 from kube.kubeconfig import KubeConfig
 from tests.support.api_server import PODS, ApiServer, refuses
 from tests.support.certificates import client_pair, serving_context
+from tests.support.credentials import kubeconfig_of
 from tests.support.kubeconfigs import identity_token
 from tests.support.standard_streams import PATIENCE_SECONDS, ROOT
 
@@ -45,13 +46,7 @@ def kubeconfig(
 ) -> str:
     """Write a kubeconfig with a single context."""
     path = folder / "kubeconfig"
-    document = {
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
-        "current-context": "x",
-    }
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(kubeconfig_of(cluster, user, namespace=namespace)))
     return str(path)
 
 
@@ -89,12 +84,9 @@ async def test_of_several_kubeconfigs_the_first_current_context_counts_as_for_ku
 ) -> None:
     files = [str(tmp_path / "missing")]
     for name, context in zip("12", current, strict=True):
-        document: dict[str, Any] = {
-            "clusters": [{"name": name, "cluster": {"server": f"https://127.0.0.1:{name}"}}],
-            "users": [{"name": name, "user": {"token": "t"}}],
-            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        }
-        document |= {} if context is None else {"current-context": context}
+        cluster = [{"name": name, "cluster": {"server": f"https://127.0.0.1:{name}"}}]
+        contexts = [{"name": name, "context": {"cluster": name}}]
+        document = {"clusters": cluster, "contexts": contexts, "current-context": context}
         files.append(str(tmp_path / name))
         (tmp_path / name).write_text(json.dumps(document))
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))

@@ -13,10 +13,12 @@ from aiohttp import web
 from kube.client import KubeClient
 from kube.watch import WatchTiming
 from tests.support.api_server import (
+    FAULTS,
     PODS,
     Answer,
     ApiServer,
     event,
+    holds,
     lists,
     pod,
     refuses,
@@ -41,14 +43,6 @@ LARGEST = event("ADDED", pod("b", 2, data="x" * 3_000_000))
 def least_seconds(tries: int) -> float:
     """The bound for the pace of tries: a pause is at least half as long as the longest from the fourth one on."""
     return (tries - 4) * QUICK.longest_pause / 2
-
-
-async def holds(request: web.Request) -> web.StreamResponse:
-    """Open a stream, and send nothing."""
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await asyncio.sleep(30)
-    return response
 
 
 @pytest.fixture(autouse=True)
@@ -152,36 +146,35 @@ async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
         assert run.names == {"a"}
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        *((200, body) for body in ["<html>no</html>", "ok", "", '"text"', "[1]", "{}", '{"items": []}']),
-        (200, '{"kind": "PodList", "metadata": {}, "items": []}'),
-        (200, '{"kind": "Status", "metadata": {"resourceVersion": "5"}}'),
-        (200, '{"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": [{}]}'),
-        (200, '{"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": ["\xff"]}'),
-        *(
-            (status, body)
-            for status in [302, 401, 500, 502]
-            for body in ["<html>no</html>", "Unauthorized", "[1"]
-        ),
-    ],
-)
-async def test_an_invalid_list_is_an_error_and_never_an_empty_cluster(
-    server: ApiServer, client: KubeClient, status: int, body: str
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_watch_keeps_what_it_knows_and_recovers_also_if_it_starts_during_the_fault(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    server.answers = [lists(pod("a")), streams(GONE)]
-    server.always = says(body, status=status, kind="text/html")
-    async with running(client) as run:
-        await until(lambda: run.troubles)
-        assert run.names == {"a"}
-        (line,) = run.troubles
-        assert "\n" not in line
-        problem = "not a" if status == 200 else f"{status} "
-        assert line.startswith((f"GET {PODS}: {problem}", f"watch {PODS}: {problem}"))
-        server.always = None
-        server.pods = {"b": pod("b")}
-        await until(lambda: run.names == {"b"})
+    monkeypatch.setattr("kube.client._SECONDS", 0.5)
+    monkeypatch.setattr("kube.client._LIST_SILENT_SECONDS", 0.5)
+    server.pods = {name: pod(name) for name in ("kept", "gone")}
+    async with running(client) as following:
+        await until(lambda: following.watch.is_synced)
+        server.always = FAULTS[fault]
+        server.cut()
+        before, began = len(server.requests), time.monotonic()
+        async with running(client) as beginning:
+            server.change("MODIFIED", pod("kept"))
+            server.change("DELETED", pod("gone"))
+            server.change("ADDED", pod("made"))
+            await until(lambda: following.troubles and beginning.troubles, fault)
+            assert (following.names, beginning.watch.is_synced) == ({"kept", "gone"}, False)
+            seconds = time.monotonic() - began
+            assert len(server.requests) - before <= 2 * 2 * (4 + seconds / (QUICK.longest_pause / 2)), (
+                "a refused token is renewed once"
+            )
+            server.always = None
+            for run in (following, beginning):
+                await until(lambda: list(run.watch.objects.values()) == [*server.pods.values()], fault)  # noqa: B023
+                await until(lambda: run.troubles[-1] == "", fault)  # noqa: B023
+                assert all(line.isprintable() and len(line) < 500 for line in run.troubles)
+    was_there = ["gone" in names for names in following.changes]
+    assert was_there == sorted(was_there, reverse=True), "a deleted object does not come back"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
 def test_the_wheel_has_the_admission_policies(kind: str, wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    command = [sys.executable, "-m", "console.cli", "render", "--as", f"{kind}admissionpolicy"]
+    command = [sys.executable, "-m", "console", "render", "--as", f"{kind}admissionpolicy"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == text_of(f"{kind}.yaml", DecisionSettings())
 

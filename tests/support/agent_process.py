@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.forked_python import ForkedPython
 from tests.support.scenarios import PROGRAM
-from tests.support.service_log import log_lines
+from tests.support.service_log import log_lines, series_of
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +41,7 @@ class Agent:
     def series(self) -> dict[str, float]:
         status, text = self.get("/metrics")
         assert status == 200
-        lines = [line for line in text.splitlines() if line.startswith("kaishare_")]
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+        return {name: value for name, value in series_of(text).items() if name.startswith("kaishare_")}
 
     def shares(self) -> dict[str, Any]:
         status, text = self.get("/api/v1/shares")

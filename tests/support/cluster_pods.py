@@ -94,9 +94,9 @@ def offer(server: ApiServer, *items: dict[str, Any]) -> None:
             case "Pod":
                 server.pods[name] = versioned(item)
             case "Node":
-                server.named[f"/api/v1/nodes/{name}"] = item
+                server.objects[f"/api/v1/nodes/{name}"] = item
             case "Namespace":
-                server.named[f"/api/v1/namespaces/{name}"] = item
+                server.objects[f"/api/v1/namespaces/{name}"] = item
             case "BindRequest":
                 server.bind_requests.pods[name] = versioned(item)
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import ForkedPython
 from tests.support.kinds import list_path, made
 from tests.support.registration import Target, UrlTarget, mutating_configuration, validating_configuration
-from tests.support.service_log import log_lines
+from tests.support.service_log import log_lines, series_of
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_recorder import Recorder
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
@@ -52,8 +51,6 @@ WEBHOOK_RIGHTS = (
     ),
 )
 """Rights of a webhook that reads policies, stores certificates and publishes its settings in the cluster."""
-
-_SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
 
 
 def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
@@ -199,7 +196,7 @@ async def api_figures(client: KubeClient, metric: str) -> dict[str, float]:
     text = (await client.get("/metrics", accept="text/plain", seconds=30)).decode()
     return {
         name.removeprefix(metric): value
-        for name, value in _series(text).items()
+        for name, value in series_of(text).items()
         if name.partition("{")[0] == metric
     }
 
@@ -208,11 +205,6 @@ async def failed_open(client: KubeClient, webhook: str = MUTATE) -> float:
     """Return the number of requests that were admitted because the webhook did not answer."""
     figures = await api_figures(client, "apiserver_admission_webhook_fail_open_count")
     return sum(value for labels, value in figures.items() if f'name="{webhook}"' in labels)
-
-
-def _series(text: str) -> dict[str, float]:
-    matches = (_SERIES.match(line) for line in text.splitlines())
-    return {match[1]: float(match[2]) for match in matches if match}
 
 
 @dataclass(kw_only=True)
@@ -234,7 +226,7 @@ class Serving:
             return response.status, await response.text()
 
     async def series(self) -> dict[str, float]:
-        return _series((await self.get("/metrics"))[1])
+        return series_of((await self.get("/metrics"))[1])
 
     async def answered(self, webhook: str = "mutate", **labels: str) -> float:
         wanted = [f'{key}="{value}"' for key, value in {"webhook": webhook, **labels}.items()]

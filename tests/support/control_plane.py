@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from certs.authority import Authority
 from kube.access import InCluster
-from tests.support.api_faults import Upstream
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 from tests.support.free_ports import free_ports
+from tests.support.hostile_api_server import Upstream
 
 ADMIN_TOKEN = "admin-of-this-test"
 _READY_SECONDS = 60.0

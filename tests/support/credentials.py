@@ -1,7 +1,9 @@
 """Credentials for an API server as files: a pod's service account, and a kubeconfig."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def write_service_account(folder: Path, *, token: str, ca: bytes, namespace: str = "kaishare") -> Path:
@@ -12,16 +14,21 @@ def write_service_account(folder: Path, *, token: str, ca: bytes, namespace: str
     return folder
 
 
-def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str) -> Path:
-    """Write a kubeconfig with one context; `server` is a URL."""
-    config = {
+def kubeconfig_of(cluster: Mapping[str, Any], user: Mapping[str, Any], **context: Any) -> dict[str, Any]:
+    """Return a kubeconfig with one context."""
+    return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": str(ca_file)}}],
-        "users": [{"name": "test", "user": {"token": token}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "current-context": "test",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", **context}}],
+        "current-context": "x",
     }
+
+
+def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str) -> Path:
+    """Write a kubeconfig with one context; `server` is a URL."""
+    config = kubeconfig_of({"server": server, "certificate-authority": str(ca_file)}, {"token": token})
     path.write_text(json.dumps(config))
     return path
 

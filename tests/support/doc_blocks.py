@@ -5,6 +5,8 @@ A block of commands follows a comment that a rendered page does not show:
     <!-- run -->                    a test runs the block in a copy of the repository, without a network
     <!-- run in deploy/alerts -->   as above, in that folder
     <!-- not run here: why -->      no test runs it, for the reason given
+
+`<!-- unmarked commands are not run here: why -->` below the title of a page is the mark of its blocks without one.
 """
 
 import os
@@ -26,6 +28,7 @@ OPTIONAL_PROGRAMS: Final = ("helm", "kubectl", "promtool", "openssl", "jq")
 
 _FENCE: Final = re.compile(r"^( *)(`{3,}|~{3,})\s*(\S*)(.*)$")
 _MARK: Final = re.compile(r"<!-- (?:(run)(?: in ([\w./-]+))?|not run here: (\S.*?)) -->")
+_PAGE_MARK: Final = re.compile(r"^<!-- unmarked commands are (not run here: \S.*?) -->$", re.MULTILINE)
 _INDENTED: Final = re.compile(
     r"^ {4,}(?:\$ )?(?:kubectl|helm|docker|kind|vcluster|make|pip|python|kaishare-\w+) \S"
 )
@@ -49,7 +52,7 @@ class Block:
     language: str
     text: str
     mark: str | None
-    """The comment directly above the block; None without one."""
+    """The comment directly above the block, or else the page's for blocks of commands; None without one."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page}:{self.line}"
@@ -76,7 +79,7 @@ class Block:
         if not self.holds_commands:
             return "only blocks of commands are marked" if self.mark else None
         if self.mark is None or not _MARK.fullmatch(self.mark):
-            return "the line above must be <!-- run --> or <!-- not run here: why -->"
+            return "the line above must be <!-- run --> or <!-- not run here: why -->, or the page must have a mark"
         if self.runs and not self.commands():
             return "a block that runs needs a line that begins with `$ `"
         return None
@@ -111,7 +114,10 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 def blocks_of(page: Path) -> Iterator[Block]:
     """Yield the fenced blocks of a page."""
-    lines = page.read_text(encoding="utf-8").splitlines()
+    text = page.read_text(encoding="utf-8")
+    page_mark = _PAGE_MARK.search(text)
+    default = f"<!-- {page_mark[1]} -->" if page_mark else None
+    lines = text.splitlines()
     index = 0
     while index < len(lines):
         fence = _FENCE.match(lines[index])
@@ -131,7 +137,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
             start + 1,
             fence[3],
             "\n".join(line[indent:] for line in lines[start + 1 : index]),
-            above if above.startswith("<!--") else None,
+            above if above.startswith("<!--") else default if fence[3] in COMMANDS else None,
         )
         index += 1
 

@@ -33,7 +33,7 @@ def serve_namespaces(server: ApiServer, *namespaces: dict[str, Any]) -> None:
 
 
 def serve_by_name(server: ApiServer, item: dict[str, Any]) -> None:
-    server.named[f"{PATH}/{item['metadata']['name']}"] = item
+    server.objects[f"{PATH}/{item['metadata']['name']}"] = item
 
 
 @dataclass

@@ -27,7 +27,6 @@ _PRELOADED = [
     "console.cli",
     "console.doctor.command",
     "console.policies",
-    "console.top.rounds",
     "console.why.command",
     "gpuagent.cli",
     "gpuagent.serve",

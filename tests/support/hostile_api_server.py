@@ -1,7 +1,7 @@
 """A TLS proxy on loopback in front of a real API server, which injects faults.
 
     async with hostile_api_server(plane.upstream, folder) as server:
-        server.inject(refusal(429, "TooManyRequests", Retry_After="1"), requests("/api/v1/pods"), count=3)
+        server.inject(refuses(429, "TooManyRequests", Retry_After="1"), requests("/api/v1/pods"))
         async with KubeClient(server.access(token)) as client, running(client) as run:
             server.link.reset()  # or fall_silent(), half_open(), go_down(); server.heal() ends every fault
             await until(lambda: run.watch.is_synced)
@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -30,22 +31,7 @@ from yarl import URL
 from certs.authority import Authority
 from kube.access import InCluster
 from tests.support import tls_connections
-from tests.support.api_faults import (
-    Answer,
-    Cut,
-    Delay,
-    Fault,
-    Flood,
-    HalfOpen,
-    OlderData,
-    Predicate,
-    Rule,
-    SeenRequest,
-    Silence,
-    Truncate,
-    Upstream,
-    requests,
-)
+from tests.support.api_server import Answer, hangs
 from tests.support.certificates import serving_context
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 
@@ -55,6 +41,87 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _TURNS_TO_CLOSE = 5
 """Turns of the event loop in which clients in the same loop close their sockets, and connections that were
 accepted last are closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """The address of a real API server."""
+
+    url: str
+    """Address in the form `https://host:port`."""
+    trust: ssl.SSLContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The real answer's head and a part of its body, then a reset of the connection."""
+
+    after: int | None
+    """Number of body bytes before the end; None ends before the head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncate:
+    """A part of the real answer's body with a correct end of HTTP."""
+
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """The real answer's head and a part of its body, then no data on an open connection."""
+
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderData:
+    """The answer of another API server, such as one with an etcd that was restored from a snapshot."""
+
+    server: Upstream
+
+
+Fault = Answer | Delay | Cut | Truncate | Silence | OlderData
+"""An answer in place of the real one, or what happens to the real one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenRequest:
+    """A request that reached the hostile API server."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    token: str
+    """The bearer token; empty without one."""
+    at: float
+    """Time of the request in monotonic seconds."""
+    fault: Fault | None = None
+
+    @property
+    def is_watch(self) -> bool:
+        return self.query.get("watch") in ("1", "true")
+
+
+Predicate = Callable[[SeenRequest], bool]
+
+
+def requests(path: str = "", *, method: str | None = None, watch: bool | None = None) -> Predicate:
+    """Match requests whose path begins with a prefix."""
+
+    def matches(request: SeenRequest) -> bool:
+        return (
+            request.path.startswith(path)
+            and method in (None, request.method)
+            and watch in (None, request.is_watch)
+        )
+
+    return matches
 
 
 @dataclass(eq=False)
@@ -208,7 +275,6 @@ _BETWEEN_NEIGHBOURS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
 )
 """Headers that apply to a single connection (RFC 9110, 7.6.1), and Host."""
-_JUNK = b"x" * 65536
 
 
 class HostileApiServer:
@@ -223,7 +289,7 @@ class HostileApiServer:
         self._folder = folder
         self._ca_file = folder / "ca.crt"
         self._accounts: dict[str, Path] = {}
-        self._rules: list[Rule] = []
+        self._faults: list[tuple[Predicate, Fault]] = []
 
     @property
     def url(self) -> str:
@@ -248,11 +314,9 @@ class HostileApiServer:
         path = self._folder / f"kubeconfig-{len(list(self._folder.glob('kubeconfig-*')))}"
         return write_kubeconfig(path, server=self.url, ca_file=self._ca_file, token=token)
 
-    def inject(self, fault: Fault, when: Predicate | None = None, *, count: int | None = None) -> Rule:
-        """Apply a fault to requests from now on. If several rules match, the oldest applies."""
-        rule = Rule(fault, when or requests(), count)
-        self._rules.append(rule)
-        return rule
+    def inject(self, fault: Fault, when: Predicate = requests()) -> None:  # noqa: B008 - has no state
+        """Apply a fault to requests from now on. If several match, the oldest applies."""
+        self._faults.append((when, fault))
 
     def alternate(self, *upstreams: Upstream) -> None:
         """Forward each request to the next of several API servers, as a load balancer does."""
@@ -260,7 +324,7 @@ class HostileApiServer:
 
     def heal(self) -> None:
         """End all faults of requests and of the link. Hanging streams stay open."""
-        self._rules = []
+        self._faults = []
         self.link.recover()
 
     def seen(self, when: Predicate) -> list[SeenRequest]:
@@ -302,8 +366,7 @@ class HostileApiServer:
             token=request.headers.get("Authorization", "").removeprefix("Bearer "),
             at=time.monotonic(),
         )
-        rule = next((rule for rule in self._rules if rule.applies_to(seen)), None)
-        seen.fault = rule.fault if rule else None
+        seen.fault = next((fault for when, fault in self._faults if when(seen)), None)
         self.requests.append(seen)
         try:
             return await self._answer(request, seen)
@@ -313,25 +376,19 @@ class HostileApiServer:
 
     async def _answer(self, request: web.Request, seen: SeenRequest) -> web.StreamResponse:
         match seen.fault:
-            case Answer() as answer:
-                headers = {"Content-Type": answer.content_type, **answer.headers}
-                seen.status, seen.sent_bytes = answer.status, len(answer.body)
-                await request.read()
-                return web.Response(status=answer.status, body=answer.body, headers=headers)
-            case Flood() as flood:
-                return await _flood(request, seen, flood)
-            case HalfOpen():
-                return await _hang()
             case Cut(after=None):
-                _abort(request, is_reset=seen.fault.is_reset)
+                _abort(request)
                 return web.Response(status=502)
             case Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
                 return await self._forward(request, seen, next(self._upstreams))
             case OlderData(server=server):
                 return await self._forward(request, seen, server)
-            case _:
+            case None | Cut() | Truncate() | Silence():
                 return await self._forward(request, seen, next(self._upstreams))
+            case answer:
+                await request.read()
+                return await answer(request)
 
     async def _forward(
         self, request: web.Request, seen: SeenRequest, upstream: Upstream
@@ -352,17 +409,15 @@ class HostileApiServer:
                 response.headers.pop("Content-Length", None)
             if "Content-Length" not in response.headers:
                 response.enable_chunked_encoding()
-            seen.status = answer.status
             await response.prepare(request)
             async for part in _up_to(answer.content, most):
                 await response.write(part)
-                seen.sent_bytes += len(part)
         match seen.fault:
             case Silence():
-                await _hang()
-            case Cut(is_reset=is_reset):
+                await hangs(request)
+            case Cut():
                 await _sent(request)
-                _abort(request, is_reset=is_reset)
+                _abort(request)
         return response
 
 
@@ -415,25 +470,6 @@ async def _up_to(content: aiohttp.StreamReader, most: int | None) -> AsyncIterat
         most = None if most is None else most - len(part)
 
 
-async def _flood(request: web.Request, seen: SeenRequest, flood: Flood) -> web.StreamResponse:
-    response = web.StreamResponse(status=flood.status, headers={"Content-Type": "application/json"})
-    response.enable_chunked_encoding()
-    seen.status = flood.status
-    await response.prepare(request)
-    chunk = flood.head
-    while seen.sent_bytes < flood.size:
-        await response.write(chunk)
-        seen.sent_bytes += len(chunk)
-        chunk = _JUNK
-    return response
-
-
-async def _hang() -> web.StreamResponse:
-    """Wait until the client leaves or the server stops; both cancel the handler."""
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable")
-
-
 async def _sent(request: web.Request) -> None:
     """Wait until all written data has left this process."""
     transport = request.transport
@@ -445,11 +481,6 @@ async def _sent(request: web.Request) -> None:
         await asyncio.sleep(0.001)
 
 
-def _abort(request: web.Request, *, is_reset: bool = False) -> None:
-    transport = request.transport
-    if transport is None:
-        return
-    if is_reset:
-        reset(transport)
-    else:
-        transport.abort()
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        reset(request.transport)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.credentials import kubeconfig_of
+
 SECRET: Final = "s3cret"
 """Part of each wrong credential. No message contains it."""
 
@@ -57,19 +59,12 @@ class Case:
 
 def write(case: Case, base: Base) -> Path:
     """Write the kubeconfig of a case; return its path."""
-    document = {
-        "clusters": [
-            {
-                "name": "c",
-                "cluster": _changed(
-                    {"server": base.server, "certificate-authority-data": base.ca_data}, case.cluster, base
-                ),
-            }
-        ],
-        "users": [{"name": "u", "user": _changed({"token": base.token}, case.user, base)}],
-        "contexts": [{"name": "x", "context": _changed({"cluster": "c", "user": "u"}, case.context, base)}],
-        "current-context": "x",
-    }
+    cluster = {"server": base.server, "certificate-authority-data": base.ca_data}
+    document = kubeconfig_of(
+        _changed(cluster, case.cluster, base), _changed({"token": base.token}, case.user, base)
+    )
+    (context,) = document["contexts"]
+    context["context"] = _changed(context["context"], case.context, base)
     path = base.folder / "kubeconfig"
     path.write_text(json.dumps(_changed(document, case.document, base)) if case.text is None else case.text)
     return path

@@ -1,12 +1,7 @@
-"""Memory of processes, and the memory limits of the chart."""
+"""Memory of processes."""
 
 import re
 from pathlib import Path
-from typing import Final
-
-from tests.support import yaml_text
-
-_CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "values.yaml"
 
 
 def peak_resident_mib(pid: int) -> float:
@@ -15,10 +10,3 @@ def peak_resident_mib(pid: int) -> float:
     if line is None:
         raise ValueError(f"/proc/{pid}/status has no VmHWM")
     return int(line[1]) / 1024
-
-
-def memory_limit_mib(service: str) -> int:
-    """Return the memory limit of `agent` or `webhook` in the chart, in MiB."""
-    values = yaml_text.load(_CHART.read_text(encoding="utf-8"))
-    limit: str = values[service]["resources"]["limits"]["memory"]
-    return int(limit.removesuffix("Mi"))

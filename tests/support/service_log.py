@@ -1,6 +1,7 @@
-"""Reads the log of a service in another process."""
+"""Reads the log and the metrics of a service in another process."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -20,3 +21,9 @@ def log_lines(log: Path, message: str = "") -> list[dict[str, Any]]:
         lines = [line for line in map(json.loads, whole) if message in ("", line["message"])]
         if lines or time.monotonic() > ends:
             return lines
+
+
+def series_of(text: str) -> dict[str, float]:
+    """Return the values of a page of metrics by name and labels."""
+    matches = (re.fullmatch(r"([\w:]+(?:\{.*\})?) (\S+)(?: \d+)?", line) for line in text.splitlines())
+    return {match[1]: float(match[2]) for match in matches if match}

@@ -12,15 +12,14 @@ SERVER_NOW = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 
 class TokenIssuer:
-    """Issues the tokens `issued-1`, `issued-2`, …; each lives for `seconds` by the server's clock."""
+    """Issues the tokens `issued-1`, `issued-2`, …; each lives for ten minutes by the server's clock."""
 
-    def __init__(self, seconds: float = 600.0) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(await request.json())
-        expires = SERVER_NOW + timedelta(seconds=self.seconds)
+        expires = SERVER_NOW + timedelta(minutes=10)
         status = {
             "token": f"issued-{len(self.requests)}",
             "expirationTimestamp": expires.isoformat().replace("+00:00", "Z"),

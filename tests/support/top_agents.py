@@ -9,12 +9,13 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from console.cluster.agents import AgentPod, AgentReading, Agents, Received
+from console.cluster.agents import VERSION_LABEL, AgentReading, Agents, Received
 from console.top.fleet import Fleet
 from gpuagent.api_types import read_answer
 from gpuagent.first_acts import FOR_FLAG, FirstAct, for_gpu
 from gpuagent.problems import RiskName
 from kube.answers import Unreachable
+from kube.kinds import PODS, Pod
 
 GIB = 1 << 30
 
@@ -82,8 +83,30 @@ def document(node: str, *pods: Mapping[str, Any], gpus: Sequence[Any] = (), **fi
     return json.dumps(whole).encode()
 
 
-def agent_pod(node: str) -> AgentPod:
-    return AgentPod(name=f"agent-of-{node}", node=node)
+def agent_manifest(
+    node: str, name: str = "", *, waiting: str = "", phase: str = "Running", restarts: int = 0,
+    version: str = "", **metadata: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return an agent's pod, which is ready unless a container waits or its phase is another one."""
+    labels = {"labels": {VERSION_LABEL: version}} if version else {}
+    state = {"waiting": {"reason": waiting}} if waiting else {}
+    is_ready = not waiting and phase == "Running"
+    return {
+        "metadata": {
+            "name": name or f"agent-of-{node}", "namespace": "kaishare-agent", "uid": f"u-{node}", **labels, **metadata
+        },
+        "spec": {
+            "nodeName": node, "containers": [{"name": "agent", "ports": [{"name": "http", "containerPort": 9445}]}]
+        },
+        "status": {
+            "phase": phase, "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            "containerStatuses": [{"name": "agent", "restartCount": restarts, "state": state}],
+        },
+    }  # fmt: skip
+
+
+def agent_pod(node: str, name: str = "", **fields: Any) -> Pod:
+    return PODS.decode(json.dumps(agent_manifest(node, name, **fields)))
 
 
 def received(body: bytes, at: float = 0.0) -> Received:
@@ -111,18 +134,18 @@ class FakeAgents(Agents):
         self.list_failure = ""
         self.lists = self.reads = self.in_flight = self.most_in_flight = 0
 
-    async def list(self, node: str = "") -> list[AgentPod]:
+    async def list(self, node: str = "") -> list[Pod]:
         self.lists += 1
         if self.list_failure:
             raise Unreachable(self.list_failure)
         return [agent_pod(node) for node in self.answers]
 
-    async def read(self, pod: AgentPod) -> AgentReading:
+    async def read(self, pod: Pod) -> AgentReading:
         self.reads += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            answer = self.answers[pod.node]
+            answer = self.answers[pod.spec.node_name]
             await asyncio.sleep(0.001 if answer is not None else 3600)
         finally:
             self.in_flight -= 1

@@ -2,13 +2,15 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support.known_metrics import recorded as names_of_records
 from tests.support.prometheus_server import Prometheus, prometheus
-from tests.support.promtool import default_rules, promtool
+from tests.support.promtool import default_rules, needed, promtool
 
 MIB, GIB = 1 << 20, 1 << 30
 STEP = 60
@@ -123,6 +125,22 @@ def _records(running: Prometheus, rule: Mapping[str, Any], interval: int) -> Ite
         labels = rendered(metric | rule.get("labels", {}))
         for at, value in series["values"]:
             yield f"{rule['record']}{labels} {value} {at}"
+
+
+@contextmanager
+def records_of(folder: Path, *pods: "PodHistory", lines: Iterable[str] = ()) -> Iterator[str]:
+    """Run a Prometheus with the histories of pods and their records, or with lines; yield its address.
+
+    Made-up series have no end that Prometheus marks, so that a sample counts for a minute.
+    """
+    needed("prometheus")
+    if pods:
+        History(pods).write(folder)
+        recorded(folder, *names_of_records())
+    else:
+        create_blocks(folder, lines)
+    with prometheus(folder, {}, lookback="1m") as running:
+        yield running.url
 
 
 def create_blocks(folder: Path, lines: Iterable[str]) -> None:

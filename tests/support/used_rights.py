@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.api_faults import SeenRequest
+from tests.support.hostile_api_server import SeenRequest
 
 _GROUP = "rbac.authorization.k8s.io"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

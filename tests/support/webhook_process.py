@@ -3,8 +3,6 @@
 import asyncio
 import io
 import json
-import re
-import signal
 import socket
 import ssl
 import sys
@@ -18,9 +16,11 @@ from unittest import mock
 
 from service.http.limits import Address, ConnectionLimits
 from service.log import JsonLog
+from tests.support import cluster_webhook
 from tests.support.certificates import directory_context
 from tests.support.page_server import ANY_PORT, Client
 from tests.support.pods import gpu_container, pod
+from tests.support.service_log import series_of
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_server import POLICIES, review_of
 from webhook.certificates import FileSettings
@@ -177,8 +177,7 @@ class Live:
     async def figure(self, name: str) -> float:
         """Return one value of /metrics by its name with labels; 0 if absent."""
         text = (await self.get("/metrics")).body.decode()
-        match = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
-        return float(match[1]) if match else 0.0
+        return series_of(text).get(name, 0.0)
 
     async def errors(self, stage: str) -> float:
         return await self.figure(f'kaishare_webhook_errors_total{{stage="{stage}"}}')
@@ -297,36 +296,23 @@ class Process:
     """A process of `kaishare-webhook serve`."""
 
     live: Live
-    process: asyncio.subprocess.Process
-
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-
-    async def status(self) -> int:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            return await self.process.wait()
+    process: cluster_webhook.Serving
 
 
 @asynccontextmanager
 async def started(folder: Path, *options: str, files: int | None = None) -> AsyncIterator[Process]:
     """Start a process, optionally under a limit of open files; stop it at the end of the test."""
     (folder / "policies.yaml").write_text(POLICIES)
+    program = (
+        ("-m", "webhook") if files is None else ("-m", "tests.support.limited_files", str(files), "webhook")
+    )
+    own = ("--policies", f"{folder}/policies.yaml", "--certs", f"{folder}/tls")
     log = folder / "log"
-    program = "-m webhook" if files is None else f"-m tests.support.limited_files {files} webhook"
-    command = f"{program} serve --policies {folder}/policies.yaml --certs {folder}/tls"
-    ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
-    with log.open("wb") as stream:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *command.split(), *ports.split(), *options, stderr=stream
-        )
-    try:
-        await until(lambda: b'"serving"' in log.read_bytes() or process.returncode is not None, "serving")
-        async with _started(log.read_bytes, folder / "tls") as live:
-            yield Process(live=live, process=process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    async with (
+        cluster_webhook.serving(log, *own, *options, program=program, is_forked=False) as process,
+        _started(log.read_bytes, folder / "tls") as live,
+    ):
+        yield Process(live=live, process=process)
 
 
 def _started(read_log: Callable[[], bytes], tls: Path) -> Live:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
+from tests.support.service_log import series_of
 from webhook.namespaces.file_policies import FilePolicies
 from webhook.policy.decision_settings import DecisionSettings
 
@@ -76,12 +77,7 @@ class RunningWebhook:
 
     async def figure(self, name: str) -> float | None:
         """Return one value of /metrics by its name with labels; None if absent."""
-        _, text = await self.get("/metrics")
-        for line in text.splitlines():
-            series, _, value = line.rpartition(" ")
-            if series == name:
-                return float(value)
-        return None
+        return series_of((await self.get("/metrics"))[1]).get(name)
 
     @property
     def log(self) -> list[dict[str, Any]]:

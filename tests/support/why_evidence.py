@@ -199,7 +199,19 @@ def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node:
     )
 
 
-decode_owner = msgspec.json.Decoder(PodOwner).decode
+def make_owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> PodOwner:
+    return msgspec.convert({"kind": kind, "metadata": {"name": name}, **fields}, PodOwner)
+
+
+def of_pod(pod: Mapping[str, Any], **fields: Any) -> PodEvidence:
+    return make_evidence(make_pod(**pod), **fields)
+
+
+def kai_says(words: str, pod: Mapping[str, Any] | None = None, **fields: Any) -> PodEvidence:
+    """Return the evidence of a pod about which KAI says this."""
+    return of_pod({"unschedulable": words, **(pod or {})}, **fields)
+
+
 FORBIDDEN: Fact[Any] = Fact(why=Why.FORBIDDEN, line="you may not get it")
 PARTIAL: Fact[Any] = Fact((), Why.PARTIAL, "not read whole")
 UNSERVED: Fact[Any] = Fact(why=Why.UNSERVED, line="not served")

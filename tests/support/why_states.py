@@ -17,7 +17,7 @@ from console.why.reader import read_evidence
 from console.why.target import Target
 from kube.client import KubeClient
 from kube.kinds import Pod, decode_pod_with_document
-from tests.support.object_server import ObjectServer
+from tests.support.api_server import ObjectServer
 
 RELEASES = ("kai-v0.17.0", "kai-v0.13.4", "kai-v0.9.8")
 _FILES = ("pod", "podgroup", "bindrequest", "queue", "events", "reservation-pods", "owners", "other", "nodes")

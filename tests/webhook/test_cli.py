@@ -101,11 +101,11 @@ async def test_serve_runs_until_a_signal_and_ends_with_0(
 ) -> None:
     async with started(tmp_path, "--drain", drain) as server:
         assert (await server.live.get("/readyz")).status == 200
-        server.process.send_signal(signals[0])
+        server.process.process.send_signal(signals[0])
         for number in signals[1:]:
             await until(lambda: server.live.logged("draining"))
-            server.process.send_signal(number)
-        assert await server.status() == 0
+            server.process.process.send_signal(number)
+        assert await server.process.ended() == 0
         messages = [line["message"] for line in server.live.log]
     draining = ["draining"] * (signals[0] == signal.SIGTERM)
     assert messages == ["policy invalid", "serving", *draining, "stopping", "stopped"]

@@ -1,7 +1,4 @@
-"""Thousands of reviews, whole and damaged, one after another: none fails, every patch applies, no memory is kept.
-
-`python -m benchmarks.endurance` is the same with 100,000 of them and a server process.
-"""
+"""Thousands of reviews, whole and damaged, one after another: none fails, every patch applies, no memory is kept."""
 
 import base64
 import gc

@@ -506,8 +506,8 @@ def _unknown(key: str) -> str:
     names = {label.rpartition("/")[2]: label for label in LABELS}
     near = difflib.get_close_matches(key.removeprefix(PREFIX)[:LONGEST_NAME], names, n=1)
     if near:
-        return f"is for an unknown label; the nearest known label is {names[near[0]]}"
-    return "is for an unknown label; known: " + ", ".join(LABELS)
+        return f"has no effect, as kaishare has no such label; the nearest known label is {names[near[0]]}"
+    return "has no effect, as kaishare has no such label; known: " + ", ".join(LABELS)
 
 
 def _default_share(

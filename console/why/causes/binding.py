@@ -39,9 +39,8 @@ def missed(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     version = evidence.kai_version
     is_written = version is not None and not version.has_sharing_modes and not _has_nv_fractions(evidence)
     was_told = any(_NO_CONFIG_MAP in event.message for event in items(evidence.pod_events))
-    if not (evidence.is_kai_served and is_missed_by_kai(pod) and (is_written or was_told)):
-        return None
-    return _missed(evidence)
+    is_missed = evidence.is_kai_served and is_missed_by_kai(pod) and (is_written or was_told)
+    return _missed(evidence) if is_missed else None
 
 
 def _has_nv_fractions(evidence: PodEvidence) -> bool:
@@ -62,10 +61,7 @@ def _first_acts(evidence: PodEvidence) -> list[str]:
 
 
 def waiting_for_evicted(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
-    """Return the finding for a pod that KAI will place where pods that it evicted still end.
-
-    The Event Pipelined tells of it in v0.9.8, v0.13.4 and v0.17.0.
-    """
+    """Return the finding for a pod that KAI will place where evicted pods still end (Event Pipelined)."""
     events = [e for e in items(evidence.pod_events) if e.component in ("", keys.SCHEDULER_NAME) and e.last]
     newest = max(events, key=lambda event: event.last or evidence.now, default=None)
     if newest is None or newest.reason != "Pipelined" or evidence.bind_request.known is not None:
@@ -87,8 +83,7 @@ def binding(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     text = text or (bound.message if bound and bound.status == "False" else "")
     if _NO_CONFIG_MAP in text:
         return _missed(evidence)
-    failed = _failed_reservation(evidence, request)
-    if failed is not None:
+    if failed := _failed_reservation(evidence, request):
         return failed
     if _NO_RESERVATION in text:
         return _reservation_not_ready(evidence, f"{_RESERVES} has not reported its GPU in time")
@@ -103,11 +98,9 @@ def chosen(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a pod for which KAI chose a node last, where the BindRequest cannot be read."""
     if evidence.bind_request.known is not None or not _is_last(evidence, "Scheduled", "Unschedulable"):
         return None
-    what = (
-        "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the reservation"
-    )
+    what = "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the"
     acts = [*_first_acts(evidence), "wait-a-minute", "ask-for-binding"]
-    return finding(evidence, Code.UNDECIDED, f"{what} of the GPU", *acts)
+    return finding(evidence, Code.UNDECIDED, f"{what} reservation of the GPU", *acts)
 
 
 def _last_error(evidence: PodEvidence) -> Event | None:
@@ -121,7 +114,6 @@ def _last_error(evidence: PodEvidence) -> Event | None:
 
 
 def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
-    """Whether there is an Event of a reason, and none of another reason after it."""
     own, others = (max((e.moment for e in evidence.about_pod(each)), default=0.0) for each in (reason, other))
     return 0 < own >= others
 
@@ -132,20 +124,16 @@ def _reservation_not_ready(evidence: PodEvidence, what: str) -> PodFinding:
 
 
 def _failed_reservation(evidence: PodEvidence, request: BindRequest | None) -> PodFinding | None:
-    """Return the finding for a reservation pod that has failed, for which every attempt waits in vain."""
     groups = frozenset((request.spec.selected_gpu_groups if request else None) or ())
     pods = [pod for pod in evidence.reservations if pod.gpu_groups & groups]
     if not pods or any(pod.status.phase != "Failed" for pod in pods):
         return None
-    words = how_ended(pods[0])
-    what = f"KAI reserves the pod's GPU with the reservation pod {pods[0].name}, which has failed: {words}"
-    return finding(
-        evidence, Code.RESERVATION_FAILED, what, "read-failed-reservation", reservation=pods[0].name
-    )
+    name, words = pods[0].name, how_ended(pods[0])
+    what = f"KAI reserves the pod's GPU with the reservation pod {name}, which has failed: {words}"
+    return finding(evidence, Code.RESERVATION_FAILED, what, "read-failed-reservation", reservation=name)
 
 
 def _in_progress(evidence: PodEvidence, request: BindRequest) -> PodFinding:
-    """Return the finding for a BindRequest without a result and without an error."""
     groups = frozenset(request.spec.selected_gpu_groups or ())
     pods = [pod for pod in evidence.reservations if pod.gpu_groups & groups]
     reserved = [pod.metadata.annotations.get(keys.RESERVED_GPU, "") for pod in pods]

@@ -21,8 +21,7 @@ from service.units import size
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 _MANY_RESTARTS: Final = 3
-_LONGEST: Final = 4096
-"""Characters of the kubelet's message that are read."""
+_LONGEST: Final = 4096  # characters of the kubelet's message that are read
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _BY_EVENT: Final = {reason.event_reason: reason for reason in FlagReason}
@@ -93,13 +92,10 @@ def bound(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 def running(evidence: PodEvidence, pod: Pod) -> PodFinding:
     """Return the finding for a pod with which nothing is wrong, and what is not known about it."""
     no_flags = "its flags are not known, since neither all of its Events nor its node's agent could be read"
-    no_pod = (
-        f"whether its GPU is reserved is not known, since the namespace {keys.RESERVATION_APP} has no"
-        " reservation pod"
-    )
+    no_pod = f"since the namespace {keys.RESERVATION_APP} has no reservation pod"
     unknown = [] if evidence.pod_events.is_known or evidence.figures.is_known else [no_flags]
     if pod.gpu_groups and evidence.shared_gpu_pods.is_known and not evidence.reservations:
-        unknown += [no_pod]
+        unknown += [f"whether its GPU is reserved is not known, {no_pod}"]
     request = request_of(pod)
     has = f"the pod has {request.text}" if request.is_any or request.claims else ""
     uses = uses_of(evidence.figures.known) if evidence.figures.known else []
@@ -157,14 +153,12 @@ def _waiting(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 
 
 def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
-    """Return the finding for a bound pod whose containers have not started, without an error."""
     sidecars = {each.name for each in pod.view.init_containers if each.is_sidecar} if pod.view else set()
     for each in pod.status.init_container_statuses or ():
         runs = each.state.running
         if runs is not None and not (each.name in sidecars and each.started):
-            how_long = waited(evidence.since(runs.started_at))
-            what = f"the init container {each.name} runs{how_long}, and the pod's containers start after it"
-            act = "read-container-log"
+            what = f"the init container {each.name} runs{waited(evidence.since(runs.started_at))}"
+            what, act = f"{what}, and the pod's containers start after it", "read-container-log"
             return finding(evidence, Code.CONTAINER_WAITING, what, act, container=each.name)
     what = f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}"
     events = [event for event in items(evidence.pod_events) if event.component in _OF_NODE]
@@ -174,7 +168,6 @@ def _starting(evidence: PodEvidence, pod: Pod) -> PodFinding:
 
 
 def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
-    """Return the finding for containers that the runtime could not start, in its words; they have no log."""
     acts = ["mend-runtime"] if any(part in words for part in _RUNTIME) else []
     acts += ["correct-command"] if not acts and any(part in words for part in _NO_PROGRAM) else []
     what = f"{what}: {one_line(words, LONGEST_LINE * 2)}"
@@ -183,7 +176,6 @@ def _not_started(evidence: PodEvidence, what: str, words: str) -> PodFinding:
 
 
 def _runtime_error(container: ContainerStatus) -> str:
-    """Return the runtime's words about a container that it could not start; empty if it has none."""
     waiting, ends = container.state.waiting, (container.state.terminated, container.last_state.terminated)
     if waiting is not None and waiting.reason in _NOT_CREATED:
         return f"{waiting.reason}: {waiting.message}"
@@ -191,7 +183,6 @@ def _runtime_error(container: ContainerStatus) -> str:
 
 
 def _has_run(container: ContainerStatus) -> bool:
-    """Whether the container has run and has a log, as far as its status tells."""
     ends = (container.state.terminated, container.last_state.terminated)
     return bool(container.state.running) or any(end and end.reason not in _WITHOUT_LOG for end in ends)
 
@@ -213,10 +204,7 @@ def _trouble(evidence: PodEvidence, container: ContainerStatus) -> str:
 
 
 def _is_steady(evidence: PodEvidence, container: ContainerStatus) -> bool:
-    """Whether the present run of a container has lasted for more than half of the pod's life.
-
-    A container that ends again and again, at whatever interval, has no such run.
-    """
+    """Whether the present run has lasted for half of the pod's life, which ends the talk of earlier ones."""
     runs, age = container.state.running, evidence.age
     started = runs.started_at if runs else None
     return started is not None and age is not None and evidence.now - started > age / 2
@@ -246,18 +234,17 @@ def _reservation(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
         for group in each.gpu_groups
     }
     if pod.gpu_groups - reserved:
-        what = (
-            "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or delete"
-        )
+        what = "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or"
         known = [evidence.shared_gpu_pods]
-        yield finding(evidence, Code.NO_RESERVATION, f"{what} this pod", "place-again", excluded_by=known)
+        what += " delete this pod"
+        yield finding(evidence, Code.NO_RESERVATION, what, "place-again", excluded_by=known)
 
 
 def _ranks(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield a finding for pods of one gang on one GPU: NCCL refuses two ranks on a device."""
     group = evidence.pod_group.known
-    controller = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-    is_gang = controller is not None and controller.kind not in _CONTROLLERS
+    owner = pod.metadata.owner
+    is_gang = owner is not None and owner.controller and owner.kind not in _CONTROLLERS
     if group is not None:
         is_gang = (group.spec.min_member or 1) > 1
     others = sum(each.pod_group_name == pod.pod_group_name for each in evidence.group_members)
@@ -295,7 +282,6 @@ def _flag_events(evidence: PodEvidence) -> dict[FlagReason, Event]:
 def _flag(
     evidence: PodEvidence, reason: FlagReason, event: Event | None, verdict: ApiVerdict | None
 ) -> PodFinding:
-    """Return the finding for a flag; what to do comes from the agent, by its answer or its Event."""
     text, _, act = event.message.partition(". ") if event is not None else ("", "", "")
     figures = evidence.figures.known.pod if evidence.figures.known else None
     line = (verdict.message if verdict else None) or text
@@ -315,9 +301,8 @@ def _flag(
         if reason is FlagReason.OVER_SHARE:
             what += f";{when} it {one_line(message)}" if message else ""
         else:  # only over-share has an Event when it clears
-            why = one_line(message) or reason.summary
-            what = f"the pod was flagged ({reason.value}){when}, because it {why}; whether it still is"
-            what += " cannot be seen without its node's agent"
+            what = f"the pod was flagged ({reason.value}){when}, because it {one_line(message) or uses};"
+            what += " whether it still is cannot be seen without its node's agent"
     both = ". ".join(filter(None, [hint, (verdict.first_act if verdict else None) or act]))
     acts = ["agent"] if both else ["clear-flag"]
     acts += ["ask-for-share"] if reason is FlagReason.OVER_SHARE else []
@@ -326,31 +311,24 @@ def _flag(
 
 
 def _notes(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
-    """Yield what differs from the words of the pod, and does no harm by itself."""
     yield from filter(None, [guarded(evidence, pod) if pod.pod_group_name else None])
     group = evidence.pod_group.known
     queue, label = evidence.queue_name, pod.queue_label
     if label and queue and queue != label:
-        what = (
-            f"the pod counts in the queue {queue}, and not in {label}, which its own label names: the label"
-            " of its topmost owner wins"
-        )
+        what = f"the pod counts in the queue {queue}, and not in {label}, which its own label names"
+        what += ": the label of its topmost owner wins"
         yield finding(evidence, Code.QUEUE_OF_OWNER, what, "equal-queues")
     if group is None:
         return
     named = pod.metadata.labels.get(keys.PRIORITY_LABEL, "")
     kept = group.spec.priority_class_name
     if named and kept and named != kept:
-        what = (
-            f"the pod counts with the priority {kept}, and not with the PriorityClass {quoted(named)},"
-            " which its label names"
-        )
+        what = f"the pod counts with the priority {kept}, and not with the PriorityClass {quoted(named)}"
+        what += ", which its label names"
         yield finding(evidence, Code.PRIORITY_CLASS_IGNORED, what, "known-priority")
     age = evidence.age
     is_settled = pod.status.phase == "Running" and age is not None and age > SETTLED
     if is_settled and request_of(pod).is_any and not group.has_allocation:
-        what = (
-            "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures of its queue are"
-            " too low"
-        )
-        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program="podgroup-controller")
+        who = "podgroup-controller"
+        what = f"KAI's {who} has not entered the pod's GPUs, so that the figures of its queue are too low"
+        yield finding(evidence, Code.ACCOUNTING_MISSING, what, "start-kai", program=who)

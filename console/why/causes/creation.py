@@ -1,10 +1,10 @@
 """Why a workload has no pod, or how a pod that is gone has ended. Pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from console.cluster.facts import items
 from console.cluster.rules import refuser_of, sharing_off, unreachable_webhook
@@ -20,34 +20,21 @@ _EVICT: Final = "Evict"
 _UNREAD: Final = "not all Events could be read"
 _STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
 _MISSING: Final = (
-    (
-        re.compile(r"exceeded quota: (\S{1,253}), "),
-        Code.RESOURCE_QUOTA_EXCEEDED,
-        "the namespace's ResourceQuota {} leaves no room for the pod ({rest})",
-        ("quota", "later"),
-    ),
-    (
-        re.compile(r'RuntimeClass "([^"]{1,253})" not found'),
-        Code.RUNTIME_CLASS_MISSING,
-        "the pod names the RuntimeClass {}, which does not exist",
-        ("install-runtime-class", "correct-runtime-class", "later"),
-    ),
-    (
-        re.compile(r"no PriorityClass with name (\S{1,253}) was found"),
-        Code.PRIORITY_CLASS_MISSING,
-        "the pod names the PriorityClass {}, which does not exist",
-        ("correct-priority-class", "later"),
-    ),
-)
+    (re.compile(r"exceeded quota: (\S{1,253}), "), Code.RESOURCE_QUOTA_EXCEEDED, ("quota", "later"),
+     "the namespace's ResourceQuota {} leaves no room for the pod ({rest})"),
+    (re.compile(r'RuntimeClass "([^"]{1,253})" not found'), Code.RUNTIME_CLASS_MISSING,
+     ("install-runtime-class", "correct-runtime-class", "later"),
+     "the pod names the RuntimeClass {}, which does not exist"),
+    (re.compile(r"no PriorityClass with name (\S{1,253}) was found"), Code.PRIORITY_CLASS_MISSING,
+     ("correct-priority-class", "later"), "the pod names the PriorityClass {}, which does not exist"),
+)  # fmt: skip
 """The API server's own words about what a pod lacks."""
 
 
 def why_no_pod(evidence: PodEvidence) -> PodFinding:
     """Return why there is no pod: refused at its creation, evicted, deleted, or never asked for."""
-    refused = max(items(evidence.creation_events), key=attrgetter("moment"), default=None)
-    removed = max(
-        (*evictions(evidence), *evidence.about_groups("StaleJob")), key=attrgetter("moment"), default=None
-    )
+    refused = _newest(items(evidence.creation_events))
+    removed = _newest((*evictions(evidence), *evidence.about_groups("StaleJob")))
     is_refused = refused is not None and (removed is None or refused.moment >= removed.moment)
     return (
         _not_wanted(evidence)
@@ -57,9 +44,13 @@ def why_no_pod(evidence: PodEvidence) -> PodFinding:
     )
 
 
+def _newest(events: Iterable[Event]) -> Event | None:
+    return max(events, key=attrgetter("moment"), default=None)
+
+
 def refused_later(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
     """Yield the refusal of a further pod of a named workload later than the newest one's creation."""
-    refused = max(items(evidence.creation_events), key=attrgetter("moment"), default=None)
+    refused = _newest(items(evidence.creation_events))
     created = pod.metadata.creation_timestamp
     if refused is None or created is None or refused.moment <= created.timestamp() or _not_wanted(evidence):
         return
@@ -73,23 +64,15 @@ def refused_later(evidence: PodEvidence, pod: Pod) -> Iterator[PodFinding]:
 def refusal(evidence: PodEvidence, message: str) -> PodFinding:
     """Return the finding for the message of an API server that refused a pod."""
     message = message.removeprefix(COMBINED)
-    for pattern, code, sentence, acts in _MISSING:
-        match = pattern.search(message)
-        if match is not None:
-            return finding(
-                evidence, code, sentence.format(match[1], rest=one_line(message[match.end() :])), *acts
-            )
+    for pattern, code, acts, sentence in _MISSING:
+        if match := pattern.search(message):
+            what = sentence.format(match[1], rest=one_line(message[match.end() :]))
+            return finding(evidence, code, what, *acts)
     silent = unreachable_webhook(message, evidence.kai_namespace)
     if silent is not None:
-        return finding(
-            evidence,
-            Code.WEBHOOK_UNREACHABLE,
-            silent.sentence,
-            "administrator",
-            "later",
-            remedy=silent.remedy,
-            command=silent.command,
-        )
+        values: dict[str, Any] = {"remedy": silent.remedy, "command": silent.command}
+        acts = ("administrator", "later")
+        return finding(evidence, Code.WEBHOOK_UNREACHABLE, silent.sentence, *acts, **values)
     refuser = refuser_of(message)
     if refuser is None:
         words = f"the API server refuses the pod: {one_line(message)}"
@@ -110,17 +93,12 @@ def refusal(evidence: PodEvidence, message: str) -> PodFinding:
 
 
 def _removal(evidence: PodEvidence, event: Event) -> PodFinding:
-    """Return what KAI did to a pod that is gone, by an Event about its PodGroup, which outlives both."""
     if event.reason == _EVICT:
         return _evicted(evidence, event, "the pod", "create-again")
     match = _STALE_JOB.search(event.message)
     left = f"{match[1]} of the {match[2]} that it needs were left" if match else one_line(event.message)
-    return finding(
-        evidence,
-        Code.GANG_STALE,
-        f"KAI evicted the workload's pods, because the group had lost a member: {left}",
-        "find-lost-member",
-    )
+    what = f"KAI evicted the workload's pods, because the group had lost a member: {left}"
+    return finding(evidence, Code.GANG_STALE, what, "find-lost-member")
 
 
 def evictions(evidence: PodEvidence) -> list[Event]:
@@ -131,18 +109,15 @@ def evictions(evidence: PodEvidence) -> list[Event]:
     return [event for event in evicted if f"/{evidence.name} " in event.message]
 
 
-def evicted_before(evidence: PodEvidence) -> Iterator[PodFinding]:
-    """Yield a note about an earlier pod of the same workload that KAI evicted."""
-    evicted = evictions(evidence)
-    if evicted:
-        yield _evicted(evidence, evicted[-1], "an earlier pod of the workload")
+def evicted_before(evidence: PodEvidence) -> list[PodFinding]:
+    """Return a note about an earlier pod of the same workload that KAI evicted, if it did."""
+    return [_evicted(evidence, each, "an earlier pod of the workload") for each in evictions(evidence)[-1:]]
 
 
 def _evicted(evidence: PodEvidence, event: Event, which: str, *acts: str) -> PodFinding:
-    """Return the finding for a pod that KAI evicted.
+    """Return the finding for a pod that KAI evicted; the first line of the Event names the evictor.
 
-    The first line of the Event names the evictor. The text is "preempted" for a reclaim as well; only a
-    reclaim has figures of both queues (v0.9.8, v0.13.4, v0.17.0).
+    Its text is "preempted" for a reclaim as well, which has figures of both queues (v0.9.8 to v0.17.0).
     """
     first, _, figures = event.message.partition("\n")
     if "bin packing" in first:
@@ -157,7 +132,6 @@ def _evicted(evidence: PodEvidence, event: Event, which: str, *acts: str) -> Pod
 
 
 def _untold(evidence: PodEvidence) -> PodFinding:
-    """Return the finding for a pod of which no Event tells how it ended, or for a workload without pods."""
     place = f"in the namespace {evidence.namespace}"
     unread = "" if evidence.are_events_read else _UNREAD
     if evidence.kind != "Pod":

@@ -19,6 +19,7 @@ from service.text import one_line
 from service.units import size
 
 _DRIVER: Final = re.compile(r"device\.driver\s*==\s*['\"]([^'\"]{1,253})['\"]")
+_NO_CLASS: Final = re.compile(r"device class (\S{1,253}) does not exist")
 _NOT_ALLOCATED: Final = ("cannot allocate all claims", "resourceclaim", "device class", "DeviceClass")
 """Words of the scheduler about claims (Kubernetes 1.36, plugins/dynamicresources)."""
 
@@ -27,17 +28,12 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod with claims of which one is not allocated."""
     if not pod.spec.resource_claims or pod.spec.scheduling_gates or not is_read(evidence.device_claims):
         return None
-    namespace = pod.metadata.namespace
-    claims = {
-        claim.metadata.name: claim
-        for claim in items(evidence.device_claims)
-        if claim.metadata.namespace == namespace
-    }
+    claims = {(each.metadata.namespace, each.metadata.name): each for each in items(evidence.device_claims)}
     for reference in pod.spec.resource_claims:
         name = pod.claim_of(reference)
         if name is None:
             continue
-        claim = claims.get(name)
+        claim = claims.get((pod.metadata.namespace, name))
         if claim is None and evidence.device_claims.is_known:
             template = reference.resource_claim_template_name
             what = f"the pod names the ResourceClaim {name}, which does not exist"
@@ -54,12 +50,16 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 
 def _unallocated(evidence: PodEvidence, pod: Pod, claim: ResourceClaim) -> PodFinding | None:
     classes = {each.metadata.name: each for each in items(evidence.device_classes)}
-    name = claim.metadata.name
+    name, condition = claim.metadata.name, pod.status.condition("PodScheduled")
+    words = condition.message if condition is not None else ""
+    told = _NO_CLASS.findall(words)  # to callers who may not read the classes
     for alternatives in claim.asks:
         if not alternatives or any(ask.admin_access for ask in alternatives):
             continue
-        missing = [ask.device_class_name for ask in alternatives if ask.device_class_name not in classes]
-        if evidence.device_classes.is_known and len(missing) == len(alternatives):
+        of_classes = [ask.device_class_name for ask in alternatives]
+        is_known = evidence.device_classes.is_known
+        missing = [each for each in of_classes if each in told or (is_known and each not in classes)]
+        if len(missing) == len(alternatives):
             what = f"the ResourceClaim {name} names the DeviceClass {missing[0]}, which does not exist"
             return finding(evidence, Code.DEVICE_CLASS_MISSING, what, "correct-class", "install-dra-driver")
         if len(alternatives) == 1:
@@ -67,12 +67,11 @@ def _unallocated(evidence: PodEvidence, pod: Pod, claim: ResourceClaim) -> PodFi
             found = _of_one(evidence, name, ask, classes.get(ask.device_class_name))
             if found is not None:
                 return found
-    condition = pod.status.condition("PodScheduled")
-    if condition is None or not any(text in condition.message for text in _NOT_ALLOCATED):
+    if not any(text in words for text in _NOT_ALLOCATED):
         return None
     asked = "; ".join(_in_words(ask) for each in claim.asks for ask in each[:1])
-    words = one_line(condition.message)
-    what = f"the ResourceClaim {name} asks for {asked}, and the scheduler finds no device for it: {words}"
+    what = f"the ResourceClaim {name} asks for {asked}, and the scheduler finds no device for it:"
+    what += f" {one_line(words)}"
     return finding(evidence, Code.RESOURCE_CLAIM_DOES_NOT_FIT, what, "wait-for-claims", "shrink-claim")
 
 
@@ -138,8 +137,6 @@ def _rooms(evidence: PodEvidence, driver: str) -> list[_Room]:
 
 
 def _in_words(ask: DeviceAsk) -> str:
-    count = ask.count or 1
-    devices = f"a device of class {ask.device_class_name}"
-    if count > 1:
-        devices = f"{count} devices of class {ask.device_class_name}"
+    devices = f"{ask.count} devices" if (ask.count or 1) > 1 else "a device"
+    devices += f" of class {ask.device_class_name}"
     return devices if ask.memory is None else f"{size(ask.memory)} of memory of {devices}"

@@ -1,36 +1,41 @@
-"""Causes in KAI's verdict that no node can take the pod: words about nodes, GPUs without room. Pure.
+"""Causes in KAI's verdict that no node can take the pod, and what makes room for it. Pure.
 
-KAI has the same words for both. The free part of a shared GPU follows from the shares of the pods of its
-group. Pods with shares of several GPUs have other labels and are not listed, so that the part is an upper
-bound.
+The free part of a shared GPU follows from the shares of the pods of its group. Pods with shares of several
+GPUs have other labels and are not listed, so that the part is an upper bound.
 
 KAI looks for free resources first, and at taints, selectors and the rest only of nodes that have them
 (v0.9.8 to v0.17.0, `session.go`, FittingNode). A node without GPUs therefore lacks GPUs, and a node
-with another reason has room.
-
-The texts are those of KAI v0.9.8, v0.13.4 and v0.17.0. The order of the rules matters: a text of one cause
-may contain that of another.
+with another reason has room. The order of the rules matters: a text of one cause may contain that of another.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 from console.cluster.facts import items
 from console.why.acts import finding
-from console.why.evidence import PodEvidence, SchedulerVerdict, gpus, is_reservation, number, request_of
+from console.why.evidence import (
+    PodEvidence,
+    SchedulerVerdict,
+    gpus,
+    is_reservation,
+    number,
+    place_of,
+    request_of,
+    who_holds,
+)
 from console.why.explanation import Code, PodFinding
-from console.why.holders import place_of, who_holds
 from kai import keys
 from kai.share_bytes import Card
-from kube.kinds import Node, Pod
+from kube.kinds import Event, Node, Pod
 from service.names import LONGEST_SUBDOMAIN
-from service.text import LONGEST_VALUE, first_few, one_line
+from service.text import LONGEST_VALUE, counted, first_few, one_line
 from webhook.policy.reasons import Reason
 
-_SMALLEST: Final = 0.005
-"""Half of the smallest part that KAI counts."""
+_SMALLEST: Final = 0.005  # half of the smallest part that KAI counts
 _TOPOLOGY: Final = re.compile(
     r"Requested topology (\S{1,253}) does not exist"
     r"|matching topology tree haven't been found for job \S{1,400} workload topology name: (\S{1,253})"
@@ -58,20 +63,12 @@ _IN_UNITS: Final = ("GPU", "CPU", "memory", "pods")
 _CONVERTED: Final = Reason.WHOLE_GPU_CONVERTED.code
 _INJECTED: Final = Reason.SHARE_INJECTED.code
 _OF_ALL_NODES: Final = (
-    (
-        "affinity/selector",
-        Code.NODE_SELECTOR_MATCHES_NONE,
-        "no node matches the pod's nodeSelector or node affinity",
-        "correct-affinity",
-    ),
-    (
-        "untolerated taint",
-        Code.TAINT_NOT_TOLERATED,
-        "every node has a taint that the pod does not tolerate",
-        "tolerate",
-    ),
+    ("affinity/selector", Code.NODE_SELECTOR_MATCHES_NONE,
+     "no node matches the pod's nodeSelector or node affinity", "correct-affinity"),
+    ("untolerated taint", Code.TAINT_NOT_TOLERATED,
+     "every node has a taint that the pod does not tolerate", "tolerate"),
     ("is unschedulable", Code.NODES_CORDONED, "every node is cordoned (spec.unschedulable)", "uncordon"),
-)
+)  # fmt: skip
 """A reason, the cause that it means if all nodes have it, and what to do."""
 
 
@@ -110,21 +107,15 @@ def _claim(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFin
     names = missing or unbound or list(pod.claim_names)
     says = verdict.all_text.partition("VolumeBinding: ")[2].partition("\n")[0] or verdict.text
     unusable = "has no volume" if unbound else f"is not usable: {one_line(says)}"
-    return finding(
-        evidence,
-        Code.CLAIM_NOT_BOUND,
-        f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
-        f" {'does not exist' if missing else unusable}",
-        "read-claim" if names else "change-requirements",
-        claims=" ".join(names[:3]),
-    )
+    what = f"the pod mounts the PersistentVolumeClaim {first_few(names) or 'of a volume'}, which"
+    what += f" {'does not exist' if missing else unusable}"
+    act = "read-claim" if names else "change-requirements"
+    return finding(evidence, Code.CLAIM_NOT_BOUND, what, act, claims=" ".join(names[:3]))
 
 
 def _never_fits(evidence: PodEvidence, verdict: SchedulerVerdict) -> PodFinding | None:
-    """Return the finding for a pod that is larger than any node, or names a resource that none has."""
     text = verdict.all_text
-    match = _NOT_OFFERED.search(text)
-    if match is not None:
+    if match := _NOT_OFFERED.search(text):
         return _no_gpu_nodes(evidence) if match[1] == "GPU" else _not_offered(evidence, match[1], text)
     before, phrase, _ = text.partition(" resources available in a single node")
     resource = one_line(before.rpartition("Max ")[2], LONGEST_VALUE)
@@ -146,7 +137,6 @@ def _is_in_thousandths(resource: str) -> bool:
 
 
 def _amount_of(resource: str, text: str) -> float | None:
-    """Return the amount of a resource that the pod requests, by KAI's list of them."""
     match = _NUMBER.match(text.lower().partition(f"{resource.lower()}: ")[2])
     return None if match is None else float(match[0]) / (_MILLI if _is_in_thousandths(resource) else 1)
 
@@ -179,7 +169,6 @@ def _gang(evidence: PodEvidence, pod: Pod, verdict: SchedulerVerdict) -> PodFind
 
 
 def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
-    """Return the cause from the reasons of the nodes, in KAI's words about the pod or about its gang."""
     lines = text.partition(_HEAD)[2].split("\n")
     matches = filter(None, (_LINE.match(line.strip()) for line in lines))
     reasons = [(int(match[1]), match[2].rstrip(". ")) for match in matches]  # numbers of nodes, and why
@@ -205,13 +194,11 @@ def _of_nodes(evidence: PodEvidence, pod: Pod, text: str) -> PodFinding | None:
         return finding(evidence, Code.GPU_MEMORY_TOO_BIG, what, "request-card")
     for pattern, code, what, act in _OF_ALL_NODES:
         if all(pattern in text for _, text in reasons):
-            words: list[str] = []
-            if code is Code.NODE_SELECTOR_MATCHES_NONE:
-                words = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
-            elif code is Code.TAINT_NOT_TOLERATED:
-                words = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
-            details = f" ({first_few(words, 3)})" if words else ""
-            return finding(evidence, code, f"{what}{details}", act)
+            selector = [f"{key}={value}" for key, value in (pod.spec.node_selector or {}).items()]
+            taints = list(dict.fromkeys(str(taint) for node in nodes for taint in node.taints))
+            of_code = {Code.NODE_SELECTOR_MATCHES_NONE: selector, Code.TAINT_NOT_TOLERATED: taints}
+            words = of_code.get(code)
+            return finding(evidence, code, f"{what} ({first_few(words, 3)})" if words else what, act)
     return _mixed(evidence, pod, [f"{count} {text}" for count, text in reasons])
 
 
@@ -234,7 +221,6 @@ def _mixed(evidence: PodEvidence, pod: Pod, reasons: Sequence[str]) -> PodFindin
 
 
 def _instead_of_share(evidence: PodEvidence, pod: Pod, is_whole: bool) -> list[str]:
-    """Return what to request of nodes that take no share, by who gave the share to the pod."""
     decision = evidence.decision.known
     is_ours = decision is not None and decision.reason in (_CONVERTED, _INJECTED)
     own = "keep-whole-gpu" if is_ours else "request-whole-gpu"
@@ -284,21 +270,16 @@ def _no_gpu_fits(evidence: PodEvidence, pod: Pod) -> PodFinding:
 
 
 def _free_parts(evidence: PodEvidence) -> tuple[float, ...] | None:
-    """Return the free parts of the shared GPUs; None if they are not known."""
     if not (evidence.shared_gpu_pods.is_known and evidence.nodes.is_known):
         return None
     cards = {node.metadata.name: _card_of(node) for node in items(evidence.nodes)}
     used: defaultdict[str, float] = defaultdict(float)
-    reserved: set[str] = set()
     unreadable: set[str] = set()
-    for pod in items(evidence.shared_gpu_pods):
-        if pod.status.phase in keys.FINISHED_PHASES:
-            continue
-        if is_reservation(pod):
-            reserved |= pod.gpu_groups
-            continue
+    pods = [pod for pod in items(evidence.shared_gpu_pods) if pod.status.phase not in keys.FINISHED_PHASES]
+    reserved = {group for pod in pods if is_reservation(pod) for group in pod.gpu_groups}
+    for pod in pods:
         portion = request_of(pod).portion(cards.get(pod.spec.node_name))
-        for group in pod.gpu_groups:
+        for group in () if is_reservation(pod) else pod.gpu_groups:
             used[group] += portion or 0
             unreadable |= {group} if portion is None else set()
     parts = [1 - used[group] for group in reserved & used.keys() - unreadable]
@@ -312,3 +293,72 @@ def _card_of(node: Node) -> Card | None:
         return Card.from_label(node.metadata.labels.get(keys.NODE_GPU_MEMORY, ""))
     except ValueError:
         return None
+
+
+_WITHOUT_ROOM: Final = frozenset(
+    {Code.NO_GPU_FITS, Code.GANG_DOES_NOT_FIT, Code.NO_GPU_NODES, Code.NO_NODE_FITS}
+)
+_FULL_CODES: Final = frozenset({Code.NO_GPU_FITS, Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA})
+_ADDS: Final = ("TriggeredScaleUp", "Nominated")
+"""Reasons of the Events about a pod for which cluster-autoscaler, or Karpenter, adds a node."""
+_ADDS_NONE: Final = "NotTriggerScaleUp"
+_AUTOSCALERS: Final = ("cluster-autoscaler", "karpenter")
+_LONGEST: Final = timedelta(minutes=15)
+"""Time after which cluster-autoscaler gives up a node that has not joined (`--max-node-provision-time`)."""
+
+
+def more_room(evidence: PodEvidence, cause: PodFinding) -> PodFinding:
+    """Return the cause with what makes room, if anything does."""
+    return _rollout(evidence, cause) or _new_node(evidence, cause) or _no_node(evidence, cause) or cause
+
+
+def _rollout(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
+    old = next((owner for owner in evidence.owners if owner.old_pods), None)
+    if cause.code not in _FULL_CODES or old is None or (cause.code is not Code.NO_GPU_FITS and _never(cause)):
+        return None
+    name, count = old.metadata.name, counted(old.old_pods, "old pod")
+    what = f"the rollout of Deployment {name} adds this pod before it ends the {count}, and both have no room"
+    acts = ["roll-in-place", "delete-old-pod"]
+    found = finding(evidence, Code.ROLLOUT_SURGE, f"{what}: {cause.sentence}", *acts, deployment=name)
+    return replace(found, details=cause.details)
+
+
+def _never(cause: PodFinding) -> bool:
+    """Whether the pod alone is over the limit or quota of its queue."""
+    most = cause.details.get("limit", cause.details.get("quota", 0))
+    requested = cause.details.get("requested", 0)
+    return isinstance(most, float) and isinstance(requested, float) and requested > most
+
+
+def _new_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
+    """Return the finding for a pod for which an autoscaler is to add a node.
+
+    KAI's node-scale-adjuster creates pods with whole GPUs in the place of pods with a share, one for several
+    of them, and deletes each when it is not needed any more (v0.13.4, v0.17.0, `scaling_pod.go`).
+    """
+    event = _newest(evidence, *_ADDS)
+    pods = items(evidence.scaling_pods)
+    utility = next((pod for pod in pods if not pod.is_bound and pod.status.phase == "Pending"), None)
+    if cause.code not in _WITHOUT_ROOM or (event is None and utility is None):
+        return None
+    if event is not None:
+        who = f"{event.component} adds a node ({one_line(event.message)})"
+    else:
+        who = f"KAI's node-scale-adjuster asks for a node with its pod {utility.name if utility else ''}"
+    what = f"the pod waits for a new node, since {who}; now {cause.sentence}"
+    return finding(evidence, Code.NODE_REQUESTED, what, "wait-for-node", "read-autoscaler")
+
+
+def _no_node(evidence: PodEvidence, cause: PodFinding) -> PodFinding | None:
+    event = _newest(evidence, _ADDS_NONE)
+    if cause.code not in _WITHOUT_ROOM or event is None:
+        return None
+    words = f"{event.component} adds no node: {one_line(event.message)}"
+    return replace(cause, sentence=f"{cause.sentence}; {words}")
+
+
+def _newest(evidence: PodEvidence, *reasons: str) -> Event | None:
+    """Return an autoscaler's newest Event about the pod, if its reason is one of these and it is not old."""
+    told = [each for each in evidence.about_pod(*_ADDS, _ADDS_NONE) if each.component in _AUTOSCALERS]
+    is_new = told and evidence.now.timestamp() - told[-1].moment < _LONGEST.total_seconds()
+    return told[-1] if is_new and told[-1].reason in reasons else None

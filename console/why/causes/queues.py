@@ -11,9 +11,8 @@ from typing import Any, Final
 from console.cluster.rules import QueueTree
 from console.why.acts import finding
 from console.why.causes.unscheduled import node_pool_of
-from console.why.evidence import PodEvidence, gpus, number, requested_together
+from console.why.evidence import PodEvidence, gpus, number, requested_together, who_holds
 from console.why.explanation import Code, PodFinding
-from console.why.holders import who_holds
 from kai import keys
 from kube.kinds import Pod
 from service.text import first_few, one_line
@@ -42,8 +41,7 @@ _INSTEAD: Final = {
     Code.QUEUE_WITHOUT_PARENT: ("a queue with a parent", ("administrator",)),
 }
 """The queue to be named instead, and what else can be done."""
-_Acts = tuple[tuple[str, ...], dict[str, Any]]
-"""Names of acts, and the texts for their braces."""
+_Acts = tuple[tuple[str, ...], dict[str, Any]]  # names of acts, and the texts for their braces
 
 
 def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
@@ -75,10 +73,7 @@ def unusable_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
 
 
 def _of_other_pool(evidence: PodEvidence) -> PodFinding | None:
-    """Return the finding for a queue of another node pool, which the pod's scheduler calls missing.
-
-    A scheduler reads only the queues with the label of its own node pool.
-    """
+    """Return the finding for a queue of another node pool, whose label keeps it from the pod's scheduler."""
     pool, name = node_pool_of(evidence), evidence.queue_name
     queue = evidence.queues[name].known
     if queue is None or queue.node_pool == pool:
@@ -104,10 +99,8 @@ def _empty(evidence: PodEvidence) -> PodFinding | None:
     if evidence.pod_group.known is None and not (is_told and empty):
         return None
     where = f": the label {keys.QUEUE_LABEL} of {first_few(empty)} has no value" if empty else ""
-    sentence = f"the pod's queue is empty{where}"
-    return finding(
-        evidence, Code.QUEUE_MISSING, sentence, "set-or-remove-queue", place=place_of_label(evidence)
-    )
+    what = f"the pod's queue is empty{where}"
+    return finding(evidence, Code.QUEUE_MISSING, what, "set-or-remove-queue", place=place_of_label(evidence))
 
 
 def _relabel(evidence: PodEvidence, which: str) -> _Acts:
@@ -122,15 +115,12 @@ def _relabel(evidence: PodEvidence, which: str) -> _Acts:
 
 
 def _is_from_workload(evidence: PodEvidence) -> bool | None:
-    """Whether an owner of the pod names the queue; None if that is not known.
-
-    A new queue of the namespace does not change such a pod: kaishare adds the label only if it is missing.
-    """
+    """Whether an owner of the pod names the queue, so that kaishare does not; None if that is not known."""
     owners = evidence.owners
     if any(owner.label(keys.QUEUE_LABEL) == evidence.queue_name for owner in owners):
         return True
     are_all_read = bool(owners) and not owners[-1].metadata.owner_references
-    return False if are_all_read and owners[0].has_template else None
+    return False if are_all_read and isinstance(owners[0].spec.template, dict) else None
 
 
 def place_of_label(evidence: PodEvidence) -> str:
@@ -173,7 +163,6 @@ def full_queue(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
 
 
 def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str = "") -> PodFinding:
-    """Return the finding for KAI's words about a full queue, whose name may be unknown."""
     text = text.removeprefix(f"{reason}:").strip()
     match, request = _FULL[reason].search(text), _REQUESTED.search(text)
     is_limit = reason == "OverLimit"
@@ -190,12 +179,8 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
     name = name or _name_of(evidence, display_name)
     queue = _whose(evidence, name, display_name)
     resource, amount = _amount(most, match["unit"])
-    is_gang = (evidence.gang_size or 1) > 1
-    never = (
-        f": {'they' if is_gang else 'it'} can never start there{where}"
-        if requested > most + _SMALLEST
-        else ""
-    )
+    is_gang, is_never = (evidence.gang_size or 1) > 1, requested > most + _SMALLEST
+    never = f": {'they' if is_gang else 'it'} can never start there{where}" if is_never else ""
     asks = f"{requested_together(evidence, requested, match['unit'])}{never}"
     bound = "limit" if is_limit else "quota"
     details = {bound: most, "used": used, "requested": requested}
@@ -210,7 +195,9 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
         smaller = "fewer-or-other-queue" if is_gang else "request-less-or-other-queue"
         acts = [smaller if never else "wait-in-queue", raising]
         return finding(evidence, code, f"{queue} may use {amount}{uses}", *acts, details=details, **values)
-    is_default = keys.DEFAULT_QUEUE in (name, display_name) and not _names_queue(evidence)
+    named = [owner.label(keys.QUEUE_LABEL) for owner in evidence.owners]
+    named += [evidence.pod.known.queue_label] if evidence.pod.known else []
+    is_default = keys.DEFAULT_QUEUE in (name, display_name) and not any(named)
     acts = ["preemptible", *([] if never else ["wait-for-guaranteed"])]
     acts += [*(["name-a-queue"] if is_default else []), raising]
     what = (
@@ -221,7 +208,6 @@ def _full(evidence: PodEvidence, reason: str, text: str, name: str, where: str =
 
 
 def _amount(value: float, unit: str) -> tuple[str, str]:
-    """Return the resource's name in a queue, and an amount: `2 GPUs`, `10 CPU cores`, `5 GB of memory`."""
     if "GPU" in unit:
         return "gpu", gpus(value)
     if "core" in unit:
@@ -249,11 +235,6 @@ def _preemptible(evidence: PodEvidence) -> tuple[str, str]:
         return f"Remove the label {keys.PREEMPTIBILITY}{also}", why
     change = f"Use a preemptible priority with the label {keys.PRIORITY_LABEL}: train"
     return change, f"priority {priority}" if priority else ""
-
-
-def _names_queue(evidence: PodEvidence) -> bool:
-    pod = evidence.pod.known
-    return bool(pod and pod.queue_label) or any(owner.label(keys.QUEUE_LABEL) for owner in evidence.owners)
 
 
 def _name_of(evidence: PodEvidence, display_name: str) -> str:

@@ -15,10 +15,7 @@ from service.text import listed, one_line
 from service.units import duration
 
 SETTLED: Final = timedelta(seconds=20)
-"""Time after which a program of KAI that has done nothing for a pod is probably down.
-
-Pod-grouper, scheduler and binder were done within 3 s each (v0.9.8, v0.13.4, v0.17.0).
-"""
+"""Time after which a program of KAI is probably down; each was done within 3 s (v0.9.8, v0.13.4, v0.17.0)."""
 HARMLESS: Final = ("not found", "already exists", "the object has been modified")
 """Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
 _MOST_REPEATED: Final = 25
@@ -78,7 +75,6 @@ def outside_kai(evidence: PodEvidence, pod: Pod) -> PodFinding:
 
 
 def _left_alone(evidence: PodEvidence) -> list[str]:
-    """Return what to do about a pod that kaishare left alone, by what it would decide about it now."""
     decision = evidence.decision.known or PolicyDecision()
     act = f"left-{decision.now_reason}"
     acts = [act] if act in ACTS else ["left-before"] * decision.now.startswith("changed")
@@ -95,10 +91,7 @@ def gated(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 
 
 def refused_by_host(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
-    """Return the finding for a pod of a vCluster that the host's API server refuses.
-
-    vCluster v0.36.1 tells it by an Event SyncError with the host's message.
-    """
+    """Return the finding for a pod of a vCluster that its host refuses (Event SyncError, v0.36.1)."""
     if pod.pod_group_name:
         return None  # the host has accepted the pod
     texts = [event.message for event in evidence.about_pod("SyncError") if HARMLESS[-1] not in event.message]
@@ -108,12 +101,16 @@ def refused_by_host(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     """Return the finding for a pod whose PodGroup the guard refuses: the first one, else a change of it.
 
-    The refusal is in an Event about the pod, which vCluster copies to its tenant. Anyone who may create
-    Events in the namespace can write one: the guard's words are quoted, and what to do comes from here.
+    The refusal is in the newest warning of KAI's pod-grouper about the pod, which vCluster copies to its
+    tenant. Anyone who may create Events in the namespace can write one: the guard's words are quoted, and
+    what to do comes from here.
     """
-    words = _words_of_guard(evidence, pod)
-    if not words:
+    own = {"", pod.metadata.uid}
+    events = [e for e in _warnings(evidence) if e.component == "pod-grouper" and e.involved_object.uid in own]
+    match = _REFUSAL.search(events[-1].message) if events else None
+    if match is None:
         return None
+    words = one_line(match.string[match.end() :], _LONGEST_WORDS)
     act = next((act for start, act in _GUARD_ACTS.items() if words.startswith(start)), "guard-other")
     code, what = Code.GROUP_REFUSED, "the guard refuses the pod's PodGroup"
     if pod.pod_group_name:
@@ -121,21 +118,10 @@ def guarded(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     return finding(evidence, code, f"{what}: {words}", act)
 
 
-def _words_of_guard(evidence: PodEvidence, pod: Pod) -> str:
-    """Return the guard's sentence in the newest warning of KAI's pod-grouper about this pod; or nothing."""
-    own = {"", pod.metadata.uid}
-    events = [e for e in _warnings(evidence) if e.component == "pod-grouper" and e.involved_object.uid in own]
-    match = _REFUSAL.search(events[-1].message) if events else None
-    return one_line(events[-1].message[match.end() :], _LONGEST_WORDS) if match else ""
-
-
 def _warnings(evidence: PodEvidence) -> list[Event]:
     """Return the warnings of KAI's pod-grouper that healthy pods do not have, oldest first."""
-    return [
-        event
-        for event in evidence.about_pod("PodGrouperWarning")
-        if _REFUSAL.search(event.message) or not any(text in event.message for text in HARMLESS)
-    ]
+    events = evidence.about_pod("PodGrouperWarning")
+    return [e for e in events if _REFUSAL.search(e.message) or not any(map(e.message.count, HARMLESS))]
 
 
 def ungrouped(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
@@ -177,10 +163,7 @@ def incomplete_gang(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
 
 
 def _is_over(evidence: PodEvidence, event: Event) -> bool:
-    """Whether a gang has been completed since: complete ones have such an Event from their beginning, too.
-
-    KAI repeats it while it is true, up to its client's limit of Events of an object.
-    """
+    """Whether a gang has been completed since: KAI repeats the Event while it is true, up to a limit."""
     is_counted = event.last is not None and event.times < _MOST_REPEATED
     return is_counted and evidence.now.timestamp() - event.moment > SETTLED.total_seconds()
 
@@ -203,16 +186,14 @@ def node_pool_of(evidence: PodEvidence) -> str:
     return labels.get(keys.NODE_POOL_LABEL, "")
 
 
-def _are_shards_known(evidence: PodEvidence) -> bool:
-    """Whether it is known which node pools have a scheduler: without the kind, none has one."""
+def _are_shards_known(evidence: PodEvidence) -> bool:  # without the kind, no node pool has a scheduler
     return evidence.shards.is_known or evidence.shards.why is Why.UNSERVED
 
 
 def no_scheduler(evidence: PodEvidence, _pod: Pod) -> PodFinding | None:
     """Return the finding for a PodGroup about which the scheduler has said nothing.
 
-    KAI v0.9.8 is silent about a queue that does not exist as well, and every release about a node pool
-    without a SchedulingShard.
+    So do v0.9.8 of a queue that does not exist, and every release of a node pool without a SchedulingShard.
     """
     if evidence.verdict is not None or evidence.about_pod("Scheduled"):
         return None

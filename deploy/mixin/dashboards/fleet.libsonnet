@@ -11,11 +11,7 @@ local countedAsFree = 'GPUs in MIG mode without pods, time-sliced GPUs, and whol
 // Grafana merges a row without the label into any row with the same names.
 local onHost(figure) = 'label_replace(%s, "vcluster", "(host)", "vcluster", "")' % figure;
 
-// Pods that wait for KAI. KAI has no figure of a queue's pending pods or of their wait: its kai_queue_… series are about resources,
-// and kai_task_scheduling_latency_milliseconds has no label. That holds for v0.9.8, v0.13.4 and v0.17.0
-// (pkg/queuecontroller/metrics/metrics.go, pkg/scheduler/metrics/metrics.go). So the pods are counted by kube-state-metrics, which has
-// kube_pod_scheduler since v2.11. It knows the queue of a pod if its option --metric-labels-allowlist=pods=[kai.scheduler/queue] allows
-// the label.
+// Pods that wait for KAI, by kube-state-metrics: KAI has no figure of them (v0.17.0 pkg/queuecontroller/metrics/metrics.go, docs/dashboards.md).
 local ofKai = 'max by (cluster, namespace, uid) (kube_pod_scheduler{cluster=~"$cluster", name=~"$kai_scheduler"})';
 local scheduled = 'kube_pod_status_scheduled_time{cluster=~"$cluster"}';
 // A pod that pulls its images is pending, too.
@@ -112,8 +108,6 @@ local risk = [
       p.column('at risk', q.atRisk(), p.bytes),
     ], on='cluster, node, gpu, gpu_uuid, model', rank='-1 * %s' % q.free()),
     sortBy='free', smallestFirst=true, links=[toNode], width=14),
-  p.lines('Memory at risk over time', 'When was promised memory not free, and on which nodes? The 20 nodes with most of it.',
-    [['{{cluster}} {{node}}', 'topk by (cluster) (20, sum by (cluster, node) (%s) > 0)' % q.atRisk()]], unit=p.bytes, width=10),
 ];
 
 local capacity =
@@ -150,15 +144,12 @@ local waste =
   [
     p.number('Unused for 7 days', 'How much promised memory has no sample of the last 7 days shown in use? Only pods that are 7 days old, and whose use was known for 90 % of that time, so that no pod is blamed for a gap. unknown: no pod is that old. Orange: the table names the pods; smaller shares would free that memory.',
       'sum by (cluster) %s' % q.judged(q.unused(selected), selected),
-      unit=p.bytes, limits=p.orangeFrom(1 << 30), noValue='no pod is 7 days old, or unknown', width=6),
-    p.number('Unused since the pods started, of their shares', 'Which part of the shares has no sample shown in use, for pods of every age? A pod that started a minute ago counts with all that it has not used yet: read it with Longest history.',
-      'sum by (cluster) (%s) / sum by (cluster) (%s and on (cluster, uid, gpu_uuid) %s)' % [q.unused(selected), q.share(selected), q.peakUsed(selected)],
-      unit=p.ratio, width=6),
+      unit=p.bytes, limits=p.orangeFrom(1 << 30), noValue='no pod is 7 days old, or unknown', width=8),
     p.number('Longest history', 'How long at least does Prometheus know the oldest pod? In steps: 7 days, 3 days, 1 day, 6 hours, 1 hour, less. Below 7 days, nothing can be called unused for 7 days.',
-      'max by (cluster) (%s)' % q.seen(selected), unit=p.seconds, width=6),
+      'max by (cluster) (%s)' % q.seen(selected), unit=p.seconds, width=8),
     p.number('Idle pods', 'How many pods that are 7 days old ran no kernel in that time? Only pods whose utilisation the driver reported for 90 % of it. Orange: their GPU share could go to others.',
       q.knownOrZero('count by (cluster) (count by (cluster, uid) (%s == 0))' % busiest, busiest),
-      limits=p.orangeFrom(1), noValue='no pod is 7 days old, or unknown', width=6),
+      limits=p.orangeFrom(1), noValue='no pod is 7 days old, or unknown', width=8),
     p.rows('Promised and never used', 'Which pods could have a smaller share? Unused is the share minus the highest use in 7 days. Trust a row as far as it was seen: for at least that long, with the use known in that part of the samples. Hours without an agent have no samples. Empty utilisation: the driver does not report it.',
       podLabels, p.largest(50, [
         p.column('unused', q.unused(selected), p.bytes),
@@ -227,11 +218,9 @@ local flags =
   local workload = 'cluster, namespace, vcluster, virtual_namespace, workload_kind, workload';
   [
     p.bars('Flagged now, by reason', 'For which reasons are pods flagged? A pod with the flag on two GPUs counts twice. A reason without a bar is evaluated for no pod. Red: the table names the pods.',
-      [['{{reason}} {{cluster}}', 'sum by (cluster, reason) (%s)' % q.flagged(selected)]], limits=p.redFrom(1), width=8),
+      [['{{reason}} {{cluster}}', 'sum by (cluster, reason) (%s)' % q.flagged(selected)]], limits=p.redFrom(1), width=12),
     p.lines('Raised in the hour before', "When did agents flag pods, and why? Counts flags that are already cleared, unlike the other panels, and flags that an agent raises again after a restart. Not by pod: the agents' logs name the pods.",
-      [['{{reason}} {{cluster}}', 'round(sum by (cluster, reason) (increase(%s[1h])))' % raised]], width=8),
-    p.lines('Flags over time, by reason', 'Do flags pile up? The number of pods and GPUs that are flagged at each time.',
-      [['{{reason}} {{cluster}}', 'sum by (cluster, reason) (%s)' % q.flagged(selected)]], width=8),
+      [['{{reason}} {{cluster}}', 'round(sum by (cluster, reason) (increase(%s[1h])))' % raised]], width=12),
     p.rows('Flagged pods and their reasons', 'Which pods are flagged now? docs/flags.md has the reasons, docs/runbooks.md what to do about each.',
       podLabels + ', reason', [p.column('flagged', '%s == 1' % q.flagged(selected))], links=[p.toNamespace(), toNode]),
     p.rows('Time over the share in the selected time', 'Which pods exceed their shares often, also too briefly for a flag? Pods that have ended since are listed, too.',
@@ -253,7 +242,6 @@ local flags =
   ];
 
 local nodes =
-  local usedOfNodes = q.ratio(q.gpu('used'), q.gpu('total'), 'cluster, node');
   local flags = 'kaishare_pod_flagged{cluster=~"$cluster"}';
   local flaggedPods = 'count by (cluster, node) (count by (cluster, node, uid) (%s == 1))' % flags;
   [
@@ -262,30 +250,14 @@ local nodes =
         p.column('GPUs', 'count by (cluster, node) (group by (cluster, node, gpu, gpu_uuid, model) (%s))' % q.reportedGpus()),
         p.column('total', 'sum by (cluster, node) (%s)' % q.gpu('total'), p.bytes),
         p.column('promised', q.promisedRatio('cluster, node'), p.ratio, limits=p.redFrom(1.01)),
-        p.column('used', usedOfNodes, p.ratio),
+        p.column('used', q.ratio(q.gpu('used'), q.gpu('total'), 'cluster, node'), p.ratio),
         p.column("hosts' processes", 'sum by (cluster, node) (%s)' % q.gpu('host'), p.bytes),
         p.column('flagged pods', q.knownOrZero(flaggedPods, flags, 'cluster, node'), limits=p.redFrom(1)),
       ], sortBy='promised', links=[toNode], height=10),
-    p.lines('Used, by node', "Which nodes' GPUs fill up? Used memory divided by total.",
-      [['{{cluster}} {{node}}', usedOfNodes]], unit=p.ratio, width=8),
-    p.lines('Promised, by node', 'Which nodes are booked out? Promised memory divided by the memory that KAI counts.',
-      [['{{cluster}} {{node}}', q.promisedRatio('cluster, node')]], unit=p.ratio, limits=p.redFrom(1.01), width=8),
     p.lines('Utilisation of GPUs by dcgm-exporter, mean of a node', 'Do the GPUs compute, whatever pods hold? Needs dcgm-exporter and the recorded figure gpu:dcgm_utilization:ratio.',
       [['{{cluster}} {{node}}', 'avg by (cluster, node) (gpu:dcgm_utilization:ratio * on (cluster, gpu_uuid) group_left (node) group by (cluster, gpu_uuid, node) (%s))' % q.reportedGpus()]],
-      unit=p.ratio, width=8),
+      unit=p.ratio, width=24),
   ];
-
-local largestPods = [
-  p.rows('Pods by used memory of their share', 'Which pods need more than they have, or much less? Use of share in red: above the share by more than 5 %. Flagged is empty while the pod is not evaluated. Utilisation is empty where the driver does not report it, used where it is unknown.',
-    podLabels, p.largest(50, pods.columns(selected, hasTimeOver=false), rank=q.useOfShare(selected)),
-    sortBy='use of share', links=[p.toNamespace(), toNode], height=10),
-  p.lines('Used, by pod', 'Which pods hold the most memory? The 20 largest of each cluster.',
-    [['{{cluster}} {{namespace}}/{{pod}}', 'topk by (cluster) (20, sum by (cluster, namespace, pod) (%s))' % q.used(selected)]],
-    unit=p.bytes),
-  p.lines('Utilisation, by pod', 'Which pods compute? Share of the time in which the pod had a kernel on the GPU; the 20 busiest of each cluster. Not the occupancy of the GPU. No line: the driver does not report it for that pod.',
-    [['{{cluster}} {{namespace}}/{{pod}}', 'topk by (cluster) (20, max by (cluster, namespace, pod) (%s))' % q.utilization(selected)]],
-    unit=p.ratio),
-];
 
 local queues =
   local ofQueue(figure) = onHost(
@@ -297,6 +269,9 @@ local queues =
   local shared = podsOf('source!="whole-gpu"');
   local whole = podsOf('source="whole-gpu"');
   [
+    p.rows('Pods by used memory of their share', 'Which pods need more than they have, or much less? Use of share in red: above the share by more than 5 %. Flagged is empty while the pod is not evaluated. Utilisation is empty where the driver does not report it, used where it is unknown.',
+      podLabels, p.largest(50, pods.columns(selected, hasTimeOver=false), rank=q.useOfShare(selected)),
+      sortBy='use of share', links=[p.toNamespace(), toNode], height=10),
     p.rows("Queues, beside KAI's figures", "Do queues use what KAI allocated to them? In GPUs. Deserved and allocated are KAI's, from its metrics; a queue without a quota has no deserved. Needs the recorded figures. A KAI on the host counts the pods of all vClusters in one row.",
       'cluster, vcluster, queue', [
         p.column('deserved', ofQueue('kai_queue_deserved_gpus:max')),
@@ -380,30 +355,18 @@ local agents =
     p.lines('Age of the last good sample', 'Do the agents get figures from the driver? An age that grows: the driver does not answer; see KaishareAgentBlind in docs/runbooks.md.',
       [['{{cluster}} {{instance}}', 'max by (cluster, instance) (time() - kaishare_agent_last_sample_timestamp_seconds{cluster=~"$cluster"})']],
       unit=p.seconds, width=8),
-    p.lines('Time to take a sample, 99 %', 'How long do 99 % of the samples take at most? Seconds: the driver or /proc is slow.',
-      [['{{cluster}} {{instance}}', 'histogram_quantile(0.99, sum by (cluster, instance, le) (%s))' % q.rate('kaishare_agent_sample_duration_seconds_bucket')]],
-      unit=p.seconds, width=8),
     p.lines('Failed driver calls', 'Which calls of the driver fail, and with which error? docs/runbooks.md has the errors under KaishareAgentBlind and KaishareAgentPartlyBlind. No line: none has failed since the agent started.',
       [p.by('sum', 'cluster, instance, call, error', q.rate('kaishare_agent_nvml_errors_total'))],
       unit=p.perSecond, width=8),
     p.lines('Events about pods', 'Do owners of pods get the Events about flags? dropped and failed: see KaishareEventsLost in docs/runbooks.md. No line: no Event has been due.',
       [['{{result}} {{cluster}}', 'sum by (cluster, result) (%s)' % q.rate('kaishare_agent_events_total')]], unit=p.perSecond, width=8),
-    p.lines('Memory of the agents', 'Does an agent grow? Resident memory.',
-      [['{{cluster}} {{instance}}', 'max by (cluster, instance) (process_resident_memory_bytes{cluster=~"$cluster"} and on (cluster, job, instance) %s)' % info]],
-      unit=p.bytes, width=8),
-    p.lines('CPU of the agents', 'How much CPU do the agents take? 1 is one core.',
-      [['{{cluster}} {{instance}}', 'max by (cluster, instance) (%s and on (cluster, job, instance) %s)' % [q.rate('process_cpu_seconds_total'), info]]],
-      unit=p.count, width=8),
   ];
 
 p.dashboard(
   'fleet', 'Fleet',
   'GPU memory of all nodes: promised, used, flagged, free for more pods, and never used.',
   variables=[
-    p.datasource,
-    p.cluster,
-    p.origin,
-    p.vcluster(),
+    p.datasource, p.cluster, p.origin, p.vcluster(),
     p.several('queue', 'Queue', 'Queue of the pods, as the agent first saw it.', 'label_values(kaishare_pod_info{%s}, queue)' % q.pods),
     p.choice(
       'share', 'Share of a GPU', 'Size of the pods for which free capacity and fragmentation are shown.',
@@ -414,11 +377,7 @@ p.dashboard(
       'size', 'Size', 'Named sizes (kaishare.dev/size) for which the row Capacity shows the room.',
       'label_values(kaishare_pod_info{cluster=~"$cluster", size!=""}, size)'
     ),
-    p.agentScheme,
-    p.agentJob,
-    p.webhookJob,
-    p.kaiScheduler,
-    p.runbooks,
+    p.agentScheme, p.agentJob, p.webhookJob, p.kaiScheduler, p.runbooks,
   ],
   annotations=[p.flagsRaised(), p.evictions, p.versions('agent')],
   overview=overview,
@@ -429,8 +388,7 @@ p.dashboard(
     p.section('GPU-hours in the selected time, by team', gpuHours),
     p.section('Flags', flags),
     p.section('Nodes and GPUs', nodes),
-    p.section('Pods', largestPods),
-    p.section('Queues and namespaces', queues),
+    p.section('Pods, queues and namespaces', queues),
     p.section('Pending pods and their wait', pending),
     p.section('Agents', agents),
   ],

@@ -42,8 +42,6 @@ local overTime = [
     [[byPod, 'topk by (cluster) (20, %s)' % q.used(pods)]], unit=p.bytes, stacked=true),
   p.lines('Utilisation, by pod', 'Which pods compute with what they hold? Part of the time with a kernel on the GPU. No line: the driver does not report it.',
     [[byPod, 'topk by (cluster) (20, %s)' % q.utilization(pods)]], unit=p.ratio),
-  p.lines('Flagged, by reason', 'When were how many pods flagged, and why?',
-    [p.by('sum', 'cluster, reason', q.flagged(pods))]),
   p.lines('Part of the time over the share, by pod', 'How much of the time does a pod exceed its share plus slack? Above a third, the agent flags it.',
     [[byPod, 'topk by (cluster) (20, max by (cluster, namespace, pod, gpu) (rate(kaishare_pod_over_share_seconds_total{%s}[$__rate_interval])))' % pods]],
     unit=p.ratio, limits=p.orangeFrom(0.33)),
@@ -73,10 +71,6 @@ local sizes =
         p.column('used', by(workload, q.used(pods)), p.bytes),
         p.column('use of share', ofShare(workload), p.ratio),
       ], sortBy='share', width=12),
-    p.bars('Memory in use, by queue', 'Which queue do the pods belong to? KAI charges the queue for the share, not for the use.',
-      [p.by('sum', 'cluster, vcluster, queue', q.used(pods))], unit=p.bytes, height=6),
-    p.bars('Memory promised, by queue', 'For how much does KAI charge the queues?',
-      [p.by('sum', 'cluster, vcluster, queue', q.share(pods))], unit=p.bytes, height=6),
   ];
 
 // Shares that would do, in parts of the memory that KAI counts. Pods of one size or workload can have different shares.
@@ -107,12 +101,9 @@ local waste =
   [
     p.number('Unused for 7 days', 'How much of the shares has no sample of the last 7 days shown in use? Only pods that are 7 days old, with their use known for 90 % of that time. Orange: the table names the pods; lower their share or size.',
       'sum by (cluster) %s' % q.judged(q.unused(pods), pods),
-      unit=p.bytes, limits=p.orangeFrom(1 << 30), noValue='no pod is 7 days old, or unknown', width=8),
-    p.number('Unused since the pods started, of their shares', 'Which part of the shares has no sample shown in use, for pods of every age? Young pods count with all that they have not used yet: read it with Longest history.',
-      'sum by (cluster) (%s) / sum by (cluster) (%s and on (cluster, uid, gpu_uuid) %s)' % [q.unused(pods), q.share(pods), highest],
-      unit=p.ratio, width=8),
+      unit=p.bytes, limits=p.orangeFrom(1 << 30), noValue='no pod is 7 days old, or unknown', width=12),
     p.number('Longest history', 'How long at least does Prometheus know the oldest of these pods? In steps: 7 days, 3 days, 1 day, 6 hours, 1 hour, less.',
-      'max by (cluster) (%s)' % q.seen(pods), unit=p.seconds, width=8),
+      'max by (cluster) (%s)' % q.seen(pods), unit=p.seconds, width=12),
     p.rows('Promised and never used', 'Which pods could have a smaller share, and how small? highest use is the largest sample of 7 days; a share a little above it would have done. Trust a row as far as it was seen, and as its use was known in the samples. Hours without an agent have no samples.',
       podLabels, p.largest(50, [
         p.column('unused', q.unused(pods), p.bytes),
@@ -128,11 +119,9 @@ p.dashboard(
   'namespace', 'Namespace',
   'For the owner of a policy: pods with GPU shares, what they use, why they are flagged, and which shares could be smaller.',
   variables=[
-    p.datasource,
-    p.cluster,
+    p.datasource, p.cluster,
     p.some(
-      'namespace', 'Namespace',
-      "Namespace of the host cluster. The pods of a vCluster are in the vCluster's namespace.",
+      'namespace', 'Namespace', "Namespace of the host cluster. The pods of a vCluster are in the vCluster's namespace.",
       'label_values(kaishare_pod_info{cluster=~"$cluster"}, namespace)'
     ),
     p.vcluster(inNamespace),

@@ -63,8 +63,6 @@ local podsOverTime = [
     [[byPod, '%s / %s' % [q.used(pods), q.share(pods)]]], unit=p.ratio, limits=p.redFrom(1)),
   p.lines('Utilisation, by pod', 'Which pods had a kernel on a GPU, for which part of the time? Not the occupancy of the GPU. No line: the driver does not report it.',
     [[byPod, q.utilization(pods)]], unit=p.ratio),
-  p.lines('Flagged, by reason', 'When were how many pods flagged?',
-    [p.by('sum', 'cluster, reason', q.flagged(pods))]),
 ];
 
 local gpusOverTime = [
@@ -110,23 +108,14 @@ local agent = [
   p.rows('Events since the agent started', 'Did owners of pods get the Events about flags? dropped and failed: see KaishareEventsLost in docs/runbooks.md.',
     'cluster, reason, result', [p.column('Events', 'sum by (cluster, reason, result) %s' % ofAgent('kaishare_agent_events_total'))],
     sortBy='Events', noValue='none, or Events are off', width=8),
-  p.lines('Memory of the agent', 'Does the agent grow? Resident memory.',
-    [['{{cluster}}', 'max by (cluster) %s' % ofAgent('process_resident_memory_bytes')]], unit=p.bytes, width=12),
-  p.lines('CPU of the agent', 'How much CPU does the agent take? 1 is one core.',
-    [['{{cluster}}', 'max by (cluster) %s' % agentRate('process_cpu_seconds_total')]], width=12),
 ];
 
 p.dashboard(
   'node', 'Node',
   'GPUs and pods of one node, memory that belongs to no pod, and the health of its agent.',
   variables=[
-    p.datasource,
-    p.cluster,
-    p.single('node', 'Node', 'Node whose agent reports GPUs.', 'label_values(%s, node)' % q.gpuNames),
-    p.origin,
-    p.vcluster(onNode),
-    p.agentScheme,
-    p.agentJob,
+    p.datasource, p.cluster, p.single('node', 'Node', 'Node whose agent reports GPUs.', 'label_values(%s, node)' % q.gpuNames),
+    p.origin, p.vcluster(onNode), p.agentScheme, p.agentJob,
   ],
   annotations=[p.flagsRaised(' and on (cluster, job, instance) ' + agentSeries), p.versions('agent')],
   overview=overview,

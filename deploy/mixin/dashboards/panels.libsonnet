@@ -97,14 +97,12 @@ local selected(text, value) = { selected: true, text: text, value: value };
       },
     },
 
-  // Horizontal bars of the current values.
   bars(title, description, queries, unit=p.count, limits=p.neutral, width=12, height=8):
     panel('bargauge', title, description, width, height, [instant(query[1], query[0]) for query in queries]) {
       options: { displayMode: 'basic', orientation: 'horizontal', reduceOptions: { calcs: ['lastNotNull'] } },
       fieldConfig: { defaults: { unit: unit, min: 0, thresholds: limits, noValue: 'unknown' }, overrides: [] },
     },
 
-  // A column of a table, from one query.
   column(title, expr, unit=p.count, limits=p.neutral): { title: title, expr: expr, unit: unit, limits: limits },
 
   // Columns with the rows of which the first column, or `rank` where its cells may be empty, is largest in each cluster; `on`
@@ -177,7 +175,6 @@ local selected(text, value) = { selected: true, text: text, value: value };
     local based = 'label_replace(%s, "base", "$runbooks", "alertname", ".*")' % alerts;
     'sum without (base) (label_replace(%s, "runbook", "${1}docs/runbooks.md", "base", "(.+)"))' % based,
 
-  // Variables.
   local query(name, label, description, query) = {
     type: 'query',
     name: name,
@@ -222,7 +219,6 @@ local selected(text, value) = { selected: true, text: text, value: value };
     query: value,
     current: selected(value, value),
   },
-  // At first Grafana's default Prometheus.
   datasource: {
     type: 'datasource',
     name: 'datasource',

@@ -18,12 +18,10 @@ local reported = ['total', 'promised', 'host'];
   webhookUp:: 'up{%s, job=~"$webhook_job"}' % cluster,
   ofAgents(where):: where + ', job=~"$agent_job"',
 
-  // Labels.
   gpuLabels:: 'cluster, node, gpu, gpu_uuid, model',
   podLabels:: 'cluster, namespace, pod, uid, vcluster, virtual_namespace, virtual_pod, queue, node, gpu, gpu_uuid',
   podOnGpu:: 'cluster, uid, gpu_uuid',
 
-  // Counters and sums.
   rate(metric, where=cluster):: 'rate(%s{%s}[$__rate_interval])' % [metric, where],
   // sum(part) / sum(whole) over the series of which both are known.
   ratio(part, whole, by='cluster')::

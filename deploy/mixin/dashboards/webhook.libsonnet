@@ -78,18 +78,13 @@ local reviews = [
       ['100 ms {{cluster}}', within('0.1', '$__rate_interval')],
       ['25 ms {{cluster}}', within('0.025', '$__rate_interval')],
     ], unit=p.ratio, limits=p.redBelow(0.99), width=8),
-  p.rows('Reviews since the start, by action and reason', 'What has the webhook done since its replicas started?',
-    'cluster, webhook, action, reason', p.largest(100, [p.column('reviews', 'sum by (cluster, webhook, action, reason) (kaishare_webhook_requests_total{cluster=~"$cluster"})')]),
-    sortBy='reviews'),
 ];
 
 local errors = [
   p.lines('Errors, by stage', 'Where does the webhook fail? docs/metrics.md explains each stage; decode, slow-body and too-large are unusable requests of other clients. No line: none since the start.',
-    [p.by('sum', 'cluster, stage', q.rate('kaishare_webhook_errors_total'))], unit=p.perSecond, width=8),
+    [p.by('sum', 'cluster, stage', q.rate('kaishare_webhook_errors_total'))], unit=p.perSecond, width=12),
   p.lines('Shed reviews', 'When were there too many reviews at once? Each was answered with 503; the API server retries.',
-    [['shed {{cluster}}', 'sum by (cluster) (%s)' % q.rate('kaishare_webhook_shed_total')]], unit=p.perSecond, width=8),
-  p.lines('Reviews in progress, by replica', 'Is the load spread over the replicas?',
-    [['{{cluster}} {{instance}}', 'max by (cluster, instance) (kaishare_webhook_in_flight{cluster=~"$cluster"})']], width=8),
+    [['shed {{cluster}}', 'sum by (cluster) (%s)' % q.rate('kaishare_webhook_shed_total')]], unit=p.perSecond, width=12),
 ];
 
 local apiServer = [
@@ -136,21 +131,12 @@ local processes = [
     unit=p.perSecond, width=8),
   p.lines('Lost log lines', 'Does the log have gaps? Lines that a replica dropped because standard error was full or closed.',
     [['{{cluster}} {{instance}}', 'max by (cluster, instance) %s' % ofWebhook('kaishare_log_lines_lost_total')]], width=8),
-  p.lines('Memory, by replica', 'Does a replica grow? Resident memory.',
-    [['{{cluster}} {{instance}}', 'max by (cluster, instance) %s' % ofWebhook('process_resident_memory_bytes')]], unit=p.bytes),
-  p.lines('CPU, by replica', 'How much CPU do the replicas take? 1 is one core.',
-    [['{{cluster}} {{instance}}', 'max by (cluster, instance) (%s and on (cluster, job, instance) %s)' % [q.rate('process_cpu_seconds_total'), info]]]),
 ];
 
 p.dashboard(
   'webhook', 'Webhook',
   'Admission reviews of the webhook: how many, how fast, which failed; policies, certificates, watches.',
-  variables=[
-    p.datasource,
-    p.cluster,
-    p.webhookJob,
-    p.runbooks,
-  ],
+  variables=[p.datasource, p.cluster, p.webhookJob, p.runbooks],
   annotations=[p.versions('webhook')],
   overview=overview,
   sections=[

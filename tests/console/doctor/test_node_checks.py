@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from console.cluster.agents import AgentPod, AgentReading, Received
+from console.cluster.agents import AgentReading, Received
 from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import PRESENT_LABEL, ClusterFacts, ClusterNode
 from console.doctor.node_checks import (
@@ -22,21 +22,18 @@ from console.doctor.node_checks import (
 )
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
 from gpuagent.first_acts import FOR_PROBLEM, for_problem
-from kube.kinds import DAEMON_SETS, Controller, Taint
+from kube.kinds import DAEMON_SETS, Controller, Pod, Taint
 from service.text import MOST_LINES
 from tests.support.cluster_facts import alone, but, by_policies, of_kai, whole
 from tests.support.prometheus_standin import prometheus_standin
-from tests.support.top_agents import act_line
+from tests.support.top_agents import act_line, agent_pod
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-def pod(number: int = 0, **fields: object) -> AgentPod:
-    own = AgentPod(
-        namespace="kaishare-agent", name=f"agent-{number}", uid=f"u{number}", node=f"n{number}", port=9445,
-        version="0.1.0", created_at=NOW - timedelta(days=3), is_ready=True, trouble="", restarts=0,
-    )  # fmt: skip
-    return replace(own, **fields)  # type: ignore[arg-type]
+def pod(number: int = 0, node: str | None = None, **fields: Any) -> Pod:
+    own = {"version": "0.1.0", "creationTimestamp": (NOW - timedelta(days=3)).isoformat(), **fields}
+    return agent_pod(f"n{number}" if node is None else node, f"agent-{number}", **own)
 
 
 def reading(number: int = 0, failure: str = "", age: float | None = 1.0, **answer: object) -> AgentReading:
@@ -60,7 +57,7 @@ def of_agent(reason: str, detail: str, error: str = "") -> ApiProblem:
     return ApiProblem(reason=reason, detail=detail, first_act=act.text, runbook=act.section)
 
 
-UNREADY = {"is_ready": False, "trouble": "CrashLoopBackOff", "restarts": 7}
+UNREADY: dict[str, Any] = {"waiting": "CrashLoopBackOff", "restarts": 7}
 RIGHT = "get pods/proxy in a"
 LACKING = replace(reading(failure=f"the caller may not {RIGHT}"), missing_right=RIGHT)
 DENIED = of_agent("proc-denied", "cannot read /proc")
@@ -71,7 +68,9 @@ LABEL = ApiProblem(reason="node-label", detail="two models")
 REPLACED = of_agent("nvml", "DriverNotLoaded", "DriverNotLoaded")
 FILES = ApiProblem(reason="device-files", detail="there is no /dev/nvidiactl: use CDI")
 BLANK = ApiGpu(uuid="GPU-1", index=3, memory_unknown="nvmlDeviceGetMemoryInfo: NoPermission")
-UNREADY_WITH_FILES = replace(reading(attribution_ok=None, problems=[FILES]), pod=pod(is_ready=False))
+UNREADY_WITH_FILES = replace(
+    reading(attribution_ok=None, problems=[FILES]), pod=pod(waiting="CrashLoopBackOff")
+)
 SIX = [reading(0, attribution_ok=False, problems=[DENIED]), reading(1, attribution_ok=False, problems=[DENIED]), reading(2, problems=[CONFLICT]), reading(3, failure="no answer"), reading(4, age=600.0), reading(5, attribution_ok=None), reading(6, attribution_ok=False)]  # fmt: skip
 
 
@@ -79,8 +78,8 @@ SIX = [reading(0, attribution_ok=False, problems=[DENIED]), reading(1, attributi
     ("findings", "expected"),
     [
         (pod_findings([pod(**UNREADY)], [], NOW), ["problem: n0 (pod agent-0, 3 d old): CrashLoopBackOff, 7 restarts -> kubectl -n kaishare-agent describe pod agent-0"]),
-        (pod_findings([pod(is_ready=False, trouble="Pending", node="")], [], None), ["problem: no node (pod agent-0): Pending"]),
-        (pod_findings([pod(0), pod(1, is_ready=False, is_terminating=True)], [], NOW), ["unknown: 1 agent terminating: n1 (pod agent-1, 3 d old)"]),
+        (pod_findings([pod(phase="Pending", node="")], [], None), ["problem: no node (pod agent-0): Pending"]),
+        (pod_findings([pod(0), pod(1, phase="Pending", deletionTimestamp="2026-11-22T00:00:00Z")], [], NOW), ["unknown: 1 agent terminating: n1 (pod agent-1, 3 d old)"]),
         (pod_findings([pod(0)], [], NOW), ["ok: 1 agent ready"]),
         (response_findings([reading(number, "no answer") for number in range(40)], NOW), ["problem: n0 (pod agent-0, 3 d old), n1 (pod agent-1, 3 d old), n10 (pod agent-10, 3 d old), n11 (pod agent-11, 3 d old), n12 (pod agent-12, 3 d old) and 35 more: no answer"]),
         (response_findings([LACKING], NOW), [f"unknown: n0 (pod agent-0, 3 d old): the caller may not {RIGHT} -> grant the right to {RIGHT}"]),
@@ -108,7 +107,7 @@ HOSTILE = [ApiProblem(reason=f"\x1b[2J{n}", detail="\u202e\n" * 9999) for n in r
 @pytest.mark.parametrize(
     "findings",
     [
-        pod_findings([pod(number, is_ready=False, trouble="Pending") for number in range(500)], [], NOW),
+        pod_findings([pod(number, phase="Pending") for number in range(500)], [], NOW),
         response_findings([reading(number, f"error {number}") for number in range(500)], NOW),
         attributed(reading(attribution_ok=False, problems=HOSTILE)),
     ],
@@ -199,7 +198,7 @@ DIFFERENT = [ClusterNode(name=f"m{n}", taints=(Taint(key=f"k{n}", effect="NoSche
 def test_nodes_with_gpus_need_an_agent(
     cluster: ClusterFacts,
     nodes: list[ClusterNode],
-    pods: list[AgentPod] | None,
+    pods: list[Pod] | None,
     sets: tuple[Controller, ...],
     expected: list[str],
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.cluster.agents import AgentPod, AgentReading, Received
+from console.cluster.agents import AgentReading, Received
 from console.cluster.facts import Fact, FactReader, Why
 from console.doctor.admission import AdmissionObjects
 from console.doctor.check_results import CheckResult
@@ -34,8 +34,7 @@ def lines_of(findings: Iterable[CheckResult]) -> list[str]:
 
 def reading(number: int = 0, **answer: Any) -> AgentReading:
     response = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})
-    pod: AgentPod = agent_pod(number)
-    return AgentReading(pod=pod, received=Received(answer=response, body=b"", at=0.0, age=1.0))
+    return AgentReading(pod=agent_pod(number), received=Received(answer=response, body=b"", at=0.0, age=1.0))
 
 
 WITHHELD = (

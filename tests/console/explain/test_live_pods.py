@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from console.cluster.facts import ServedKind
-from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
+from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import explain_object, template_position
 from console.explain.pod_documents import as_new, asked_now
+from kube.kinds import FullMeta
 from tests.console.explain.test_operators import JOBS, TEMPLATE, Build
 from tests.support.live_objects import live_pod
 from tests.support.pods import container, folder_from
@@ -164,7 +165,7 @@ def test_no_recorded_pod_of_kai_is_refused_as_a_new_one() -> None:
         policy = NamespacePolicy.from_labels(metadata["namespace"], labels)
         assert policy is not None
         explainer = Explainer("default", {metadata["namespace"]: policy}, DecisionSettings())
-        identity = OwnedMetadata(metadata["name"], metadata["namespace"], metadata.get("uid", ""))
+        identity = FullMeta(metadata["name"], metadata["namespace"], metadata.get("uid", ""))
         (item,) = explain_object(explainer, PODS, identity, json.dumps(pod).encode(), "")
         assert isinstance(item, ExplainedPod), title
         assert item.verdict is not None, title

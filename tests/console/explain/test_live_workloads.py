@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from console.explain import live_workloads as live
-from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata, UnexplainedObject
+from console.explain.explainer import ExplainedPod, Explainer, UnexplainedObject
 from console.explain.live_workloads import LiveWorkloads, live_workloads
 from kube.client import KubeClient
-from kube.kinds import ObjectOwner
+from kube.kinds import FullMeta, ObjectOwner
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.live_objects import Json, LiveObjects, live_pod, of_operator, reference, template, workload
 from tests.support.operator_jobs import job_set, py_torch_job
@@ -40,7 +40,7 @@ async def read(
     managed: Sequence[str] = (),
 ) -> LiveWorkloads:
     server.path = "no path"
-    server.named = LiveObjects(items).answers
+    server.objects = LiveObjects(items).answers
     return await live_workloads(client, explainer(*managed), namespaces=namespaces)
 
 
@@ -178,17 +178,17 @@ async def test_a_missing_right_is_a_note(
 ) -> None:
     server.refusals = {refused: refuses(403, "Forbidden")}
     result = await read(client, server, DEPLOYMENT, REVISION, POD, workload("StatefulSet", "set"))
-    assert result.notes == [f"you may not list {name} in namespace team-a"]
+    assert result.notes == [f"you may not list {name} in team-a"]
     assert lines(result) == expected
 
 
 @pytest.mark.parametrize(
     ("part", "answer", "note"),
     [
-        ("/jobs", refuses(500, "InternalError", "etcd"), "not all jobs.batch in namespace team-a were read: "),
-        ("/jobs", says("{}"), "not all jobs.batch in namespace team-a were read: "),
-        ("/jobs", says("<html>", kind="text/html"), "not all jobs.batch in namespace team-a were read: "),
-        ("/jobs", says(json.dumps({"kind": "JobList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": 7}]})), "1 object of jobs.batch cannot be decoded"),
+        ("/jobs", refuses(500, "InternalError", "etcd"), "jobs in team-a not read: "),
+        ("/jobs", says("{}"), "jobs in team-a not read: "),
+        ("/jobs", says("<html>", kind="text/html"), "jobs in team-a not read: "),
+        ("/jobs", says(json.dumps({"kind": "JobList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": 7}]})), "1 object of jobs in team-a cannot be decoded"),
         ("/apis/batch/v1/namespaces/team-a/jobs", refuses(404, "NotFound"), ""),
     ],
 )  # fmt: skip
@@ -203,13 +203,14 @@ async def test_a_failed_list_is_a_note(
 
 async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiServer) -> None:
     server.path = "no path"
-    server.named = {**LiveObjects([DEPLOYMENT]).answers, "/apis": {"kind": "APIGroupList"}}
+    server.objects = {**LiveObjects([DEPLOYMENT]).answers, "/apis": {"kind": "APIGroupList"}}
     result = await live_workloads(client, explainer(), namespaces=TEAM)
     assert len(result.items) == 1
     (note,) = result.notes
     assert note.startswith(
-        "jobs of training operators were not read: GET /apis: expected aggregated discovery"
+        "jobs of training operators are left out: the kinds that the API server serves not"
     )
+    assert "GET /apis: expected aggregated discovery" in note
 
 
 async def test_an_owner_elsewhere_hides_no_object(client: KubeClient, server: ApiServer) -> None:
@@ -294,5 +295,5 @@ owner = partial(ObjectOwner, "v1", "Kind", "name")
     ],
 )
 def test_owner_of_an_object(references: list[ObjectOwner], uid: str | None) -> None:
-    first = OwnedMetadata("x", owner_references=references).owner
+    first = FullMeta("x", owner_references=references).owner
     assert (first.uid if first else None) == uid

@@ -90,15 +90,10 @@ def test_a_pod_that_the_api_server_refuses_stays_as_it_is(odd: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("amounts", "written"),
     [
-        ({GPU: None}, {GPU: "0"}),
-        ({GPU: " 1 "}, {GPU: "1"}),
-        ({GPU: 1}, {GPU: 1}),
-        ({GPU: "lots"}, {GPU: "lots"}),
-        ({}, {}),
-        (None, None),
-        ("text", "text"),
+        ({GPU: None}, {GPU: "0"}), ({GPU: " 1 "}, {GPU: "1"}),
+        *((each, each) for each in ({GPU: 1}, {GPU: "lots"}, {}, None, "text")),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("group", ["containers", "initContainers"])
 @pytest.mark.parametrize("kind", ["limits", "requests"])
 def test_amounts(group: str, kind: str, amounts: Any, written: Any) -> None:

@@ -14,7 +14,6 @@ import pytest
 from aiohttp import web
 
 from console.explain.explainer import AnswerDifference, ExplainedPod, Explainer, ServerAnswer
-from console.explain.policy_edits import NamespaceEdits, Policies
 from console.explain.server_dry_runs import pod_to_create, read_refusal
 from console.explain.text import as_table, as_text, sums
 from kai.installation import SharingMode
@@ -26,7 +25,7 @@ from tests.support.cluster_webhook import bare_pod, managed_namespace
 from tests.support.pods import gpu_container
 from tests.support.server_answers import answers
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
+from webhook.policy.labels import NamespacePolicy, PolicyMetadata
 
 Json = dict[str, Any]
 
@@ -354,8 +353,9 @@ def test_answers_that_say_nothing_about_the_pod(
 
 # --- how answers are shown ---------------------------------------------------------------------------------
 
-EDITS = NamespaceEdits(labels=[("kai.scheduler/queue", "q"), ("kaishare.dev/gpu-fraction", "0.25")])
-POLICIES = Policies.collect({}, ["default"], EDITS)
+LABELS = {"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.25"}
+POLICY = PolicyMetadata(LABELS).policy("default")
+assert POLICY is not None
 DIFFERENT = ServerAnswer(
     is_admitted=True,
     warnings=["w1: be careful"],
@@ -370,7 +370,7 @@ NO_ANSWER = ServerAnswer(is_admitted=None, problem="you may not create pods in n
 
 
 def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedPod]:
-    explainer = Explainer("default", POLICIES.by_namespace, DecisionSettings(), unread=unread)
+    explainer = Explainer("default", {"default": POLICY}, DecisionSettings(), unread=unread)
     (item,) = explainer.explain(bare(gpu_container(), name="a"))
     assert isinstance(item, ExplainedPod)
     return [replace(item, server=answer)]

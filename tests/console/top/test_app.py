@@ -12,9 +12,8 @@ from textual.widgets import Input
 
 from benchmarks.top import BusyAgents, measure
 from console.top.app import LinesTable, TextScreen, TopApp
-from console.top.fleet import Arrangement, Fleet
+from console.top.fleet import Arrangement, Fleet, Rounds
 from console.top.pod_rows import PodRow
-from console.top.rounds import Rounds
 from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK
 from service.text import width
 from tests.support.markers import nightly

@@ -8,16 +8,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from console.cluster.agents import MOST_AT_ONCE
-from console.top import rounds as rounds_module
-from console.top.fleet import Fleet
-from console.top.rounds import ListFailed, Rounds
+from console.top import fleet as fleet_module
+from console.top.fleet import Fleet, ListFailed, Rounds
 from tests.support.top_agents import FakeAgents, document, pod
 from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds_module, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(fleet_module, "EVERY_SECONDS", 0.05)
 
 
 @contextlib.asynccontextmanager
@@ -64,7 +63,7 @@ async def test_failing_agents_get_few_of_the_slots() -> None:
 
 
 async def test_agents_are_asked_again_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds_module, "MOST_A_SECOND", 100)
+    monkeypatch.setattr(fleet_module, "MOST_A_SECOND", 100)
     agents = FakeAgents({f"n{number}": document(f"n{number}") for number in range(60)} | {"bad": "refused"})
     rounds = Rounds(agents, Fleet())
     await rounds.once()
@@ -75,8 +74,8 @@ async def test_agents_are_asked_again_at_a_bounded_rate(monkeypatch: pytest.Monk
 
 
 async def test_many_agents_are_listed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds_module, "LIST_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(rounds_module, "_LISTED_IN_A_TURN", 1)
+    monkeypatch.setattr(fleet_module, "LIST_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(fleet_module, "_LISTED_IN_A_TURN", 1)
     agents = FakeAgents({f"n{number}": document(f"n{number}") for number in range(4)})
     began = time.monotonic()
     async with running(Rounds(agents, Fleet())):

@@ -9,6 +9,7 @@ from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, arrange
 from console.top.layout import layout, merge_widths
 from console.top.pod_rows import PodRow, PodState
 from console.top.text import as_text, details_of, head, json_parts
+from gpuagent.api_types import read_answer
 from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from gpuagent.problems import Cause
 from tests.support.top_agents import GIB, document, fleet_of, gpu, pod
@@ -73,6 +74,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
 def test_text_screen_details_and_json_have_the_same_row(sent: dict[str, Any], expected: str) -> None:
     fleet = fleet_of({"n": document("n", sent)})
     agent = fleet.agents["agent-of-n"]
+    assert agent.received is not None
     (row,) = agent.table.rows
     on_screen = layout(300, merge_widths([agent.widths]), without={"bar", "node"}).row(row)
     assert " ".join(on_screen.split()) == expected
@@ -82,7 +84,7 @@ def test_text_screen_details_and_json_have_the_same_row(sent: dict[str, Any], ex
         (detail,) = (each for each in details if each.startswith(f"  {line} "))
         assert detail.split(maxsplit=1)[1].partition(" (")[0] in expected
     (listed,) = json.loads("".join(json_parts(fleet, Arrangement(), 0.0)))["agents"]
-    assert listed["shares"]["pods"] == [sent]
+    assert read_answer(json.dumps(listed["shares"]).encode()) == agent.received.answer
 
 
 def rows_of(fleet: Fleet) -> dict[str, PodRow]:
@@ -106,7 +108,49 @@ def full() -> Fleet:
 def test_a_pod_on_a_gpu_with_suspended_verdicts_is_not_judged() -> None:
     fleet = at_risk(row_of(verdicts=[]), verdictsSuspended=True, atRiskBytes=0)
     assert rows_of(fleet)["p"].state_text == "not judged: verdicts are suspended"
-    assert fleet.gpus[0].notes == "verdicts suspended"
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [(None, "in grace of 2 min: over-share"), ({"evict": False, "graceSeconds": 30.0}, "in grace of 30 s: over-share")],
+)  # fmt: skip
+def test_a_grace_has_its_length(policy: dict[str, Any] | None, text: str) -> None:
+    over = row_of(4 * GIB, lasted=10.0, overSharePolicy=policy)
+    assert rows_of(fleet_of({"n": document("n", over, graceSeconds=120.0)}))["p"].state_text == text
+
+
+LOST = {"index": 1, "uuid": "GPU-n-1", "model": "NVIDIA A10"}
+CAUSES = [{"cause": "host-processes", "bytes": 8 * GIB}, {"cause": "unattributed", "bytes": GIB}]
+ENDED = [
+    {"namespace": "team-a", "name": f"greedy-{number}\x1b[2J", "uid": "u", "owner": "", "gpuUuid": "GPU-n-0", "usedBytes": GIB}
+    for number in range(3)
+]  # fmt: skip
+RISK = "AT RISK: 9.0 GiB promised and not free"
+
+
+@pytest.mark.parametrize(
+    ("fields", "notes"),
+    [
+        ({"lostGpus": [{**LOST, "lost": True}]}, "LOST"),
+        ({"lostGpus": [LOST]}, "LOST"),  # of an older agent
+        ({"lostGpus": [{**LOST, "lost": False}]}, "NO ANSWER"),  # such as a driver that is being replaced
+        ({"gpus": [gpu("n", verdictsSuspended=True)]}, "verdicts suspended"),
+        ({"gpus": [gpu("n", atRiskBytes=9 * GIB, riskCauses=CAUSES)]}, f"{RISK} (host processes hold 8.0 GiB)"),
+        ({"gpus": [gpu("n", atRiskBytes=9 * GIB, riskCauses=[])]}, RISK),
+        ({"gpus": [gpu("n", atRiskBytes=9 * GIB, riskCauses=[{"cause": "of a newer agent", "bytes": 1}])]}, RISK),
+        # What the driver itself takes is no risk.
+        ({"gpus": [gpu("n", atRiskBytes=256 * MIB)]}, ""),
+        ({"gpus": [gpu("n", atRiskBytes=257 * MIB)]}, "AT RISK: 257.0 MiB promised and not free"),
+        ({"gpus": [gpu("n", atRiskBytes=GIB, totalBytes=141 * GIB)]}, ""),
+        (
+            {"gpus": [gpu("n", endedPodsBytes=3 * GIB)], "endedPods": ENDED},
+            "ended pods hold 3.0 GiB: team-a/greedy-0\ufffd[2J, team-a/greedy-1\ufffd[2J and 1 more",
+        ),
+        ({"gpus": [gpu("n", endedPodsBytes=0)]}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_gpu(fields: dict[str, Any], notes: str) -> None:
+    assert fleet_of({"n": document("n", **fields)}).gpus[-1].notes == notes
 
 
 def test_causes_and_pods_at_risk_have_words_and_amounts_and_come_before_the_rest() -> None:

@@ -1,7 +1,7 @@
 """Both commands before a Prometheus that fails, and options of `advise` that need none."""
 
 import asyncio
-from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from aiohttp import web
 from console.caller import default_kubeconfig
 from console.cli import main, parser
 from console.usage.advise import parse_target_cluster
-from console.usage.pod_use import Peaks, PodNames, PodUse
-from console.usage.usage_reader import Usage
+from console.usage.records import Usage
+from tests.console.usage.test_suggestions import RED, flat
 from tests.support.prometheus_standin import prometheus_standin
 
 
@@ -54,32 +54,25 @@ async def test_unusable_answer_is_one_line(
     assert line.isprintable()
 
 
-def of_a_constant_amount() -> PodUse:
-    share = int(0.5 * 15300) * (1 << 20)
-    peaks = Peaks(array("d", [3600.0 * hour for hour in (1, 2, 3)]), array("d", [0.3 * share] * 3))
-    return PodUse(
-        names=PodNames(uid="a", gpu_uuid="GPU-1", namespace="team", pod="a", size="small", vcluster="red", virtual_namespace="v"),
-        gpu_bytes=15360 * (1 << 20), share_bytes=share, seconds=2e5, known_seconds=2e5, expected_seconds=2e5, first=0.0, last=2e5,
-        peak_bytes=0.3 * share, quantile_bytes=0.3 * share, low_bytes=0.3 * share, is_current=True, peaks=peaks,
-    )  # fmt: skip
-
-
 def test_commands_come_with_their_notes_on_standard_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    constant = flat(0.3)
+    constant = replace(constant, names=constant.names._replace(**RED))
+
     async def usage(*_: Any, **__: Any) -> Usage:
-        return Usage((of_a_constant_amount(),))
+        return Usage((constant,))
 
     monkeypatch.setattr("console.usage.advise.read_usage", usage)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl"]) == 0
     captured = capsys.readouterr()
     assert captured.out == (
-        "vcluster connect red --namespace team -- kubectl label namespace v size.kaishare.dev/small=0.18 --overwrite\n"
+        "vcluster connect red --namespace team -- kubectl label namespace default size.kaishare.dev/small=0.18 --overwrite\n"
     )
     notes = " ".join(captured.err.split())
-    assert "red/v small 0.50: 1 pod of 1 held a constant amount" in notes
-    assert "red/v small 0.50: labels and caps inside the vCluster are not known here" in notes
+    assert "team/red/default small 0.50: 1 pod of 1 held a constant amount" in notes
+    assert "team/red/default small 0.50: labels and caps inside the vCluster are not known here" in notes
 
 
 NO_TIMES = ("0001-01-02", "1999-12-31", "9999-12-31T23:59:59", "soon")

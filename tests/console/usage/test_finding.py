@@ -16,11 +16,8 @@ from certs.authority import Authority
 from console.cli import main
 from console.usage.records import EXPECTED
 from console.usage.report import RECORDS
-from tests.support import prometheus_server
-from tests.support.api_server import refuses, says
-from tests.support.object_server import ObjectServer, object_server
-from tests.support.promtool import needed
-from tests.support.usage_history import END, JOB, create_blocks, rendered
+from tests.support.api_server import ObjectServer, object_server, refuses, says
+from tests.support.usage_history import END, JOB, records_of, rendered
 
 PROXY = r"/services/prometheus-operated:9090/proxy"
 QUEUE = {"kai.scheduler/queue": "team"}
@@ -29,15 +26,11 @@ QUEUE = {"kai.scheduler/queue": "team"}
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus with an hour of records; yield its address."""
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("finding")
     labels = rendered({"job": JOB, "namespace": "vision"})
     times = range(END - 3600, END + 1, 900)
-    create_blocks(
-        folder, (f"{record}{labels} 0.25 {at}" for record in (EXPECTED, RECORDS["promised"]) for at in times)
-    )
-    with prometheus_server.prometheus(folder, {}) as prometheus:
-        yield prometheus.url
+    lines = (f"{record}{labels} 0.25 {at}" for record in (EXPECTED, RECORDS["promised"]) for at in times)
+    with records_of(tmp_path_factory.mktemp("finding"), lines=lines) as url:
+        yield url
 
 
 @pytest.fixture
@@ -57,7 +50,7 @@ async def cluster(
             return web.Response(body=await answer.read(), content_type="application/json")
 
     async with object_server(tmp_path, authority, served) as server:
-        server.faults = {PROXY: proxied}
+        server.refusals = {PROXY: proxied}
         yield server
 
 
@@ -95,7 +88,7 @@ async def test_an_operators_service_is_found(
     assert document["remarks"] == [
         "Read Service monitoring/prometheus-operated:9090, found by its operator's label."
     ]
-    assert len([path for path in cluster.requests if "proxy" not in path]) == 3
+    assert len([path for path in cluster.urls if "proxy" not in path]) == 3
 
 
 @pytest.mark.parametrize("form", ["url", "service"])
@@ -116,7 +109,7 @@ async def test_an_option_wins(
     cluster.add(settings("http://127.0.0.1:1"))
     assert await ask(cluster, "--prometheus", running) == 0
     assert json.loads(capsys.readouterr().out)["remarks"] == []
-    assert cluster.requests == []
+    assert cluster.urls == []
 
 
 ONE, SEVERAL = [service("a")], [service("a"), service("b")]
@@ -161,7 +154,7 @@ async def test_without_one_prometheus_a_line_says_what_to_give(
 async def test_a_refusal_says_who_refused(
     cluster: ObjectServer, answer: Any, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.faults = {PROXY: answer}
+    cluster.refusals = {PROXY: answer}
     assert await ask(cluster, "--service", "monitoring/prometheus-operated:9090") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

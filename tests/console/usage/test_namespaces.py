@@ -31,7 +31,7 @@ async def test_all_namespaces_or_one_are_read(server: ApiServer, client: KubeCli
     shares = [known["vision"].share_of(size) for size in ("small", "", "absent")]
     assert shares == [ShareValue(hundredths=25), ShareValue(mib=8192), None]
     assert known["plain"].policy is None
-    server.named = {f"{PATH}/vision": VISION}
+    server.objects = {f"{PATH}/vision": VISION}
     assert list(await read_namespaces(client, "vision", SCOPE) or ()) == ["vision"]
     assert await read_namespaces(client, "absent", SCOPE) == {}
 

@@ -9,29 +9,29 @@ import pytest
 
 from console.usage.advice import KnownNamespace
 from console.usage.advise import as_html
-from console.usage.pod_use import Peaks, PodNames, PodUse, Window
+from console.usage.pod_use import Peaks, PodUse, Window
 from console.usage.report_table import FIGURES, Report, build_report, row_labels
 from console.usage.report_table import as_html as as_report_page
 from console.usage.suggestions import Strategy
 from tests.console.usage.test_report import H100, T4, report
+from tests.console.usage.test_suggestions import pod
 from tests.support.browser import CHROMIUM, Browser
 from webhook.policy.labels import PolicyMetadata
 
 GIB = 1 << 30
-GPU = 81559 << 20
 END = 1_767_225_600.0
 WINDOW = Window(start=END - 14 * 86400, end=END)
 _HOURS = 336
 
 
-def use(pod: str, *, size: str = "small", share: float = 0.5, gap: bool = False, **names: Any) -> PodUse:
+def use(uid: str, *, gap: bool = False, **names: Any) -> PodUse:
     """Return a pod's use that rises and falls every day."""
     hours = [hour for hour in range(_HOURS) if not (gap and 100 < hour < 160)]
     peaks = [(14 + 6 * abs(12 - hour % 24) / 12) * GIB for hour in hours]
-    return PodUse(
-        names=PodNames(uid=pod, gpu_uuid="GPU-1", namespace="vision", pod=pod, size=size, model="NVIDIA H100", **names),
-        gpu_bytes=GPU, share_bytes=int(share * 81500) << 20, seconds=len(hours) * 3600.0, known_seconds=len(hours) * 3600.0,
-        expected_seconds=END - WINDOW.start, first=WINDOW.start, last=END, peak_bytes=20 * GIB, quantile_bytes=19.5 * GIB, low_bytes=14 * GIB, is_current=True,
+    seconds = len(hours) * 3600.0
+    return pod(
+        uid, **names, seconds=seconds, known_seconds=seconds, expected_seconds=END - WINDOW.start, first=WINDOW.start,
+        last=END, quantile_bytes=19.5 * GIB, low_bytes=14.0 * GIB,
         peaks=Peaks(array("d", (WINDOW.start + 3600 * (hour + 1) for hour in hours)), array("d", peaks)),
     )  # fmt: skip
 
@@ -43,8 +43,13 @@ def advice_page() -> str:
         "size.kaishare.dev/serve": "0.25",
     }
     metadata = PolicyMetadata(labels)
-    uses = [use("a"), use("b", gap=True), use("c", size="serve", share=0.25), use("d", size="", share=0.1)]
-    advice = Strategy().advise(uses, {"vision": KnownNamespace(metadata, metadata.policy("vision"))})
+    uses = [
+        use("a"),
+        use("b", gap=True),
+        use("c", size="serve", share="0.25"),
+        use("d", size="", share="0.1"),
+    ]
+    advice = Strategy().advise(uses, {"team": KnownNamespace(metadata, metadata.policy("team"))})
     return as_html(advice, Strategy(), WINDOW)
 
 

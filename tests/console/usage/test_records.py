@@ -3,19 +3,15 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
 from console.usage.pod_use import Window
-from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, string
+from console.usage.records import EXPECTED, RecordedTime, one_of, read_recorded_time, read_usage, string
 from console.usage.report import RECORDS, read_sums
 from console.usage.report_table import as_json, as_text, build_report, row_labels
-from console.usage.usage_reader import read_usage
-from tests.support import prometheus_server
-from tests.support.promtool import needed
-from tests.support.usage_history import END, JOB, create_blocks, rendered
+from tests.support.usage_history import END, JOB, records_of, rendered
 
 DAY = 86_400
 SHARE = "kaishare_pod_gpu_memory_share_bytes"
@@ -62,11 +58,8 @@ def lines() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("scenarios")
-    create_blocks(folder, lines())
-    with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
-        yield running.url
+    with records_of(tmp_path_factory.mktemp("scenarios"), lines=lines()) as url:
+        yield url
 
 
 async def recorded_time(server: str, scenario: str) -> RecordedTime:

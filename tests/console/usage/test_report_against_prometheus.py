@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ from console.usage.report_table import (
 from kai.share_bytes import Card
 from tests.console.usage.test_advise_against_prometheus import A100, H100, T4, share_of
 from tests.support import grafana, prometheus_server
-from tests.support.known_metrics import recorded as names_of_records
-from tests.support.promtool import needed
 from tests.support.usage_history import (
     END,
     GIB,
@@ -37,8 +34,7 @@ from tests.support.usage_history import (
     History,
     PodHistory,
     always,
-    create_blocks,
-    recorded,
+    records_of,
     rendered,
 )
 
@@ -139,19 +135,9 @@ def of_pods(*uids: str) -> Hours:
     return build_report(sums, (), prices={}).total
 
 
-@contextmanager
-def history(folder: Path, *pods: PodHistory) -> Iterator[str]:
-    """Run a Prometheus with the histories and their records; yield its address."""
-    needed("prometheus")
-    History(pods).write(folder)
-    recorded(folder, *names_of_records())
-    with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
-        yield running.url
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with history(tmp_path_factory.mktemp("recorded"), *PODS) as url:
+    with records_of(tmp_path_factory.mktemp("recorded"), *PODS) as url:
         yield url
 
 
@@ -278,7 +264,7 @@ def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_o
 
 
 async def test_an_agent_away_for_more_than_a_day_is_unknown_time(tmp_path: Path) -> None:
-    with history(tmp_path, pod("names", "db-0"), pod("gone", "away", gaps=((4, 34),))) as url:
+    with records_of(tmp_path, pod("names", "db-0"), pod("gone", "away", gaps=((4, 34),))) as url:
         report = await report_of(url, "namespace")
         (sample,) = on_dashboard(url, grafana.load("fleet").expression("Time with known use"))
     away = hours_of(report, namespace="gone")
@@ -297,7 +283,6 @@ async def test_records_between_the_looks_are_records(server: str) -> None:
 
 async def test_records_of_two_replicas_count_once(tmp_path: Path) -> None:
     """Thanos without its replica label, or two replicas that write to one storage."""
-    needed("prometheus")
     values = {"promised": 1, "used_known": 1}
     lines = []
     for replica in ("a", "b"):
@@ -309,8 +294,7 @@ async def test_records_of_two_replicas_count_once(tmp_path: Path) -> None:
         ]
         seen = rendered(labels | {"uid": "a", "gpu_uuid": "GPU-1"})
         lines += [f"{SEEN}{seen} {at} {at}" for at in range(START - 7200, END + 1, 900)]
-    create_blocks(tmp_path, lines)
-    with prometheus_server.prometheus(tmp_path, {}) as running:
-        total = (await report_of(running.url, "namespace", end=END)).total
+    with records_of(tmp_path, lines=lines) as url:
+        total = (await report_of(url, "namespace", end=END)).total
     assert (total["promised"], total["used"], total["saved"]) == (4 * HOURS, 8 * HOURS, 4 * HOURS)
     assert total["coverage"] == pytest.approx(0.5, rel=1e-6)

@@ -1,6 +1,7 @@
 """The rules of the advice, and properties that hold for every need and card."""
 
 import json
+import re
 from array import array
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from console.usage.advice import (
     smallest_memory,
 )
 from console.usage.advise import as_html, as_json, as_text, known_namespace
-from console.usage.pod_use import Peaks, PodNames, PodUse, Window, quantile_of
+from console.usage.pod_use import Peaks, PodNames, PodUse, Window
 from console.usage.suggestions import AdviceRow, Balance, Strategy
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
@@ -103,6 +104,8 @@ CONTEXT = "'--context=prod;reboot'"
         (pod(), SMALL, Strategy(headroom=0), "0.13", LABEL, []),
         (pod(), SMALL, Strategy(cover_peak=True), "0.26", LABEL, []),
         (pod(), SMALL, Strategy(min_hours=49), "None", "", ["too few hours: "]),
+        (pod(quantile_bytes=None, peak_bytes=None), SMALL, OPTIONS, "None", "", ["the use is unknown"]),
+        (needs(45, 46), SMALL | {"max_gpu_fraction": "0.5"}, OPTIONS, str(smallest_fraction([(45 * 1.15 * GIB, H100)])), "", ["no label covers the need: size.kaishare.dev/small: "]),
         # the unit of the label, and the cluster that was given
         (pod(), {"size_small": "40750Mi"}, OPTIONS, "11776Mi", f"{LABEL}size.kaishare.dev/small=11776Mi ", []),
         (pod(), {"size_small": "40750Mi", "max_gpu_memory": "50000"}, OPTIONS, "11776Mi", f"{LABEL}size.kaishare.dev/small=11776Mi ", []),
@@ -185,19 +188,12 @@ def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
     assert [bool(row.command) for row in rows] == [True, False]
 
 
-def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
-    """A pod with a note in a vCluster of each namespace of the host, and one in none."""
-    hosts, window = ("host-a", "host-b"), Window(start=0.0, end=2 * DAY)
-    uses = [pod(host, size="", **RED) for host in hosts]
-    uses = [replace(use, names=use.names._replace(namespace=use.names.uid)) for use in uses]
-    both = OPTIONS.advise([*uses, pod("other")], {})
-    for host in hosts:
-        named = [line for line in as_text(both, OPTIONS, columns=200) if f"{host}/red/default" in line]
-        assert len(named) == 2, "the table and the notes"
-        assert f"<h2>{host}/red/default · no size</h2>" in as_html(both, OPTIONS, window)
-    assert "<h2>team · small</h2>" in as_html(both, OPTIONS, window)
-    single = OPTIONS.advise([uses[0], pod("other")], {})
-    assert not any("host-a" in line for line in as_text(single, OPTIONS, columns=200))
+def test_a_vcluster_is_named_with_its_host_namespace() -> None:
+    both, window = OPTIONS.advise([pod("a", size="", **RED), pod("b")], {}), Window(start=0.0, end=2 * DAY)
+    named = [line for line in as_text(both, OPTIONS, columns=200) if "team/red/default" in line]
+    assert len(named) == 2, "the table and the notes"
+    for heading in ("team/red/default · no size", "team · small"):
+        assert f"<h2>{heading}</h2>" in as_html(both, OPTIONS, window)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +317,7 @@ def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: 
 PLAIN_JOB = [whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")]
 INDEXED_JOB = [whole("train-0-x4k2p", "Job", "train"), whole("train-1-a1b2c", "Job", "train")]
 JOB_SET = [whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)]
+TWO_GPUS = whole("both", "Deployment", "web")
 LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "StatefulSet", "lws-0")]
 
 
@@ -335,16 +332,18 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
         "plain Job": (PLAIN_JOB, 0),
         "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
         "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
+        "pod with several GPUs": ([TWO_GPUS, replace(TWO_GPUS, names=TWO_GPUS.names._replace(gpu_uuid="GPU-2"))], 1),
         "Indexed Job with a share": ([replace(use, share_bytes=int(0.5 * 81500) * MIB) for use in INDEXED_JOB], 0),
     }.values(),
     ids=lambda value: "",
 )  # fmt: skip
-def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) -> None:
+def test_pods_that_may_be_ranks_or_have_several_gpus_keep_them(uses: list[PodUse], kept: int) -> None:
     rows = OPTIONS.advise(uses, namespaces()).rows
     ranks = [row for row in rows if row.key.keeps_gpu]
     assert sum(row.pods for row in ranks) == kept
     assert all((row.suggested, row.command) == (None, "") for row in ranks)
-    assert all("may be ranks: each keeps a whole GPU" in row.notes[0] for row in ranks)
+    assert all(re.search("may be ranks|several GPUs: each keeps a whole GPU", row.notes[0]) for row in ranks)
+    assert all(row.pod_hours == 48 * kept for row in ranks), "two GPUs of one pod count once"
 
 
 @pytest.mark.parametrize(
@@ -365,9 +364,5 @@ def test_no_command_for_whole_gpus_of_ranks(
     (row,) = [row for row in rows if not row.key.keeps_gpu]
     assert row.is_change
     assert bool(row.command) == has_command
-    assert has_command == (not row.notes)
-
-
-def test_quantile_is_that_of_prometheus() -> None:
-    cases = (([1.0, 2.0, 3.0, 4.0], 0.5), ([1.0], 0.99), ([], 0.99))
-    assert [quantile_of(*case) for case in cases] == [2.5, 1.0, None]
+    reason = "no command: the label may also change pods that are, or may be, ranks with a whole GPU each"
+    assert row.notes == ([] if has_command else [reason])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from certs.authority import Authority
-from tests.support.object_server import ObjectServer, object_server
+from tests.support.api_server import ObjectServer, object_server
 
 
 @pytest.fixture

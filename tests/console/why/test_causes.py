@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from console.cluster.facts import NOT_READ, Fact, Why
 from console.why.core import explain, find_cause
-from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision
+from console.why.evidence import AgentFigures, PodEvidence, PolicyDecision, gpu_pod
 from console.why.explanation import Code, Explanation
-from console.why.holders import gpu_pod
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from kai import keys
-from kube.kinds import SHARDS, VOLUME_CLAIMS, Event, Pod, PodOwner
+from kube.kinds import SHARDS, VOLUME_CLAIMS, Event, Pod
 from tests.support.why_evidence import (
     FORBIDDEN,
     GONE,
@@ -25,15 +24,17 @@ from tests.support.why_evidence import (
     PARTIAL,
     UNSERVED,
     at,
-    decode_owner,
+    kai_says,
     make_bind_request,
     make_event,
     make_evidence,
     make_node,
+    make_owner,
     make_pod,
     make_pod_group,
     make_queue,
     make_reservation,
+    of_pod,
 )
 
 _NOT_MET = "Scheduling conditions were not met for pod team/train-0:\n"
@@ -55,10 +56,6 @@ _RUNS: dict[str, Any] = {"node": "node-1", "phase": "Running"}
 
 def _acts(evidence: PodEvidence) -> list[str]:
     return [remedy.text for remedy in explain(evidence).cause.remedies]
-
-
-def _owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> PodOwner:
-    return decode_owner(json.dumps({"kind": kind, "metadata": {"name": name}} | fields).encode())
 
 
 # --- what KAI does not tell ---
@@ -92,10 +89,6 @@ def test_no_blame_while_another_cause_may_be_true(known: dict[str, Any], unknown
     pool = ", node pool h100" if labels else ""
     assert cause.remedies[0].text == f"Check the names that the pod uses: queue vision{pool}."
     assert not any("start KAI's" in remedy.text for remedy in cause.remedies)
-
-
-def _decided(now_reason: str, now: str = "left alone: …") -> PolicyDecision:
-    return PolicyDecision(now_reason=now_reason, now=now)
 
 
 _QUEUE = (
@@ -257,7 +250,7 @@ def test_a_hostile_text_is_bounded_and_escaped_in_linear_time(text: str) -> None
     ]  # fmt: skip
     fields: dict[str, Any] = {
         "creation_events": refused,
-        "owners": [_owner(name=text[:5000], status={"replicas": 2})],
+        "owners": [make_owner(name=text[:5000], status={"replicas": 2})],
     }
     fields["gpu_pods"] = [
         gpu_pod(make_pod(name=text[:5000], labels={keys.QUEUE_LABEL: text[:5000]}, node="a"))
@@ -272,25 +265,18 @@ def test_a_hostile_text_is_bounded_and_escaped_in_linear_time(text: str) -> None
 _Row = tuple[PodEvidence, Code, str] | tuple[PodEvidence, Code, str, str]
 
 
-def _of(pod: Mapping[str, Any], **fields: Any) -> PodEvidence:
-    return make_evidence(make_pod(**pod), **fields)
-
-
-def _says(words: str, **fields: Any) -> PodEvidence:
-    """Return the evidence of a pod about which KAI says this."""
-    return _of({"unschedulable": words}, **fields)
-
-
 def _binds(**fields: Any) -> PodEvidence:
-    return _of({}, **{"bind_request": make_bind_request(), "shared_gpu_pods": [], **fields})
+    return of_pod({}, **{"bind_request": make_bind_request(), "shared_gpu_pods": [], **fields})
 
 
 def _without_group(events: Any) -> PodEvidence:
-    return _of({"grouped": False}, pod_group=NOT_READ, pod_events=events)
+    return of_pod({"grouped": False}, pod_group=NOT_READ, pod_events=events)
 
 
 def _finds_no_node(nodes: Any) -> PodEvidence:
-    return _says("Resources were not found for pod team/train-0 due to: Unable to schedule pod", nodes=nodes)
+    return kai_says(
+        "Resources were not found for pod team/train-0 due to: Unable to schedule pod", nodes=nodes
+    )
 
 
 _OTHERS = (make_reservation("group-2"),)
@@ -303,8 +289,8 @@ UNKNOWN: list[_Row] = [
     (_without_group(()), Code.POD_GROUP_MISSING, "", "Administrator: start KAI's pod-grouper again."),
     (_without_group(FORBIDDEN), Code.POD_GROUP_MISSING, "", "Read the pod's Events."),
     # A reservation pod is not missing in a part of the list, and no node offers GPUs only if all were read.
-    (_of(_SHARING, shared_gpu_pods=_OTHERS), Code.NO_RESERVATION, ""),
-    (_of(_SHARING, shared_gpu_pods=Fact(_OTHERS, Why.PARTIAL, "not read whole")), Code.RUNNING, ""),
+    (of_pod(_SHARING, shared_gpu_pods=_OTHERS), Code.NO_RESERVATION, ""),
+    (of_pod(_SHARING, shared_gpu_pods=Fact(_OTHERS, Why.PARTIAL, "not read whole")), Code.RUNNING, ""),
     (_finds_no_node(FORBIDDEN), Code.NO_GPU_FITS, ""),
     (_finds_no_node(PARTIAL), Code.NO_GPU_FITS, ""),
     (_finds_no_node([make_node(gpus=0)]), Code.NO_GPU_NODES, ""),
@@ -314,7 +300,7 @@ UNKNOWN: list[_Row] = [
 def _elsewhere(decision: Any, **labels: str) -> PodEvidence:
     """Return the evidence of a pod that another scheduler runs."""
     pod = {"scheduler": "default-scheduler", "grouped": False, "metadata": {"labels": labels}, **_RUNS}
-    return _of(pod, decision=decision)
+    return of_pod(pod, decision=decision)
 
 
 def _decided(now_reason: str, now: str = "left alone: …") -> PodEvidence:
@@ -335,7 +321,7 @@ OUTSIDE: list[_Row] = [
 
 def _flagged(*events: Event, **verdict: Any) -> PodEvidence:
     """Return the evidence of a running pod about which the agent has a verdict, if one is given."""
-    return _of(_RUNS, pod_events=events, **({"figures": _figures(**verdict)} if verdict else {}))
+    return of_pod(_RUNS, pod_events=events, **({"figures": _figures(**verdict)} if verdict else {}))
 
 
 _OVER: dict[str, Any] = {
@@ -365,12 +351,12 @@ FLAGS: list[_Row] = [
     (_flagged(_over(), flagged=False), Code.RUNNING, "uses 10.0 GiB of 8.0 GiB on GPU 0"),
     # A flag whose end has no Event is told in the past.
     *(
-        (_of({**_RUNS, "age": 7200}, pod_events=[make_event(reason.event_reason, "is flagged; do this", age=3300, component="kaishare-agent")]), Code.FLAGGED, _PAST.format(reason.value), "do this")
+        (of_pod({**_RUNS, "age": 7200}, pod_events=[make_event(reason.event_reason, "is flagged; do this", age=3300, component="kaishare-agent")]), Code.FLAGGED, _PAST.format(reason.value), "do this")
         for reason in _ENDED
     ),
     # Flags are unknown without Events and agent.
-    *((_of(_RUNS, pod_events=FORBIDDEN, figures=figures), Code.RUNNING, _NOT_KNOWN) for figures in (NOT_READ, _SILENT)),
-    (_of(_RUNS, pod_events=FORBIDDEN, figures=_figures(flagged=False)), Code.RUNNING, "nothing is wrong"),
+    *((of_pod(_RUNS, pod_events=FORBIDDEN, figures=figures), Code.RUNNING, _NOT_KNOWN) for figures in (NOT_READ, _SILENT)),
+    (of_pod(_RUNS, pod_events=FORBIDDEN, figures=_figures(flagged=False)), Code.RUNNING, "nothing is wrong"),
 ]  # fmt: skip
 
 
@@ -380,27 +366,31 @@ _FULL_NODES = _HEAD + _NO_GPUS
 
 def _memory(words: str, mib: str = "50000", **fields: Any) -> PodEvidence:
     pod = {"unschedulable": words, "fraction": None, "annotations": {keys.GPU_MEMORY: mib}}
-    return _of(pod, **fields)
+    return of_pod(pod, **fields)
 
 
 KAIS_WORDS: list[_Row] = [
     # KAI checks resources first: a node without GPUs lacks them, and a tainted node has room.
-    (_says(_TOO_SMALL), Code.NODE_TOO_SMALL, "512 GB of memory, and no node has more than 64 GB"),
-    (_says("racks: no domains found for the job"), Code.TOPOLOGY_DOES_NOT_FIT, "no domains found"),
-    (_says("rack-1 can allocate only 2 of 4 required pods"), Code.TOPOLOGY_DOES_NOT_FIT, "only 2 of 4"),
-    (_says(f"{_HEAD}{_TAINTS} \n{_NO_GPUS}"), Code.NO_NODE_FITS, "3 node(s) had untolerated taint"),
-    (_says(f"{_HEAD}{_TAINTS} \n2 node(s) didn't match affinity/selector."), Code.NO_NODE_FITS, "affinity"),
-    (_says(f"{_HEAD}{_TAINTS} \n5 non MIG jobs cant run on a node"), Code.NO_NODE_FITS, "non MIG jobs"),
-    (_says(f"{_HEAD}9 lack resources: CPU cores. \n{_NO_GPUS}"), Code.NO_NODE_FITS, "CPU cores"),
-    (_says(f"{_HEAD}1 node(s) had a cold."), Code.NO_NODE_FITS, "1 node(s) had a cold"),
-    (_says(_FULL_NODES), Code.NO_GPU_FITS, "no GPU has that much free in one piece"),
-    (_says(f"{_ZERO}{_HEAD}{_TAINTS}"), Code.TAINT_NOT_TOLERATED, "every node has a taint"),
+    (kai_says(_TOO_SMALL), Code.NODE_TOO_SMALL, "512 GB of memory, and no node has more than 64 GB"),
+    (kai_says("racks: no domains found for the job"), Code.TOPOLOGY_DOES_NOT_FIT, "no domains found"),
+    (kai_says("rack-1 can allocate only 2 of 4 required pods"), Code.TOPOLOGY_DOES_NOT_FIT, "only 2 of 4"),
+    (kai_says(f"{_HEAD}{_TAINTS} \n{_NO_GPUS}"), Code.NO_NODE_FITS, "3 node(s) had untolerated taint"),
+    (
+        kai_says(f"{_HEAD}{_TAINTS} \n2 node(s) didn't match affinity/selector."),
+        Code.NO_NODE_FITS,
+        "affinity",
+    ),
+    (kai_says(f"{_HEAD}{_TAINTS} \n5 non MIG jobs cant run on a node"), Code.NO_NODE_FITS, "non MIG jobs"),
+    (kai_says(f"{_HEAD}9 lack resources: CPU cores. \n{_NO_GPUS}"), Code.NO_NODE_FITS, "CPU cores"),
+    (kai_says(f"{_HEAD}1 node(s) had a cold."), Code.NO_NODE_FITS, "1 node(s) had a cold"),
+    (kai_says(_FULL_NODES), Code.NO_GPU_FITS, "no GPU has that much free in one piece"),
+    (kai_says(f"{_ZERO}{_HEAD}{_TAINTS}"), Code.TAINT_NOT_TOLERATED, "every node has a taint"),
     (_memory(_SMALL), Code.GPU_MEMORY_TOO_BIG, "50000 MiB of a GPU, more than any GPU has"),
     (_memory(f"{_SMALL} \n{_NO_GPUS}"), Code.GPU_MEMORY_TOO_BIG, "more than any GPU has"),
     (_memory(f"{_SMALL} \n3 didn't have enough resources: GPUs."), Code.NO_GPU_FITS, "in one piece"),
     (_memory(_SMALL, "1000", nodes=[make_node()]), Code.NO_GPU_FITS, "1000 MiB of a GPU"),
     (
-        _says("the moon of rivals/secret is in the wrong house"),
+        kai_says("the moon of rivals/secret is in the wrong house"),
         Code.UNDECIDED,
         "not placed the pod for 90 s; its last words: the moon of rivals/secret is in the wrong house",
     ),
@@ -414,33 +404,33 @@ def _not_ready(age: float = 10) -> list[Event]:
 def _failed(age: float) -> PodEvidence:
     """Return the evidence of a binding that began 2 s ago, after an error."""
     error = make_event("BindingError", "no luck", age=age, component="binder")
-    return _of({}, bind_request=make_bind_request(age=2), pod_events=[error])
+    return of_pod({}, bind_request=make_bind_request(age=2), pod_events=[error])
 
 
 def _pipelined(age: float) -> PodEvidence:
     pipelined = make_event("Pipelined", "Pod team/train-0 was pipelined to node node-1", age=age)
-    return _says(_FULL_NODES, pod_events=[make_event("Unschedulable", _FULL_NODES, age=30), pipelined])
+    return kai_says(_FULL_NODES, pod_events=[make_event("Unschedulable", _FULL_NODES, age=30), pipelined])
 
 
 def _chosen(words: str) -> PodEvidence:
     """Return the evidence of a pod for which KAI chose a node after it said something else."""
     events = [make_event("Unschedulable", words, age=60), make_event("Scheduled", "to node-1", age=30)]
-    return _says(words, pod_events=events, pod_group=FORBIDDEN, bind_request=FORBIDDEN)
+    return kai_says(words, pod_events=events, pod_group=FORBIDDEN, bind_request=FORBIDDEN)
 
 
 _NO_GPU = {"bind_request": make_bind_request(), "shared_gpu_pods": [make_reservation(gpu="-1")]}
 NOT_TOLD: list[_Row] = [
-    (_of({}), Code.SCHEDULER_SILENT, "has said nothing about the pod for 80 s"),
-    (_of({}, pod_group=make_pod_group(age=3)), Code.SCHEDULER_SILENT, "not looked at the pod yet, 3 s after"),
-    (_of({}, group_events=_not_ready(70)), Code.SCHEDULER_SILENT, "has said nothing"),
-    (_of({}, group_events=[make_event("NotReady", "not yet", kind="PodGroup", name=GROUP)]), Code.GANG_INCOMPLETE, "the workload's pods are not complete: not yet"),
-    (_of({}, group_events=_not_ready()), Code.GANG_INCOMPLETE, "only 2 exist, 1 of them with a scheduling"),
-    (_of({"labels": _POOL}, shards=_shards("h100")), Code.SCHEDULER_SILENT, "has said nothing"),
-    (_of({"labels": _POOL}, shards=_shards("a100")), Code.NODE_POOL_WITHOUT_SHARD, "the node pool h100"),
-    (_of({"grouped": False, "age": 4}), Code.POD_GROUP_MISSING, "has not grouped the pod yet, 4 s after"),
-    (_of({}, **_NO_GPU), Code.RESERVATION_NOT_READY, "found no GPU"),
-    (_of({}, bind_request=make_bind_request(age=2)), Code.BINDER_SILENT, "has not answered yet"),
-    (_of({}, bind_request=make_bind_request(reason="no luck")), Code.BINDING_FAILED, "the pod: no luck"),
+    (of_pod({}), Code.SCHEDULER_SILENT, "has said nothing about the pod for 80 s"),
+    (of_pod({}, pod_group=make_pod_group(age=3)), Code.SCHEDULER_SILENT, "not looked at the pod yet, 3 s after"),
+    (of_pod({}, group_events=_not_ready(70)), Code.SCHEDULER_SILENT, "has said nothing"),
+    (of_pod({}, group_events=[make_event("NotReady", "not yet", kind="PodGroup", name=GROUP)]), Code.GANG_INCOMPLETE, "the workload's pods are not complete: not yet"),
+    (of_pod({}, group_events=_not_ready()), Code.GANG_INCOMPLETE, "only 2 exist, 1 of them with a scheduling"),
+    (of_pod({"labels": _POOL}, shards=_shards("h100")), Code.SCHEDULER_SILENT, "has said nothing"),
+    (of_pod({"labels": _POOL}, shards=_shards("a100")), Code.NODE_POOL_WITHOUT_SHARD, "the node pool h100"),
+    (of_pod({"grouped": False, "age": 4}), Code.POD_GROUP_MISSING, "has not grouped the pod yet, 4 s after"),
+    (of_pod({}, **_NO_GPU), Code.RESERVATION_NOT_READY, "found no GPU"),
+    (of_pod({}, bind_request=make_bind_request(age=2)), Code.BINDER_SILENT, "has not answered yet"),
+    (of_pod({}, bind_request=make_bind_request(reason="no luck")), Code.BINDING_FAILED, "the pod: no luck"),
     (_failed(20), Code.BINDING_FAILED, "no luck"),
     (_failed(3000), Code.BINDER_SILENT, "has not answered yet"),
     (_pipelined(5), Code.WAITING_FOR_EVICTED, "waits until they have ended"),
@@ -448,8 +438,8 @@ NOT_TOLD: list[_Row] = [
     (_chosen(""), Code.UNDECIDED, "KAI chose a node"),
     (_chosen(_FULL_NODES), Code.UNDECIDED, "KAI chose a node"),
     # An amount beyond all numbers is no amount.
-    (_of({"fraction": None, "spec": _gpus("1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
-    (_of({"fraction": None, "spec": _gpus("-1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
+    (of_pod({"fraction": None, "spec": _gpus("1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
+    (of_pod({"fraction": None, "spec": _gpus("-1e400")}), Code.SCHEDULER_SILENT, "has said nothing"),
 ]  # fmt: skip
 
 
@@ -461,7 +451,7 @@ def _claims(*phases: str) -> list[Any]:
 def _mounts(claims: Any) -> PodEvidence:
     words = f"{_NOT_MET}VolumeBinding: node(s) had volume node affinity conflict\n"
     volumes = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
-    return _of({"unschedulable": words, "spec": volumes}, claims=claims)
+    return of_pod({"unschedulable": words, "spec": volumes}, claims=claims)
 
 
 CLAIMS: list[_Row] = [
@@ -478,7 +468,7 @@ def _holder(fraction: str, name: str = "a") -> Pod:
 
 def _room(fraction: str, pods: Any) -> PodEvidence:
     pod = {"unschedulable": _FULL_NODES, "fraction": fraction}
-    return _of(pod, nodes=[make_node()], shared_gpu_pods=pods)
+    return of_pod(pod, nodes=[make_node()], shared_gpu_pods=pods)
 
 
 _FULL, _PIECE = [_holder("0.5", "a"), _holder("0.5", "b")], "no GPU has that much free in one piece"
@@ -527,7 +517,7 @@ def _in_vcluster(pod: Mapping[str, Any], sync_error: str = "") -> PodEvidence:
     """Return what a tenant sees: pods, Events and conditions, and none of KAI's kinds."""
     events = [make_event("SyncError", f"Error syncing to host cluster: {sync_error}")] if sync_error else []
     absent: dict[str, Any] = {"pod_group": UNSERVED, "bind_request": UNSERVED, "queues": {"vision": UNSERVED}}
-    return _of(pod, pod_events=events, **absent)
+    return of_pod(pod, pod_events=events, **absent)
 
 
 _KAI_DENIED = 'admission webhook "admission.kai-scheduler.svc" denied the request: '
@@ -566,8 +556,8 @@ def _further(refused: float, replicas: int) -> PodEvidence:
     """Return the evidence of a Deployment with a running pod, of which another one was refused."""
     words = 'pods "web-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
     event = make_event("FailedCreate", words, kind="ReplicaSet", name="web-7f6", age=refused)
-    workload = _owner(spec={"replicas": replicas})
-    return _of(
+    workload = make_owner(spec={"replicas": replicas})
+    return of_pod(
         {"whole": 1, **_RUNS}, kind="Deployment", name="web", workload=workload, creation_events=[event]
     )
 
@@ -583,8 +573,8 @@ NO_POD: list[_Row] = [
     # The newer of a refusal and an eviction is the cause; a workload that wants no pods is not refused any more.
     (_refused("no", 50, group_events=_evict(5)), Code.EVICTED, "for a workload of higher priority"),
     (_refused("no", 5, group_events=_evict(50)), Code.REFUSED_AT_CREATION, "no"),
-    (_refused("no", workload=_owner(spec={"replicas": 0})), Code.NO_POD, "Deployment web has 0 replicas"),
-    (_refused("no", workload=_owner(spec={"suspend": True})), Code.NO_POD, "Deployment web is suspended"),
+    (_refused("no", workload=make_owner(spec={"replicas": 0})), Code.NO_POD, "Deployment web has 0 replicas"),
+    (_refused("no", workload=make_owner(spec={"suspend": True})), Code.NO_POD, "Deployment web is suspended"),
     (make_evidence(GONE, kind="Job", name="a"), Code.NO_POD, "has no pod, and no Event says why"),
     # A pod without Events may have had some.
     (make_evidence(GONE), Code.NO_POD, "no Event about it"),
@@ -604,12 +594,12 @@ def _runs(kind: str = "main", **status: Any) -> PodEvidence:
     init = [{"name": "wait-for-database", **(status if kind == "init" else {})}]
     main = [{"name": "main", **(status if kind == "main" else {})}]
     statuses = {"initContainerStatuses": init, "containerStatuses": main}
-    return _of({**_RUNS, "status": statuses, "age": 864_000})
+    return of_pod({**_RUNS, "status": statuses, "age": 864_000})
 
 
 def _unready(*containers: dict[str, Any]) -> PodEvidence:
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": at(600)}
-    return _of({**_RUNS, "age": 900, "conditions": [ready], "containers": containers})
+    return of_pod({**_RUNS, "age": 900, "conditions": [ready], "containers": containers})
 
 
 def _ended(code: int, reason: str = "") -> dict[str, Any]:
@@ -631,9 +621,9 @@ _ELSEWHERE = make_pod(
     **_RUNS,
 )
 BOUND: list[_Row] = [
-    (_of({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
-    (_of({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
-    (_of({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}), Code.FAILED, "container main ended with exit code 137 (OOMKilled)"),
+    (of_pod({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
+    (of_pod({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),
+    (of_pod({"phase": "Failed", "containers": [{"name": "main", "state": _ended(137, "OOMKilled")}]}), Code.FAILED, "container main ended with exit code 137 (OOMKilled)"),
     (_runs(state=_BACK_OFF, lastState=_ended(1)), Code.CONTAINER_WAITING, "CrashLoopBackOff: back-off 5m0s; it ended with exit code 1"),
     (_runs(state=_ended(1)), Code.CONTAINER_WAITING, "main has ended with exit code 1"),
     (_runs(restartCount=90, lastState=_ended(137)), Code.CONTAINER_WAITING, "has been restarted 90 times"),
@@ -644,40 +634,28 @@ BOUND: list[_Row] = [
     (_runs(**_BROKEN, state=_began(400_000)), Code.CONTAINER_WAITING, "restarted 3 times"),
     (_runs(**_BROKEN, state={"running": {}}), Code.CONTAINER_WAITING, "restarted 3 times"),
     (_runs("init", **_BROKEN, state=_ended(1)), Code.CONTAINER_WAITING, "wait-for-database has ended"),
-    (_of({"node": "node-1"}), Code.CONTAINER_WAITING, "has not started its containers for 90 s"),
-    (_of({"node": "node-1", "phase": ""}), Code.CONTAINER_WAITING, "has not started its containers"),
+    (of_pod({"node": "node-1"}), Code.CONTAINER_WAITING, "has not started its containers for 90 s"),
+    (of_pod({"node": "node-1", "phase": ""}), Code.CONTAINER_WAITING, "has not started its containers"),
     (_unready({"name": "main", **_LIVE}), Code.CONTAINER_WAITING, "main is not ready for 10 min"),
     (_unready({"ready": True, "state": {"running": {}}}), Code.CONTAINER_WAITING, "and its containers are"),
     # A container that is done is not waited for.
     (_unready({"state": _ended(0)}, {"ready": True, **_LIVE}), Code.RUNNING, "nothing is wrong"),
-    (_of({**_RUNS, "phase": "Unknown", "status": {"reason": "NodeLost"}}), Code.CONTAINER_WAITING, "the kubelet of the pod's node does not answer (NodeLost)"),
-    (_of({**_RUNS, "phase": "Unknown"}), Code.CONTAINER_WAITING, "answer (phase Unknown)"),
-    (_of(_RUNS), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a GPU"),
-    (_of(_OUTSIDE), Code.OTHER_SCHEDULER, "its queue does not count"),
-    (_of({**_OUTSIDE, "metadata": {"labels": {}}}), Code.OUTSIDE_KAI, "default-scheduler schedules the pod"),
+    (of_pod({**_RUNS, "phase": "Unknown", "status": {"reason": "NodeLost"}}), Code.CONTAINER_WAITING, "the kubelet of the pod's node does not answer (NodeLost)"),
+    (of_pod({**_RUNS, "phase": "Unknown"}), Code.CONTAINER_WAITING, "answer (phase Unknown)"),
+    (of_pod(_RUNS), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a GPU"),
+    (of_pod(_OUTSIDE), Code.OTHER_SCHEDULER, "its queue does not count"),
+    (of_pod({**_OUTSIDE, "metadata": {"labels": {}}}), Code.OUTSIDE_KAI, "default-scheduler schedules the pod"),
     # Reservation pods in another namespace prove nothing.
-    (_of(_SHARING, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
-    (_of(_SHARING, shared_gpu_pods=[make_reservation()]), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a"),
+    (of_pod(_SHARING, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
+    (of_pod(_SHARING, shared_gpu_pods=[make_reservation()]), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a"),
 ]  # fmt: skip
 _FINE = (Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        *UNKNOWN,
-        *OUTSIDE,
-        *FLAGS,
-        *KAIS_WORDS,
-        *NOT_TOLD,
-        *CLAIMS,
-        *ROOM,
-        *GUARD,
-        *IN_VCLUSTER,
-        *NO_POD,
-        *BOUND,
-    ],
-)
+_TABLES = (UNKNOWN, OUTSIDE, FLAGS, KAIS_WORDS, NOT_TOLD, CLAIMS, ROOM, GUARD, IN_VCLUSTER, NO_POD, BOUND)
+
+
+@pytest.mark.parametrize("row", [row for table in _TABLES for row in table])
 def test_the_cause_follows_from_the_evidence(row: _Row) -> None:
     evidence, code, words, *acts = row
     answer = explain(evidence)

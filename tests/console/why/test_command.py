@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.console.why.test_reader import FAULTS
+from tests.support.api_server import ObjectServer
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
-from tests.support.object_server import ObjectServer
 from tests.support.why_cluster import NAME, TEAM, cluster, make, make_event, make_pod
 
 
@@ -78,7 +78,7 @@ async def test_a_pod_that_runs_is_status_0(server: ObjectServer) -> None:
 @pytest.mark.parametrize("target", [NAME, "deploy/web", "widget/w"])
 async def test_an_error_is_one_line(server: ObjectServer, fault: str, target: str) -> None:
     server.add(*cluster())
-    server.faults = {"/pods|/apis$": FAULTS[fault]}
+    server.refusals = {"/pods|/apis$": FAULTS[fault]}
     ended = await why(server, target)
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert ended.err.startswith("kaishare: ")

@@ -41,8 +41,8 @@ def evidence(
     *claims: Json, slices: list[Json] | None = None, classes: list[Json] | None = None, **fields: Any
 ) -> PodEvidence:
     spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}], **fields.pop("spec", {})}
-    scheduler = fields.pop("scheduler", "default-scheduler")
-    pod = make_pod(fraction=None, scheduler=scheduler, grouped=False, unschedulable=WORDS, spec=spec)
+    scheduler, words = fields.pop("scheduler", "default-scheduler"), fields.pop("words", WORDS)
+    pod = make_pod(fraction=None, scheduler=scheduler, grouped=False, unschedulable=words, spec=spec)
     return make_evidence(
         pod,
         **{
@@ -66,6 +66,7 @@ CAUSES: dict[str, tuple[PodEvidence, Code, str]] = {
     "what is free is not visible": (evidence(asking(), slices=None, are_device_claims_of_all=False), Code.RESOURCE_CLAIM_DOES_NOT_FIT, f"asks for 20.0 GiB of memory of a device of class gpu.nvidia.com, and the scheduler finds no device for it: {WORDS}"),
     "no slices are visible": (evidence(asking(), device_classes=FORBIDDEN), Code.RESOURCE_CLAIM_DOES_NOT_FIT, WORDS),
     "no class": (evidence(asking(device_class="gpu.example.com"), *FULL), Code.DEVICE_CLASS_MISSING, "names the DeviceClass gpu.example.com, which does not exist"),
+    "no class, and the classes are not visible": (evidence(asking(), device_classes=FORBIDDEN, slices=[], words=f"0/1 nodes are available: request gpu: device class {DRIVER} does not exist."), Code.DEVICE_CLASS_MISSING, "names the DeviceClass gpu.nvidia.com, which"),
     "no slice": (evidence(asking(), slices=[]), Code.DEVICES_NOT_PUBLISHED, "asks for 20.0 GiB of memory of a device of class gpu.nvidia.com, and the driver gpu.nvidia.com publishes no device"),
     "only another driver": (evidence(asking(), slices=[gpu_slice(driver="nic.example.com")]), Code.DEVICES_NOT_PUBLISHED, "the driver gpu.nvidia.com publishes no device"),
     "a slice without devices": (evidence(asking(), slices=[gpu_slice(devices=[])]), Code.DEVICES_NOT_PUBLISHED, "publishes no device"),

@@ -5,7 +5,7 @@ import pytest
 from console.cluster.facts import ServedKind
 from console.why.command import parse_target
 from console.why.events import INDEXED_JOB, NamedObject, creates_for, is_made_for, may_concern, workload_of
-from console.why.target import Target, find_kind, owner_kind, pod_label
+from console.why.target import Target, find_kind, owner_kind
 from kube.kinds import ObjectOwner
 
 _UID = "11111111-2222-4333-8444-555555555555"
@@ -72,49 +72,27 @@ def test_the_path_of_an_owner(api_version: str, kind: str, path: str | None) -> 
     assert (owned.path("team", "a") if owned else None) == path
 
 
-def test_the_label_of_pods() -> None:
-    known = Target(namespace="team", kind="pytorchjob", name="llm").known_kind
-    assert known is not None
-    assert pod_label(known) == "training.kubeflow.org/job-name"
-    assert pod_label(ServedKind(group="a", version="v1", kind="A", resource="as", is_namespaced=True)) == ""
-
-
 @pytest.mark.parametrize(
     ("name", "owner", "kind", "expected"),
     [
-        ("web-7f6b5d4c8x", "web", "", True),
-        ("web-7f6b5d4c8x-x2vqk", "web", "", True),
-        ("web-7f6b5d4c8x-x2vqk", "web-7f6b5d4c8x", "", True),
-        ("train-0", "train", "", True),
-        ("nightly-29371200", "nightly", "", True),
-        ("nightly-29371200-x2vqk", "nightly", "", True),
-        ("llm-worker-3", "llm", "", True),
-        ("llm-0-2", "llm", "", True),
-        ("llm-raycluster-x7k2p", "llm", "", True),
-        ("llm-raycluster", "llm", "", False),
-        ("train-large", "train", "", False),
-        ("train-large-0", "train", "", False),
-        ("train-large-7f6b5d4c8x", "train", "", False),
-        ("training-0", "train", "", False),
-        ("train", "train", "", False),
-        # The controller of a kind gives names of one form.
-        ("train-x7k2p", "train", "Job", True),
-        ("train-2", "train", "Job", False),
-        ("train-2-x7k2p", "train", "Job", False),
-        ("train-2-x7k2p", "train", INDEXED_JOB, True),
-        ("train-2", "train", INDEXED_JOB, False),
-        ("train-2", "train", "StatefulSet", True),
-        ("train-2-x7k2p", "train", "StatefulSet", False),
+        ("web-7f6b5d4c8x", "web", "", True), ("web-7f6b5d4c8x-x2vqk", "web", "", True),
+        ("web-7f6b5d4c8x-x2vqk", "web-7f6b5d4c8x", "", True), ("train-0", "train", "", True),
+        ("nightly-29371200", "nightly", "", True), ("nightly-29371200-x2vqk", "nightly", "", True),
+        ("llm-worker-3", "llm", "", True), ("llm-0-2", "llm", "", True),
+        ("llm-raycluster-x7k2p", "llm", "", True), ("llm-raycluster", "llm", "", False),
+        ("train-large", "train", "", False), ("train-large-0", "train", "", False),
+        ("train-large-7f6b5d4c8x", "train", "", False), ("training-0", "train", "", False),
+        ("train", "train", "", False), ("train-x7k2p", "train", "Job", True),
+        ("train-2", "train", "Job", False), ("train-2-x7k2p", "train", "Job", False),
+        ("train-2-x7k2p", "train", INDEXED_JOB, True), ("train-2", "train", INDEXED_JOB, False),
+        ("train-2", "train", "StatefulSet", True), ("train-2-x7k2p", "train", "StatefulSet", False),
         ("train-7f6b5d4c8x-x2vqk", "train", "Deployment", True),
-        ("train-2-7f6b5d4c8x", "train", "Deployment", False),
-        ("train-x2vqk", "train", "ReplicaSet", True),
-        ("train-29371200-x2vqk", "train", "CronJob", True),
-        ("train-2-x2vqk", "train", "CronJob", False),
-        ("train-worker-3", "train", "PyTorchJob", True),
-        ("train-2", "train", "PyTorchJob", False),
+        ("train-2-7f6b5d4c8x", "train", "Deployment", False), ("train-x2vqk", "train", "ReplicaSet", True),
+        ("train-29371200-x2vqk", "train", "CronJob", True), ("train-2-x2vqk", "train", "CronJob", False),
+        ("train-worker-3", "train", "PyTorchJob", True), ("train-2", "train", "PyTorchJob", False),
         ("train-2", "train", "Pod", False),
     ],
-)
+)  # fmt: skip
 def test_only_generated_names_belong_to_an_owner(name: str, owner: str, kind: str, expected: bool) -> None:
     assert is_made_for(name, owner, kind) is expected
 
@@ -122,18 +100,18 @@ def test_only_generated_names_belong_to_an_owner(name: str, owner: str, kind: st
 @pytest.mark.parametrize(
     ("group", "target", "expected"),
     [
-        (f"pg-train-{_UID}", NamedObject(name="train"), True),
-        (f"pg-web-7f6b5d4c8x-x2vqk-{_UID}", NamedObject(name="web"), True),
-        (f"pg-llm-{_UID}", NamedObject(name="llm-worker-3"), True),
-        (f"pg-train-large-{_UID}", NamedObject(name="train"), False),
-        (f"pg-train-{_UID}", NamedObject(name="train-large"), False),
+        (f"pg-train-{_UID}", NamedObject("", "train"), True),
+        (f"pg-web-7f6b5d4c8x-x2vqk-{_UID}", NamedObject("", "web"), True),
+        (f"pg-llm-{_UID}", NamedObject("", "llm-worker-3"), True),
+        (f"pg-train-large-{_UID}", NamedObject("", "train"), False),
+        (f"pg-train-{_UID}", NamedObject("", "train-large"), False),
         # A uid decides where it is known.
-        (f"pg-train-{_UID}", NamedObject(kind="Job", name="train", uid=_UID), True),
-        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train", uid=_UID), False),
-        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train"), True),
-        (f"pg-train-{_OTHER}", NamedObject(kind="Job", name="train-2", is_read=True), False),
-        (f"pg-train-{_OTHER}", NamedObject(name="train-2"), True),
-        ("train", NamedObject(kind="Job", name="train", uid=_UID), True),
+        (f"pg-train-{_UID}", NamedObject("Job", "train", _UID), True),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train", _UID), False),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train"), True),
+        (f"pg-train-{_OTHER}", NamedObject("Job", "train-2", is_read=True), False),
+        (f"pg-train-{_OTHER}", NamedObject("", "train-2"), True),
+        ("train", NamedObject("Job", "train", _UID), True),
     ],
 )
 def test_a_group_concerns_its_own_workload(group: str, target: NamedObject, expected: bool) -> None:
@@ -148,15 +126,15 @@ def test_the_workload_is_in_the_name_of_a_group() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "uid", "target", "expected"),
     [
-        ("Job", "train", _UID, NamedObject(kind="Job", name="train", uid=_UID), True),
-        ("Job", "train", _OTHER, NamedObject(kind="Job", name="train", uid=_UID), False),
-        ("Job", "train", "", NamedObject(kind="Job", name="train", uid=_UID), True),
-        ("Job", "train-2", _OTHER, NamedObject(kind="Job", name="train"), False),
-        ("PyTorchJob", "train", _OTHER, NamedObject(kind="Job", name="train", uid=_UID), False),
-        ("ReplicaSet", "web-7f6b5d4c8x", _OTHER, NamedObject(kind="Deployment", name="web", uid=_UID), True),
-        ("Job", "web-7f6b5d4c8x", _OTHER, NamedObject(kind="Deployment", name="web", uid=_UID), False),
-        ("Job", "night-29371200", _OTHER, NamedObject(kind="CronJob", name="night"), True),
-        ("StatefulSet", "llm-2", _OTHER, NamedObject(kind="LeaderWorkerSet", name="llm", uid=_UID), True),
+        ("Job", "train", _UID, NamedObject("Job", "train", _UID), True),
+        ("Job", "train", _OTHER, NamedObject("Job", "train", _UID), False),
+        ("Job", "train", "", NamedObject("Job", "train", _UID), True),
+        ("Job", "train-2", _OTHER, NamedObject("Job", "train"), False),
+        ("PyTorchJob", "train", _OTHER, NamedObject("Job", "train", _UID), False),
+        ("ReplicaSet", "web-7f6b5d4c8x", _OTHER, NamedObject("Deployment", "web", _UID), True),
+        ("Job", "web-7f6b5d4c8x", _OTHER, NamedObject("Deployment", "web", _UID), False),
+        ("Job", "night-29371200", _OTHER, NamedObject("CronJob", "night"), True),
+        ("StatefulSet", "llm-2", _OTHER, NamedObject("LeaderWorkerSet", "llm", _UID), True),
     ],
 )
 def test_pods_are_created_by_the_workload_or_an_object_in_between(

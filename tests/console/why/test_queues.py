@@ -1,6 +1,5 @@
 """Causes in the pod's queue: KAI's words about a full queue, and how to name another queue."""
 
-import json
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from kube.kinds import PodOwner
 from tests.support.why_evidence import (
     FORBIDDEN,
     GONE,
-    decode_owner,
+    kai_says,
     make_evidence,
     make_node,
+    make_owner,
     make_pod,
     make_pod_group,
     make_queue,
@@ -53,14 +53,6 @@ def _on_node(reason: str, details: str) -> str:
     return f"1 node does not have enough capacity. Reason: {reason}, Details: {details}"
 
 
-def _says(words: str, **fields: Any) -> PodEvidence:
-    return make_evidence(make_pod(unschedulable=words), **fields)
-
-
-def _owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> PodOwner:
-    return decode_owner(json.dumps({"kind": kind, "metadata": {"name": name}} | fields).encode())
-
-
 def _memory(*lines: str) -> PodEvidence:
     """Return the evidence of a pod whose share KAI compares with its queue node by node."""
     words = _of_nodes("2 node(s) didn't have enough resources: GPUs.", *lines)
@@ -71,7 +63,7 @@ def _memory(*lines: str) -> PodEvidence:
 def _of_group(words: str, of_group: str, details: Any) -> PodEvidence:
     """Return the evidence of a pod whose PodGroup says the same about a queue, with details."""
     group = make_pod_group(message=_OVER + _limit(of_group), reason="OverLimit", details=details)
-    return _says(_OVER + _limit(words), pod_group=group)
+    return kai_says(_OVER + _limit(words), pod_group=group)
 
 
 _OVER, _FIRM = "OverLimit: ", "NonPreemptibleOverQuota: "
@@ -84,7 +76,7 @@ _ABOVE = "the queue research, above the pod's queue vision"
 _OR_ABOVE = "the queue Batch eval, which is the pod's queue vision or above it, may use 1 GPU"
 _NOT_THERE = "QueueDoesNotExist: Queue 'vision' does not exist."
 _PARENTLESS = {"vision": make_queue(parent="")}
-_EMPTY_LABEL = [_owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: ""}})]
+_EMPTY_LABEL = [make_owner(metadata={"name": "web", "labels": {keys.QUEUE_LABEL: ""}})]
 _VISION, _RESEARCH = f"{_EDIT} vision", f"{_EDIT} research"
 _LIMIT, _QUOTA, _MISSING = Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.QUEUE_MISSING
 
@@ -97,15 +89,15 @@ _LIMIT, _QUOTA, _MISSING = Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.QU
         # The node with the smallest share counts.
         (_memory(*(_on_node("OverLimit", _limit(requested=each)) for each in ("1.5", "0.25", "0.75"))), _LIMIT, "the pod requests 0.25", [_VISION]),
         (_memory(_on_node("OverLimit", _limit(requested="1.5"))), _LIMIT, "it can never start there on GPUs of this size", [_VISION]),
-        (_says(_OVER + _limit("Batch eval"), queues=_NAMED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
-        (_says(_OVER + _limit("Batch eval", requested="3"), queues=_NAMED), _LIMIT, "and the workload requests 3: it can never start there", [_VISION]),
-        (_says(_FIRM + _quota("Batch eval"), queues=_NAMED), _QUOTA, "the quota of the queue vision: 1 GPU", [_VISION]),
-        (_says(_OVER + _limit("Research"), queues=_ALL), _LIMIT, f"{_ABOVE}, may use 1 GPU", [_RESEARCH]),
-        (_says(_FIRM + _quota("Research"), queues=_ALL), _QUOTA, f"the quota of {_ABOVE}: 1 GPU", [_RESEARCH]),
+        (kai_says(_OVER + _limit("Batch eval"), queues=_NAMED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
+        (kai_says(_OVER + _limit("Batch eval", requested="3"), queues=_NAMED), _LIMIT, "and the workload requests 3: it can never start there", [_VISION]),
+        (kai_says(_FIRM + _quota("Batch eval"), queues=_NAMED), _QUOTA, "the quota of the queue vision: 1 GPU", [_VISION]),
+        (kai_says(_OVER + _limit("Research"), queues=_ALL), _LIMIT, f"{_ABOVE}, may use 1 GPU", [_RESEARCH]),
+        (kai_says(_FIRM + _quota("Research"), queues=_ALL), _QUOTA, f"the quota of {_ABOVE}: 1 GPU", [_RESEARCH]),
         # No queue is edited whose name is not known.
-        *((_says(_OVER + _limit("Batch eval"), queues=queues), _LIMIT, _OR_ABOVE, [_LIST]) for queues in (_ALL, {"vision": FORBIDDEN}, _TWICE)),
+        *((kai_says(_OVER + _limit("Batch eval"), queues=queues), _LIMIT, _OR_ABOVE, [_LIST]) for queues in (_ALL, {"vision": FORBIDDEN}, _TWICE)),
         # The display name of one queue may be the name of another.
-        (_says(_OVER + _limit("research"), queues=_CROSSED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
+        (kai_says(_OVER + _limit("research"), queues=_CROSSED), _LIMIT, "the queue vision may use 1 GPU", [_VISION]),
         (_of_group("Batch eval", "Batch eval", {"queueDetails": {"name": "research"}}), _LIMIT, "", [_RESEARCH]),
         # A queue that the pod does not use is not edited.
         (_of_group("Batch eval", "Batch eval", {"queueDetails": {"name": "finance"}}), _LIMIT, "", []),
@@ -113,17 +105,17 @@ _LIMIT, _QUOTA, _MISSING = Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.QU
         (_of_group("vision", "research", {"queueDetails": {"name": "research"}}), _LIMIT, "", [_VISION]),
         *((_of_group("vision", "vision", details), _LIMIT, "", [_VISION]) for details in (None, 1, "text", [], {}, {"queueDetails": None}, {"queueDetails": {"name": 1}})),
         # queues that KAI cannot use
-        (_says("Unable to schedule pod", queues=_PARENTLESS), Code.QUEUE_WITHOUT_PARENT, "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes", ...),
-        (_says("Unable to schedule pod", queues=_PARENTLESS, kai_version=Version(0, 13, 4)), Code.QUEUE_WITHOUT_PARENT, "before v0.16.5 KAI's scheduler crashes", ...),
-        (_says("Unable to schedule pod", queues=_PARENTLESS, kai_version=Version(0, 17, 0)), Code.UNDECIDED, "", ...),
+        (kai_says("Unable to schedule pod", queues=_PARENTLESS), Code.QUEUE_WITHOUT_PARENT, "KAI before v0.13.0 schedules none of its pods, and KAI before v0.16.5 crashes", ...),
+        (kai_says("Unable to schedule pod", queues=_PARENTLESS, kai_version=Version(0, 13, 4)), Code.QUEUE_WITHOUT_PARENT, "before v0.16.5 KAI's scheduler crashes", ...),
+        (kai_says("Unable to schedule pod", queues=_PARENTLESS, kai_version=Version(0, 17, 0)), Code.UNDECIDED, "", ...),
         # A queue by the label alone does not contradict KAI.
-        (_says(_of_nodes("2 node(s) didn't have enough resources: GPUs"), pod_group=FORBIDDEN, queues={"vision": GONE}), Code.NO_GPU_FITS, "", ...),
-        (_says(_NOT_THERE, pod_group=FORBIDDEN, queues={"vision": GONE}), _MISSING, "", ...),
+        (kai_says(_of_nodes("2 node(s) didn't have enough resources: GPUs"), pod_group=FORBIDDEN, queues={"vision": GONE}), Code.NO_GPU_FITS, "", ...),
+        (kai_says(_NOT_THERE, pod_group=FORBIDDEN, queues={"vision": GONE}), _MISSING, "", ...),
         # KAI's word that a queue is missing counts where the queue cannot be read; it is old if both queues exist now.
-        *((_says(_NOT_THERE, queues=queues), _MISSING, "", ...) for queues in ({}, {"vision": FORBIDDEN}, {"vision": make_queue(), "research": FORBIDDEN})),
-        (_says(_NOT_THERE), Code.UNDECIDED, "", ...),
+        *((kai_says(_NOT_THERE, queues=queues), _MISSING, "", ...) for queues in ({}, {"vision": FORBIDDEN}, {"vision": make_queue(), "research": FORBIDDEN})),
+        (kai_says(_NOT_THERE), Code.UNDECIDED, "", ...),
         # A Helm chart with `queue: ""`, and no guard: KAI says that the queue '' does not exist.
-        (_says("Queue '' does not exist", pod_group=make_pod_group(queue=""), owners=_EMPTY_LABEL), _MISSING, "the pod's queue is empty: the label kai.scheduler/queue of Deployment web has no value", ...),
+        (kai_says("Queue '' does not exist", pod_group=make_pod_group(queue=""), owners=_EMPTY_LABEL), _MISSING, "the pod's queue is empty: the label kai.scheduler/queue of Deployment web has no value", ...),
     ],
 )  # fmt: skip
 def test_the_cause_in_a_queue(evidence: PodEvidence, code: Code, sentence: str, commands: Any) -> None:
@@ -143,7 +135,7 @@ def test_the_cause_in_a_queue(evidence: PodEvidence, code: Code, sentence: str, 
     ],
 )  # fmt: skip
 def test_the_resource_that_is_used_up_is_named(words: str, amount: str, resource: str) -> None:
-    cause = find_cause(_says(words))
+    cause = find_cause(kai_says(words))
     assert amount in cause.sentence
     assert any(f"raise spec.resources.{resource} of the queue" in each.text for each in cause.remedies)
 
@@ -167,13 +159,13 @@ _OF_EITHER = "If the workload names its queue itself, set the label kai.schedule
 @pytest.mark.parametrize(
     ("owner", "acts"),
     [
-        (_owner(metadata={"name": "web", "labels": _MISSPELT}), [_OF_WORKLOAD]),
-        (_owner(spec=_template(**_MISSPELT)), [_OF_WORKLOAD]),
-        (_owner(spec=_template(app="web")), [_OF_NAMESPACE]),
+        (make_owner(metadata={"name": "web", "labels": _MISSPELT}), [_OF_WORKLOAD]),
+        (make_owner(spec=_template(**_MISSPELT)), [_OF_WORKLOAD]),
+        (make_owner(spec=_template(app="web")), [_OF_NAMESPACE]),
         (None, [_OF_NAMESPACE, _OF_EITHER]),
-        (_owner("RayCluster", "ray"), [_OF_NAMESPACE, _OF_EITHER]),
-        (_owner(spec={"template": "text"}), [_OF_NAMESPACE, _OF_EITHER]),
-        (_owner("Job", metadata=_OF_JOB_SET, spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]),
+        (make_owner("RayCluster", "ray"), [_OF_NAMESPACE, _OF_EITHER]),
+        (make_owner(spec={"template": "text"}), [_OF_NAMESPACE, _OF_EITHER]),
+        (make_owner("Job", metadata=_OF_JOB_SET, spec=_template(app="web")), [_OF_NAMESPACE, _OF_EITHER]),
     ],
 )
 def test_the_namespaces_label_is_changed_only_if_it_decides(owner: PodOwner | None, acts: list[str]) -> None:
@@ -186,7 +178,7 @@ def test_the_namespaces_label_is_changed_only_if_it_decides(owner: PodOwner | No
 
 
 _LABEL = {keys.PREEMPTIBILITY: "non-preemptible"}
-_ON_OWNER = [_owner(metadata={"name": "web", "labels": _LABEL})]
+_ON_OWNER = [make_owner(metadata={"name": "web", "labels": _LABEL})]
 _LABELLED = f"(label {keys.PREEMPTIBILITY}: non-preemptible)"
 _REMOVE = f"Remove the label {keys.PREEMPTIBILITY}"
 

@@ -16,8 +16,8 @@ from console.why.reader import MOST_REQUESTS
 from kai.releases import Version
 from service.command import UsageError
 from tests.support.agent_fleet import LABELS as AGENT_LABELS
-from tests.support.api_server import Answer, refuses, says
-from tests.support.object_server import ObjectServer, list_path
+from tests.support.api_server import Answer, ObjectServer, refuses, says
+from tests.support.kinds import list_path
 from tests.support.published_settings import settings_object
 from tests.support.why_cluster import (
     CREATED,
@@ -42,7 +42,7 @@ NO_VOLUME = "Scheduling conditions were not met: VolumeBinding: pod has unbound 
 async def read(server: ObjectServer, name: str = NAME, kind: str = "Pod") -> PodEvidence:
     """Read the evidence, and check what holds for each: few requests, and an answer of the core."""
     evidence = await read_target(server, TEAM, name, kind)
-    assert len(server.requests) <= MOST_REQUESTS, server.requests
+    assert len(server.urls) <= MOST_REQUESTS, server.urls
     assert all("\n" not in line for line in (*evidence.notes, *evidence.not_visible))
     assert explain(evidence).findings
     return evidence
@@ -60,7 +60,7 @@ def name_of(evidence: PodEvidence) -> str:
 
 
 def requested(server: ObjectServer, part: str) -> list[str]:
-    return [path for path in server.requests if part in path]
+    return [path for path in server.urls if part in path]
 
 
 # --- a pod that waits ---
@@ -161,6 +161,12 @@ async def test_kais_release_is_read_where_a_pod_lacks_what_kais_webhook_writes(
     assert explain(evidence).cause.code is Code.KAI_ADMISSION_MISSED
 
 
+async def test_of_a_pod_of_another_scheduler_nothing_of_kai_is_listed(server: ObjectServer) -> None:
+    server.add(*cluster(annotations={"pod-group-name": ""}, schedulerName="default-scheduler"))
+    await read(server)
+    assert not [path for part in ("/nodes", "/queues", "/api/v1/pods") for path in requested(server, part)]
+
+
 async def test_a_node_pool_needs_the_shards(server: ObjectServer) -> None:
     server.add(*cluster(labels={"kai.scheduler/node-pool": "h100"}))
     server.add(make("SchedulingShard", "default", "", spec={"partitionLabelValue": ""}))
@@ -249,7 +255,7 @@ async def test_discovery_tells_whether_kai_is_there(server: ObjectServer, is_ser
     server.add(*cluster(annotations={"pod-group-name": ""}))
     server.forbidden = lambda path: "scheduling.run.ai/" in path
     group = says(json.dumps({"kind": "APIGroup"})) if is_served else FAULTS["not served"]
-    server.faults = {"/apis/scheduling.run.ai$": group}
+    server.refusals = {"/apis/scheduling.run.ai$": group}
     evidence = await read(server)
     assert evidence.is_kai_served is is_served
 
@@ -309,7 +315,7 @@ async def test_a_failed_request_is_noted_and_ends_nothing(
     server: ObjectServer, fault: str, part: str
 ) -> None:
     server.add(*cluster())
-    server.faults = {part: FAULTS[fault]}
+    server.refusals = {part: FAULTS[fault]}
     evidence = await read(server)
     assert evidence.pod.known is not None
     assert all(note.isprintable() for note in evidence.notes)
@@ -317,7 +323,7 @@ async def test_a_failed_request_is_noted_and_ends_nothing(
 
 async def test_credentials_that_have_expired(server: ObjectServer) -> None:
     server.add(*cluster())
-    server.faults = {f"/pods/{NAME}": refuses(401, "Unauthorized")}
+    server.refusals = {f"/pods/{NAME}": refuses(401, "Unauthorized")}
     with pytest.raises(
         UsageError, match=r"401 Unauthorized.* does not accept your credentials: log in again"
     ):
@@ -371,7 +377,7 @@ async def test_a_name_that_a_tenant_wrote_becomes_no_part_of_a_path(server: Obje
         assert evidence.pod_group.is_missing
         assert [(each, queue.is_missing) for each, queue in evidence.queues.items()] == [(name, True)]
         assert not evidence.owners
-        paths = {path.partition("?")[0] for path in server.requests}
+        paths = {path.partition("?")[0] for path in server.urls}
         assert not [path for path in paths if "secret" in path or "replicasets" in path or "jobs" in path]
         assert not [path for path in paths if "podgroups" in path or "queues" in path]
 
@@ -409,7 +415,7 @@ async def test_kai_may_reserve_gpus_in_another_namespace(server: ObjectServer) -
 
 async def test_reservation_pods_that_cannot_be_read_are_not_missing(server: ObjectServer) -> None:
     server.add(*cluster(labels={"runai-gpu-group": "group-2"}, node="node-1", phase="Running"))
-    server.faults = {"/namespaces/kai-resource-reservation/pods": refuses(500, "InternalError")}
+    server.refusals = {"/namespaces/kai-resource-reservation/pods": refuses(500, "InternalError")}
     evidence = await read(server)
     assert not evidence.shared_gpu_pods.is_known
     assert explain(evidence).cause.sentence.startswith("nothing is wrong")
@@ -498,7 +504,7 @@ def running_cluster() -> list[Item]:
 
 async def test_everything_about_a_pod_that_runs(server: ObjectServer) -> None:
     server.add(*running_cluster())
-    server.faults = {"/proxy/": says(figures())}
+    server.refusals = {"/proxy/": says(figures())}
     evidence = await read(server)
     assert [each.name for each in evidence.group_members] == ["mate"]
     figures_of_pod = evidence.figures.known
@@ -531,7 +537,7 @@ async def test_why_there_are_no_figures(
     server: ObjectServer, faults: dict[str, Answer], line: str, hidden: tuple[str, ...]
 ) -> None:
     server.add(*running_cluster())
-    server.faults = faults
+    server.refusals = faults
     evidence = await read(server)
     assert (evidence.figures.known, evidence.not_visible) == (None, hidden)
     assert line in evidence.figures.line
@@ -634,7 +640,7 @@ async def test_a_workload_that_does_not_exist_or_is_not_served(server: ObjectSer
     evidence = await read(server, "nothing", "sts")
     assert (evidence.workload.is_missing, evidence.pod.is_missing) == (True, True)
     server.unserved = ("/apis/kubeflow.org/",)
-    server.faults = {"/apis$": says(json.dumps({"items": []}))}
+    server.refusals = {"/apis$": says(json.dumps({"items": []}))}
     for kind in ("mpijob", "unknown"):
         with pytest.raises(UsageError, match=f'the API server serves no kind "{kind}" in namespaces'):
             await read(server, "llm", kind)
@@ -648,7 +654,7 @@ async def test_another_version_of_a_kind_is_found_by_discovery(server: ObjectSer
     }
     group = {"metadata": {"name": "kubeflow.org"}, "versions": [version]}
     server.unserved = ("/apis/kubeflow.org/v1/",)
-    server.faults = {
+    server.refusals = {
         "/apis$": says(json.dumps({"items": [group]})),
         "/v2beta1/namespaces/team/mpijobs/llm$": says(json.dumps(make("MPIJob", "llm"))),
     }

@@ -14,7 +14,7 @@ from kai import keys
 from kai.releases import Version
 from kube.kinds import Pod
 from tests.console.why.test_acts import WITHOUT_ACT, is_imperative
-from tests.support.object_server import ObjectServer
+from tests.support.api_server import ObjectServer
 from tests.support.why_states import RELEASES, State, folder, put, read, states
 
 pytestmark = pytest.mark.skipif(
@@ -146,7 +146,7 @@ async def test_each_recorded_state_has_its_cause(server: ObjectServer, release: 
         assert answer.cause.code is expected, (state.path.name, name, evidence.notes)
         assert answer.is_fine == (answer.cause.code.is_fine and answer.state == "Running")
         assert not evidence.notes
-        assert len(server.requests) <= MOST_REQUESTS
+        assert len(server.urls) <= MOST_REQUESTS
         assert is_edit or not evidence.not_visible
         text = " ".join([answer.cause.sentence, *(f"{r.text} {r.command}" for r in answer.cause.remedies)])
         evidence.kai_version = Version.parse(release.removeprefix("kai-"))

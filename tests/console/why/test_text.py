@@ -83,16 +83,6 @@ def test_the_text() -> None:
     assert "\033[2mnot visible to you: Queue vision, Node\033[0m" in text(ANSWER, colour=True)
 
 
-def test_in_a_narrow_terminal_the_story_is_below_time_and_event() -> None:
-    lines = text(ANSWER, 40)
-    start = lines.index("  11:58:07  created")
-    assert lines[start + 1 : start + 4] == [
-        "    pod train-0 by Job train",
-        "  grouped",
-        "    by KAI in the queue vision",
-    ]
-
-
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
 def test_only_commands_are_wider_than_the_terminal(columns: int) -> None:
     wide = [line for line in text(ANSWER, columns) if width(line) > columns]

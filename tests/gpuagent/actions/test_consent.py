@@ -51,7 +51,7 @@ def verdict_on(made: Object) -> Verdict:
 
 
 def named(server: ApiServer, namespace: Object | None, pod: Object | None) -> None:
-    server.named = {
+    server.objects = {
         path: item for path, item in ((NAMESPACE_PATH, namespace), (POD_PATH, pod)) if item is not None
     }
 

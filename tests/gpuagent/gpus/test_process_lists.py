@@ -15,8 +15,6 @@ from gpuagent.gpus.list_calls import ProcessListCall
 from gpuagent.gpus.nvml import NvmlDriver
 from gpuagent.gpus.process_lists import ProcessLists, merge
 from tests.support.scenarios import GIB, node, process
-from tests.support.scenarios.driver import SimulatedDriver, state_at
-from tests.support.scenarios.loading import parse_scenario
 
 entries = st.builds(
     ListedProcess,
@@ -47,14 +45,13 @@ def test_neither_order_nor_repetition_matters(given, random):
     assert set(merge(again)) == set(merge(given))
 
 
-class CountingDriver(SimulatedDriver):
-    """A simulated node with a clock that the test sets; counts the calls by list."""
+class CountingDriver(NvmlDriver):
+    """A driver on a scenario whose time the test sets; counts the calls by list."""
 
-    def __init__(self, *processes):
-        self.time = 0.0
+    def __init__(self, answers):
+        super().__init__()
         self.calls = Counter()
-        scenario = parse_scenario(node(*processes), "test")
-        super().__init__(scenario=scenario, look=lambda: state_at(scenario, self.time))
+        self.answers = answers
 
     def processes(self, device, which):
         self.calls[which] += 1
@@ -63,25 +60,40 @@ class CountingDriver(SimulatedDriver):
     def reads(self, lists, *times):
         """Read at those moments, and return what processes there are at the last."""
         device = self.open(0)
-        for self.time in times:
-            self.refresh()
+        for time in times:
+            self.answers.show(time)
             memory = self.memory(device)
             used = memory.total - memory.free - memory.reserved
-            merged = lists.read(device, used=used, total=memory.total, now=self.time)
+            merged = lists.read(device, used=used, total=memory.total, now=time)
         return {process.pid: process.used_bytes for process in merged.processes}
 
 
-def test_lists_without_entries_are_read_at_every_fifth_sample():
-    driver = CountingDriver(process(100))
+@pytest.fixture
+def counting(driven):
+    made = []
+
+    def make(*processes):
+        _, answers = driven(node(*processes))
+        made.append(CountingDriver(answers))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.stop()
+
+
+def test_lists_without_entries_are_read_at_every_fifth_sample(counting):
+    driver = counting(process(100))
     driver.reads(ProcessLists(driver), *range(25))
     assert driver.calls[ProcessList.COMPUTE] == 25
     assert driver.calls[ProcessList.GRAPHICS] == driver.calls[ProcessList.MPS] == 5
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
-def test_a_list_with_entries_is_read_at_every_sample(kind):
+def test_a_list_with_entries_is_read_at_every_sample(counting, kind):
     memory = {second: f"{100 + second}Mi" for second in range(25)}
-    driver = CountingDriver(process(100, memory, kind=kind))
+    driver = counting(process(100, memory, kind=kind))
     lists = ProcessLists(driver)
     for second in range(25):
         assert driver.reads(lists, second) == {100: (100 + second) << 20}
@@ -89,8 +101,8 @@ def test_a_list_with_entries_is_read_at_every_sample(kind):
 
 
 @pytest.mark.parametrize("kind", ["graphics", "mps"])
-def test_unexplained_memory_makes_every_list_be_read_at_once(kind):
-    driver = CountingDriver(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
+def test_unexplained_memory_makes_every_list_be_read_at_once(counting, kind):
+    driver = counting(process(100), process(101, "2Gi", kind=kind, **{"from": 9}))
     lists = ProcessLists(driver)
     assert driver.reads(lists, *range(9)) == {100: GIB}
     calls = driver.calls[kind_of(kind)]
@@ -98,8 +110,8 @@ def test_unexplained_memory_makes_every_list_be_read_at_once(kind):
     assert driver.calls[kind_of(kind)] == calls + 1
 
 
-def test_processes_that_trade_memory_are_seen_at_once():
-    driver = CountingDriver(
+def test_processes_that_trade_memory_are_seen_at_once(counting):
+    driver = counting(
         process(100, {0: "3Gi", 5: "1Gi"}), process(101, {0: "1Gi", 5: "3Gi"}), process(102, until=7),
         process(103, **{"from": 7}),
     )  # fmt: skip

@@ -136,14 +136,13 @@ async def test_a_request_during_a_sample_gives_a_later_sample(simulated):
 @pytest.fixture
 def hanging(simulated, clock):
     """A source whose calls hang until they are let go."""
-    release = threading.Event()
+    source = simulated(process(100), faults=[{"fault": "hang", "until": 5}], clock=clock, deadline=0.05)
 
-    def sleep(_):
-        release.wait(SOON)
+    def release():
         clock.now += 10
+        source.show()
 
-    faults = [{"fault": "hang", "until": 5}]
-    return simulated(process(100), faults=faults, clock=clock, sleep=sleep, deadline=0.05), release
+    return source, release
 
 
 async def test_calls_that_hang_are_visible_and_do_not_delay_the_stop(hanging):
@@ -158,7 +157,7 @@ async def test_calls_that_hang_are_visible_and_do_not_delay_the_stop(hanging):
         run.sampler.stop()
         assert time.monotonic() - began < 5
         assert run.sampler.has_unanswered_call
-        release.set()
+        release()
         await run.until(lambda: not run.sampler.has_unanswered_call)
     assert run.fatal == []
 
@@ -169,7 +168,7 @@ async def test_calls_that_hang_never_end_the_sampler_and_are_forgotten_when_a_gp
     async with Run(source, give_up_after=0.05) as run:
         await run.until(lambda: run.sampler.seconds_hanging > 0.3)
         assert run.fatal == []
-        release.set()
+        release()
         await run.until(lambda: run.samples and run.samples[-1].reading.gpus)
         await run.until(lambda: run.sampler.seconds_hanging == 0)
 

@@ -49,7 +49,7 @@ async def port(
     log = JsonLog(stream)
     pages, parts = {"/figures": figures, "/metrics": figures, "/healthz": figures}, {"/figures": part}
     server = PageServer(pages, not_found="no such page", method_not_allowed="GET only", log=log, parts=parts)
-    authentication = Authentication(authorizer, accepts_own_header=own, log=log)
+    authentication = Authentication(authorizer.refusal, accepts_own_header=own, log=log)
     address = await server.start(ANY_PORT, LIMITS, security=PortSecurity(authentication=authentication))
     try:
         yield f"http://{address}"

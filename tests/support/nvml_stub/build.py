@@ -1,22 +1,23 @@
 """Builds the simulated driver library and writes its answers."""
 
 import ctypes
+import hashlib
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from gpuagent.gpus.driver import ProcessList
-from tests.support.scenarios.driver import DeviceMoment, DriverState, state_at
+from tests.support.scenarios.driver import lines_at
 from tests.support.scenarios.scenario import Scenario
 
 NAME = "libnvidia-ml.so.1"
 ANSWERS = "NVML_STUB_FILE"
 _UNINITIALIZED = 1
-_NOT_SUPPORTED = 3
 _SOURCE = Path(__file__).with_name("nvml_stub.c")
 
 
@@ -32,13 +33,19 @@ def built_library(folder: Path, *flags: str) -> Path:
     library = folder / "-".join(["nvml", *(flag.removeprefix("-D").lower() for flag in flags)]) / NAME
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        making = library.with_suffix(".making")
+        making = library.with_suffix(f".{os.getpid()}")
         subprocess.run(
             [compiler, "-shared", "-fPIC", "-pthread", "-O1", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(making), str(_SOURCE)],
             check=True,
         )  # fmt: skip
         making.rename(library)
     return library
+
+
+def cached_library(*flags: str) -> Path:
+    """Build the library once for all processes of this machine; return its path."""
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
+    return built_library(Path(tempfile.gettempdir()) / f"kaishare-nvml-{digest}", *flags)
 
 
 class Answers:
@@ -48,7 +55,7 @@ class Answers:
 
     def show(self, time: float = 0.0, *, more: Iterable[str] = ()) -> None:
         """Write the state of a scenario at a time, with further lines in the library's format."""
-        self.write([*_lines(self.scenario, state_at(self.scenario, time)), *more])
+        self.write([*lines_at(self.scenario, time), *more])
 
     def write(self, lines: Iterable[str]) -> None:
         making = self.path.with_suffix(".making")
@@ -67,37 +74,3 @@ def use_library(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlLib", loaded)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
-
-
-def _lines(scenario: Scenario, moment: DriverState) -> Iterable[str]:
-    yield f"driver {scenario.node.driver}"
-    for index, gpu in enumerate(moment.devices):
-        yield f"gpu {index} {gpu.uuid} {gpu.total} {gpu.reserved} {gpu.used} {scenario.gpus[index].model}"
-        yield from _processes(index, "-", gpu)
-        if gpu.percents is None:
-            yield f"samples {index} 0 0 {_NOT_SUPPORTED}"
-        for pid, percent in (gpu.percents or {}).items():
-            yield f"sample {index} {pid} {moment.time_stamp} {percent}"
-        for sensor, value in gpu.sensors.items():
-            yield f"sensor {index} {sensor.value} {value}"
-        for number, code in enumerate(gpu.xids, 1):
-            yield f"xid {index} {number} {code}"
-        for place, mig in enumerate(gpu.instances):
-            yield f"mig {index} {mig.uuid} {mig.total} {mig.reserved} {mig.used}"
-            yield from _processes(index, str(place), mig)
-    for failure in moment.failures:
-        yield f"fail {failure.call} {'-' if failure.gpu is None else failure.gpu} {failure.code}"
-    for race in moment.races:
-        yield f"race {'-' if race is None else race} -1"
-    if moment.hangs:
-        yield "hang"
-
-
-def _processes(index: int, mig: str, device: DeviceMoment) -> Iterable[str]:
-    for number, which in enumerate(ProcessList):
-        for entry in device.lists[which]:
-            used = "-" if entry.used_bytes is None else entry.used_bytes
-            yield (
-                f"process {index} {mig} {number} {entry.pid} {used}"
-                f" {entry.gpu_instance} {entry.compute_instance}"
-            )

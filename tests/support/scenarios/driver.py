@@ -1,36 +1,16 @@
-"""A Driver that responds as a scenario defines at each time, including failures."""
+"""What the simulated library of the driver answers as a scenario defines at each time, including failures."""
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
+from typing import Final
 
-from gpuagent.gpus.driver import (
-    MEMORY_INFO,
-    NO_INSTANCE,
-    PROCESS_UTILIZATION,
-    CallFailed,
-    DeviceMemory,
-    DriverGone,
-    ErrorCounts,
-    FigureFailed,
-    GpuLost,
-    ListedProcess,
-    NotOffered,
-    NotPermitted,
-    ProcessList,
-    Sensor,
-    UtilizationSample,
-)
-from gpuagent.gpus.gpu_reading import DriverReplaced
-from gpuagent.gpus.memory_limits import LimitAnswer, LimitKind
+from gpuagent.gpus.driver import NO_INSTANCE, ProcessList, Sensor
 from gpuagent.gpus.process_lists import MOST_LISTED
-from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
+from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedFault, SimulatedProcess
 
-_UNKNOWN: Final = 999
+_NOT_SUPPORTED: Final = 3
 _EVERY_CALL: Final = ("*",)
 _LISTS: Final = tuple(which.value for which in ProcessList)
-
 _FAILS: Final[dict[FaultKind, tuple[tuple[str, ...], int]]] = {
     FaultKind.GPU_LOST: (_EVERY_CALL, 15),
     FaultKind.RESET_REQUIRED: (_EVERY_CALL, 16),
@@ -41,313 +21,87 @@ _FAILS: Final[dict[FaultKind, tuple[tuple[str, ...], int]]] = {
     FaultKind.DRIVER_REPLACED: (_EVERY_CALL, 18),
     FaultKind.NO_PERMISSION: (_EVERY_CALL, 4),
     FaultKind.BLOCKED: (_EVERY_CALL, 17),
-    FaultKind.UNKNOWN_ERROR: (_EVERY_CALL, _UNKNOWN),
+    FaultKind.UNKNOWN_ERROR: (_EVERY_CALL, 999),
     FaultKind.NOT_SUPPORTED: (_LISTS, 3),
     FaultKind.OLD_DRIVER: (("nvmlDeviceGetMemoryInfo_v2", *(f"{name}_v3" for name in _LISTS)), 13),
 }
+"""Calls that fail, with or without version or `*` for all, and NVML's error code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A call that fails, with an NVML error code."""
-
-    call: str
-    """Name of the call, with or without version, or `*` for all calls."""
-    gpu: int | None
-    """None: on all devices; with `*` also calls without a device."""
-    code: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMoment:
-    """State of one GPU or MIG device."""
-
-    uuid: str
-    total: int
-    reserved: int
-    used: int
-    lists: dict[ProcessList, list[ListedProcess]]
-    instances: tuple["DeviceMoment", ...] = ()
-    percents: dict[int, int] | None = None
-    """Utilisation by PID in percent, without the processes that use nothing; None if the driver does not
-    report it."""
-    sensors: Mapping[Sensor, int] = field(default_factory=dict)
-    """The sensors of the GPU in the driver's units."""
-    xids: tuple[int, ...] = ()
-    """Codes of the errors since the start, oldest first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverState:
-    devices: tuple[DeviceMoment, ...]
-    time: float = 0.0
-    """Seconds since the start."""
-    failures: tuple[Failure, ...] = ()
-    races: frozenset[int | None] = frozenset()
-    """GPUs (None: all) whose process list grows between the calls for its size and its content."""
-    hangs: bool = False
-    """Whether all calls block."""
-
-    @property
-    def time_stamp(self) -> int:
-        """Time stamp of a utilisation sample at this time, in microseconds; never 0, which means no time."""
-        return round((self.time + 1) * 1_000_000)
-
-
-def state_at(scenario: Scenario, time: float) -> DriverState:
-    """Return the driver's state, `time` seconds after the start."""
+def lines_at(scenario: Scenario, time: float) -> Iterator[str]:
+    """Yield what the library answers, `time` seconds after the start, in its format."""
     faults = [fault for fault in scenario.faults if fault.is_at(time)]
-    return DriverState(
-        devices=tuple(
-            _gpu(scenario, index, time, [fault for fault in faults if fault.gpu in (None, index)])
-            for index in range(len(scenario.gpus))
-        ),
-        time=time,
-        failures=tuple(
-            Failure(call, fault.gpu, _FAILS[fault.fault][1])
-            for fault in faults
-            if fault.fault in _FAILS
-            for call in _FAILS[fault.fault][0]
-        ),
-        races=frozenset(fault.gpu for fault in faults if fault.fault is FaultKind.SIZE_RACE),
-        hangs=any(fault.fault is FaultKind.HANG for fault in faults),
-    )
+    yield f"driver {scenario.node.driver}"
+    for index in range(len(scenario.gpus)):
+        yield from _gpu(scenario, index, time, [fault for fault in faults if fault.gpu in (None, index)])
+    for fault in faults:
+        where = "-" if fault.gpu is None else fault.gpu
+        calls, code = _FAILS.get(fault.fault, ((), 0))
+        yield from (f"fail {call} {where} {code}" for call in calls)
+        if fault.fault is FaultKind.SIZE_RACE:
+            yield f"race {where} -1"
+        if fault.fault is FaultKind.HANG:
+            yield "hang"
 
 
-def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFault]) -> DeviceMoment:
-    gpu = scenario.gpus[index]
-    kinds = {fault.fault for fault in faults}
-    unknown = frozenset(fault.pid for fault in faults if fault.pid is not None)
-    own, used = _lists(scenario, index, time, unknown)
-    instances = []
-    for number, mig in enumerate(gpu.mig, 1):
-        lists, used_bytes = _lists(scenario, mig.uuid, time, unknown, number)
-        instances.append(
-            DeviceMoment(uuid=mig.uuid, total=int(mig.memory), reserved=0, used=used_bytes, lists=lists)
-        )
-        used += used_bytes
-        for which in ProcessList:
-            own[which].extend(lists[which])
+def _gpu(scenario: Scenario, index: int, time: float, faults: Sequence[SimulatedFault]) -> Iterator[str]:
+    gpu, kinds = scenario.gpus[index], {fault.fault for fault in faults}
+    processes = [each for each in scenario.processes if each.is_at(time)]
+    unknown = {fault.pid for fault in faults}
+    none = f"{NO_INSTANCE} {NO_INSTANCE}"
+    own = [*_listed(processes, index, time, unknown, none)]
+    migs = [
+        [*_listed(processes, mig.uuid, time, unknown, f"{number} 0")] for number, mig in enumerate(gpu.mig, 1)
+    ]
     if FaultKind.PID_NAMESPACE in kinds:
-        for device in (own, *(instance.lists for instance in instances)):
-            for entries in device.values():
-                entries.clear()
+        own, migs = [], [[] for _ in migs]
     if FaultKind.GARBAGE in kinds:
-        compute = own[ProcessList.COMPUTE]
-        compute[:1] = [ListedProcess(compute[0].pid if compute else 3, gpu.memory + 1)]
-    return DeviceMoment(
-        uuid=gpu.uuid,
-        total=int(gpu.memory),
-        reserved=int(gpu.reserved),
-        used=used + gpu.unaccounted,
-        lists={which: entries[:MOST_LISTED] for which, entries in own.items()},
-        instances=tuple(instances),
-        percents=_percents(scenario, index, time),
-        sensors=_sensors(gpu, time),
-        xids=tuple(xid.code for xid in sorted(gpu.xid, key=lambda xid: xid.at) if xid.at <= time),
-    )
-
-
-def _sensors(gpu: SimulatedGpu, time: float) -> dict[Sensor, int]:
-    sensors: dict[Sensor, int] = {}
-    if gpu.utilization is not None and not gpu.mig:
-        sensors[Sensor.UTILIZATION] = gpu.utilization.at(time)
-    if gpu.temperature is not None:
-        sensors[Sensor.TEMPERATURE] = gpu.temperature.at(time)
-    if gpu.power is not None:
-        sensors[Sensor.POWER] = gpu.power.at(time) * 1000
-    if gpu.power_limit is not None:
-        sensors[Sensor.POWER_LIMIT] = gpu.power_limit.at(time) * 1000
-    return sensors
-
-
-def _percents(scenario: Scenario, index: int, time: float) -> dict[int, int] | None:
-    """Return the utilisation of a GPU by PID; None if no process of the scenario has one."""
+        first = next((entry for entry in own if entry[0] == 0), None)
+        own = [(0, first[1] if first else 3, f"{gpu.memory + 1} {none}"), *(e for e in own if e is not first)]
+    used = [_used(processes, device, time) for device in (index, *(mig.uuid for mig in gpu.mig))]
+    yield f"gpu {index} {gpu.uuid} {gpu.memory} {gpu.reserved} {sum(used) + gpu.unaccounted} {gpu.model}"
+    for which in range(len(ProcessList)):
+        entries = [entry for entry in (*own, *chain.from_iterable(migs)) if entry[0] == which]
+        yield from (f"process {index} - {which} {pid} {rest}" for _, pid, rest in entries[:MOST_LISTED])
+    for place, mig in enumerate(gpu.mig):
+        yield f"mig {index} {mig.uuid} {mig.memory} 0 {used[place + 1]}"
+        yield from (f"process {index} {place} {which} {pid} {rest}" for which, pid, rest in migs[place])
     if all(process.utilization is None for process in scenario.processes):
-        return None
-    percents: dict[int, int] = {}
-    for process in scenario.processes:
-        if process.gpu == index and process.utilization is not None and process.is_at(time):
-            percent = process.utilization.at(time)
-            if percent:
-                percents.update(dict.fromkeys(range(process.pid, process.pid + process.count), percent))
-    return percents
+        yield f"samples {index} 0 0 {_NOT_SUPPORTED}"
+    for process in processes:
+        percent = process.utilization.at(time) if process.utilization and process.gpu == index else 0
+        if percent:  # a time stamp of 0 would mean no time
+            yield from (
+                f"sample {index} {pid} {round((time + 1) * 1_000_000)} {percent}" for pid in process.pids
+            )
+    for sensor, value, unit in (
+        (Sensor.UTILIZATION, None if gpu.mig else gpu.utilization, 1),
+        (Sensor.TEMPERATURE, gpu.temperature, 1),
+        (Sensor.POWER, gpu.power, 1000),
+        (Sensor.POWER_LIMIT, gpu.power_limit, 1000),
+    ):
+        if value is not None:
+            yield f"sensor {index} {sensor.value} {value.at(time) * unit}"
+    for number, xid in enumerate(sorted(gpu.xid, key=lambda xid: xid.at), 1):
+        if xid.at <= time:
+            yield f"xid {index} {number} {xid.code}"
 
 
-def _lists(
-    scenario: Scenario, device: int | str, time: float, unknown: frozenset[int], instance: int | None = None
-) -> tuple[dict[ProcessList, list[ListedProcess]], int]:
-    gpu_instance, compute_instance = (NO_INSTANCE, NO_INSTANCE) if instance is None else (instance, 0)
-    lists: dict[ProcessList, list[ListedProcess]] = {which: [] for which in ProcessList}
-    used = 0
-    for process in scenario.processes:
-        if process.gpu != device or not process.is_at(time):
-            continue
-        used_bytes = process.memory.at(time)
-        for pid in range(process.pid, process.pid + process.count):
-            reported = None if pid in unknown else used_bytes
-            entry = ListedProcess(pid, reported, gpu_instance, compute_instance)
-            for which in process.kind:
-                lists[which].append(entry)
-        used += used_bytes * process.count
-    return lists, used
+def _listed(
+    processes: Sequence[SimulatedProcess],
+    device: int | str,
+    time: float,
+    unknown: Collection[int | None],
+    instance: str,
+) -> Iterator[tuple[int, int, str]]:
+    """Yield each entry of a device's lists: the number of the list, the PID, and the rest of its line."""
+    for process in processes:
+        for pid in process.pids if process.gpu == device else ():
+            used = "-" if pid in unknown else process.memory.at(time)
+            for number, which in enumerate(ProcessList):
+                if which in process.kind:
+                    yield number, pid, f"{used} {instance}"
 
 
-_HANG_STEP_SECONDS: Final = 0.05
-_ERRORS: Final[dict[int, tuple[type[CallFailed], str]]] = {
-    1: (DriverGone, "Uninitialized"),
-    3: (NotOffered, "NotSupported"),
-    4: (NotPermitted, "NoPermission"),
-    7: (FigureFailed, "InsufficientSize"),
-    9: (DriverGone, "DriverNotLoaded"),
-    12: (DriverGone, "LibraryNotFound"),
-    13: (NotOffered, "FunctionNotFound"),
-    15: (GpuLost, "GpuIsLost"),
-    16: (GpuLost, "ResetRequired"),
-    17: (FigureFailed, "OperatingSystem"),
-    27: (DriverGone, "NotReady"),
-    999: (FigureFailed, "Unknown"),
-}
-_REPLACED: Final = 18
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    index: int
-    place: int | None = None
-    """Place of a MIG device in its GPU."""
-
-
-class SimulatedDriver:
-    """Responds with the state at the last refresh.
-
-    The fault `hang` blocks the caller, as a real driver does.
-    """
-
-    def __init__(
-        self,
-        *,
-        scenario: Scenario,
-        look: Callable[[], DriverState],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.errors = ErrorCounts()
-        self._scenario = scenario
-        self._look = look
-        self._sleep = sleep
-        self._now = look()
-        self._xids_read: dict[int, int] = {}
-        """Number of errors that were returned, by index of the GPU."""
-
-    def refresh(self) -> None:
-        """Update the state to the current time."""
-        self._now = self._look()
-
-    def start(self) -> None:
-        self._enter("nvmlInit")
-
-    def stop(self) -> None:
-        """Do nothing; there are no resources."""
-
-    def version(self) -> str:
-        self._enter("nvmlSystemGetDriverVersion")
-        return self._scenario.node.driver
-
-    def count(self) -> int:
-        self._enter("nvmlDeviceGetCount")
-        return len(self._scenario.gpus)
-
-    def open(self, index: int) -> _Device:
-        self._enter("nvmlDeviceGetHandleByIndex", index)
-        return _Device(index)
-
-    def uuid(self, device: _Device) -> str:
-        self._enter("nvmlDeviceGetUUID", device.index)
-        return self._at(device).uuid
-
-    def name(self, device: _Device) -> str:
-        self._enter("nvmlDeviceGetName", device.index)
-        return self._scenario.gpus[device.index].model
-
-    def memory(self, device: _Device) -> DeviceMemory:
-        """Return the memory; without reserved memory while the scenario simulates an old driver."""
-        version = "_v2"
-        try:
-            self._enter(MEMORY_INFO, device.index, version)
-        except NotOffered:
-            version = ""
-            self._enter(MEMORY_INFO, device.index)
-        now = self._at(device)
-        free = now.total - now.reserved - now.used
-        return DeviceMemory(total=now.total, free=free, reserved=now.reserved if version else None)
-
-    def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
-        self._enter(which.value, device.index)
-        if self._now.races & {None, device.index}:
-            self._fail(which.value, 7)
-        return self._at(device).lists[which]
-
-    def utilization(self, device: _Device, since: int) -> list[UtilizationSample]:
-        """Return the samples at the state's time, if that is after `since`.
-
-        Not offered in MIG mode, and without utilisation in the state; not counted, as by the real driver.
-        """
-        self._enter(PROCESS_UTILIZATION, device.index)
-        gpu = self._at(device)
-        if gpu.instances or gpu.percents is None:
-            raise NotOffered(PROCESS_UTILIZATION, "NotSupported")
-        time = self._now.time_stamp
-        return [
-            UtilizationSample(pid, time, percent) for pid, percent in gpu.percents.items() if time > since
-        ]
-
-    def sensor(self, device: _Device, which: Sensor) -> int:
-        """Return a sensor of the scenario's GPU; not offered, and not counted, if the GPU has none."""
-        self._enter(which.value, device.index)
-        value = self._at(device).sensors.get(which)
-        if value is None:
-            raise NotOffered(which.value, "NotSupported")
-        return value
-
-    def xids(self, device: _Device, most: int) -> list[int]:
-        """Return the scenario's errors since the last call."""
-        self._enter("nvmlEventSetWait", device.index)
-        done = self._xids_read.get(device.index, 0)
-        codes = self._at(device).xids[done : done + most]
-        self._xids_read[device.index] = done + len(codes)
-        return list(codes)
-
-    def memory_limit(self, device: _Device, group: str) -> LimitAnswer:
-        return LimitAnswer(LimitKind.TOO_OLD)
-
-    def is_mig(self, device: _Device) -> bool:
-        self._enter("nvmlDeviceGetMigMode", device.index)
-        return bool(self._at(device).instances)
-
-    def mig_places(self, device: _Device) -> int:
-        self._enter("nvmlDeviceGetMaxMigDeviceCount", device.index)
-        return len(self._at(device).instances)
-
-    def instance(self, device: _Device, place: int) -> _Device | None:
-        self._enter("nvmlDeviceGetMigDeviceHandleByIndex", device.index)
-        return _Device(device.index, place)
-
-    def _at(self, device: _Device) -> DeviceMoment:
-        gpu = self._now.devices[device.index]
-        return gpu if device.place is None else gpu.instances[device.place]
-
-    def _enter(self, call: str, gpu: int | None = None, version: str = "") -> None:
-        while self._now.hangs:
-            self._sleep(_HANG_STEP_SECONDS)
-            self.refresh()
-        for failure in self._now.failures:
-            if failure.call in ("*", call, call + version) and failure.gpu in (None, gpu):
-                self._fail(call, failure.code)
-
-    def _fail(self, call: str, code: int) -> NoReturn:
-        if code == _REPLACED:
-            self.errors.add(call, "LibRmVersionMismatch")
-            raise DriverReplaced(f"{call}: simulated: the driver and its library are of different versions")
-        kind, error = _ERRORS[code]
-        self.errors.add(call, error)
-        raise kind(call, error)
+def _used(processes: Sequence[SimulatedProcess], device: int | str, time: float) -> int:
+    return sum(each.memory.at(time) * each.count for each in processes if each.gpu == device)

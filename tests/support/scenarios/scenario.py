@@ -14,7 +14,7 @@ from kai.numbers import parse_quantity
 
 
 class Bytes(int):
-    """An amount of memory in a scenario. The simulated driver answers in plain integers, as the real one."""
+    """An amount of memory in a scenario."""
 
 
 class Steps(tuple[tuple[float, int], ...]):
@@ -172,6 +172,10 @@ class SimulatedProcess(_Passing, frozen=True, kw_only=True):
     """Content of the cgroup file; overrides the one of pod and container."""
     count: int = 1
     """Number of processes with consecutive PIDs from `pid` on, each with that memory."""
+
+    @property
+    def pids(self) -> range:
+        return range(self.pid, self.pid + self.count)
 
 
 class SimulatedFault(_Passing, frozen=True, kw_only=True):

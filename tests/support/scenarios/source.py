@@ -1,4 +1,4 @@
-"""A simulated node: GPUs, with a matching /proc folder and pods file."""
+"""A simulated node: GPUs by the simulated library of the driver, with a matching /proc folder and pods file."""
 
 import json
 import shutil
@@ -6,48 +6,18 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
+import pytest
+
+from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS
 from gpuagent.gpus.gpu_reading import GpuReading
+from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.simulation.simulated_gpus import ProcFolder, pod_cgroup, process_files
-from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
+from tests.support.nvml_stub.build import ANSWERS, Answers, cached_library, use_library
 from tests.support.scenarios.objects import PodIdentity, node_objects, pod_identities
 from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedProcess
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessLifetime:
-    pid: int
-    start: float
-    until: float | None
-    owner: SimulatedProcess
-    """The process's first entry; all its entries have the same owner."""
-
-    def is_at(self, time: float) -> bool:
-        return self.start <= time and (self.until is None or time < self.until)
-
-
-def lives(scenario: Scenario) -> list[ProcessLifetime]:
-    """Return all lifetimes. Entries of one PID and owner form one lifetime if they overlap or adjoin."""
-    by_pid: dict[int, list[SimulatedProcess]] = defaultdict(list)
-    for process in scenario.processes:
-        for pid in range(process.pid, process.pid + process.count):
-            by_pid[pid].append(process)
-    lifetimes: list[ProcessLifetime] = []
-    for pid, entries in by_pid.items():
-        last: ProcessLifetime | None = None
-        for entry in sorted(entries, key=lambda process: process.start):
-            if last is not None and (last.until is None or last.until >= entry.start):
-                until = None if last.until is None or entry.until is None else max(last.until, entry.until)
-                last = lifetimes[-1] = ProcessLifetime(pid, last.start, until, last.owner)
-                continue
-            last = ProcessLifetime(pid, entry.start, entry.until, entry)
-            lifetimes.append(last)
-    return lifetimes
 
 
 class ProcTree:
@@ -56,32 +26,31 @@ class ProcTree:
     def __init__(self, *, root: Path, scenario: Scenario, pods: dict[str, PodIdentity]) -> None:
         self._folder = ProcFolder(root)
         self._pods = pods
-        self._lives = lives(scenario)
-        self._hiding = [fault for fault in scenario.faults if fault.fault is FaultKind.PID_NAMESPACE]
+        self._scenario = scenario
 
     def show(self, time: float) -> None:
-        """Update the folder to a time; writes only changed files."""
-        is_hidden = any(fault.is_at(time) for fault in self._hiding)
-        processes = {
-            life.pid: process_files(life.pid, life.owner.name, life.start, self._cgroup(life))
-            for life in self._lives
-            if life.is_at(time) and not is_hidden
-        }
+        """Update the folder to a time; writes only changed files. Of entries with one PID the first counts."""
+        kinds = {fault.fault for fault in self._scenario.faults if fault.is_at(time)}
+        is_hidden = FaultKind.PID_NAMESPACE in kinds
+        processes: dict[int, tuple[str, ...]] = {}
+        for process in () if is_hidden else self._scenario.processes:
+            for pid in process.pids if process.is_at(time) else ():
+                if pid not in processes:
+                    processes[pid] = process_files(pid, process.name, process.start, self._cgroup(process))
         self._folder.update(processes, second="sh" if is_hidden else "kthreadd")
 
-    def _cgroup(self, life: ProcessLifetime) -> str:
-        owner = life.owner
-        if owner.cgroup:
-            return owner.cgroup if owner.cgroup.endswith("\n") else f"{owner.cgroup}\n"
-        if not owner.pod:
-            return f"0::/system.slice/{owner.name}.service\n"
-        pod = self._pods[owner.pod]
-        container = pod.containers.get(owner.container) or next(iter(pod.containers.values()), "")
+    def _cgroup(self, process: SimulatedProcess) -> str:
+        if process.cgroup:
+            return process.cgroup if process.cgroup.endswith("\n") else f"{process.cgroup}\n"
+        if not process.pod:
+            return f"0::/system.slice/{process.name}.service\n"
+        pod = self._pods[process.pod]
+        container = pod.containers.get(process.container) or next(iter(pod.containers.values()), "")
         return pod_cgroup(pod.uid, container)
 
 
-class ScenarioGpus(GpuReader):
-    """A GpuSource that reads a scenario like a driver; the simulation starts with its creation.
+class ScenarioGpus(NvmlGpus):
+    """A GpuSource on a scenario, which starts with its creation; there is one at a time in a process.
 
     It owns a temporary folder with the files, and removes the folder when it is closed or the process ends.
     """
@@ -93,13 +62,10 @@ class ScenarioGpus(GpuReader):
         *,
         scenario: Scenario,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
-        self._scenario = scenario
-        self._time = clock
-        self._since = clock()
-        self._looking = threading.Lock()
+        self._stub_clock = clock
+        self._stub_since = clock()
         folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.node = scenario.node.name
@@ -113,21 +79,30 @@ class ScenarioGpus(GpuReader):
             json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}), encoding="utf-8"
         )
         self.proc_root.mkdir()
-        self._tree = ProcTree(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
-        self._simulated_driver = SimulatedDriver(scenario=scenario, look=self._look, sleep=sleep)
-        super().__init__(driver=self._simulated_driver, clock=clock, deadline=deadline)
+        self._stub_tree = ProcTree(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
+        self._stub = Answers(folder / "answers", scenario)
+        self._stub_lock = threading.Lock()
+        self._stub_patch = pytest.MonkeyPatch()
+        use_library(cached_library("-DWITHOUT_LIMITS"), self._stub_patch)
+        self._stub_patch.setenv(ANSWERS, str(self._stub.path))
+        self.show()
+        super().__init__(clock=clock, deadline=deadline)
 
     def read(self) -> GpuReading:
-        """Update /proc to the current time, and read every GPU."""
-        self._simulated_driver.refresh()
+        """Update the files to the current time, and read every GPU."""
+        self.show()
         return super().read()
 
     def close(self) -> None:
-        super().close()
-        self._remove_folder()
+        """Close as the driver does: not while a call hangs, which reads the answers again and again."""
+        if not self.is_hanging:
+            super().close()
+            self._stub_patch.undo()
+            self._remove_folder()
 
-    def _look(self) -> DriverState:
-        seconds = self._time() - self._since
-        with self._looking:
-            self._tree.show(seconds)
-        return state_at(self._scenario, seconds)
+    def show(self) -> None:
+        """Update the files to the current time."""
+        seconds = self._stub_clock() - self._stub_since
+        with self._stub_lock:
+            self._stub_tree.show(seconds)
+            self._stub.show(seconds)

@@ -34,7 +34,7 @@ def block_answers(server: ApiServer) -> asyncio.Event:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         await go.wait()
-        return await says(json.dumps(server.named[request.path]))(request)
+        return await says(json.dumps(server.objects[request.path]))(request)
 
     server.refusals["/namespaces/"] = answer
     return go

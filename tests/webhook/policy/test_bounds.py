@@ -42,7 +42,7 @@ MAX_GROWTH = 11
 
 MAX_PARSES = 80
 """The cost of a review's MiB, in units of what the standard library needs to parse as much: a busy machine slows both. The
-contract says 50 ms, about 10 of these, which `benchmarks.hostile` holds; this finds what is far above."""
+contract says 50 ms, about 10 of these; this finds what is far above."""
 
 ONE_MIB = json.dumps([{"name": f"v-{index:06}", "value": "x" * 28} for index in range(MIB // 62)])
 TRIES = 16

@@ -68,13 +68,13 @@ async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None
             await until(lambda: len(load.replies) > 100, "under load")
             assert (await live.get("/readyz")).status == 200
             assert not any("connection" in reply.headers for reply in load.replies)
-            server.terminate()
+            server.process.terminate()
             await until(lambda: live.logged("draining"), "the signal has arrived")
             not_ready = await live.get("/readyz")
             assert (not_ready.status, not_ready.body) == (503, b"draining\n")
             answered = len(load.replies)
             await until(lambda: len(load.replies) > answered + 3 * CONNECTIONS, "it serves on")
-            status = await server.status()
+            status = await server.process.ended()
     assert status == 0
     assert load.lost == []
     assert {reply.status for reply in load.replies} == {200}
@@ -165,9 +165,9 @@ async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:
         deaf.be_deaf()
         await ask_until_stalled(live, deaf)
         assert len(live.logged("decision")) > 20
-        server.terminate()
+        server.process.terminate()
         began = asyncio.get_running_loop().time()
-        assert await server.status() == 0
+        assert await server.process.ended() == 0
         took = asyncio.get_running_loop().time() - began
         await idle.ended()
     assert took < 8, "10 s is how long a review may take that is being answered, and there is none"

@@ -67,9 +67,9 @@ async def test_half_open_connections_and_clients_that_do_not_read(
         try:
             for _ in range(5):
                 await assert_well(live)
-            server.terminate()
+            server.process.terminate()
             began = asyncio.get_running_loop().time()
-            assert await server.status() == 0
+            assert await server.process.ended() == 0
             assert asyncio.get_running_loop().time() - began < 15
         finally:
             opened.__exit__(None, None, None)
@@ -85,5 +85,5 @@ async def test_a_flood_of_invalid_reviews_is_counted_and_logged_within_a_limit(t
             assert (await connection.post(b"{")).status == 400
         assert await live.errors("decode") == 300
         assert 1 <= len(live.logged("bad review")) < 150
-        server.terminate()
-        assert await server.status() == 0
+        server.process.terminate()
+        assert await server.process.ended() == 0

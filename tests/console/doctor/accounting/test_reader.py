@@ -29,7 +29,7 @@ def serve(server: ApiServer, accounts: KaiAccounts) -> None:
     server.path = ""
     for name, path in LISTS.items():
         items = getattr(accounts, name)
-        server.named[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
+        server.objects[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
 
 
 class Doctor:

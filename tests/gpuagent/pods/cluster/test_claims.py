@@ -32,7 +32,7 @@ async def test_a_claim_that_cannot_be_read_leaves_its_pod_unsized_until_it_can(
     server: ApiServer, client: KubeClient, answer: Answer, reason: UnavailableReason | None
 ) -> None:
     offer(server, claiming("train", 1, "c"), pod("other", 2))
-    server.named[PATH] = CLAIM
+    server.objects[PATH] = CLAIM
     server.refusals = {"/resourceclaims/": answer, **NO_SLICES}
     async with running(client, reads_claims=True) as run:
         await until(lambda: run.pods.inventory and server.requested_paths("/resourceclaims/"))
@@ -54,11 +54,11 @@ async def test_a_claim_is_read_once_and_again_only_until_it_is_allocated_for_its
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, claiming("train", 1, "c"))
-    server.named[PATH] = allocated("c", NETWORK, to=(uid(2),))
+    server.objects[PATH] = allocated("c", NETWORK, to=(uid(2),))
     server.refusals = NO_SLICES
     async with running(client, reads_claims=True) as run:
         await until(lambda: run.pods.inventory and len(server.requested_paths("/resourceclaims/")) == 1)
-        server.named[PATH] = CLAIM
+        server.objects[PATH] = CLAIM
         server.change("MODIFIED", versioned(claiming("train", 1, "c", labels={"edited": "1"}), 2))
         await until(lambda: run.inventory.claims[uid(1)].is_sized)
         for version in range(3, 6):
@@ -83,7 +83,7 @@ async def test_pods_that_change_all_the_time_keep_no_claim_of_others_from_being_
     offer(server, *(claiming(name, number, f"of-{name}") for name, number in (restless | quiet).items()))
     for name, number in quiet.items():
         path = f"{PATH.removesuffix('/c')}/of-{name}"
-        server.named[path] = allocated(f"of-{name}", NETWORK, to=(uid(number),))
+        server.objects[path] = allocated(f"of-{name}", NETWORK, to=(uid(number),))
     server.refusals = NO_SLICES
     slow = replace(SOON, gap=0.4)
     async with running(client, reads_claims=True, fetch_timing=slow) as run:

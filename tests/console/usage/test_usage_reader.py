@@ -1,23 +1,24 @@
-"""Pods whose share or description changed, and records of two replicas, on a real Prometheus with records of 40 days."""
+"""Pods whose share or description changed, claims, and records of two replicas, on a real Prometheus with records of 10 days."""
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusOptions
+from console.usage.advice import KnownNamespace
 from console.usage.advise import as_text
 from console.usage.pod_use import PodUse, Window
-from console.usage.records import EXPECTED
+from console.usage.records import EXPECTED, Usage, read_usage
+from console.usage.report import read_sums
 from console.usage.suggestions import Strategy
-from console.usage.usage_reader import Usage, read_usage
-from tests.support import prometheus_server
-from tests.support.promtool import needed
-from tests.support.usage_history import END, GIB, JOB, create_blocks, rendered
+from kai.kaishare_keys import SIZE_PREFIX
+from kai.keys import QUEUE_LABEL
+from tests.support.usage_history import END, GIB, JOB, records_of, rendered
+from webhook.policy.labels import Mode, PolicyMetadata
 
-DAYS = 40
+DAYS = 10
 START = END - DAYS * 86400
 GPU_BYTES = 80 * GIB
 
@@ -49,16 +50,11 @@ class Recorded:
                 yield f"{record}{rendered(written)} {figure(day)} {at}"
 
 
-def minute(day: float) -> int:
-    """Return the minute of the hour that ends."""
-    return round(day * 1440) % 60
-
-
 PODS = (
-    # Above its share in four minutes of each hour, of which none is in the five minutes before a full 12 minutes.
-    Recorded(namespace="moved", share=lambda day: 0.25 if day <= 20 else 0.5, over=lambda day: day <= 20 and 13 <= minute(day) <= 16),
-    # Fills its share in ten days between two times with a smaller one, of which it uses little.
-    Recorded(namespace="back", share=lambda day: 0.5 if 15 < day <= 25 else 0.25, used=lambda day: 0.5 if 15 < day <= 25 else 0.1),
+    Recorded(namespace="moved", begin=DAYS - 1.5, share=lambda day: 0.25 if day <= DAYS - 1 else 0.5),
+    # KAI's rounding of a share in MiB is no change, and nor is a claim a share of KAI.
+    Recorded(namespace="rounded", begin=DAYS - 1.5, share=lambda day: 0.25 if day <= DAYS - 1 else 0.245),
+    Recorded(namespace="claimed", begin=DAYS - 1.5),
     # The owner writes another size in the last six minutes, in which the use is another one, too.
     Recorded(
         namespace="renamed", begin=DAYS - 1.5, used=lambda day: 0.375 if day > DAYS - 6 / 1440 else 0.05,
@@ -70,18 +66,14 @@ PODS = (
     Recorded(namespace="negative", begin=DAYS - 1.5, share=lambda _: -1.0),
     Recorded(namespace="unknown", begin=DAYS - 1.5, used=lambda _: math.nan),
     Recorded(namespace="early", begin=DAYS - 1.5),
-    Recorded(namespace="replicas", begin=DAYS - 1.5, replicas=("a", "b"), over=lambda day: minute(day) < 30),
+    Recorded(namespace="replicas", begin=DAYS - 1.5, replicas=("a", "b"), over=lambda day: round(day * 1440) % 60 < 30),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a Prometheus with the records; yield its address."""
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("records")
-    create_blocks(folder, lines())
-    with prometheus_server.prometheus(folder, {}) as running:
-        yield running.url
+    with records_of(tmp_path_factory.mktemp("records"), lines=lines()) as url:
+        yield url
 
 
 def lines() -> Iterator[str]:
@@ -92,6 +84,10 @@ def lines() -> Iterator[str]:
         begin = START + round(pod.begin * 86400)
         hours = rendered({"job": JOB, "namespace": pod.namespace})
         yield from (f"{EXPECTED}{hours} 0.25 {at}" for at in range(begin + 900, END + 1, 900))
+        if pod.namespace == "claimed":
+            raw = rendered({"job": JOB, "namespace": "claimed", "uid": "claimed", "source": "resource-claim"})
+            share = f"kaishare_pod_gpu_memory_share_bytes{raw} {GPU_BYTES / 4}"
+            yield from (f"{share} {at}" for at in range(begin, END + 1, 60))
         if pod.namespace == "early":  # its agent was there for as long before the rules were
             raw = f"kaishare_pod_gpu_memory_share_bytes{hours}"
             yield from (f"{raw} 1 {at}" for at in range(2 * begin - END, begin, 60))
@@ -115,28 +111,36 @@ async def uses_of(server: str, namespace: str, *, days: float = DAYS) -> list[Po
     return sorted(usage.uses, key=lambda use: use.share_bytes)
 
 
-async def test_time_over_the_share_stays_with_the_share(server: str) -> None:
-    before, after = await uses_of(server, "moved")
-    assert (before.over_seconds, after.over_seconds) == (pytest.approx(32 * 3600), 0)
+async def test_a_pod_whose_share_changed_is_left_out_and_counted(server: str) -> None:
+    usage = await usage_of(server, "moved", days=1.5)
+    assert usage.uses == ()
+    assert usage.remarks == ("Left out: 1 pod whose share changed; give a --since after that.",)
+    (after,) = await uses_of(server, "moved", days=0.9)
+    assert after.share_bytes == GPU_BYTES / 2
+    (rounded,) = await uses_of(server, "rounded", days=1.5)
+    assert rounded.share_bytes == GPU_BYTES / 4
 
 
-async def test_share_that_returned_is_known_all_the_time(server: str) -> None:
-    for use, days in zip(await uses_of(server, "back"), (30, 10), strict=True):
-        assert use.known_seconds == pytest.approx(days * 86400, rel=0.001)
-        assert use.expected_seconds == pytest.approx(use.known_seconds)
-
-
-async def test_peaks_are_those_of_the_share(server: str) -> None:
-    smaller, larger = await uses_of(server, "back")
-    assert smaller.peaks is not None
-    assert larger.peaks is not None
-    assert set(smaller.peaks.values) == {0.1 * GPU_BYTES}
-    assert set(larger.peaks.values) == {0.5 * GPU_BYTES}
-    assert (smaller.has_flat_peaks, smaller.takes_all) == (True, False)
-    assert larger.takes_all
-    assert smaller.peaks.times[0] == START + smaller.bucket
-    assert larger.peaks.times[0] == START + 15 * 86400 + larger.bucket
-    assert len(smaller.peaks.times) + len(larger.peaks.times) == DAYS * 86400 / smaller.bucket
+async def test_a_claim_gets_no_label_but_its_capacity(server: str) -> None:
+    uses = await uses_of(server, "claimed", days=1.5)
+    metadata = PolicyMetadata({QUEUE_LABEL: "q", f"{SIZE_PREFIX}small": "0.25"})
+    policy = metadata.policy("claimed", Mode.DEFAULT)
+    known = {"claimed": KnownNamespace(metadata, policy)}
+    of_label, of_claim = (
+        Strategy(min_hours=1).advise(each, known)
+        for each in ([replace(use, is_claim=False) for use in uses], uses)
+    )
+    assert of_label.commands == ["kubectl label namespace claimed size.kaishare.dev/small=0.12 --overwrite"]
+    assert of_claim.commands == []
+    (row,) = of_claim.rows
+    assert (str(row.current), str(row.suggested)) == ("20480Mi", "9421Mi")
+    assert row.notes[-1] == (
+        "the share is the pods' resource claim, which no label changes: set capacity.requests.memory of the"
+        " ResourceClaimTemplate to 9421Mi"
+    )
+    async with Prometheus.open(PrometheusOptions(url=server)) as client:
+        _, remarks = await read_sums(client, ["namespace"], Window(start=END - 86400, end=END))
+    assert remarks[0].startswith("1 pod with a resource claim: promised is what the claim asks for")
 
 
 @pytest.mark.parametrize("days", [1.5, DAYS], ids=["every minute", "at steps"])

@@ -18,8 +18,7 @@ from aiohttp import web
 
 from console.caller import add_cluster_options, cluster_access
 from console.cluster.agents import Agents, Received, add_agent_options, parse_agent_options
-from console.top.fleet import AgentState, Fleet
-from console.top.rounds import Rounds
+from console.top.fleet import AgentState, Fleet, Rounds
 from gpuagent.api_types import HISTORY_PATH, SHARES_PATH, AgentResponse
 from kube.answers import AccessError
 from kube.client import KubeClient
@@ -93,7 +92,7 @@ class Answers(Fleet):
             self.set_failure(name, f"the response has more than {MOST_BYTES >> 20} MiB")
         elif name in self.agents:
             agent = self.agents[name]
-            agent.node = agent.pod.node or received.answer.node
+            agent.node = agent.pod.spec.node_name or received.answer.node
             is_same = agent.received is not None and agent.received.body == body and not agent.failure
             kept = AgentResponse(agent.node)  # the bytes are a fifth of the objects
             agent.received = Received(answer=kept, body=body, at=received.at, age=received.age)
@@ -158,15 +157,12 @@ class PageOfAllNodes:
         self._pausing: asyncio.TimerHandle | None = None
         self._token = secrets.token_urlsafe(24)
         self._hosts: frozenset[str] = frozenset()
-        self._runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
-
-    def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._guarded])
         for path, page in static_pages().items():
             application.router.add_get(f"/{self._token}{path}", _static(page))
         application.router.add_get(f"/{self._token}{SHARES_PATH}", self._shares)
         application.router.add_get(f"/{self._token}{HISTORY_PATH}", self._history)
-        return application
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
 
     async def start(self, port: int) -> str:
         """Listen on loopback; return the page's address. Raises UsageError."""

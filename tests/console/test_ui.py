@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.top import response
-from console.cluster.agents import AgentPod, AgentReading
-from console.ui import command
-from console.ui.command import MOST_BYTES, Answers, PageOfAllNodes
+from console.cluster.agents import AgentReading
+from console.ui import MOST_BYTES, Answers, PageOfAllNodes
 from gpuagent.api_types import ApiPodHistory, HistoryResponse
+from kube.kinds import Pod
 from service.command import UsageError
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.top_agents import GIB, FakeAgents, agent_pod, document, gpu, pod, received
@@ -36,19 +36,20 @@ class AgentsWithHistory(FakeAgents):
 
     history_failure = ""
 
-    async def history(self, pod: AgentPod) -> tuple[HistoryResponse | None, str]:
+    async def history(self, pod: Pod) -> tuple[HistoryResponse | None, str]:
         if self.history_failure:
             return None, self.history_failure
-        names = {"uid": f"uid-{pod.node}-greedy", "gpu_uuid": f"GPU-{pod.node}-0"}
+        node = pod.spec.node_name
+        names = {"uid": f"uid-{node}-greedy", "gpu_uuid": f"GPU-{node}-0"}
         series = ApiPodHistory(**names, share_mebibytes=6144, used_mebibytes=(None, 1024, 9216))
-        return HistoryResponse(pod.node, 1.0, 15.0, True, [series]), ""
+        return HistoryResponse(node, 1.0, 15.0, True, [series]), ""
 
 
 class ChangingAgents(AgentsWithHistory):
     """Agents whose figures differ at each request."""
 
-    async def read(self, pod: AgentPod) -> AgentReading:
-        answer = self.answers[pod.node]
+    async def read(self, pod: Pod) -> AgentReading:
+        answer = self.answers[pod.spec.node_name]
         assert isinstance(answer, bytes)
         changed = answer.replace(b'"driverVersion": "580.65.06"', b'"driverVersion": "%d"' % self.reads)
         await super().read(pod)
@@ -153,7 +154,7 @@ async def test_only_the_holder_of_the_address_reads_and_no_other_page() -> None:
 
 
 async def test_without_a_page_no_agent_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_IDLE_SECONDS", 2.5)
+    monkeypatch.setattr("console.ui._IDLE_SECONDS", 2.5)
     agents = three_nodes()
     async with serving(agents) as url:
         await until(lambda: agents.reads >= 3)

@@ -1,1 +1,0 @@
-"""Command `ui`: the agents' page over all nodes, on a port of this machine."""
