@@ -34,8 +34,8 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.pods import GPU
+from tests.support.registration import UrlTarget, mutating_configuration
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.registration.configurations import UrlTarget, mutating_configuration
 
 Item = dict[str, Any]
 NONE, POLICY, WEBHOOK, GO = FORMS = ("none", "policy", "webhook", "go")

@@ -50,9 +50,9 @@ from tests.support.cluster_webhook import (
     start_serving,
 )
 from tests.support.control_plane import ControlPlane
+from tests.support.registration import UrlTarget
 from tests.support.waiting import until
 from webhook.policy.labels import Mode
-from webhook.registration.configurations import UrlTarget
 
 NAMESPACE = "rollout"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

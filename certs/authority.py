@@ -111,15 +111,10 @@ class Authority:
     def create(
         cls, *, now: datetime, common_name: str = AUTHORITY_NAME, lifetime: timedelta = CA_LIFETIME
     ) -> "Authority":
-        """Create a self-signed CA with a new ECDSA P-256 key.
-
-        Args:
-            now: the time, with a time zone.
-            common_name: 1 to 64 characters.
-            lifetime: validity, counted from `now`.
+        """Create a self-signed CA with a new ECDSA P-256 key, valid from `now`, which has a time zone.
 
         Raises:
-            ValueError: an argument is out of range.
+            ValueError: an argument is out of range; `common_name` has 1 to 64 characters.
         """
         if now.utcoffset() is None:
             raise ValueError("the time has no time zone")
@@ -154,11 +149,6 @@ class Authority:
 
     def issue(self, host_names: Sequence[str], *, now: datetime, lifetime: timedelta) -> KeyPair:
         """Issue a serving certificate with a new ECDSA P-256 key. It never outlives the CA.
-
-        Args:
-            host_names: DNS names and IP addresses of the server, at least one.
-            now: the time, with a time zone.
-            lifetime: validity, counted from `now`.
 
         Raises:
             ValueError: a host name is invalid, there is none, or the CA has expired.

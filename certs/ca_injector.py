@@ -56,15 +56,10 @@ def der(pem: bytes) -> bytes:
 
 
 def merged(bundle: bytes, required: Collection[bytes], *, now: datetime) -> bytes:
-    """Return the bundle with all required certificates added; the same bytes if nothing has to change.
+    """Return the bundle with all required certificates (PEM) added; the same bytes if nothing has to change.
 
     Valid certificates stay, whatever their origin, because other replicas may serve leaves of another CA.
-    Expired and unreadable certificates are removed.
-
-    Args:
-        bundle: PEM; other content is replaced.
-        required: certificates in PEM.
-        now: the time at which certificates must be valid.
+    Expired and unreadable certificates, and other content, are removed.
     """
     present = blocks(bundle)
     valid, added = _valid(present, now), _valid(required, now)
@@ -102,11 +97,9 @@ class BundleHistory:
         self._since: Mapping[bytes, float] = {}
 
     def see(self, bundles: Collection[bytes], *, at: float) -> None:
-        """Record the current bundles. Only certificates that all bundles contain count.
+        """Record the current bundles (PEM), one for each webhook, at a time in monotonic seconds.
 
-        Args:
-            bundles: PEM, one for each webhook; without bundles no certificate counts.
-            at: monotonic seconds.
+        Only certificates that all bundles contain count.
         """
         common = frozenset.intersection(*map(certificates_in, bundles)) if bundles else frozenset()
         self._since = {key: self._since.get(key, at) for key in common}
@@ -186,12 +179,8 @@ class CABundleInjector:
     ) -> None:
         """Set up the watches; call `run` to start them, and `reconcile` to correct caBundles.
 
-        Args:
-            client: for the API server.
-            name: name of both configurations.
-            on_change: called when one of them is created, changed or deleted.
-            on_trouble: called with one line when the problem changes, and with "" when it is resolved.
-            clock: monotonic seconds.
+        `name` is that of both configurations. `on_change` is called when one of them is created, changed or
+        deleted; `on_trouble` with one line when the problem changes, and with "" when it is resolved.
         """
         self.name = name
         self._client = client
@@ -252,11 +241,7 @@ class CABundleInjector:
                 group.create_task(watch.run())
 
     async def reconcile(self, required: Collection[bytes], *, now: datetime) -> float | None:
-        """Correct all caBundles that lack a required certificate or contain an expired one.
-
-        Args:
-            required: certificates (PEM) that every caBundle must contain.
-            now: the time at which certificates must be valid.
+        """Correct all caBundles that lack a required certificate (PEM) or contain an expired one.
 
         Returns:
             Seconds until the next attempt for corrections that failed; None if all are done.

@@ -133,20 +133,11 @@ class CertificateManager:
     ) -> None:
         """Set up the manager; call `run` to start it.
 
-        Args:
-            client: for the API server.
-            namespace: namespace of the Secret.
-            secret: name of the Secret.
-            configuration: name of the webhook configurations.
-            names: host names and addresses for leaves.
-            lifetimes: lifetimes of CAs and leaves.
-            on_leaf: called with every new leaf and the reason. If it raises OSError, the old leaf stays.
-            on_look: called after every pass.
-            on_result: called with each change of the CAs by this replica, and the reason.
-            on_trouble: called with a part (`secret`, `caBundle`, `clock`, `leaf`) and one line when the
-                problem of that part changes, and with "" when it is resolved.
-            clock: monotonic seconds.
-            wall_clock: Unix seconds, used if the API server's time is not known.
+        `names` are host names and addresses for leaves. `on_leaf` is called with every new leaf and the
+        reason; if it raises OSError, the old leaf stays. `on_look` is called after every pass, and
+        `on_result` with each change of the CAs by this replica and the reason. `on_trouble` is called with a
+        part (`secret`, `caBundle`, `clock`, `leaf`) and one line when the problem of that part changes, and
+        with "" when it is resolved. `wall_clock` is used while the API server's time is not known.
 
         Raises:
             ValueError: a name is not a valid host name.

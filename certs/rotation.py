@@ -182,12 +182,8 @@ def decide(
         the Secret contains unusable or expired entries            remove them
         otherwise                                                  keep everything
 
-    Args:
-        contents: the contents of the Secret.
-        known: the last usable contents that this replica has seen.
-        now: the API server's time.
-        lifetimes: the lifetime of a new CA.
-        next_is_trusted: whether this replica has seen `contents.next` in the bundle for long enough.
+    `known` are the last usable contents that this replica has seen, and `next_is_trusted` says whether it has
+    seen `contents.next` in the bundle for long enough.
     """
     current = contents.current
     if current is None:
@@ -228,13 +224,7 @@ def next_leaf(
 ) -> tuple[Leaf | None, str]:
     """Return a new leaf and the reason for it; None if the current leaf stays.
 
-    Args:
-        leaf: the current leaf; None before the first.
-        ca_set: the CAs.
-        names: host names and addresses for the leaf.
-        trusted_for: returns for how long the bundle has contained a CA; None if it lacks the CA now.
-        now: the API server's time.
-        lifetimes: the lifetime of a new leaf.
+    `trusted_for` returns for how long the bundle has contained a CA; None if it lacks the CA now.
     """
     current = ca_set.current
     if fault(current, now):

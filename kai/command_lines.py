@@ -100,29 +100,38 @@ def _split(script: str) -> Sequence[str]:
     end is split at its blanks.
     """
     joined = script.replace("\\\n", " ")
+    words = shell_words(joined, _PIECE, _ESCAPE, has_comments=True)
+    return tuple(joined.split() if words is None else words)
+
+
+def shell_words(
+    script: str, pieces: re.Pattern[str], escapes: re.Pattern[str], *, has_comments: bool
+) -> list[str] | None:
+    """Split a script into words; None where no piece matches, and at a comment that it must not have.
+
+    Pieces have groups as `_PIECE`, and perhaps `continued` for the end of a line within a word. `escapes` are
+    those within double quotes.
+    """
     words: list[str] = []
     word: list[str] = []
     at = 0
-    while 0 <= at < len(joined):
-        if joined[at] == "#" and not word:
-            at = joined.find("\n", at)
+    while 0 <= at < len(script):
+        if script[at] == "#" and not word:
+            if not has_comments:
+                return None
+            at = script.find("\n", at)
             continue
-        piece = _PIECE.match(joined, at)
+        piece = pieces.match(script, at)
         if piece is None:
-            return tuple(joined.split())
-        at = piece.end()
-        kind, text = piece.lastgroup, piece[piece.lastindex or 0]
+            return None
+        at, kind, text = piece.end(), piece.lastgroup, piece[piece.lastindex or 0]
         if kind in ("blank", "operator"):
-            if word:
-                words.append("".join(word))
-                word = []
-            if kind == "operator":
-                words.append(text)
-        else:
-            word.append(_ESCAPE.sub(r"\1", text) if kind == "double" else text)
-    if word:
-        words.append("".join(word))
-    return tuple(words)
+            words += ["".join(word)] if word else []
+            words += [text] if kind == "operator" else []
+            word = []
+        elif kind != "continued":
+            word.append(escapes.sub(r"\1", text) if kind == "double" else text)
+    return [*words, "".join(word)] if word else words
 
 
 def option_values(words: Iterable[str]) -> Mapping[str, str]:

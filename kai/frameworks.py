@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kai.command_lines import beginning, option_values, program, script_words
 from kai.pod import Container
@@ -307,7 +307,7 @@ def settings_of(container: Container) -> Iterator[Setting]:
     is_cut = read is not line
     words = script_words(read)
     options = option_values(words)
-    variables = _variables(container.variables) if has_variables(container) else {}
+    variables = container.variable_values if has_variables(container) else {}
     has_server = False
     for framework in FRAMEWORKS:
         value = option_given(options, framework.option) if framework.option else None
@@ -348,16 +348,6 @@ def option_given(options: Mapping[str, str], option: str) -> str | None:
         ),
         None,
     )
-
-
-def _variables(entries: Sequence[Any]) -> dict[str, str]:
-    """Return the values of variables; empty text where the pod shows none (`valueFrom`)."""
-    values: dict[str, str] = {}
-    for entry in entries:
-        if isinstance(entry, dict) and isinstance(name := entry.get("name"), str):
-            value = entry.get("value")
-            values[name] = value if isinstance(value, str) else ""
-    return values
 
 
 def starts(framework: Framework, image: str | None) -> bool:

@@ -6,13 +6,12 @@ the operator derives them from `global.gpuSharingMode`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import Struct
 
 from kai import keys
 from kai.command_lines import option_value
@@ -94,70 +93,39 @@ def _map(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class ProgramContainer(Struct, frozen=True):
-    """A container with its image and its command line."""
-
-    image: str | None = None
-    command: list[str] | None = None
-    args: list[str] | None = None
+class Program(Protocol):
+    """A container with its image and its command line, without the image's entry point."""
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The command line, without the image's entry point."""
-        return *(self.command or ()), *(self.args or ())
-
-
-class ProgramSpec(Struct, frozen=True):
-    """`spec` of a pod whose programs are read."""
-
-    containers: list[ProgramContainer] | None = None
-
-
-class _Condition(Struct, frozen=True):
-    type: str = ""
-    status: str = ""
-
-
-class ProgramStatus(Struct, frozen=True):
-    """`status` of a pod whose programs are read."""
-
-    conditions: list[_Condition] | None = None
-
-
-class ProgramPod(Struct, frozen=True):
-    """A pod, or the template of pods, whose programs are read."""
-
-    spec: ProgramSpec = ProgramSpec()
-    status: ProgramStatus = ProgramStatus()
+    def image(self) -> str:
+        """Name of its image."""
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the kubelet calls the pod ready."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions or ())
+    def words(self) -> Sequence[str]:
+        """Its command and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
     """KAI's running programs and their settings."""
 
-    programs: Mapping[str, tuple[ProgramContainer, ...]]
+    programs: Mapping[str, tuple[Program, ...]]
     """Containers by the program's name."""
     ready: frozenset[str] = frozenset()
     """The programs with a pod that is ready."""
 
     @classmethod
-    def seen_in(cls, pods: Iterable[ProgramPod]) -> "Installation":
-        """Select KAI's programs from the pods of its namespace."""
-        programs: dict[str, list[ProgramContainer]] = {}
+    def seen_in(cls, containers: Iterable[tuple[Program, bool]]) -> "Installation":
+        """Select KAI's programs from the containers of its namespace, each with whether its pod is ready."""
+        programs: dict[str, tuple[Program, ...]] = {}
         ready = set()
-        for pod in pods:
-            for container in pod.spec.containers or ():
-                image = _TAG.search(container.image or "")
-                if image is not None and image[1] in _PROGRAMS:
-                    programs.setdefault(image[1], []).append(container)
-                    if pod.is_ready:
-                        ready.add(image[1])
-        return cls({name: tuple(containers) for name, containers in programs.items()}, frozenset(ready))
+        for container, is_ready in containers:
+            image = _TAG.search(container.image)
+            if image is not None and image[1] in _PROGRAMS:
+                programs[image[1]] = (*programs.get(image[1], ()), container)
+                if is_ready:
+                    ready.add(image[1])
+        return cls(programs, frozenset(ready))
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -173,7 +141,7 @@ class Installation:
     @property
     def images(self) -> tuple[str, ...]:
         """Every image, sorted and without duplicates."""
-        return tuple(sorted({c.image or "" for containers in self.programs.values() for c in containers}))
+        return tuple(sorted({c.image for containers in self.programs.values() for c in containers}))
 
     @property
     def sharing_modes(self) -> frozenset[SharingMode]:
@@ -225,11 +193,11 @@ class Installation:
         return not self.programs.keys().isdisjoint(("node-scale-adjuster", "nodescaleadjuster"))
 
     @property
-    def _deciding(self) -> tuple[ProgramContainer, ...]:
+    def _deciding(self) -> tuple[Program, ...]:
         return self.programs.get("admission") or self.programs.get("binder") or ()
 
 
-def _values(containers: Iterable[ProgramContainer], *flags: str) -> Iterator[str]:
+def _values(containers: Iterable[Program], *flags: str) -> Iterator[str]:
     """Yield the values of flags, in the order of the flags; "" for a flag before another flag."""
     for flag in flags:
         for container in containers:
@@ -247,7 +215,7 @@ def _versions(image: str) -> Iterator[Version]:
             return
 
 
-def _sharing_mode(container: ProgramContainer) -> SharingMode:
+def _sharing_mode(container: Program) -> SharingMode:
     if _is_on(container, _NV_FRACTIONS):
         return SharingMode.NV_FRACTIONS
     if not _is_on(container, _SHARES):
@@ -255,7 +223,7 @@ def _sharing_mode(container: ProgramContainer) -> SharingMode:
     return SharingMode.HAMI_CORE if _is_on(container, _HAMI) else SharingMode.NON_MEMORY_ENFORCED
 
 
-def _is_on(container: ProgramContainer, flag: str) -> bool:
+def _is_on(container: Program, flag: str) -> bool:
     """Whether a boolean flag of a Go program is set: `--flag` or `--flag=true`, but not `--flag true`."""
     for word in container.words:
         name, equals, value = word.partition("=")

@@ -11,7 +11,6 @@ from kai import kaishare_keys
 # Set by users, to select KAI and to request a share.
 QUEUE_LABEL: Final = "kai.scheduler/queue"
 PRIORITY_LABEL: Final = "priorityClassName"
-PROJECT_LABEL: Final = "project"
 NODE_POOL_LABEL: Final = "kai.scheduler/node-pool"
 PREEMPTIBILITY: Final = "kai.scheduler/preemptibility"
 TASK_PRIORITY: Final = "kai.scheduler/task-priority"

@@ -21,6 +21,9 @@ _HEX = re.compile(
 _SPECIAL = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _HAS_DIGIT = re.compile(r"[0-9a-fA-F]", re.ASCII)
+_MISPLACED = re.compile(r"(?<![0-9])_|_(?![0-9])")
+_MISPLACED_HEX = re.compile(r"(?<![0-9a-fA-FxX])_|_(?![0-9a-fA-F])")
+"""An underscore that is not between digits, nor between the prefix of a base and a digit (`underscoreOK`)."""
 _LONGEST = 400  # characters; Python parses longer integers in quadratic time, and no share needs them
 
 
@@ -40,7 +43,7 @@ def parse_float(text: str) -> float:
     mantissa = text.lower().partition("p" if is_hex else "e")[0].lstrip("+-")
     if not _HAS_DIGIT.search(mantissa[2:] if is_hex else mantissa):
         raise ValueError("no digits")
-    if "_" in text and not _underscores_separate_digits(text):
+    if (_MISPLACED_HEX if is_hex else _MISPLACED).search(text):
         raise ValueError("misplaced underscore")
     plain = text.replace("_", "")
     try:
@@ -80,29 +83,6 @@ def parse_int(text: str) -> int:
     if not -(1 << 63) <= value < 1 << 63:
         raise ValueError("out of range")
     return value
-
-
-def _underscores_separate_digits(text: str) -> bool:
-    """Check Go's rule for `_` in literals: only between digits, or after a base prefix (`underscoreOK`)."""
-    body = text[1:] if text[:1] in ("+", "-") else text
-    is_hex = False
-    last = "^"
-    if len(body) >= 2 and body[0] == "0" and body[1] in "bBoOxX":
-        is_hex = body[1] in "xX"
-        last = "0"  # the prefix counts as a digit
-        body = body[2:]
-    for char in body:
-        if char.isdigit() or (is_hex and char in "abcdefABCDEF"):
-            last = "0"
-        elif char == "_":
-            if last != "0":
-                return False
-            last = "_"
-        else:
-            if last == "_":
-                return False
-            last = "!"
-    return last != "_"
 
 
 _FORM = re.compile(

@@ -7,12 +7,13 @@ was never run. A message has KAI's words; the rest of KAI's sentence may differ.
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from types import MappingProxyType
 
 from kai import keys
 from kai.numbers import parse_quantity
 from kai.pod import PodView
 from kai.releases import Version
-from kai.share import CONTAINER_MEMORY, MIB, fraction_of
+from kai.share import CONTAINER_MEMORY, MIB, Share, fraction_of
 
 _MODES = ("time-slicing", "sm-sharing")
 _REQUEST, _LIMIT = f"{CONTAINER_MEMORY}request", f"{CONTAINER_MEMORY}limit"
@@ -24,16 +25,20 @@ _PORTION_LIMIT = f"{CONTAINER_MEMORY}portion.limit"
 _MOST_DIGITS = 5
 
 
-def refused_in_nv_fractions(pod: PodView, version: Version) -> str | None:
+def refused_in_nv_fractions(
+    pod: PodView, version: Version, injected: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
     """Return the message of the first check that refuses a new pod; None if KAI admits it.
 
     A release before 0.18 stands for one that is not known, to which only the checks of 0.18.0 apply.
+    `injected` is a share that the pod gets in place of its whole GPU.
     """
-    return next(_failures(pod, version), None)
+    return next(_failures(pod, {**pod.annotations, **injected}, version, is_converted=bool(injected)), None)
 
 
-def _failures(pod: PodView, version: Version) -> Iterator[str]:
-    annotations = pod.annotations
+def _failures(
+    pod: PodView, annotations: Mapping[str, str], version: Version, *, is_converted: bool
+) -> Iterator[str]:
     if version.reads_short_limits:
         yield from _short_limits(annotations)
     yield from _portion_limits(annotations, pod)
@@ -52,11 +57,14 @@ def _failures(pod: PodView, version: Version) -> Iterator[str]:
             yield f"invalid NvFractions compute mode: {value}"
         if suffix == _DEVICES:
             yield f"{key}: .gpus.devices annotations may only be modified by KAI's binder"
-    yield from _structure(by_container, pod)
-    yield from _combinations(by_container, pod, version)
+    yield from _structure(by_container, annotations, pod)
+    has_gpu = any(keys.GPU_RESOURCE in container.limits for container in pod.all_containers)
+    yield from _combinations(by_container, annotations, version, has_gpu=has_gpu and not is_converted)
 
 
-def _structure(by_container: Mapping[str, Mapping[str, str]], pod: PodView) -> Iterator[str]:
+def _structure(
+    by_container: Mapping[str, Mapping[str, str]], annotations: Mapping[str, str], pod: PodView
+) -> Iterator[str]:
     names = {container.name for container in pod.all_containers}
     asking = []
     for name, own in by_container.items():
@@ -70,19 +78,22 @@ def _structure(by_container: Mapping[str, Mapping[str, str]], pod: PodView) -> I
             asking.append(name)
     if len(asking) > 1:
         yield "currently, kai doesn't support multiple containers with fractional GPU requests"
-    chosen = pod.annotations.get(keys.CONTAINER_NAME)
+    chosen = annotations.get(keys.CONTAINER_NAME)
     if chosen is not None and asking and asking != [chosen]:
         yield f"{keys.CONTAINER_NAME} {chosen} does not match container name {asking[0]}"
 
 
 def _combinations(
-    by_container: Mapping[str, Mapping[str, str]], pod: PodView, version: Version
+    by_container: Mapping[str, Mapping[str, str]],
+    annotations: Mapping[str, str],
+    version: Version,
+    *,
+    has_gpu: bool,
 ) -> Iterator[str]:
-    annotations = pod.annotations
     has_fraction, has_memory = keys.GPU_FRACTION in annotations, keys.GPU_MEMORY in annotations
     has_own = any(_REQUEST in own or _LIMIT in own for own in by_container.values())
     is_asking = has_fraction or has_memory or has_own
-    if is_asking and any(keys.GPU_RESOURCE in container.limits for container in pod.all_containers):
+    if is_asking and has_gpu:
         yield "cannot have both GPU fraction request and whole GPU resource request/limit"
     if keys.NUM_DEVICES in annotations and not is_asking:
         yield (
@@ -97,7 +108,7 @@ def _combinations(
     if has_fraction and has_memory:
         yield "cannot request both gpu-fraction and GPU memory request"
     try:
-        share = pod.share_request
+        share = Share.from_annotations(annotations)
     except ValueError as error:
         yield str(error)
         return

@@ -4,11 +4,11 @@ A value is added to such a command line only, and only such a line tells how man
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kai.command_lines import LONGEST_COMMAND_LINE, program
+from kai.command_lines import LONGEST_COMMAND_LINE, program, shell_words
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash"})
 _FLAGS: Final = re.compile(r"-[abcefhlmpuvx]+")
@@ -22,7 +22,7 @@ _TOKEN: Final = re.compile(
 
 Kubernetes expands `$(NAME)` in a script, within quotes, too.
 """
-_ESCAPE: Final = re.compile(r"\\([\\\"$`])")
+_ESCAPE: Final = re.compile(r"""\\(?:\n|([\\"$`]))""")
 _PYTHON: Final = re.compile(r"python(?:3(?:\.[0-9]{1,2})?)?")
 _PYTHON_FLAGS: Final = frozenset({"-u", "-B", "-E", "-I", "-O", "-OO", "-s", "-S"})
 _EXPANDED: Final = re.compile(r"(?<!\$)(?:\$\$)*\$\(")
@@ -63,31 +63,11 @@ def one_command(line: Sequence[str]) -> OneCommand | None:
         if _FLAGS.fullmatch(word):
             is_script = is_script or "c" in word
             continue
-        words = _plain_words(word) if is_script else None
+        words = shell_words(word, _TOKEN, _ESCAPE, has_comments=False) if is_script else None
         if words and words[0] == "exec":
             words = words[1:]
         return OneCommand(words, index) if words else None
     return None
-
-
-def _plain_words(script: str) -> list[str] | None:
-    """Split a script into its words; None if it is more than plain words."""
-    words: list[str] = []
-    word: str | None = None
-    at = 0
-    while at < len(script):
-        piece = _TOKEN.match(script, at)
-        if piece is None or (piece["hash"] and word is None):
-            return None
-        at, kind, text = piece.end(), piece.lastgroup, piece[piece.lastindex or 0]
-        if kind == "blank":
-            words += [word] if word is not None else []
-            word = None
-        elif kind == "double":
-            word = (word or "") + _ESCAPE.sub(r"\1", text.replace("\\\n", ""))
-        elif kind != "continued":
-            word = (word or "") + text
-    return words if word is None else [*words, word]
 
 
 def may_become_option(word: str) -> bool:
@@ -101,13 +81,13 @@ def may_become_option(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """A program that starts several processes of a script, and its options before the script."""
+    """A program that starts several processes of a script, and its options before the script, by blanks."""
 
-    counts: frozenset[str]
+    counts: str
     """Options with the number of processes."""
-    flags: frozenset[str]
+    flags: str
     """Options without a value."""
-    values: frozenset[str]
+    values: str
     """Options with another value."""
     absent: int | None = None
     """Processes without one of `counts`; None if that is not known."""
@@ -115,15 +95,7 @@ class _Launcher:
     """A variable with the same meaning."""
 
 
-def _launcher(
-    counts: str, flags: str, values: str, absent: int | None = None, variable: str = ""
-) -> _Launcher:
-    return _Launcher(
-        frozenset(counts.split()), frozenset(flags.split()), frozenset(values.split()), absent, variable
-    )
-
-
-_TORCHRUN: Final = _launcher(
+TORCHRUN: Final = _Launcher(
     "--nproc-per-node",
     "--standalone --no-python --run-path -m --module",
     "--nnodes --node-rank --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --max-restarts"
@@ -132,18 +104,18 @@ _TORCHRUN: Final = _launcher(
     absent=1,
     variable="PET_NPROC_PER_NODE",
 )
-_MPIRUN: Final = _launcher(
+_MPIRUN: Final = _Launcher(
     "-n -np --n --np", "--allow-run-as-root --oversubscribe", "--bind-to --map-by -x -H --host"
 )
 _LAUNCHERS: Final = {
-    "torchrun": _TORCHRUN,
-    "accelerate": _launcher(
+    "torchrun": TORCHRUN,
+    "accelerate": _Launcher(
         "--num-processes",
         "--multi-gpu --use-deepspeed --use-fsdp -m --module --no-python -q --quiet --debug",
         "--mixed-precision --num-machines --machine-rank --main-process-ip --main-process-port"
         " --dynamo-backend --gpu-ids --config-file",
     ),
-    "deepspeed": _launcher(
+    "deepspeed": _Launcher(
         "--num-gpus",
         "--module --no-python --no-local-rank",
         "--num-nodes --master-port --master-addr --launcher",
@@ -159,14 +131,11 @@ _COUNT: Final = re.compile(r"[1-9][0-9]{0,2}")
 
 
 def processes(
-    command: OneCommand | None, words: Sequence[str], variables: Sequence[object] = ()
+    command: OneCommand | None, words: Sequence[str], variables: Collection[str] = ()
 ) -> int | None:
     """Return how many processes of a container may use the GPU; None if that cannot be read.
 
-    Args:
-        command: the one command that the container runs.
-        words: the words of its command line, or of its script.
-        variables: names in its environment.
+    `words` are those of its command line, or of its script, and `variables` the names in its environment.
     """
     names = {program(word) for word in words}
     if names.isdisjoint(_SEVERAL) and not any(map(_is_background, words)):
@@ -175,7 +144,7 @@ def processes(
         return None
     if command.module in _MODULES:
         at = list(command.words).index(command.module) + 1
-        return _count(_TORCHRUN, command.words[at:], variables)
+        return _count(TORCHRUN, command.words[at:], variables)
     name = program(command.words[0])
     if name not in _LAUNCHERS or (name == "accelerate" and command.words[1:2] != ["launch"]):
         return None
@@ -187,7 +156,7 @@ def _is_background(word: str) -> bool:
     return not word.strip(";&|()<>") and "&" in re.sub("&&|[<>]&|&>", "", word)
 
 
-def _count(launcher: _Launcher, words: Sequence[str], variables: Sequence[object]) -> int | None:
+def _count(launcher: _Launcher, words: Sequence[str], variables: Collection[str]) -> int | None:
     """Read the number of processes from a launcher's options, which end at its script."""
     count = None if launcher.variable in variables else launcher.absent
     rest = iter(words)
@@ -196,12 +165,13 @@ def _count(launcher: _Launcher, words: Sequence[str], variables: Sequence[object
             break
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
-        if name in launcher.flags and not equals:
+        if name in launcher.flags.split() and not equals:
             continue
-        if name not in launcher.counts and name not in launcher.values:
+        counts = name in launcher.counts.split()
+        if not counts and name not in launcher.values.split():
             return None
         value = value if equals else next(rest, "")
-        if name in launcher.counts:
+        if counts:
             count = int(value) if _COUNT.fullmatch(value) else None
             if count is None:
                 return None

@@ -38,22 +38,6 @@ class Resources(Struct, gc=False):
     claims: Raw = _NOTHING
 
 
-class _KeyRef(Struct, gc=False):
-    name: str | None = None
-
-
-class _ValueFrom(Struct, gc=False):
-    configMapKeyRef: _KeyRef | None = None
-
-
-class _Variable(Struct, gc=False):
-    name: str | None = None
-    valueFrom: _ValueFrom | None = None
-
-
-_variables = msgspec.json.Decoder(list[_Variable] | None)
-
-
 class Container(Struct, gc=False):
     """One container: its name, resources, environment and command line."""
 
@@ -103,6 +87,15 @@ class Container(Struct, gc=False):
         return _list(self.env)
 
     @property
+    def variable_values(self) -> dict[str, str]:
+        """The environment by name; a reference is empty. The last of one name counts, as for the kubelet."""
+        return {
+            entry["name"]: value if isinstance(value := entry.get("value"), str) else ""
+            for entry in self.variables
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+        }
+
+    @property
     def has_unseen_variables(self) -> bool:
         """Whether variables come from ConfigMaps or Secrets as a whole, so that their names are not known."""
         return _has_items(self.envFrom)
@@ -111,14 +104,13 @@ class Container(Struct, gc=False):
         """Yield the names of the ConfigMaps that an environment variable of the container refers to."""
         if variable.encode() not in bytes(self.env):
             return
-        try:
-            variables = _variables.decode(self.env) or ()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return  # the API server refuses the pod
-        for entry in variables:
-            source = entry.valueFrom
-            if entry.name == variable and source is not None and source.configMapKeyRef is not None:
-                yield source.configMapKeyRef.name or ""
+        for entry in self.variables:
+            if isinstance(entry, dict) and entry.get("name") == variable:
+                name: Any = entry
+                for key in ("valueFrom", "configMapKeyRef", "name"):
+                    name = name.get(key) if isinstance(name, dict) else None
+                if isinstance(name, str):
+                    yield name
 
     @property
     def has_command(self) -> bool:
@@ -237,25 +229,32 @@ class PodView:
         "container_facts",
         "containers",
         "document",
+        "generate_name",
         "gpu_resources",
         "init_containers",
         "labels",
-        "metadata",
+        "name",
+        "namespace",
+        "node_name",
         "nvidia_annotations",
         "owners",
+        "priority_class",
+        "scheduler_name",
         "spec",
     )
 
     def __init__(self, document: PodDocument, container_facts: "ContainerFacts | None" = None) -> None:
-        """Wrap a document.
-
-        Args:
-            document: the decoded pod.
-            container_facts: facts of another pod with the same containers; None computes them.
-        """
+        """Wrap a document. `container_facts` are those of another pod with the same containers."""
         self.document = document
-        self.metadata = metadata = document.metadata or Metadata()
+        metadata = document.metadata or Metadata()
         self.spec = spec = document.spec
+        self.name = metadata.name or ""
+        """Empty where the API server generates the name from `generate_name`."""
+        self.generate_name = metadata.generateName or ""
+        self.namespace = metadata.namespace or ""
+        self.scheduler_name = spec.schedulerName or ""
+        self.node_name = spec.nodeName or ""
+        self.priority_class = spec.priorityClassName or ""
         self.labels = _strings(metadata.labels)
         self.annotations = _strings(metadata.annotations)
         self.owners: Sequence[Owner] = metadata.ownerReferences or ()
@@ -271,36 +270,6 @@ class PodView:
         """Keys of the annotations with the prefix `nvidia.com/`."""
         self._share: Share | str | _Unread | None = _Unread.UNREAD
         """The share, or the message of the error."""
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`; empty where the API server generates the name from `generate_name`."""
-        return self.metadata.name or ""
-
-    @property
-    def generate_name(self) -> str:
-        """`metadata.generateName`, the prefix of a generated name, or empty."""
-        return self.metadata.generateName or ""
-
-    @property
-    def namespace(self) -> str:
-        """`metadata.namespace`, or empty."""
-        return self.metadata.namespace or ""
-
-    @property
-    def scheduler_name(self) -> str:
-        """`spec.schedulerName`, or empty."""
-        return self.spec.schedulerName or ""
-
-    @property
-    def node_name(self) -> str:
-        """`spec.nodeName`, or empty."""
-        return self.spec.nodeName or ""
-
-    @property
-    def priority_class(self) -> str:
-        """`spec.priorityClassName`, or empty."""
-        return self.spec.priorityClassName or ""
 
     @property
     def is_of_daemon_set(self) -> bool:

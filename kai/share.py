@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.numbers import parse_float, parse_quantity, parse_uint
+from kai.releases import Version
 
 MIB = 1 << 20
 
@@ -205,33 +206,45 @@ def requested_by_container(annotations: Mapping[str, str]) -> int:
     return sum(requested.values())
 
 
-def run_ai_limit(annotations: Mapping[str, str], container: str) -> str:
-    """Return what to write instead of a limit of Run:ai 2.x; empty without one.
+_LONGEST_MEMORY = 19
+"""Digits of an amount in MiB that is compared with another."""
+
+
+def run_ai_limit(
+    annotations: Mapping[str, str], container: str, version: Version | None
+) -> tuple[str, str] | None:
+    """Return the key of a limit of Run:ai 2.x, which KAI ignores, and what to write; None without one.
 
     Run:ai 2.x has `gpu-fraction-limit` and `gpu-memory-limit` (NVIDIA's documentation of Run:ai; the latter
-    is an inference), which KAI does not know. KAI 0.18.0 has limits by container, in mode NvFractions; their
-    short forms came with 0.18.3 (gpu_sharing_validation.go).
+    is an inference). KAI has limits in mode NvFractions: by container since 0.18.0, where a limit excludes
+    gpu-memory, and for the pod since 0.18.3 (gpu_sharing_validation.go, PR #2238). `container` is the first.
     """
+    if keys.RUN_AI_FRACTION_LIMIT not in annotations and keys.RUN_AI_MEMORY_LIMIT not in annotations:
+        return None
     name = annotations.get(keys.CONTAINER_NAME) or container
-    if keys.RUN_AI_FRACTION_LIMIT in annotations:
-        limit, key = annotations[keys.RUN_AI_FRACTION_LIMIT], keys.RUN_AI_FRACTION_LIMIT
+    is_by_container = (
+        version is not None and version.reads_container_memory and not version.reads_short_limits
+    )
+    mode = f"(KAI {'0.18.0' if is_by_container else '0.18.3'}, mode NvFractions)"
+    key = keys.RUN_AI_FRACTION_LIMIT
+    if key in annotations:
+        limit = annotations[key]
         try:
-            fraction = float(annotations.get(keys.GPU_FRACTION, "nan"))
-            is_limit = fraction < float(limit) < 1
+            is_limit = float(annotations.get(keys.GPU_FRACTION, "nan")) < float(limit) < 1
         except ValueError:
             is_limit = False
         if not is_limit:
-            return f"remove {key}: a limit must be above gpu-fraction and below 1"
-        new = f"{keys.CONTAINER_PORTION_PREFIX}{name}{CONTAINER_MEMORY}portion.limit"
-        return f'write {new}: "{limit}" instead of {key} (KAI 0.18, mode NvFractions)'
-    if keys.RUN_AI_MEMORY_LIMIT in annotations:
-        limit, key = annotations[keys.RUN_AI_MEMORY_LIMIT], keys.RUN_AI_MEMORY_LIMIT
-        memory = annotations.get(keys.GPU_MEMORY, "")
-        if not (limit.isascii() and limit.isdecimal() and memory.isascii() and memory.isdecimal()):
-            return f"remove {key}: a limit in MiB belongs beside gpu-memory"
-        prefix = f"{keys.CONTAINER_PREFIX}{name}{CONTAINER_MEMORY}"
-        return (
-            f"write {prefix}request: {memory}Mi and {prefix}limit: {limit}Mi instead of gpu-memory and {key}"
-            " (KAI 0.18, mode NvFractions)"
-        )
-    return ""
+            return key, "remove it, as a limit must be above gpu-fraction and below 1"
+        long = f"{keys.CONTAINER_PORTION_PREFIX}{name}{CONTAINER_MEMORY}portion.limit"
+        return key, f'write {long if is_by_container else keys.FRACTION_LIMIT}: "{limit}" {mode}'
+    key = keys.RUN_AI_MEMORY_LIMIT
+    limit, memory = annotations[key], annotations.get(keys.GPU_MEMORY, "")
+    are_amounts = all(
+        text.isascii() and text.isdecimal() and len(text) <= _LONGEST_MEMORY for text in (limit, memory)
+    )
+    if not are_amounts or int(limit) < int(memory):
+        return key, "remove it, as a limit in MiB must be at least gpu-memory"
+    if not is_by_container:
+        return key, f"write {keys.MEMORY_LIMIT}: {limit}Mi {mode}"
+    prefix = f"{keys.CONTAINER_PREFIX}{name}{CONTAINER_MEMORY}"
+    return key, f"write {prefix}request: {memory}Mi and {prefix}limit: {limit}Mi for gpu-memory {mode}"

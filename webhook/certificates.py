@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from certs.authority import BACKDATING, KeyPair
-from certs.directory import create_if_missing
+from certs.authority import BACKDATING, Authority, KeyPair
 from certs.manager import CertificateManager
 from certs.rotation import Leaf, Lifetimes, Result
 from kube.client import KubeClient
@@ -25,25 +24,6 @@ from webhook.registration.configurations import CONFIGURATION_NAME
 
 class CertificateError(ValueError):
     """A serving certificate cannot be used or created; the message is one line."""
-
-
-class CertificateSource(Protocol):
-    """A source of serving certificates that may change at any time."""
-
-    @property
-    def issued(self) -> asyncio.Event:
-        """Event that is set as soon as there is a certificate; the admission port opens then."""
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """The TLS context of the admission port, also for later certificates; valid once `issued` is set."""
-
-    @property
-    def problem(self) -> str:
-        """Why API servers cannot trust the certificate yet, in one line; empty when they can."""
-
-    async def run(self) -> None:
-        """Keep the certificate up to date until cancelled."""
 
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1")
@@ -76,11 +56,11 @@ class FileCertificate:
         Raises:
             CertificateError: there is no usable certificate.
         """
-        if files.host_names:
-            _create(files)
         self._files = files
         self._metrics = metrics
         try:
+            if files.host_names:
+                create_if_missing(files.certificate.parent, files.host_names)
             self._tls = TlsFiles(
                 files.certificate,
                 files.key,
@@ -90,13 +70,14 @@ class FileCertificate:
             )
         except TlsFilesError as error:
             raise CertificateError(str(error)) from None
+        except OSError as error:
+            raise CertificateError(f"{error.filename}: {error.strerror}: no certificate created") from None
+        except ValueError as error:
+            raise CertificateError(f"{files.certificate}: no certificate created: {error}") from None
+        self.context = self._tls.context
+        """The TLS context of the admission port, also for later certificates."""
         self.issued = asyncio.Event()
         self.issued.set()
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """The TLS context of the admission port."""
-        return self._tls.context
 
     async def run(self) -> None:
         """Reload changed files until cancelled; an invalid pair never replaces a valid one."""
@@ -122,13 +103,31 @@ class FileCertificate:
         return {"not_after": end.isoformat()}
 
 
-def _create(files: FileSettings) -> None:
-    try:
-        create_if_missing(files.certificate.parent, files.host_names, now=datetime.now(UTC))
-    except OSError as error:
-        raise CertificateError(f"{error.filename}: {error.strerror}: no certificate created") from None
-    except ValueError as error:
-        raise CertificateError(f"{files.certificate}: no certificate created: {error}") from None
+_LEAF_LIFETIME: Final = timedelta(days=365)
+
+
+def create_if_missing(directory: Path, host_names: Sequence[str]) -> None:
+    """Create tls.crt and tls.key if the directory has neither, signed by its CA, which is created if missing.
+
+    Each file appears whole, and the key before its certificate.
+
+    Raises:
+        ValueError: a host name is invalid, or the directory's CA cannot issue certificates.
+        OSError: a file cannot be read or written.
+    """
+    certificate, key, ca, ca_key = (directory / name for name in (CERTIFICATE, KEY, "ca.crt", "ca.key"))
+    if certificate.exists() or key.exists():
+        return
+    now, has_ca = datetime.now(UTC), ca.exists() or ca_key.exists()
+    authority = Authority.load(ca.read_bytes(), ca_key.read_bytes()) if has_ca else Authority.create(now=now)
+    leaf = authority.issue(host_names, now=now, lifetime=_LEAF_LIFETIME)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = {ca_key: authority.pair.key_pem, ca: authority.pair.certificate_pem} if not has_ca else {}
+    for path, content in (made | {key: leaf.key_pem, certificate: leaf.certificate_pem}).items():
+        new = path.with_name(f".{path.name}.new")
+        new.touch(0o600 if path in (ca_key, key) else 0o644)
+        new.write_bytes(content)
+        new.rename(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +162,7 @@ class SelfSignedCertificate:
         namespace = settings.namespace or client.namespace
         host = f"{settings.service}.{namespace}"
         self.issued = asyncio.Event()
+        """Set as soon as there is a certificate; the admission port opens then."""
         self._metrics = metrics
         self._log = log
         self._serving: ReplaceableContext | None = None
@@ -235,6 +235,7 @@ class SelfSignedCertificate:
             self._log("certificate problem resolved", part=part)
 
 
+CertificateSource = FileCertificate | SelfSignedCertificate
 SELF: Final = "self"
 """The value of --certs for a self-signed certificate. A directory of that name must be given as `./self`."""
 
@@ -307,15 +308,12 @@ def add_certificate_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_certificate_options(arguments: argparse.Namespace) -> "FileSettings | SelfSignedSettings":
+def parse_certificate_options(arguments: argparse.Namespace) -> FileSettings | SelfSignedSettings:
     """Convert the parsed options into settings.
 
     Raises:
         UsageError: the options contradict each other.
     """
-    # Imported here, because explain needs no cryptography.
-    from certs.rotation import Lifetimes  # noqa: PLC0415
-
     given = (arguments.tls_cert, arguments.tls_key)
     if any(given) and not all(given):
         raise UsageError("--tls-cert and --tls-key must be given together")

@@ -25,6 +25,16 @@ The API server's smallest bucket is 5 ms, so the lower ones resolve shorter time
 STATES = ("valid", "invalid", "off")
 
 
+class _Families(Collector):
+    """Exports the families of a function, which is called at every scrape."""
+
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families()
+
+
 class Metrics:
     """All metrics of one server, in a registry of their own."""
 
@@ -88,7 +98,12 @@ class Metrics:
 
     def show_log(self, lines_lost: Callable[[], int]) -> None:
         """Export the number of lost log lines; `lines_lost` must be safe to call from any thread."""
-        self.registry.register(_Families(partial(_log_lines, lines_lost)))
+
+        def families() -> Iterator[Metric]:
+            text = "Log lines dropped because standard error was full, closed or not read."
+            yield CounterMetricFamily("kaishare_log_lines_lost", text, value=lines_lost())
+
+        self.registry.register(_Families(families))
 
     def show_policies(
         self,
@@ -100,7 +115,18 @@ class Metrics:
 
     def show_order(self, is_ok: Callable[[], bool | None]) -> None:
         """Export whether KAI's webhooks are called after kaishare's; None (unknown) exports nothing."""
-        self.registry.register(_Families(partial(_order, is_ok)))
+
+        def families() -> Iterator[Metric]:
+            order = GaugeMetricFamily(
+                "kaishare_webhook_order_ok",
+                "1 if webhooks that match on schedulerName are called after kaishare's, else 0.",
+            )
+            state = is_ok()
+            if state is not None:
+                order.add_metric([], float(state))
+            yield order
+
+        self.registry.register(_Families(families))
 
     def show_watch(self, watch: Watch[Any]) -> None:
         """Export the last contact and the restarts of a watch."""
@@ -140,16 +166,6 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Families(Collector):
-    """Exports the families of a function, which is called at every scrape."""
-
-    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return self._families()
-
-
 def _policies(
     policies: Callable[[], Mapping[str, NamespacePolicy] | None],
     queues: Callable[[], frozenset[str] | None],
@@ -175,27 +191,6 @@ def _policies(
             by_state.add_metric([state], count)
     yield by_state
     yield invalid
-
-
-def _log_lines(lines_lost: Callable[[], int]) -> Iterator[Metric]:
-    """Yield the number of lost log lines."""
-    yield CounterMetricFamily(
-        "kaishare_log_lines_lost",
-        "Log lines dropped because standard error was full, closed or not read.",
-        value=lines_lost(),
-    )
-
-
-def _order(is_ok: Callable[[], bool | None]) -> Iterator[Metric]:
-    """Yield whether KAI's webhooks are called after kaishare's."""
-    order = GaugeMetricFamily(
-        "kaishare_webhook_order_ok",
-        "1 if webhooks that match on schedulerName are called after kaishare's, else 0.",
-    )
-    state = is_ok()
-    if state is not None:
-        order.add_metric([], float(state))
-    yield order
 
 
 def _watch_contacts(watches: Sequence[Watch[Any]]) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,6 @@ from webhook.certificates import (
 )
 from webhook.metrics import Metrics
 from webhook.namespaces.decision_inputs import DecisionInputs, Work, open_cluster, open_files
-from webhook.namespaces.policy_source import PolicySource
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.call_order import OrderWatch
 from webhook.registration.configurations import CONFIGURATION_NAME
@@ -111,26 +110,33 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 
     listen_error: OSError | None = None
     async with AsyncExitStack() as stack:
-        metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
+        metrics = Metrics()
         metrics.show_log(lambda: log.lines_lost)
-        inputs = await _open_inputs(settings, cluster, metrics, log)
-        ordering = await _ordering(settings, cluster, metrics, log)
-        certificate = await _certificate(settings, cluster, metrics, log)
-        directory = settings.ops_certificate_directory
-        tls = TlsFiles.in_directory(directory, log=log) if directory else None
-        publishing = await _publishing(settings, cluster, inputs, metrics, log)
-        security = PortSecurity(
-            authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
+        inputs, certificate, security, work = await _open(settings, stack, metrics, log)
+        descriptors = descriptors_for_connections()
+        ops_limits = OPS_CONNECTIONS.within(descriptors // 4)
+        ops_server = OpsServer(
+            policies=inputs.policies,
+            queues=lambda: inputs.rules().queues,
+            metrics=metrics,
+            log=log,
+            certificate_problem=lambda: certificate.problem,
+            limits=ops_limits,
         )
-        ops_server, admission_server = _servers(settings, inputs, certificate, metrics, log)
+        admission_server = AdmissionServer(
+            policies=inputs.policies,
+            rules=inputs.rules,
+            metrics=metrics,
+            log=log,
+            max_in_flight=settings.max_in_flight,
+            limits=ADMISSION_CONNECTIONS.within(descriptors - ops_limits.max_connections),
+        )
         stack.push_async_callback(ops_server.stop)
         stack.push_async_callback(admission_server.stop)  # stops first
-        ops = f"{'https' if tls else 'http'}://{await ops_server.start(settings.ops_listen, security)}"
+        scheme = "https" if security.context else "http"
+        ops = f"{scheme}://{await ops_server.start(settings.ops_listen, security)}"
         async with asyncio.TaskGroup() as group:
-            renewing = [certificate.run, *([tls.run] if tls else ())]
-            running = [
-                group.create_task(work()) for work in (*inputs.work, *ordering, *publishing, *renewing)
-            ]
+            running = [group.create_task(each()) for each in work]
             if not certificate.issued.is_set():
                 log("waiting for a certificate", ops=ops)
                 await _wait_for(stop, drain, certificate.issued)
@@ -143,12 +149,14 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                 else:
                     gc.collect()
                     gc.freeze()  # a full collection of all imports would delay a review by about 15 ms
+                    managed = inputs.policies.all()
+                    known: dict[str, Any] = {} if managed is None else {"namespaces": len(managed)}
                     log(
                         "serving",
                         admission=f"https://{admission}",
                         ops=ops,
                         default_mode=settings.rules.default_mode,
-                        **_known(inputs.policies),
+                        **known,
                     )
             await _wait_for(stop, drain)
             if not stop.is_set():
@@ -170,12 +178,8 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 async def drained(has_recent_connections: Callable[[], bool], seconds: float, stop: asyncio.Event) -> bool:
     """Wait for the end of a drain; return False if clients still connect at the maximum drain time.
 
-    A drain of zero seconds returns True in any case.
-
-    Args:
-        has_recent_connections: whether clients have connected recently.
-        seconds: minimum time to wait; the maximum is `_LONGEST_DRAIN` times as long.
-        stop: event that ends the drain at once.
+    That is `_LONGEST_DRAIN` times the minimum time in `seconds`; a drain of zero seconds returns True in any
+    case. The event `stop` ends the drain at once.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + _LONGEST_DRAIN * seconds
@@ -195,111 +199,55 @@ async def _wait_for(*events: asyncio.Event, seconds: float | None = None) -> Non
         wait.cancel()
 
 
-def _servers(
-    settings: Settings,
-    inputs: DecisionInputs,
-    certificate: CertificateSource,
-    metrics: Metrics,
-    log: JsonLog,
-) -> tuple[OpsServer, AdmissionServer]:
-    """Return the servers, which do not listen yet. The ops port gets at most a quarter of the connections."""
-    descriptors = descriptors_for_connections()
-    ops_limits = OPS_CONNECTIONS.within(descriptors // 4)
-    ops = OpsServer(
-        policies=inputs.policies,
-        queues=lambda: inputs.rules().queues,
-        metrics=metrics,
-        log=log,
-        certificate_problem=lambda: certificate.problem,
-        limits=ops_limits,
-    )
-    admission = AdmissionServer(
-        policies=inputs.policies,
-        rules=inputs.rules,
-        metrics=metrics,
-        log=log,
-        max_in_flight=settings.max_in_flight,
-        limits=ADMISSION_CONNECTIONS.within(descriptors - ops_limits.max_connections),
-    )
-    return ops, admission
+async def _open(
+    settings: Settings, stack: AsyncExitStack, metrics: Metrics, log: JsonLog
+) -> tuple[DecisionInputs, CertificateSource, PortSecurity, list[Work]]:
+    """Return what the servers need, and the tasks to run meanwhile. The API server is asked if needed.
 
+    Raises:
+        kube.access.AccessError: no access to an API server is configured.
+    """
+    opened: list[KubeClient] = []
 
-def _known(policies: PolicySource) -> dict[str, Any]:
-    """Return the number of managed namespaces as a log field; empty until the policies are known."""
-    managed = policies.all()
-    return {} if managed is None else {"namespaces": len(managed)}
+    async def cluster() -> KubeClient:
+        if not opened:
+            client = KubeClient(await find_access(settings.kubeconfig))
+            opened.append(await stack.enter_async_context(client))
+        return opened[0]
 
-
-class _Cluster:
-    """The connection to the API server, opened at the first use."""
-
-    def __init__(self, kubeconfig: str | None, stack: AsyncExitStack) -> None:
-        self._kubeconfig = kubeconfig
-        self._stack = stack
-        self._client: KubeClient | None = None
-
-    async def client(self) -> KubeClient:
-        """Return the client.
-
-        Raises:
-            kube.access.AccessError: no access to an API server is configured.
-        """
-        if self._client is None:
-            client = KubeClient(await find_access(self._kubeconfig))
-            self._client = await self._stack.enter_async_context(client)
-        return self._client
-
-
-async def _open_inputs(
-    settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog
-) -> DecisionInputs:
+    work: list[Work] = []
     if settings.policies is not None:
-        return await open_files(settings.policies, settings.rules, metrics=metrics, log=log)
-    return open_cluster(await cluster.client(), settings.rules, metrics=metrics, log=log)
-
-
-async def _ordering(settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog) -> Sequence[Work]:
-    """Return the task that watches the order of webhooks; none where no policies come from a cluster."""
-    if settings.policies is not None:
-        return ()
-    order = OrderWatch(await cluster.client(), own=settings.webhook_configuration, log=log)
-    metrics.show_order(lambda: order.is_ok)
-    metrics.show_watch(order.watch)
-    return (metrics.supervised(order.run, stage="order", log=log),)
-
-
-async def _publishing(
-    settings: Settings, cluster: _Cluster, inputs: DecisionInputs, metrics: Metrics, log: JsonLog
-) -> Sequence[Work]:
-    """Return the task that publishes the settings; none unless a namespace is given for them."""
-    namespace = settings.settings_namespace
-    if namespace is None:
-        return ()
-
-    def current() -> PublishedSettings:
-        return PublishedSettings(
-            version=version(),
-            policies="cluster" if settings.policies is None else "files",
-            rules=inputs.rules(),
-            known=SETTINGS if inputs.knows_default_class() else SETTINGS - {DEFAULT_CLASS},
-        )
-
-    publisher = SettingsPublisher(await cluster.client(), current, namespace=namespace, log=log)
-    return (metrics.supervised(publisher.run, stage="settings", log=log),)
-
-
-async def _authentication(settings: Settings, cluster: _Cluster, log: JsonLog) -> Authentication | None:
-    """Return the check of tokens on the ops port; None if it asks for none."""
-    if not settings.authenticates:
-        return None
-    authorizer = TokenAuthorizer(await cluster.client(), audience=AUDIENCE)
-    return Authentication(authorizer.refusal, accepts_own_header=False, log=log)
-
-
-async def _certificate(
-    settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog
-) -> CertificateSource:
+        inputs = await open_files(settings.policies, settings.rules, metrics=metrics, log=log)
+    else:
+        inputs = open_cluster(await cluster(), settings.rules, metrics=metrics, log=log)
+        order = OrderWatch(await cluster(), own=settings.webhook_configuration, log=log)
+        metrics.show_order(lambda: order.is_ok)
+        metrics.show_watch(order.watch)
+        work.append(metrics.supervised(order.run, stage="order", log=log))
     options = settings.certificates
+    certificate: CertificateSource
     if isinstance(options, SelfSignedSettings):
-        return SelfSignedCertificate(options, client=await cluster.client(), metrics=metrics, log=log)
-    return FileCertificate(options, metrics=metrics, log=log)
+        certificate = SelfSignedCertificate(options, client=await cluster(), metrics=metrics, log=log)
+    else:
+        certificate = FileCertificate(options, metrics=metrics, log=log)
+    directory = settings.ops_certificate_directory
+    tls = TlsFiles.in_directory(directory, log=log) if directory else None
+    namespace = settings.settings_namespace
+    if namespace is not None:
+
+        def current() -> PublishedSettings:
+            return PublishedSettings(
+                version=version(),
+                policies="cluster" if settings.policies is None else "files",
+                rules=inputs.rules(),
+                known=SETTINGS if inputs.knows_default_class() else SETTINGS - {DEFAULT_CLASS},
+            )
+
+        publisher = SettingsPublisher(await cluster(), current, namespace=namespace, log=log)
+        work.append(metrics.supervised(publisher.run, stage="settings", log=log))
+    authentication = None
+    if settings.authenticates:
+        authorizer = TokenAuthorizer(await cluster(), audience=AUDIENCE)
+        authentication = Authentication(authorizer.refusal, accepts_own_header=False, log=log)
+    security = PortSecurity(authentication=authentication, context=tls.context if tls else None)
+    return inputs, certificate, security, [*inputs.work, *work, certificate.run, *([tls.run] if tls else ())]

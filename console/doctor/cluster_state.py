@@ -27,7 +27,7 @@ from console.doctor.admission import AdmissionObjects
 from console.render.policy_manifests import NAME
 from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, is_nothing, names_gpu
-from kai.installation import CONFIG_NAME, NAMESPACE, Installation, ProgramPod, SharingMode, configured_modes
+from kai.installation import CONFIG_NAME, NAMESPACE, Installation, SharingMode, configured_modes
 from kai.kaishare_keys import REASON
 from kai.numbers import parse_int
 from kai.pod import MalformedPod, decode_pod
@@ -56,7 +56,6 @@ PRESENT_LABEL: Final = "nvidia.com/gpu.present"
 
 _UNLABELLED: Final = Card(100, MIB)
 """GPU of a node without the label: KAI's DefaultGpuMemory (`node_info.go`), used for fractions only."""
-_PROGRAMS: Final = Kind("", "v1", "pods", "Pod", ProgramPod)
 _SYNCED: Final = Kind("", "v1", "pods", "Pod", PartialObject)
 _PENDING: Final = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 _NO_POLICIES: Final = AdmissionObjects(mutating=Fact(()))
@@ -357,8 +356,12 @@ async def read_cluster(reader: FactReader, options: DoctorOptions) -> ClusterFac
     # KAI's Service, or that of a webhook that matches KAI's schedulers.
     of_kai = sorted(cluster.kai_mutating, key=lambda item: not item.is_served_by_kai)
     home = next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
-    programs = await reader.list(_PROGRAMS, home)
-    installation = None if programs.value is None else Installation.seen_in(programs.value)
+    programs = await reader.list(kinds.PODS, home)
+    installation = None
+    if programs.value is not None:
+        installation = Installation.seen_in(
+            (each, pod.status.is_ready) for pod in programs.value for each in pod.spec.containers or ()
+        )
     configs: Kind[Any] = kinds.KAI_CONFIGS
     more: dict[str, Any] = {
         "kai_namespace": home,

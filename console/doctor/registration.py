@@ -13,13 +13,12 @@ from kube.answers import REQUEST_ERRORS
 from kube.metadata import LabelSelector
 from kube.tokens import review_right
 from service.text import joined, listed, one_line
-from webhook.registration.call_order import Mutator, called_before_us
+from webhook.registration.call_order import called_before_us
 from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     PATHS,
     WARN_WORKLOADS,
-    UrlTarget,
     mutating_configuration,
     sorts_behind,
     validating_configuration,
@@ -32,7 +31,6 @@ _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
 _RENAME: Final = f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}"
 _REQUIRED: Final = ("rules", "reinvocationPolicy", "matchPolicy", "sideEffects", "admissionReviewVersions")
-_TARGET: Final = UrlTarget("https://x.invalid")
 _ADJUSTABLE: Final = ("failurePolicy", "timeoutSeconds")
 """Fields that an administrator may have reasons to change; a difference is only a warning."""
 
@@ -107,13 +105,13 @@ def webhook_may_exist(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def mutating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.mutating.value is not None and not cluster.is_absent:
-        own, shipped = cluster.our_mutating, mutating_configuration(_TARGET)
+        own, shipped = cluster.our_mutating, mutating_configuration()
         yield from _registered(cluster, own, shipped, "kaishare is called for no pod")
 
 
 def validating_as_shipped(cluster: ClusterFacts) -> Iterator[CheckResult]:
     if cluster.validating.value is not None and not cluster.is_absent:
-        own, shipped = cluster.our_validating, validating_configuration(_TARGET)
+        own, shipped = cluster.our_validating, validating_configuration()
         yield from _registered(cluster, own, shipped, "pods and labels are not validated")
 
 
@@ -208,7 +206,7 @@ def order_is_right(cluster: ClusterFacts) -> Iterator[CheckResult]:
     own = cluster.our_mutating
     if own is None:
         return
-    early = called_before_us(map(Mutator.of, items(cluster.mutating)), own.name, cluster.kai_schedulers)
+    early = called_before_us(items(cluster.mutating), own.name, cluster.kai_schedulers)
     if early:
         yield problem(
             f"{listed(early)} is called before {one_line(own.name)} and matches on schedulerName: it skips"

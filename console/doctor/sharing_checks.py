@@ -179,13 +179,12 @@ def resource_management(cluster: ClusterFacts) -> Iterator[CheckResult]:
 
 def run_ai_keys(cluster: ClusterFacts) -> Iterator[CheckResult]:
     """Yield a warning for waiting pods with keys of Run:ai 2.x, which KAI ignores without a word."""
-    by_advice: list[tuple[str, str]] = []
+    version = cluster.installation.version if cluster.installation else None
+    by_advice: list[tuple[tuple[str, str], str]] = []
     for pod in items(cluster.waiting):
         annotations: Mapping[str, str] = pod.metadata.annotations or {}
         container = next((each.name for each in pod.spec.containers or ()), "NAME")
-        if advice := run_ai_limit(annotations, container):
+        if advice := run_ai_limit(annotations, container, version):
             by_advice.append((advice, "/".join(pod.metadata.key)))
-    for advice, pods in sorted(grouped(by_advice).items()):
-        yield warning(
-            f"{listed(pods)}: an annotation of Run:ai 2.x, which KAI ignores, so that no limit is set", advice
-        )
+    for (key, remedy), pods in sorted(grouped(by_advice).items()):
+        yield warning(f"{listed(pods)}: KAI ignores {key} of Run:ai 2.x, so that no limit is set", remedy)

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.authority import BACKDATING, CA_LIFETIME, Authority, KeyPair, canonical_names, names_of, renew_at
-from certs.directory import LEAF_LIFETIME
 
 Kind = TypeVar("Kind", bound=x509.ExtensionType)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -32,7 +31,7 @@ CA = Authority.create(now=NOW)
 
 
 def leaf(
-    *names: str, lifetime: timedelta = LEAF_LIFETIME, now: datetime = NOW, ca: Authority = CA
+    *names: str, lifetime: timedelta = timedelta(days=365), now: datetime = NOW, ca: Authority = CA
 ) -> KeyPair:
     return ca.issue(names or (SERVICE,), now=now, lifetime=lifetime)
 

@@ -31,7 +31,7 @@ from tests.support.waiting import until
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, label_problems
-from webhook.policy.verify import Requester, verify
+from webhook.policy.verify import verify
 
 CHECKS_TOTAL = "apiserver_mutating_admission_policy_check_total"
 TEAM = "policies-team"
@@ -346,9 +346,7 @@ class Team:
 
     def admits(self, pod: Json, rules: DecisionSettings | None = None) -> bool:
         """Whether the webhook admits the pod under enforce, after its own changes."""
-        return verify(
-            self.policy, view(pod), rules or DecisionSettings(), Requester(ADMINISTRATOR)
-        ).is_allowed
+        return verify(self.policy, view(pod), rules or DecisionSettings(), ADMINISTRATOR).is_allowed
 
 
 @pytest.fixture

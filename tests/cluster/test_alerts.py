@@ -25,10 +25,10 @@ from tests.support.free_ports import free_port
 from tests.support.kube_user import Asker
 from tests.support.other_webhooks import others_configuration
 from tests.support.prometheus_server import Prometheus, prometheus
+from tests.support.registration import UrlTarget
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.registration.configurations import UrlTarget
 
 NAMESPACES = [
     managed_namespace("alerts", gpu_fraction="0.5"),

@@ -38,17 +38,16 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import account
-from tests.support.self_policy import self_policy_on
-from tests.support.waiting import until
-from tests.support.webhook_in_a_pod import in_a_pod
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    MUTATE,
+from tests.support.registration import (
     ServiceTarget,
     UrlTarget,
     mutating_configuration,
     validating_configuration,
 )
+from tests.support.self_policy import self_policy_on
+from tests.support.waiting import until
+from tests.support.webhook_in_a_pod import in_a_pod
+from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 
 NAMESPACE = "team-a"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"

@@ -14,13 +14,13 @@ from tests.support.administrator import Administrator
 from tests.support.decisions import decide
 from tests.support.kube_user import ADMINISTRATOR, Asker
 from tests.support.pods import view
+from tests.support.registration import UrlTarget, mutating_configuration, validating_configuration
 from tests.support.waiting import until
 from tests.support.webhook_recorder import Recorder, recording
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
-from webhook.policy.verify import Requester, verify
-from webhook.registration.configurations import UrlTarget, mutating_configuration, validating_configuration
+from webhook.policy.verify import verify
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 NAMESPACES = {
@@ -186,7 +186,7 @@ async def test_a_daemon_sets_pod_costs_a_call_if_it_has_to_do_with_gpus_or_kai(
     for user, (title, (made, expected)) in itertools.product(USERS[2:], pods.items()):
         assert await create(asker, "hooked-enforce", made, user) == 201, title
         assert recorder.paths() == expected, title
-        verdict = verify(policy, view(made), RULES, Requester(user))
+        verdict = verify(policy, view(made), RULES, user)
         assert VALIDATE in expected or verdict.finding.reason is Reason.DAEMONSET, title
 
 
@@ -225,7 +225,7 @@ async def test_pods_that_are_not_sent_are_those_that_decide_and_verify_leave_alo
         status = await create(asker, "hooked-enforce", made, user)
         document = view(made)
         decision = decide(policy, made, RULES)
-        verdict = verify(policy, document, RULES, Requester(user))
+        verdict = verify(policy, document, RULES, user)
         expected = []
         if decision.reason not in LEFT_TO_SELECTORS:
             expected.append(MUTATE)

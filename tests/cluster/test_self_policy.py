@@ -11,6 +11,7 @@ from kube.client import KubeClient
 from tests.support.cluster_webhook import configured
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import Answer, Asker
+from tests.support.registration import ServiceTarget, mutating_configuration, validating_configuration
 from tests.support.self_policy import (
     CONFIGURATIONS,
     WEBHOOK,
@@ -18,12 +19,7 @@ from tests.support.self_policy import (
     self_policy,
     self_policy_on,
 )
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    ServiceTarget,
-    mutating_configuration,
-    validating_configuration,
-)
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 KINDS = ("mutating", "validating")
 TARGET = ServiceTarget(namespace="kaishare", name="kaishare-webhook", port=443)

@@ -31,11 +31,12 @@ from tests.support.kai_definitions import DEFINITIONS, define
 from tests.support.kube_objects import namespace_object, pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.published_settings import settings_object
+from tests.support.registration import ServiceTarget, UrlTarget
 from tests.support.waiting import until
 from tests.support.webhook_checks import examine
 from tests.support.webhook_recorder import recording
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, UrlTarget
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 VISION = managed_namespace("doctor-vision", "team-a", gpu_fraction="0.5")
 

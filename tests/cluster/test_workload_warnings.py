@@ -23,7 +23,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.kinds import made
 from tests.support.kube_user import Asker
 from tests.support.pods import gpu_container
-from webhook.registration.configurations import UrlTarget, mutating_configuration, validating_configuration
+from tests.support.registration import UrlTarget, mutating_configuration, validating_configuration
 
 TEAM = "warned-team"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{TEAM}/deployments"

@@ -34,13 +34,13 @@ from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import ROOT
 from tests.support.kinds import made, object_path
 from tests.support.kube_user import Asker
+from tests.support.registration import mutating_configuration, validating_configuration
 from tests.support.waiting import until
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import mutate
 from webhook.policy.reasons import Reason
-from webhook.policy.verify import Requester, verify
-from webhook.registration.configurations import mutating_configuration, validating_configuration
+from webhook.policy.verify import verify
 
 Json = dict[str, Any]
 FORM: Final = "forms.example.com/form"
@@ -314,7 +314,7 @@ class Comparison:
         outcome = expected(namespace.labels, namespace.annotations, name, plain.pod, self.forms.rules, user)
         labelled = NamespacePolicy.from_labels(name, namespace.labels, namespace.annotations)
         view = self.forms.view(outcome.pod)
-        denials = verify(labelled, view, self.forms.rules, Requester(username=user)).denials
+        denials = verify(labelled, view, self.forms.rules, user).denials
         self.tally.denials.update(finding.reason.code for finding in denials)
         is_exact = not outcome.differences and namespace.limits not in RESTORING
         if is_exact and not any(_sentence_of(finding.reason) in policy.message for finding in denials):

@@ -20,7 +20,7 @@ from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import apply_to_document, operations
 from webhook.policy.reasons import Action
-from webhook.policy.verify import Requester, verify
+from webhook.policy.verify import verify
 
 Json = dict[str, Any]
 _TORCH: Final = re.compile(r"torchrun|torch[.]distributed[.]run|torch[.]distributed[.]launch")
@@ -64,7 +64,7 @@ def expected(
         original = decode_pod(json.dumps(pod).encode())
         changed = copy.deepcopy(dict(apply_to_document(operations(decision.changes, original), pod)))
     view = decode_pod(json.dumps(changed).encode())
-    is_denied = not verify(policy, view, rules, Requester(username=user)).is_allowed
+    is_denied = not verify(policy, view, rules, user).is_allowed
     is_capped = policy.max_fraction is not None or policy.max_memory_mib is not None
     if is_enforced and is_capped and not view.is_of_daemon_set and not _has_plain_share(view):
         differences.append(DifferenceName.PLAIN_SHARES)

@@ -26,15 +26,11 @@ from tests.support.helm_chart import (
     rendered,
     webhook_pod,
 )
+from tests.support.registration import ServiceTarget, mutating_configuration, validating_configuration
 from webhook.cli import _parser as webhook_parser
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    ServiceTarget,
-    mutating_configuration,
-    validating_configuration,
-)
+from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.settings.decision_options import DEFAULT_CLASS, parse_decision_options
 from webhook.settings.published_settings import KEY, NAME, decode_settings, encode_settings
 

@@ -12,14 +12,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from certs.directory import create_if_missing
 from tests.support import grafana, known_metrics
 from tests.support.agent_process import Agent, agent
 from tests.support.grafana import NAMES, Dashboard
@@ -29,6 +27,7 @@ from tests.support.prometheus_server import Prometheus, page, prometheus
 from tests.support.promtool import ROOT, needed
 from tests.support.waiting import wait_until
 from tests.support.webhook_server import POLICIES, review_of
+from webhook.certificates import create_if_missing
 
 BOARDS = {name: grafana.load(name) for name in NAMES}
 
@@ -189,7 +188,7 @@ def uid_of(name: str, of: Agent) -> str:
 def webhook(folder: Path) -> Iterator[str]:
     """Run a webhook under a steady load of reviews; yield the address of its metrics."""
     (folder / "policies.yaml").write_text(POLICIES)
-    create_if_missing(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    create_if_missing(folder / "tls", ["localhost", "127.0.0.1"])
     files = (
         f"--policies {folder}/policies.yaml --tls-cert {folder}/tls/tls.crt --tls-key {folder}/tls/tls.key"
     )

@@ -64,14 +64,11 @@ from tests.support.hostile_api_server import (
 from tests.support.kube_objects import bind_request, reservation
 from tests.support.moved_clocks import MovedClocks
 from tests.support.pods import gpu_container, pod
+from tests.support.registration import mutating_configuration, validating_configuration
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_server import review_of
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    mutating_configuration,
-    validating_configuration,
-)
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 OLDER: Final = "KAISHARE_OLDER_KUBERNETES"
 TEAM: Final = "outage-team"

@@ -1,13 +1,18 @@
 """KAI's settings, read from the arguments of its pods."""
 
+import json
+from typing import Any
+
 import pytest
 
-from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
+from kai.installation import Installation, SharingMode, configured_modes
+from kube.kinds import Container
 
 
 def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
-    container = ProgramContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
-    return Installation.seen_in([ProgramPod(spec=ProgramSpec(containers=[container]))])
+    return Installation.seen_in(
+        [(Container(image=f"example.invalid/{program}:{tag}", args=list(args)), False)]
+    )
 
 
 def both(*installations: Installation) -> Installation:
@@ -54,3 +59,48 @@ def test_a_setting_follows_from_the_arguments_and_the_release(
     setting: str, installation: Installation, expected: object
 ) -> None:
     assert getattr(installation, setting) == expected
+
+
+def config(mode: str | None = None, *, sharing: bool | None = None, **plugins: bool) -> bytes:
+    named = {name: {"enabled": enabled} for name, enabled in plugins.items()}
+    spec: dict[str, Any] = {"global": {"gpuSharingMode": mode}, "binder": {"plugins": named}}
+    return json.dumps({"spec": {**spec, "admission": {"gpuSharing": sharing}}}).encode()
+
+
+BOTH = (
+    b'{"spec": {"global": {"gpuSharingMode": "HamiCore"}, "admission": {"plugins": {"hamicore": {"enabled": %s}}},'
+    b' "binder": {"plugins": {"hamicore": {"enabled": %s}}}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("document", "mode"),
+    [
+        *((config(mode), mode) for mode in SharingMode),
+        (config(), None),
+        (config(sharing=True), SharingMode.NON_MEMORY_ENFORCED),
+        (config(sharing=True, hamicore=False), SharingMode.NON_MEMORY_ENFORCED),
+        (config(sharing=True, hamicore=True), SharingMode.HAMI_CORE),
+        (config(hamicore=True), SharingMode.HAMI_CORE),
+        (config(hamicore=False), None),
+        (config(sharing=False, hamicore=True), SharingMode.DISABLED),
+        (config(sharing=True, hamicore=True, nvfractions=True), None),
+        (config(sharing=False), SharingMode.DISABLED),
+        (config("hamicore"), None),
+        (config("HamiCore", hamicore=True), SharingMode.HAMI_CORE),
+        (config("HamiCore", hamicore=False), None),
+        (config("NonMemoryEnforced", hamicore=True), None),
+        (config("NonMemoryEnforced", nvfractions=False), SharingMode.NON_MEMORY_ENFORCED),
+        (BOTH % (b"false", b"true"), None),  # the part that is read last does not win
+        (BOTH % (b"true", b"true"), SharingMode.HAMI_CORE),
+        (BOTH % (b"[1]", b"true"), None),
+        (b"{}", None),
+        (b"[]", None),
+        (b"no JSON", None),
+        (b"[" * 100_000, None),
+        (b'{"spec": {"global": {"gpuSharingMode": ["HamiCore"]}}}', None),
+    ],
+)
+def test_the_mode_is_known_or_not_guessed(document: bytes, mode: SharingMode | None) -> None:
+    modes = configured_modes(document)
+    assert (next(iter(modes)) if len(modes) == 1 else None) is mode

@@ -9,6 +9,7 @@ from kai.refusals import Refusal, judge
 from kai.releases import Version
 from tests.support.pods import container, gpu_container, pod, view
 from webhook.policy.checks import share_findings
+from webhook.policy.label_values import PolicyShare
 from webhook.policy.reasons import Reason
 
 MEMORY = "nvidia.com/container.main.gpu-memory"
@@ -122,3 +123,31 @@ def test_the_webhook_refuses_by_the_mode(mode: SharingMode | None, words: str) -
     refused = [each for each in findings if each.reason is Reason.KAI_REFUSES]
     assert bool(refused) == bool(words)
     assert all(words in str(each) for each in refused)
+
+
+LIMIT = "kai.scheduler/container.main.gpu-memory.portion.limit"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policy_share", "words"),
+    [
+        ({LIMIT: "0.8"}, None, "can only be used together with gpu-fraction"),
+        ({"gpu-memory.limit": "8Gi"}, None, "can only be used together with gpu-memory"),
+        ({LIMIT: "0.8"}, "0.5", ""),
+        ({LIMIT: "0.3"}, "0.5", "must be greater than gpu-fraction"),
+        ({"gpu-fraction.limit": "0.3"}, "0.5", "must be greater than gpu-fraction"),
+        ({"nvidia.com/container.main.gpu-compute.mode": "mps"}, "0.5", "invalid NvFractions compute mode"),
+        ({}, "0.5", ""),
+    ],
+)
+def test_a_limit_or_mode_without_a_share_of_its_own_is_judged_beside_the_policys(
+    annotations: dict[str, str], policy_share: str | None, words: str
+) -> None:
+    injected = PolicyShare("gpu-fraction", policy_share) if policy_share else None
+    asked = view(pod(gpu_container("main") if injected else container("main"), annotations=annotations))
+    by_mode = {
+        mode: list(share_findings(asked, LATER, sharing=True, mode=mode, injected=injected))
+        for mode in (SharingMode.NV_FRACTIONS, None)
+    }
+    assert [words in each.sentence for each in by_mode[SharingMode.NV_FRACTIONS]] == [True] * bool(words)
+    assert not by_mode[None], "other modes ignore it"

@@ -64,8 +64,8 @@ FAULTS: Final = (
     ),
     Fault(
         "verify: a pod that claims to be a DaemonSet's comes from its controller",
-        "if not requester.is_daemon_set_controller:",
-        "if requester.username == requester.is_kubelet:",
+        "if username not in DAEMON_SET_CONTROLLERS:",
+        "if username in DAEMON_SET_CONTROLLERS:",
         "webhook/policy/test_verify.py",
     ),
     Fault(
@@ -125,8 +125,8 @@ FAULTS: Final = (
     ),
     Fault(
         "registration: KAI's webhooks are called after kaishare's",
-        "is_of_kai(mutator, of_kai) and sorts_behind(own, name)",
-        "is_of_kai(mutator, of_kai) and sorts_behind(name, own)",
+        "is_of_kai(each, of_kai) and sorts_behind(own, name)",
+        "is_of_kai(each, of_kai) and sorts_behind(name, own)",
         "webhook/registration",
     ),
     Fault(

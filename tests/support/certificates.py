@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.authority import Authority, KeyPair
-from certs.directory import create_if_missing
 from service.http.tls_files import TlsFiles
 from service.log import JsonLog
+from webhook.certificates import create_if_missing
 
 A_DAY = timedelta(days=1)
 
@@ -37,7 +37,7 @@ def serving_context(
 
 def directory_context(directory: Path) -> ssl.SSLContext:
     """Create certificates for this machine in a directory, and return a server's TLS context of them."""
-    create_if_missing(directory, ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    create_if_missing(directory, ["localhost", "127.0.0.1"])
     return TlsFiles(directory / "tls.crt", directory / "tls.key", log=JsonLog(io.BytesIO())).context
 
 

@@ -11,7 +11,7 @@ from console.cluster.webhook import RunningSettings
 from console.doctor.admission import AdmissionObjects
 from console.doctor.cluster_state import ClusterFacts, DoctorOptions, Namespace
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
-from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec, ProgramStatus
+from kai.installation import Installation
 from kai.queue import Queue
 from kai.releases import Version
 from kube.kinds import (
@@ -20,17 +20,14 @@ from kube.kinds import (
     PRIORITY_CLASSES,
     VALIDATING_BINDINGS,
     VALIDATING_POLICIES,
+    Container,
     PriorityClass,
 )
+from tests.support.registration import ServiceTarget, mutating_configuration, validating_configuration
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.registration.configuration_objects import WebhookConfiguration
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    ServiceTarget,
-    mutating_configuration,
-    validating_configuration,
-)
+from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.settings.published_settings import PublishedSettings
 
 SERVICE = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
@@ -98,10 +95,8 @@ def queue(name: str, parent: str = "department") -> Queue:
 def installed(
     *args: str, program: str = "admission", tag: str = "v0.13.4", is_ready: bool = False
 ) -> Installation:
-    container = ProgramContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
-    status = {"conditions": [{"type": "Ready", "status": "True"}]} if is_ready else {}
-    pod = ProgramPod(spec=ProgramSpec(containers=[container]))
-    return Installation.seen_in([msgspec.structs.replace(pod, status=msgspec.convert(status, ProgramStatus))])
+    container = Container(image=f"example.invalid/{program}:{tag}", args=list(args))
+    return Installation.seen_in([(container, is_ready)])
 
 
 def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rules: Any) -> RunningSettings:

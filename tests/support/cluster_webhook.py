@@ -24,17 +24,11 @@ from tests.support.administrator import right
 from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import ForkedPython
 from tests.support.kinds import list_path, made
+from tests.support.registration import Target, UrlTarget, mutating_configuration, validating_configuration
 from tests.support.service_log import log_lines, series_of
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_recorder import Recorder
-from webhook.registration.configurations import (
-    CONFIGURATION_NAME,
-    MUTATE,
-    Target,
-    UrlTarget,
-    mutating_configuration,
-    validating_configuration,
-)
+from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 
 _GROUP = "admissionregistration.k8s.io"
 WEBHOOK_RIGHTS = (

@@ -97,8 +97,8 @@ def resolve_queue(pod_labels: Mapping[str, str], owner_labels: Mapping[str, str]
         if keys.QUEUE_LABEL in labels:
             return labels[keys.QUEUE_LABEL]
     for labels in (owner_labels, pod_labels):
-        if keys.PROJECT_LABEL in labels:
-            project = labels[keys.PROJECT_LABEL]
+        if "project" in labels:
+            project = labels["project"]
             if project and keys.NODE_POOL_LABEL in pod_labels:
                 return f"{project}-{pod_labels[keys.NODE_POOL_LABEL]}"
             return project or keys.DEFAULT_QUEUE

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from service.log import ERROR, INFO, JsonLog
-from webhook.admission.review import BadReview, Review, decode
+from webhook.admission.review import BadReview, Review, allow, decode
 from webhook.metrics import Metrics
 from webhook.namespaces.policy_source import PolicyUnknown
 from webhook.policy.reasons import Action, Finding, Reason
@@ -24,6 +24,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The pod's name or its generateName, for reviews that carry no name."""
     fields: Callable[[], dict[str, Any]] = dict
     """Returns additional log fields. They never contain a value from a pod's containers."""
+
+    @classmethod
+    def admit(
+        cls, review: Review, action: Action, finding: Finding, *, pod: str = "", warnings: Sequence[str] = ()
+    ) -> "Outcome":
+        """Return the answer that admits the object as it is."""
+        return cls(action=action, finding=finding, body=allow(review.uid, warnings=warnings), pod=pod)
 
 
 class AdmissionWebhook(Protocol):
@@ -63,13 +70,7 @@ class ReviewHandler:
     async def answer(
         self, body: bytes, request_id: str, deadline: float | None = None, peer: str = ""
     ) -> bytes:
-        """Answer an AdmissionReview.
-
-        Args:
-            body: the review.
-            request_id: the request's ID in the log.
-            deadline: until when the API server waits, on the event loop's clock; None for no limit.
-            peer: the sender's address or network.
+        """Answer an AdmissionReview that a peer sent; the API server waits until `deadline` (loop's clock).
 
         Raises:
             BadReview: the body is not a review that can be answered.

@@ -72,7 +72,7 @@ class MutatingWebhook:
     async def review(self, review: Review, peer: str) -> Outcome:
         """Admit a pod, with a patch if the pod needs one."""
         if not review.is_about("Pod", "CREATE"):
-            return _without_patch(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
+            return Outcome.admit(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
         policy = await self._policies.find(review.namespace or "", modes=MANAGED_MODES, peer=peer)
         rules = self._rules()
         document: bytes | Raw = review.object
@@ -97,7 +97,7 @@ class MutatingWebhook:
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
         """Admit the pod unchanged, so that an internal error never blocks a user."""
-        return _without_patch(review, Action.ERROR, finding)
+        return Outcome.admit(review, Action.ERROR, finding)
 
 
 def name_of(pod: PodView | None) -> str:
@@ -105,10 +105,6 @@ def name_of(pod: PodView | None) -> str:
     if pod is None:
         return ""
     return pod.name or f"{pod.generate_name}*"
-
-
-def _without_patch(review: Review, action: Action, finding: Finding) -> Outcome:
-    return Outcome(action=action, finding=finding, body=allow(review.uid))
 
 
 def _encode(review: Review, mutation: Mutation) -> bytes:

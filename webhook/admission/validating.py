@@ -12,7 +12,7 @@ from kai.kaishare_keys import FRACTION, MAX_FRACTION, MAX_MEMORY, MEMORY
 from kai.pod import MalformedPod, decode_pod, explain_shape
 from webhook.admission.handler import Outcome
 from webhook.admission.mutating import name_of
-from webhook.admission.review import BadReview, Review, allow, deny
+from webhook.admission.review import BadReview, Review, deny
 from webhook.namespaces.policy_source import PolicySource
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.label_values import read_name
@@ -27,7 +27,7 @@ from webhook.policy.labels import (
 from webhook.policy.pod_keys import namespace_key_findings
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import NO_CAPS, read_sizes, selector_overlaps
-from webhook.policy.verify import Requester, verify
+from webhook.policy.verify import verify
 
 _MODES: Final = frozenset({Mode.ENFORCE})
 """Mode of the namespaces whose pods the API server sends, by the webhook configuration."""
@@ -50,15 +50,15 @@ class PodValidator:
             PolicyUnknown: the policy is not available now; the failurePolicy decides.
         """
         if not review.is_about("Pod", "CREATE"):
-            return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
+            return Outcome.admit(review, Action.ADMITTED, Finding(Reason.OUT_OF_SCOPE))
         policy = await self._policies.find(review.namespace or "", modes=_MODES, peer=peer)
         try:
             pod = decode_pod(review.object)
-            verdict = verify(policy, pod, self._rules(), Requester(review.username))
+            verdict = verify(policy, pod, self._rules(), review.username)
         except MalformedPod as error:
             raise BadReview(f"the pod cannot be read: {error}") from None
         if verdict.is_allowed:
-            return _admitted(review, verdict.finding, pod=name_of(pod))
+            return Outcome.admit(review, Action.ADMITTED, verdict.finding, pod=name_of(pod))
         codes = [finding.reason.code for finding in verdict.denials]
         return Outcome(
             action=Action.DENIED,
@@ -109,7 +109,7 @@ class NamespaceValidator:
             BadReview: the namespace cannot be read.
         """
         if not review.is_about("Namespace", "CREATE", "UPDATE"):
-            return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
+            return Outcome.admit(review, Action.ADMITTED, Finding(Reason.OUT_OF_SCOPE))
         after = _metadata(review.object, "object")
         before = _Metadata()
         if review.operation == "UPDATE":
@@ -117,7 +117,7 @@ class NamespaceValidator:
         own, own_before = _own(after), _own(before)
         warnings = [finding.warning for finding in islice(_without_effect(after, before), _MAX_PROBLEMS)]
         if own == own_before:
-            return _admitted(review, Finding(Reason.LABELS_KEPT), warnings=warnings)
+            return Outcome.admit(review, Action.ADMITTED, Finding(Reason.LABELS_KEPT), warnings=warnings)
         rules = self._rules()
         problems = label_problems(own, own_before, default_mode=rules.default_mode)
         if problems.is_refused:
@@ -128,11 +128,13 @@ class NamespaceValidator:
         queue = own.labels.get(keys.QUEUE_LABEL, "")
         if queue != own_before.labels.get(keys.QUEUE_LABEL, "") and read_name(queue) is not None:
             warnings += [finding.warning for finding in filter(None, [unknown_queue(queue, rules.queues)])]
-        return _admitted(review, next(iter(invalid), Finding(Reason.LABELS_VALID)), warnings=warnings)
+        return Outcome.admit(
+            review, Action.ADMITTED, next(iter(invalid), Finding(Reason.LABELS_VALID)), warnings=warnings
+        )
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
         """Admit the namespace. An invalid label is ignored and reported later."""
-        return Outcome(action=Action.ERROR, finding=finding, body=allow(review.uid))
+        return Outcome.admit(review, Action.ERROR, finding)
 
 
 def _metadata(document: Raw, field: str) -> _Metadata:
@@ -187,10 +189,3 @@ def _refused(review: Review, problems: LabelProblems) -> Outcome:
         ),
         fields=lambda: {"problems": messages},
     )
-
-
-def _admitted(
-    review: Review, finding: Finding, *, pod: str = "", warnings: list[str] | None = None
-) -> Outcome:
-    body = allow(review.uid, warnings=warnings or ())
-    return Outcome(action=Action.ADMITTED, finding=finding, body=body, pod=pod)

@@ -14,7 +14,7 @@ from service.documents import DocumentError
 from service.text import MALFORMED
 from webhook.admission.handler import Outcome
 from webhook.admission.mutating import MANAGED_MODES
-from webhook.admission.review import Review, allow
+from webhook.admission.review import Review
 from webhook.namespaces.policy_source import PolicySource
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
@@ -41,20 +41,21 @@ class WorkloadAdvisor:
     async def review(self, review: Review, peer: str) -> Outcome:
         """Admit a workload, with warnings about its pods."""
         if review.operation not in ("CREATE", "UPDATE") or review.subResource:
-            return _admitted(review, Reason.OUT_OF_SCOPE)
+            return Outcome.admit(review, Action.ADMITTED, Finding(Reason.OUT_OF_SCOPE))
         namespace = review.namespace or ""
         policy = await self._policies.find(namespace, modes=MANAGED_MODES, peer=peer)
         if policy is None:
-            return _admitted(review, Reason.NOT_MANAGED)
+            return Outcome.admit(review, Action.ADMITTED, Finding(Reason.NOT_MANAGED))
         pods = templates(review.object)
         if review.operation == "UPDATE" and pods == templates(review.oldObject):
-            return _admitted(review, Reason.WORKLOAD_QUIET)
+            return Outcome.admit(review, Action.ADMITTED, Finding(Reason.WORKLOAD_QUIET))
         warnings = list(islice(dict.fromkeys(_warnings(policy, pods, namespace, self._rules())), MOST_LINES))
-        return _admitted(review, Reason.WORKLOAD_TOLD if warnings else Reason.WORKLOAD_QUIET, warnings)
+        finding = Finding(Reason.WORKLOAD_TOLD if warnings else Reason.WORKLOAD_QUIET)
+        return Outcome.admit(review, Action.ADMITTED, finding, warnings=warnings)
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
         """Admit the workload without a word."""
-        return Outcome(action=Action.ERROR, finding=finding, body=allow(review.uid))
+        return Outcome.admit(review, Action.ERROR, finding)
 
 
 def templates(document: Raw) -> list[FoundPod]:
@@ -79,8 +80,3 @@ def _warnings(
         except DocumentError:
             continue
         yield from (finding.warning for finding in advice(policy, told))
-
-
-def _admitted(review: Review, reason: Reason, warnings: list[str] | None = None) -> Outcome:
-    body = allow(review.uid, warnings=warnings or ())
-    return Outcome(action=Action.ADMITTED, finding=Finding(reason), body=body)

@@ -105,11 +105,6 @@ class NamespaceLookups:
     async def find(self, namespace: str, modes: Collection[Mode], peer: str = "") -> NamespacePolicy | None:
         """Return a namespace's policy; None if the namespace is not managed or does not exist.
 
-        Args:
-            namespace: its name.
-            modes: those for which the API server sends the review.
-            peer: the sender of the review.
-
         Raises:
             PolicyUnknown: the request failed, took longer than `LONGEST_SECONDS`, or exceeds the peer's part.
         """
@@ -203,14 +198,8 @@ class ClusterPolicies:
     ) -> None:
         """Set up the watch; call `run` to start it. `find` works before that, too.
 
-        Args:
-            client: for the API server.
-            log: for unavailability and unreadable namespaces, each once.
-            default_mode: the mode of namespaces that name none.
-            on_change: called with all managed namespaces after the first list, and when a policy changes.
-            on_error: called for each unexpected error.
-            clock: monotonic seconds.
-            timing: timing of the watch.
+        `on_change` is called with all managed namespaces after the first list, and when a policy changes;
+        `on_error` for each unexpected error.
         """
         self._log = log
         self._on_change = on_change

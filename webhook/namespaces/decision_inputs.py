@@ -12,29 +12,28 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kai import keys
-from kai.installation import SharingMode
-from kai.queue import Queue, leaf_queues
+from kai.installation import CONFIG_NAME, SharingMode, configured_modes
+from kai.queue import leaf_queues
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.events import EventWriter
 from kube.kinds import (
+    KAI_CONFIGS,
     LIMIT_RANGES,
     PRIORITY_CLASSES,
     QUEUES,
     Kind,
-    LimitRange,
     PriorityClass,
     gpu_limit_ranges,
 )
 from kube.watch import Resource, Watch
-from service.log import ERROR, JsonLog, problem_logger
+from service.log import ERROR, JsonLog, OngoingProblem, problem_logger
 from service.text import MALFORMED
 from webhook.metrics import Metrics
 from webhook.namespaces.cluster_policies import ClusterPolicies, Managed
 from webhook.namespaces.file_policies import FilePolicies, PoliciesError
 from webhook.namespaces.policy_events import PolicyEvents, ProblemLog
 from webhook.namespaces.policy_source import PolicySource
-from webhook.namespaces.sharing_mode import SharingModeReader
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 
@@ -43,7 +42,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 _RELEASE_SECONDS: Final = 3600.0
 _AGAIN_SECONDS: Final = 60.0
-"""Time until the API server's release, or its missing queues, are asked for again."""
+"""Time until the API server's release, its missing queues, or KAI's sharing mode are asked for again."""
 
 
 class ClusterDefaults:
@@ -52,18 +51,20 @@ class ClusterDefaults:
     def __init__(self, client: KubeClient, rules: DecisionSettings, *, log: JsonLog) -> None:
         """Set up the watches; run `tasks` to start them.
 
-        Args:
-            client: for the API server.
-            rules: the administrator's settings; their default class applies until the classes are listed.
-            log: for a watch that fails or works again, each once.
+        The default class of `rules` applies until the classes are listed.
         """
         self.current = rules
         """The rules for the next decision."""
         self._client = client
         self._log = log
         self._classes = self._watch(PRIORITY_CLASSES, _default_class)
-        self._limit_ranges = self._watch(LIMIT_RANGES, _gpu_limit_ranges, keeps=_needs_gpus)
-        self._queues = self._watch(QUEUES, _leaf_queues)
+        self._limit_ranges = self._watch(
+            LIMIT_RANGES,
+            lambda limits: {"gpu_limit_ranges": gpu_limit_ranges(limits)},
+            keeps=lambda limits: limits.needs(keys.GPU_RESOURCE),
+        )
+        self._queues = self._watch(QUEUES, lambda queues: {"queues": leaf_queues(queues)})
+        self._config_problem = OngoingProblem(self._logger(KAI_CONFIGS.full_resource))
         self.watches = (self._classes, self._limit_ranges, self._queues)
         """The watches, for their metrics."""
         self.tasks: Sequence[Work] = (
@@ -78,10 +79,9 @@ class ClusterDefaults:
         """Whether the default PriorityClass is known: the classes are listed, or the settings name one."""
         return self._classes.is_synced or self.current.default_priority_class is not None
 
-    def set_sharing_mode(self, mode: SharingMode | None) -> None:
-        """Store KAI's mode; equal settings stay the same object, so that kept mutations stay valid."""
-        if mode is not self.current.gpu_sharing_mode:
-            self.current = replace(self.current, gpu_sharing_mode=mode)
+    def _logger(self, resource: str) -> Callable[[str], None]:
+        unavailable, available = "resource unavailable", "resource available again"
+        return problem_logger(self._log, unavailable, available, resource=resource)
 
     def _watch(
         self,
@@ -105,9 +105,7 @@ class ClusterDefaults:
             Resource(name=kind.resource, path=kind.path()),
             read=read,
             on_change=changed,
-            on_trouble=problem_logger(
-                self._log, "resource unavailable", "resource available again", resource=kind.resource
-            ),
+            on_trouble=self._logger(kind.resource),
         )
 
     async def _follow_queues(self) -> None:
@@ -131,6 +129,29 @@ class ClusterDefaults:
                 self.current = replace(self.current, kubernetes=release)
             await asyncio.sleep(_AGAIN_SECONDS if release is None else _RELEASE_SECONDS)
 
+    async def follow_sharing_mode(self) -> None:
+        """Read KAI's sharing mode each minute."""
+        while True:
+            await self.read_sharing_mode()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def read_sharing_mode(self) -> None:
+        """Read the object that configures KAI; a request that fails keeps the last mode unless it is gone.
+
+        The mode is unknown where KAI has no such object, or an unreadable one.
+        """
+        mode: SharingMode | None = None
+        problem = ""
+        try:
+            modes = configured_modes(await self._client.get(KAI_CONFIGS.path(name=CONFIG_NAME)))
+            mode = next(iter(modes)) if len(modes) == 1 else None
+        except REQUEST_ERRORS as error:
+            if not (isinstance(error, ApiError) and error.status == 404):
+                mode, problem = self.current.gpu_sharing_mode, str(error)
+        if mode is not self.current.gpu_sharing_mode:  # equal settings stay the same object
+            self.current = replace(self.current, gpu_sharing_mode=mode)
+        self._config_problem.update(problem)
+
 
 def _default_class(classes: Collection[PriorityClass]) -> Mapping[str, Any]:
     """Return the default class. Of several, the API server uses the one with the lowest value.
@@ -140,18 +161,6 @@ def _default_class(classes: Collection[PriorityClass]) -> Mapping[str, Any]:
     defaults = (each for each in classes if each.is_default)
     default = min(defaults, key=lambda each: each.value, default=None)
     return {"default_priority_class": default.metadata.name if default else None}
-
-
-def _needs_gpus(limits: LimitRange) -> bool:
-    return limits.needs(keys.GPU_RESOURCE)
-
-
-def _gpu_limit_ranges(limits: Collection[LimitRange]) -> Mapping[str, Any]:
-    return {"gpu_limit_ranges": gpu_limit_ranges(limits)}
-
-
-def _leaf_queues(queues: Collection[Queue]) -> Mapping[str, Any]:
-    return {"queues": leaf_queues(queues)}
 
 
 COMPONENT: Final = "kaishare-webhook"
@@ -236,8 +245,7 @@ def open_cluster(
     tasks = [(writer.run, "events"), (events.run, "events")]
     tasks += [(task, "cluster-rules") for task in completed.tasks]
     if rules.gpu_sharing_mode is None:
-        modes = SharingModeReader(client, completed.set_sharing_mode, log=log)
-        tasks.append((modes.run, "sharing-mode"))
+        tasks.append((completed.follow_sharing_mode, "sharing-mode"))
     supervised = (metrics.supervised(work, stage=stage, log=log) for work, stage in tasks)
     return DecisionInputs(
         policies,

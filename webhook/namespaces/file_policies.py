@@ -114,12 +114,8 @@ class FilePolicies:
     ) -> None:
         """Read the files.
 
-        Args:
-            path: file or directory.
-            default_mode: the mode of namespaces that name none.
-            on_change: called with the policies after each reload.
-            on_broken: called once for each edit that cannot be loaded, with the error, and for another error
-                of a later attempt.
+        `on_change` is called with the policies after each reload, and `on_broken` with the error once for
+        each edit that cannot be loaded, and for another error of a later attempt.
 
         Raises:
             PoliciesError: the files cannot be read.

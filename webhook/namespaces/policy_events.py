@@ -88,9 +88,7 @@ class PolicyEvents:
 def describe(problems: Sequence[LabelProblem], more: int = 0) -> str:
     """Return the message of an Event: the invalid labels of a namespace and their allowed values.
 
-    Args:
-        problems: the invalid labels.
-        more: number of invalid labels that `problems` omits.
+    `more` is the number of invalid labels that `problems` omits.
     """
     messages = [str(problem) for problem in problems[:_MAX_LABELS]]
     more += len(problems) - len(messages)

@@ -15,6 +15,7 @@ from kai.installation import SharingMode
 from kai.kaishare_keys import MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.numbers import is_quantity, parse_quantity
+from kai.nv_fractions import refused_in_nv_fractions
 from kai.pod import Container, PodView, Quantity
 from kai.refusals import asks_for_share, judge
 from kai.releases import NEWEST_READ, Version
@@ -108,14 +109,27 @@ def _whole_gpus(container: Container, counts: dict[Quantity | None, int]) -> int
 
 
 def share_findings(
-    pod: PodView, version: Version | None, *, sharing: bool, mode: SharingMode | None = None
+    pod: PodView,
+    version: Version | None,
+    *,
+    sharing: bool,
+    mode: SharingMode | None = None,
+    injected: PolicyShare | None = None,
 ) -> Iterator[Finding]:
     """Yield findings for a share that KAI refuses, or that KAI counts differently from its written value.
 
     Without a version the rules of the newest known release apply. That release refuses all that older ones
-    refuse, except names with dots, which are checked here.
+    refuse, except names with dots, which are checked here. Of a pod that gets the policy's share (`injected`)
+    the other annotations for GPUs are its own, which count in NvFractions.
     """
-    if not (writes_own_share(pod) or keys.MPS in pod.annotations):
+    is_by_nvidia = mode is SharingMode.NV_FRACTIONS
+    if injected is not None:
+        given = {injected.annotation: injected.value}
+        words = refused_in_nv_fractions(pod, version or NEWEST_READ, given) if is_by_nvidia else None
+        if words:
+            yield Finding(Reason.KAI_REFUSES, {"message": words})
+        return
+    if not (writes_own_share(pod) or keys.MPS in pod.annotations or is_by_nvidia):
         return
     refused = judge(pod, version or NEWEST_READ, sharing=sharing, mode=mode)
     if refused is not None:
@@ -245,16 +259,14 @@ def reserved_key_findings(policy: NamespacePolicy, pod: PodView) -> Iterator[Fin
                 yield _reserved(f"{kind} {quoted(key)}", f"vCluster ({VCLUSTER})")
     for key, value in reserved_values(pod.labels):
         yield _reserved(f"label {quoted(key)} with the value {quoted(value)}", "KAI")
-    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_kais(pod):
+    if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not (
+        _names_own_configmap(pod) and _reads_configmap(pod)
+    ):
         yield _reserved(f"annotation {quoted(keys.SHARED_GPU_CONFIGMAP)}", "KAI")
 
 
 def _reserved(key: str, owner: str) -> Finding:
     return Finding(Reason.RESERVED_KEY, {"key": key, "owner": owner})
-
-
-def _configmap_is_kais(pod: PodView) -> bool:
-    return _names_own_configmap(pod) and _reads_configmap(pod)
 
 
 def _names_own_configmap(pod: PodView) -> bool:

@@ -98,11 +98,7 @@ def decide_pod(
 ) -> Decision:
     """Decide about one pod of a namespace that is not exempt, at its creation.
 
-    Args:
-        policy: the policy of the pod's namespace.
-        pod: the pod, which is not modified.
-        settings: the administrator's settings.
-        warn: whether to compute warnings; False saves time where only the changes matter.
+    Without `warn` no warnings are computed, which saves time where only the changes matter.
     """
     try:
         return _skip_pod(policy, pod) or _fill_in(policy, pod, settings, warn=warn)
@@ -229,12 +225,13 @@ def _warnings(
     if share.is_withheld or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):
         yield share.finding
     yield from doubts(policy, pod, share)
-    if share.injected is None:
-        mode = settings.gpu_sharing_mode
-        yield from share_findings(pod, settings.kai_version, sharing=settings.inject_shares, mode=mode)
+    version, mode = settings.kai_version, settings.gpu_sharing_mode
+    yield from share_findings(
+        pod, version, sharing=settings.inject_shares, mode=mode, injected=share.injected
+    )
     yield from cap_findings(policy, pod, share.injected)
     yield from reserved_key_findings(policy, pod)
-    yield from key_findings(pod, has_size=share.size is not None)
+    yield from key_findings(pod, has_size=share.size is not None, version=version)
     yield from unknown_value_findings(pod)
     yield from queue_findings(policy, pod, settings)
     yield from framework_findings(policy, pod, settings, share, options)

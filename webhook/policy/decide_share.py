@@ -282,10 +282,7 @@ def _container_to_share(
 ) -> tuple[Container, Reason] | ShareOutcome:
     """Return the container that a share is for, with the reason; or why no container gets one.
 
-    Args:
-        policy: the policy of the pod's namespace.
-        pod: the pod.
-        is_named: whether the pod names a size, which marks it under every `share-for`.
+    A pod that names a size (`is_named`) is marked by that under every `share-for`.
     """
     requests = _whole_gpu_requests(pod)
     if isinstance(requests, ShareOutcome):
@@ -295,7 +292,8 @@ def _container_to_share(
         return _no_share(Reason.INIT_CONTAINER_GPU, container=first.name)
     count = sum(gpus for _, _, gpus in requests)
     if count > 1:
-        return _no_share(Reason.SEVERAL_GPUS, count=count, containers=_some(len(requests)))
+        containers = "one container" if len(requests) == 1 else f"{len(requests)} containers"
+        return _no_share(Reason.SEVERAL_GPUS, count=count, containers=containers)
     if count == 1:
         if pod.annotations.get(WHOLE_GPU) == "true":
             return _no_share(Reason.WHOLE_GPU_KEPT)
@@ -305,7 +303,7 @@ def _container_to_share(
     if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
         accelerator = pod.container_facts.accelerator
         if accelerator is not None:
-            return _no_share(Reason.OTHER_GPU, resource=shorten(accelerator))
+            return _no_share(Reason.OTHER_GPU_RESOURCE, resource=shorten(accelerator))
         return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     if not pod.containers:
         raise MalformedPod("spec.containers must name at least one container")
@@ -409,7 +407,3 @@ def _unsupported_name(pod: PodView, version: Version | None) -> str | None:
     if ("." in pod.name or "." in base) and not (version and version.accepts_dotted_names):
         return DOTTED_NAME
     return None
-
-
-def _some(containers: int) -> str:
-    return "one container" if containers == 1 else f"{containers} containers"

@@ -9,13 +9,14 @@ StatefulSet are no evidence, because their pods do not show a number of ranks.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from kai import keys
 from kai.command_lines import beginning, program, script_words
+from kai.one_command import TORCHRUN
 from kai.pod import Container, PodView
 
 MOST_RANKS: Final = 1_000_000
@@ -165,10 +166,6 @@ RANK_KINDS: Final = frozenset(TRAINING_JOBS)
 """Kinds of controllers whose pods are ranks. A Job owns the pods of a JobSet and of a TrainJob, and a
 StatefulSet those of a LeaderWorkerSet, so the kind of their controller does not show them."""
 TORCH_PROGRAMS: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-_FLAGS: Final = frozenset(
-    {"--standalone", "-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"}
-)
-"""torchrun's options without a value (PyTorch torch/distributed/run.py)."""
 _MOST_COMMANDS: Final = 16
 """Maximum number of torchrun's commands that are read in one script."""
 _REFERENCE: Final = re.compile(r"\$(?:\(([A-Za-z_]\w{0,62})\)|\{([A-Za-z_]\w{0,62})\}|([A-Za-z_]\w{0,62}))")
@@ -188,13 +185,11 @@ _task = msgspec.json.Decoder(_Task).decode
 def evidence_of(pod: PodView, container: Container) -> Evidence | None:
     """Return the evidence that the pod is a rank of a job with more than one; None without evidence.
 
-    Args:
-        pod: the pod at its creation.
-        container: the container with the GPU.
+    `container` is the one with the GPU.
     """
     kinds = (owner.kind for owner in pod.owners if owner.group == TRAINING_GROUP)
     kind = next((kind for kind in kinds if kind in TRAINING_JOBS), None) or ""
-    values = _values(container.variables)
+    values = container.variable_values
     numbers = _numbers(pod, container, values, kind)
     largest = max(numbers, key=lambda evidence: evidence.ranks or 0, default=None)
     if largest is not None and largest.ranks != 1:
@@ -255,15 +250,6 @@ def _largest(text: str) -> int:
     return ranks if ranks <= MOST_RANKS else 0
 
 
-def _values(variables: Sequence[Any]) -> Mapping[str, str]:
-    """Return the variables by name; a reference is empty. The last of one name counts, as for the kubelet."""
-    return {
-        variable["name"]: value if isinstance(value := variable.get("value"), str) else ""
-        for variable in variables
-        if isinstance(variable, dict) and isinstance(variable.get("name"), str)
-    }
-
-
 def _of_cluster(text: str, workload: str) -> Iterator[Evidence]:
     """Yield the number of tasks of a `TF_CONFIG`; nothing if it cannot be read."""
     if not text or len(text) > _LONGEST_CLUSTER:
@@ -283,9 +269,7 @@ def _of_cluster(text: str, workload: str) -> Iterator[Evidence]:
 def _torch_nodes(container: Container, values: Mapping[str, str]) -> int:
     """Return the largest value of torchrun's own option `--nnodes`; 0 if there is none.
 
-    Args:
-        container: the container.
-        values: its environment, for references such as `$(NODES)` and `$NODES`.
+    References such as `$(NODES)` and `$NODES` stand for `values`, the container's environment.
     """
     if b"torch" not in bytes(container.command) + bytes(container.args):
         return 0
@@ -307,16 +291,15 @@ def _nodes(words: Sequence[str]) -> int:
         name, equals, value = word.partition("=")
         if name == NODES_OPTION.name or name == NODES_OPTION.name[:-1]:  # argparse knows the beginning, too
             return _largest(value if equals else "".join(words[index + 1 : index + 2]))
-        takes_value = not equals and name not in _FLAGS
+        takes_value = not equals and name.replace("_", "-") not in TORCHRUN.flags.split()
     return 0
 
 
 def _expanded(word: str, values: Mapping[str, str]) -> str:
     """Replace references to variables with short values."""
-    if "$" not in word:
-        return word
-    return _REFERENCE.sub(lambda match: _short(values.get(match[1] or match[2] or match[3]), match[0]), word)
 
+    def value_of(reference: re.Match[str]) -> str:
+        value = values.get(reference[1] or reference[2] or reference[3])
+        return value if value and len(value) <= LONGEST_NUMBER else reference[0]
 
-def _short(value: str | None, otherwise: str) -> str:
-    return value if value and len(value) <= LONGEST_NUMBER else otherwise
+    return _REFERENCE.sub(value_of, word) if "$" in word else word

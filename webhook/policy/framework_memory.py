@@ -220,7 +220,7 @@ def _values(
 
 def _processes(target: _Target, command: OneCommand | None, words: Sequence[str]) -> int | None:
     """Return the number of processes on each GPU of the share; None if it cannot be read."""
-    names = [entry.get("name") for entry in target.container.variables if isinstance(entry, dict)]
+    names = target.container.variable_values
     count = processes(command, command.words if command else words, names)
     if count is None or target.share.devices == 1:
         return count
@@ -318,11 +318,7 @@ def _findings(
 ) -> Iterator[Finding]:
     """Yield what to say about one framework of a container with a share.
 
-    Args:
-        setting: the framework and the value of its option.
-        target: the container and its share.
-        mode: KAI's mode; None if it is not known.
-        wants: whether the webhook would have set the option if it could.
+    `wants` says whether the webhook would have set the option if it could.
     """
     row, fraction = setting.framework, target.fraction
     value = f"fit {target.share.memory_mib} MiB"

@@ -4,6 +4,7 @@ Each reader takes the text of one value and returns None if the value is not all
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from kai import keys
 from kai.share import Share
 from service.names import LONGEST_LABEL, SUBDOMAIN_FORM, is_dns_subdomain
-from service.text import quoted
+from service.text import printable, quoted, shorten
 
 A_NAME: Final = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
 A_FRACTION: Final = "0.02 to 0.99 with at most two decimals"
@@ -45,6 +46,20 @@ class LabelProblem:
     against: tuple[str, ...] = ()
     """The labels that this one conflicts with."""
     is_annotation: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        key: str,
+        values: Mapping[str, str],
+        wrong: str,
+        against: tuple[str, ...] = (),
+        *,
+        is_annotation: bool = False,
+    ) -> "LabelProblem":
+        """Describe the value of a key; both are shortened."""
+        value = shorten(values[key], LONGEST_SHOWN)
+        return cls(printable(key, LONGEST_SHOWN), value, wrong, against, is_annotation)
 
     def __str__(self) -> str:
         kind = "annotation " if self.is_annotation else ""

@@ -41,14 +41,13 @@ from kai.kaishare_keys import (
     OverShare,
     read_grace,
 )
-from service.text import printable, quoted, shorten
+from service.text import quoted, shorten
 from webhook.policy.label_values import (
     A_FRACTION,
     A_NAME,
     AN_AMOUNT,
     FRACTION_FORM,
     LONGEST_NAME,
-    LONGEST_SHOWN,
     MAX_FRACTION_FORM,
     MIB_FORM,
     NAME_FORM,
@@ -206,11 +205,7 @@ class NamespacePolicy:
     ) -> "NamespacePolicy | None":
         """Parse a namespace's metadata; None if the queue label is missing, so the namespace is not managed.
 
-        Args:
-            namespace: the namespace's name.
-            labels: its labels; those of others are ignored.
-            annotations: its annotations; those of others are ignored.
-            default_mode: the mode if the labels name none.
+        Labels and annotations of others are ignored. `default_mode` applies if the labels name no mode.
         """
         if keys.QUEUE_LABEL not in labels:
             return None
@@ -289,11 +284,7 @@ def label_problems(
 ) -> LabelProblems:
     """Find the invalid policy labels and selectors of a namespace, managed or not.
 
-    Args:
-        after: the namespace's metadata.
-        before: the metadata before an edit. Only what the edit sets or changes is checked, and what conflicts
-            with it. Without it, everything is checked.
-        default_mode: the mode of a namespace whose labels name none.
+    Only what an edit of the metadata `before` sets or changes is checked, and what conflicts with it.
     """
     labels = after.labels
     changed = changed_keys(labels, before.labels)
@@ -483,7 +474,7 @@ def _read_known(
         parsed = label.read(value)
         if parsed is None:
             wrong = f"is not allowed; allowed: {label.allowed}"
-            problems.append(LabelProblem(key, shorten(value, LONGEST_SHOWN), wrong))
+            problems.append(LabelProblem.of(key, labels, wrong))
         else:
             values[label.field] = parsed
     fraction, memory = values.pop("fraction", None), values.pop("memory", None)
@@ -502,10 +493,7 @@ def _unknown_labels(unknown: list[str], labels: Mapping[str, str]) -> list[Label
 
     The number is limited because one search takes a fifth of a millisecond.
     """
-    return [
-        LabelProblem(printable(key, LONGEST_SHOWN), shorten(labels[key], LONGEST_SHOWN), _unknown(key))
-        for key in heapq.nsmallest(_MOST_UNKNOWN, unknown)
-    ]
+    return [LabelProblem.of(key, labels, _unknown(key)) for key in heapq.nsmallest(_MOST_UNKNOWN, unknown)]
 
 
 def _in_order(problems: list[LabelProblem]) -> tuple[LabelProblem, ...]:
@@ -527,32 +515,19 @@ def _default_share(
 ) -> tuple[PolicyShare | None, LabelProblem | None]:
     """Determine the default share from two labels and two caps; return the share, or the problem with it."""
     if FRACTION in labels and MEMORY in labels:
-        return None, LabelProblem(
-            MEMORY,
-            shorten(labels[MEMORY], LONGEST_SHOWN),
-            f"conflicts with {FRACTION}: remove one of the two; until then neither is injected",
-            (FRACTION,),
-        )
-    if fraction is not None:
-        cap = values.get("max_fraction")
-        if cap is not None and float(fraction) > cap:
-            return None, LabelProblem(
-                FRACTION,
-                fraction,
-                f"is above this namespace's own {MAX_FRACTION} {labels[MAX_FRACTION]}",
-                (MAX_FRACTION,),
-            )
-        return PolicyShare(keys.GPU_FRACTION, fraction), None
-    if memory is not None:
-        cap = values.get("max_memory_mib")
-        if cap is not None and memory > cap:
-            return None, LabelProblem(
-                MEMORY,
-                str(memory),
-                f"is above this namespace's own {MAX_MEMORY} {labels[MAX_MEMORY]}",
-                (MAX_MEMORY,),
-            )
-        return PolicyShare(keys.GPU_MEMORY, str(memory)), None
+        wrong = f"conflicts with {FRACTION}: remove one of the two; until then neither is injected"
+        return None, LabelProblem.of(MEMORY, labels, wrong, (FRACTION,))
+    given = (
+        (FRACTION, fraction, keys.GPU_FRACTION, MAX_FRACTION, values.get("max_fraction")),
+        (MEMORY, memory, keys.GPU_MEMORY, MAX_MEMORY, values.get("max_memory_mib")),
+    )
+    for label, amount, annotation, cap_label, cap in given:
+        if amount is None:
+            continue
+        if cap is not None and float(amount) > cap:
+            wrong = f"is above this namespace's own {cap_label} {labels[cap_label]}"
+            return None, LabelProblem.of(label, labels, wrong, (cap_label,))
+        return PolicyShare(annotation, str(amount)), None
     return None, None
 
 

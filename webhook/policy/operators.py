@@ -9,7 +9,7 @@ only those that `webhook.policy.distributed` reads; addresses in them are stand-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import compress, pairwise
+from itertools import compress
 from typing import Any, Final
 
 from service.documents import Place
@@ -288,47 +288,6 @@ def _job_set(workload: _Workload) -> Additions | None:
     return Additions(labels=entries | by_job, annotations=entries, owner=_JOB)
 
 
-def _flag(arguments: Any, name: str, default: str) -> str:
-    """Return a value of arguments in a form of Go's package flag: `--name=value` or `-name value`."""
-    value, words = default, [word for word in as_list(arguments) if isinstance(word, str)]
-    for word, following in pairwise([*words, ""]):
-        flag, equals, text = word.partition("=")
-        if flag in (f"-{name}", f"--{name}"):
-            value = text if equals else following
-    return value
-
-
-def _volcano_job(workload: _Workload) -> Additions | None:
-    """Return what Volcano adds: labels, and the variables of its plugins `pytorch` and `tensorflow`.
-
-    The plugin `mpi` writes `MPI_HOST`, which is no evidence of a number of ranks.
-    """
-    path, spec = workload.path, workload.spec
-    if path[:3] == ("spec", "jobTemplate", "spec"):  # a CronJob of Volcano
-        path, spec = path[2:], as_map(as_map(spec.get("jobTemplate")).get("spec"))
-    if len(path) != 4 or (*path[:2], path[3]) != ("spec", "tasks", "template") or isinstance(path[2], str):
-        return None
-    tasks = list(map(as_map, as_list(spec.get("tasks"))))
-    names = [str(task.get("name") or f"default{index}") for index, task in enumerate(tasks)]
-    counts = [_count(task.get("replicas"), 0) for task in tasks]
-    name, plugins, variables = names[path[2]], as_map(spec.get("plugins")), dict[str, str]()
-    if "pytorch" in plugins and _flag(plugins["pytorch"], "master", "master") in names:
-        rank = "1" if name == _flag(plugins["pytorch"], "worker", "worker") else "0"
-        variables = {"MASTER_ADDR": f"{workload.name}-master-0", "WORLD_SIZE": str(sum(counts)), "RANK": rank}
-    if "tensorflow" in plugins and (len(tasks) > 1 or counts[0] != 1):
-        cluster, left = dict[str, list[str]](), _MOST_TASKS
-        for role in ("ps", "worker", "chief", "evaluator"):
-            task = _flag(plugins["tensorflow"], role, role)
-            if task in names:
-                count = min(counts[names.index(task)], left)
-                cluster[role] = [f"{workload.name}-{task}-{index}:2222" for index in range(count)]
-                left -= count
-        variables["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": name, "index": 0}})
-    labels = {"job-name": workload.name, "job-namespace": workload.namespace, "task-spec": name}
-    labels |= {"task-index": "0", "queue-name": str(spec.get("queue") or "default")}
-    return Additions(labels={f"volcano.sh/{key}": text for key, text in labels.items()}, variables=variables)
-
-
 def _leader_worker_set(workload: _Workload) -> Additions | None:
     groups = as_map(workload.spec.get("leaderWorkerTemplate"))
     size = _count(groups.get("size"))
@@ -360,14 +319,11 @@ OPERATORS: Final[Mapping[tuple[str, str], Callable[[_Workload], Additions | None
     ("jobset.x-k8s.io", "JobSet"): _job_set,
     # LeaderWorkerSet v0.10.0 pkg/controllers/leaderworkerset_controller.go, pod_controller.go
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
-    # Volcano v1.12 pkg/controllers/job: job_controller_util.go, plugins/distributed-framework/pytorch,
-    # tensorflow, mpi
-    ("batch.volcano.sh", "Job"): _volcano_job,
-    ("batch.volcano.sh", "CronJob"): _volcano_job,
 }
 """What the controllers add, by API group and kind; None for a place without a pod template of the kind.
 
-A TrainJob names a runtime, whose templates are not in its manifest.
+A TrainJob names a runtime, whose templates are not in its manifest. Volcano's plugins are not followed: its
+Jobs have their own scheduler.
 """
 
 

@@ -251,17 +251,13 @@ def mutate(
     *,
     last: Mutation | None = None,
 ) -> Mutation:
-    """Decide about a pod and compute the patch.
+    """Decide about a pod (JSON) and compute the patch; `policy` is None if its namespace is not managed.
 
     The patch is applied to a copy, and a second decision about the copy must require no change. A patch that
     fails this check is dropped: the pod is admitted unchanged, with the reason `patch-unsafe`.
 
-    Args:
-        policy: the policy of the pod's namespace; None if the namespace is not managed.
-        document: the pod as JSON.
-        settings: the administrator's settings.
-        last: the mutation of another pod under the same policy and settings, which is returned again if this
-            pod has the same fields.
+    `last` is the mutation of another pod under the same policy and settings, which is returned again if this
+    pod has the same fields.
     """
     if policy is None:
         return Mutation(decision=SKIPPED_NOT_MANAGED)

@@ -42,7 +42,7 @@ def not_plain(namespace: str, pod: PodView, settings: DecisionSettings) -> Findi
     """Return why the pod's GPU is no plain whole GPU; None if it is one, or the pod has none."""
     accelerator = pod.container_facts.accelerator
     if accelerator is not None:
-        return Finding(Reason.OTHER_GPU, {"resource": shorten(accelerator)})
+        return Finding(Reason.OTHER_GPU_RESOURCE, {"resource": shorten(accelerator)})
     label = next(_mig_labels(pod), None)
     if label is not None:
         return Finding(Reason.MIG_NODES, {"label": Clipped(label)})

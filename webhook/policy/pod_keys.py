@@ -12,6 +12,8 @@ from kai import keys
 from kai.kaishare_keys import GPU_MARK, GPU_SHARED, INJECT, POD_KEYS, PREFIX, SIZE, SIZE_PREFIX
 from kai.key_classes import TABLE, KeyKind, is_of_kai
 from kai.pod import PodView
+from kai.releases import Version
+from kai.share import run_ai_limit
 from service.text import quoted, shorten
 from webhook.policy.labels import LABELS, near_prefixes
 from webhook.policy.reasons import Clipped, Finding, Reason
@@ -30,8 +32,14 @@ _MOST_COMPARED: Final = 8
 _LONGEST_COMPARED: Final = 40
 
 
-def key_findings(pod: PodView, *, has_size: bool) -> Iterator[Finding]:
-    """Yield a finding for each key of the pod without effect; `has_size` if a size decided its share."""
+def key_findings(pod: PodView, *, has_size: bool, version: Version | None) -> Iterator[Finding]:
+    """Yield a finding for each key of the pod without effect; `has_size` if a size decided its share.
+
+    `version` is KAI's; None if it is not known.
+    """
+    first = (pod.containers[0].name if pod.containers else None) or "NAME"
+    if of_run_ai := run_ai_limit(pod.annotations, first, version):
+        yield Finding(Reason.RUN_AI_KEY, {"key": of_run_ai[0], "remedy": of_run_ai[1]})
     compared = 0
     for kind, texts in ((_A_LABEL, pod.labels), (_AN_ANNOTATION, pod.annotations)):
         word = kind.rpartition(" ")[2]
@@ -56,6 +64,8 @@ def _remedy(key: str, kind: str, *, may_compare: bool) -> str | None:
     wanted = _AN_ANNOTATION if key.startswith(keys.CONTAINER_PREFIX) else _KINDS.get(key)
     if wanted is not None:
         return None if wanted == kind else f"it must be {wanted}"
+    if key in (keys.RUN_AI_FRACTION_LIMIT, keys.RUN_AI_MEMORY_LIMIT):
+        return None  # `run_ai_limit` tells of it
     if key in LABELS or key.startswith(SIZE_PREFIX):
         return "it belongs on the namespace, as a label"
     if not may_compare:

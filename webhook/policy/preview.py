@@ -16,9 +16,7 @@ from webhook.policy.patch import Mutation, apply_to_document, mutate
 from webhook.policy.pod_parts import as_json, as_map, filled_in, normalized
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.templates import FoundPod
-from webhook.policy.verify import Requester, Verification, verify
-
-_DAEMON_SET_CONTROLLER: Final = "system:serviceaccount:kube-system:daemon-set-controller"
+from webhook.policy.verify import DAEMON_SET_CONTROLLERS, Verification, verify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +45,10 @@ def preview(
     defaults: Sequence[LimitRange] = (),
     undecided: Mutation | None = None,
 ) -> Preview:
-    """Decide about a pod as the server would.
+    """Decide about a pod as the server would; `policy` is None if its namespace is not managed.
 
-    Args:
-        pod: the pod or template, which is not modified.
-        policy: the policy of its namespace; None if it is not managed.
-        namespace: the namespace in which it is created.
-        rules: the administrator's settings.
-        defaults: the LimitRanges of the namespace.
-        undecided: takes the place of a decision, where the policy could not be read.
+    `defaults` are the LimitRanges of the namespace. `undecided` takes the place of a decision, where the
+    policy could not be read.
     """
     created = pod.as_created(namespace)
     received = filled_in(created, defaults)
@@ -72,11 +65,11 @@ def preview(
     # LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
     if defaults and (again := filled_in(dict(after), defaults)) != after:
         after = apply_to_document(mutate(policy, as_json(again), rules).sent, again)
-    requester = Requester(_DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else "")
+    username = DAEMON_SET_CONTROLLERS[0] if pod.kind == "DaemonSet" else ""
     verdict = None  # if the API server refuses the pod; `mutation` has the reason
     with suppress(MalformedPod):
         if problem is None:
-            verdict = verify(policy, decoded(after), rules, requester)
+            verdict = verify(policy, decoded(after), rules, username)
     is_observed = mutation.decision.action is Action.OBSERVED
     return Preview(
         created=created,

@@ -94,270 +94,191 @@ class NameList(Struct, frozen=True):
 
 
 class Reason(Enum):
-    """The reason of an action: its stable code, and a sentence with placeholders for details in braces."""
+    """The reason of an action: its group, and a sentence with placeholders for details in braces.
+
+    The name is the stable code: `WHOLE_GPU_CONVERTED` is `whole-gpu-converted` in metrics, logs and docs.
+    """
 
     group: Group
-    code: str
     text: str
 
-    def __new__(cls, group: Group, code: str, text: str) -> "Reason":
-        """Create a member whose value is its code."""
+    def __new__(cls, group: Group, text: str) -> "Reason":
+        """Create a member with a value of its own, since two reasons may have the same sentence."""
         member = object.__new__(cls)
-        member._value_ = code
+        member._value_ = len(cls.__members__)
         member.group = group
-        member.code = code
         member.text = text
         return member
 
-    NOT_MANAGED = Group.LEFT_ALONE, "not-managed", "the namespace has no label kai.scheduler/queue"
-    NAMESPACE_EXCLUDED = Group.LEFT_ALONE, "namespace-excluded", "namespace {namespace} is excluded"
-    MODE_OFF = Group.LEFT_ALONE, "mode-off", "the mode of the namespace is off"
-    MIRROR_POD = Group.LEFT_ALONE, "mirror-pod", "a mirror pod of a static pod is never scheduled"
-    NODE_NAME_SET = Group.LEFT_ALONE, "node-name-set", "spec.nodeName is set, so the pod is never scheduled"
-    DAEMONSET = Group.LEFT_ALONE, "daemonset", "the pod belongs to a DaemonSet, which needs no queue"
-    OPTED_OUT = Group.LEFT_ALONE, "opted-out", 'the pod label kaishare.dev/inject is "false"'
-    OTHER_SCHEDULER = Group.LEFT_ALONE, "other-scheduler", "the pod names scheduler {scheduler}"
-    POLICY_INVALID = Group.LEFT_ALONE, "policy-invalid", "the namespace's policy is invalid: {problem}"
-    MALFORMED_POD = Group.LEFT_ALONE, "malformed-pod", "{problem}"
-    OUT_OF_SCOPE = Group.LEFT_ALONE, "out-of-scope", "the webhook does not handle this operation"
+    @property
+    def code(self) -> str:
+        """The reason in metrics, logs, audit annotations and docs."""
+        return self.name.lower().replace("_", "-")
+
+    NOT_MANAGED = Group.LEFT_ALONE, "the namespace has no label kai.scheduler/queue"
+    NAMESPACE_EXCLUDED = Group.LEFT_ALONE, "namespace {namespace} is excluded"
+    MODE_OFF = Group.LEFT_ALONE, "the mode of the namespace is off"
+    MIRROR_POD = Group.LEFT_ALONE, "a mirror pod of a static pod is never scheduled"
+    NODE_NAME_SET = Group.LEFT_ALONE, "spec.nodeName is set, so the pod is never scheduled"
+    DAEMONSET = Group.LEFT_ALONE, "the pod belongs to a DaemonSet, which needs no queue"
+    OPTED_OUT = Group.LEFT_ALONE, 'the pod label kaishare.dev/inject is "false"'
+    OTHER_SCHEDULER = Group.LEFT_ALONE, "the pod names scheduler {scheduler}"
+    POLICY_INVALID = Group.LEFT_ALONE, "the namespace's policy is invalid: {problem}"
+    MALFORMED_POD = Group.LEFT_ALONE, "{problem}"
+    OUT_OF_SCOPE = Group.LEFT_ALONE, "the webhook does not handle this operation"
 
     WHOLE_GPU_CONVERTED = (
         Group.SHARE,
-        "whole-gpu-converted",
         "container {container}: one whole GPU became {share} by namespace {namespace}{size}",
     )
-    SHARE_INJECTED = (
-        Group.SHARE,
-        "share-injected",
-        "container {container} gets {share} by namespace {namespace}{size}",
-    )
-    SIZE_WHOLE_GPU = Group.SHARE, "size-whole-gpu", "size {size} is a whole GPU: nothing is converted"
-    SIZE_UNKNOWN = Group.SIZE, "size-unknown", "size {size} is not defined here; {sizes}"
+    SHARE_INJECTED = Group.SHARE, "container {container} gets {share} by namespace {namespace}{size}"
+    SIZE_WHOLE_GPU = Group.SHARE, "size {size} is a whole GPU: nothing is converted"
+    SIZE_UNKNOWN = Group.SIZE, "size {size} is not defined here; {sizes}"
     SELECTORS_UNREAD = (
         Group.SHARE,
-        "selectors-unread",
         "the namespace selects sizes by labels of pods, which an admission policy cannot read",
     )
-    SIZE_AMBIGUOUS = (
-        Group.SIZE,
-        "size-ambiguous",
-        "several sizes select this pod, so set its label kaishare.dev/size: {sizes}",
-    )
+    SIZE_AMBIGUOUS = Group.SIZE, "several sizes select this pod, so set its label kaishare.dev/size: {sizes}"
     GPU_REMOVED_AGAIN = (
         Group.SHARE,
-        "gpu-removed-again",
         "a LimitRange added nvidia.com/gpu to a pod with {share}; it is removed again",
     )
-    OWN_SHARE = Group.SHARE, "own-share", "the pod sets its own share, which is not changed"
-    NO_DEFAULT_SHARE = Group.SHARE, "no-default-share", "the namespace has no default share"
-    SHARES_OFF = Group.SHARE, "shares-off", "the webhook runs with --inject-shares=false"
+    OWN_SHARE = Group.SHARE, "the pod sets its own share, which is not changed"
+    NO_DEFAULT_SHARE = Group.SHARE, "the namespace has no default share"
+    SHARES_OFF = Group.SHARE, "the webhook runs with --inject-shares=false"
     SCHEDULER_NOT_KAI = (
         Group.SHARE,
-        "scheduler-not-kai",
         "the namespace's scheduler is default-scheduler, which does not support shares",
     )
-    NO_GPU = Group.SHARE, "no-gpu", "the pod requests no GPU, and kaishare.dev/share-for is {share_for}"
-    WHOLE_GPU_KEPT = Group.SHARE, "whole-gpu-kept", 'the pod annotation kaishare.dev/whole-gpu is "true"'
+    NO_GPU = Group.SHARE, "the pod requests no GPU, and kaishare.dev/share-for is {share_for}"
+    WHOLE_GPU_KEPT = Group.SHARE, 'the pod annotation kaishare.dev/whole-gpu is "true"'
     SEVERAL_GPUS = (
         Group.SHARE,
-        "several-gpus",
         "the pod requests {count} GPUs in {containers}; only a single GPU is converted to a share",
     )
     MANY_GPU_CONTAINERS = (
         Group.SHARE,
-        "many-gpu-containers",
         "more than {most} containers of the pod have nvidia.com/gpu in their resources",
     )
-    INIT_CONTAINER_GPU = Group.SHARE, "init-container-gpu", "init container {container} requests a GPU"
-    MIG = Group.SHARE, "mig", "the pod uses MIG devices"
-    RESOURCE_CLAIMS = Group.SHARE, "resource-claims", "the pod uses ResourceClaims (DRA)"
-    OTHER_GPU = (
+    INIT_CONTAINER_GPU = Group.SHARE, "init container {container} requests a GPU"
+    MIG = Group.SHARE, "the pod uses MIG devices"
+    RESOURCE_CLAIMS = Group.SHARE, "the pod uses ResourceClaims (DRA)"
+    OTHER_GPU_RESOURCE = (
         Group.SHARE,
-        "other-gpu-resource",
         "no share: the pod requests {resource}, which may be another accelerator",
     )
-    MIG_NODES = Group.SHARE, "mig-nodes", "no share: the pod selects nodes with MIG devices, by {label}"
+    MIG_NODES = Group.SHARE, "no share: the pod selects nodes with MIG devices, by {label}"
     RUNTIME_CLASS = (
         Group.SHARE,
-        "runtime-class",
         "no share: a share reaches no GPU in a RuntimeClass that is not NVIDIA's, such as {name}",
     )
     VCLUSTER_SYNCED = (
         Group.SHARE,
-        "vcluster-synced",
         "no share: vCluster's syncer cannot update a pod whose GPU is removed; use the webhook inside",
     )
     LIMIT_RANGE = (
         Group.SHARE,
-        "limit-range",
         "no share: a LimitRange with a minimum or maximum for nvidia.com/gpu needs it in each pod: {name}",
     )
     UNCLEAR_QUANTITY = (
         Group.SHARE,
-        "unclear-quantity",
         "container {container} requests {quantity} nvidia.com/gpu, which is not a whole number",
     )
     DISTRIBUTED = (
         Group.SHARE,
-        "distributed",
         "container {container} keeps its whole GPU: {evidence}; kaishare.dev/distributed=share {where}",
     )
     CONTAINER_CONFLICT = (
         Group.SHARE,
-        "container-conflict",
         "no share: gpu-fraction-container-name is {named}, but the share is for container {container}",
     )
     CONTAINER_NOT_FIRST = (
         Group.SHARE,
-        "container-not-first",
         "no share: KAI before v0.9.12 supports only the first container, not {container}",
     )
-    NAME_UNSUPPORTED = Group.SHARE, "name-unsupported", "no share: KAI does not support one for {what}"
+    NAME_UNSUPPORTED = Group.SHARE, "no share: KAI does not support one for {what}"
 
-    VERIFIED = Group.ADMITTED, "verified", "the pod complies with the namespace's policy"
-    NOT_ENFORCED = Group.ADMITTED, "not-enforced", "the namespace's kaishare.dev/mode is not enforce"
-    WORKLOAD_TOLD = Group.ADMITTED, "workload-told", "the author was told what happens to the workload's pods"
-    WORKLOAD_QUIET = Group.ADMITTED, "workload-quiet", "there is nothing to tell about the workload's pods"
-    LABELS_VALID = Group.ADMITTED, "labels-valid", "every kaishare label has an allowed value"
-    LABELS_KEPT = Group.ADMITTED, "labels-kept", "the update changes no kaishare label"
+    VERIFIED = Group.ADMITTED, "the pod complies with the namespace's policy"
+    NOT_ENFORCED = Group.ADMITTED, "the namespace's kaishare.dev/mode is not enforce"
+    WORKLOAD_TOLD = Group.ADMITTED, "the author was told what happens to the workload's pods"
+    WORKLOAD_QUIET = Group.ADMITTED, "there is nothing to tell about the workload's pods"
+    LABELS_VALID = Group.ADMITTED, "every kaishare label has an allowed value"
+    LABELS_KEPT = Group.ADMITTED, "the update changes no kaishare label"
 
     NODE_NAME_DENIED = (
         Group.DENIED,
-        "node-name-denied",
         "only a kubelet may set spec.nodeName here: remove it and let KAI schedule the pod",
     )
     MIRROR_DENIED = (
         Group.DENIED,
-        "mirror-denied",
         "only a kubelet may create a mirror pod: remove the annotation kubernetes.io/config.mirror",
     )
     DAEMONSET_DENIED = (
         Group.DENIED,
-        "daemonset-denied",
         "only the DaemonSet controller may create a pod that a DaemonSet owns: remove the owner reference",
     )
     DAEMONSET_GPU_DENIED = (
         Group.DENIED,
-        "daemonset-gpu-denied",
         "a DaemonSet's pod may not use GPUs or KAI here, and this one {what}: remove that",
     )
-    OPT_OUT_DENIED = (
-        Group.DENIED,
-        "opt-out-denied",
-        "the label kaishare.dev/inject: {value} is not allowed here: remove it",
-    )
-    WRONG_SCHEDULER = (
-        Group.DENIED,
-        "wrong-scheduler",
-        "the pod's scheduler is {scheduler}: set spec.schedulerName to {allowed}",
-    )
-    WRONG_QUEUE = (
-        Group.DENIED,
-        "wrong-queue",
-        "the pod's queue is {queue}: set the label kai.scheduler/queue to {allowed}",
-    )
+    OPT_OUT_DENIED = Group.DENIED, "the label kaishare.dev/inject: {value} is not allowed here: remove it"
+    WRONG_SCHEDULER = Group.DENIED, "the pod's scheduler is {scheduler}: set spec.schedulerName to {allowed}"
+    WRONG_QUEUE = Group.DENIED, "the pod's queue is {queue}: set the label kai.scheduler/queue to {allowed}"
 
-    LABEL_INVALID = Group.LABELS, "label-invalid", "{problem}"
+    LABEL_INVALID = Group.LABELS, "{problem}"
 
-    PATCH_UNSAFE = Group.FAILED, "patch-unsafe", "the patch failed its own check: {problem}"
-    POLICY_UNKNOWN = (Group.FAILED, "policy-unknown", "the namespace's policy cannot be read now: {problem}")
-    INTERNAL_ERROR = Group.FAILED, "internal-error", "an internal error; the log has its traceback"
+    PATCH_UNSAFE = Group.FAILED, "the patch failed its own check: {problem}"
+    POLICY_UNKNOWN = Group.FAILED, "the namespace's policy cannot be read now: {problem}"
+    INTERNAL_ERROR = Group.FAILED, "an internal error; the log has its traceback"
 
-    KAI_REFUSES = Group.WARNING, "kai-refuses", "KAI will refuse this pod: {message}"
-    COUNTED_DIFFERENTLY = Group.WARNING, "counted-differently", "{key} {value}: KAI {difference}"
-    ABOVE_CAP = Group.WARNING_OR_DENIAL, "above-cap", "the pod requests {amount}: request no more than {cap}"
+    KAI_REFUSES = Group.WARNING, "KAI will refuse this pod: {message}"
+    COUNTED_DIFFERENTLY = Group.WARNING, "{key} {value}: KAI {difference}"
+    ABOVE_CAP = Group.WARNING_OR_DENIAL, "the pod requests {amount}: request no more than {cap}"
     CAP_UNIT = (
         Group.WARNING_OR_DENIAL,
-        "cap-unit",
         "the pod requests {amount}, which cannot be compared with this namespace's cap: use {key}",
     )
-    RESERVED_KEY = Group.WARNING_OR_DENIAL, "reserved-key", "{key} is reserved for {owner}: remove it"
-    FRAMEWORK_DEFAULT = (
-        Group.WARNING,
-        "framework-default",
-        "{framework} takes {part} of {base}: set {sets}{unless}",
-    )
-    FRAMEWORK_MEMORY = (
-        Group.WARNING,
-        "framework-memory",
-        "{framework} takes {part} of {base}: set {sets}{unless}",
-    )
+    RESERVED_KEY = Group.WARNING_OR_DENIAL, "{key} is reserved for {owner}: remove it"
+    FRAMEWORK_DEFAULT = Group.WARNING, "{framework} takes {part} of {base}: set {sets}{unless}"
+    FRAMEWORK_MEMORY = Group.WARNING, "{framework} takes {part} of {base}: set {sets}{unless}"  # noqa: PIE796
     FRAMEWORK_ABOVE_SHARE = (
         Group.WARNING,
-        "framework-above-share",
         "{framework} has {option} {part}, above its share: set {value}{unless}",
     )
     FRAMEWORK_EITHER = (
         Group.WARNING,
-        "framework-either",
         "{framework} takes {part} of its hard limit, else of {base}: set {sets} then",
     )
-    FRAMEWORK_UNSEEN = (
-        Group.WARNING,
-        "framework-unseen",
-        "the pod does not show the memory option of {framework}: set {sets}",
-    )
+    FRAMEWORK_UNSEEN = Group.WARNING, "the pod does not show the memory option of {framework}: set {sets}"
     FRAMEWORK_PROCESSES = (
         Group.WARNING,
-        "framework-processes",
         "container {container} may run several GPU processes: limit each, to stay within {share} together",
     )
-    FRAMEWORK_SET = (
-        Group.WARNING,
-        "framework-set",
-        "container {container} gets {options} by namespace {namespace}",
-    )
+    FRAMEWORK_SET = Group.WARNING, "container {container} gets {options} by namespace {namespace}"
     RANKS_MAY_MEET = (
         Group.WARNING,
-        "ranks-may-meet",
         "{evidence}: KAI may put ranks on one GPU, which is slow or fails; use whole GPUs",
     )
-    WILL_BE_REFUSED = Group.WARNING, "will-be-refused", "mode enforce will refuse these pods: {why}"
+    WILL_BE_REFUSED = Group.WARNING, "mode enforce will refuse these pods: {why}"
     OWNER_QUEUE = (
         Group.WARNING,
-        "owner-queue",
         "KAI uses the {owner}'s queue label {queue}, not the pods' {pods}: remove it or make both equal",
     )
-    NO_QUEUE_LABEL = (
-        Group.WARNING,
-        "no-queue-label",
-        "{label} has no effect until the namespace has kai.scheduler/queue",
-    )
-    SELECTOR_LEFT = (
-        Group.WARNING,
-        "selector-left",
-        "the annotation {key} stays without its label: remove it, too",
-    )
+    NO_QUEUE_LABEL = Group.WARNING, "{label} has no effect until the namespace has kai.scheduler/queue"
+    SELECTOR_LEFT = Group.WARNING, "the annotation {key} stays without its label: remove it, too"
     SIZES_OVERLAP = (
         Group.WARNING,
-        "sizes-overlap",
         "sizes {first} and {second} have {what}; a pod that both select gets no share",
     )
-    MISSPELT_PREFIX = (
-        Group.WARNING,
-        "misspelt-prefix",
-        "the {key} has no effect; the nearest prefix is {prefix}",
-    )
-    KEY_WITHOUT_EFFECT = (
-        Group.WARNING,
-        "key-without-effect",
-        "the {kind} {key} has no effect here: {remedy}",
-    )
-    QUEUE_UNKNOWN = (
-        Group.WARNING,
-        "queue-unknown",
-        "KAI has no queue {queue} for pods, which wait for it{nearest}",
-    )
+    MISSPELT_PREFIX = Group.WARNING, "the {key} has no effect; the nearest prefix is {prefix}"
+    KEY_WITHOUT_EFFECT = Group.WARNING, "the {kind} {key} has no effect here: {remedy}"
+    RUN_AI_KEY = Group.WARNING, "KAI ignores {key} of Run:ai: {remedy}"
+    QUEUE_UNKNOWN = Group.WARNING, "KAI has no queue {queue} for pods, which wait for it{nearest}"
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,
-        "share-beyond-cap-unit",
         "{label} and {cap} use different units, so the share cannot be compared with the cap",
     )
-    UNKNOWN_VALUE = (
-        Group.WARNING,
-        "unknown-value",
-        "{key} is {value}, which has no effect; allowed: {allowed}",
-    )
+    UNKNOWN_VALUE = Group.WARNING, "{key} is {value}, which has no effect; allowed: {allowed}"
 
 
 _WARNING_PREFIX = "kaishare: "

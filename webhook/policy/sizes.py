@@ -8,7 +8,7 @@ the number of further ones.
 import difflib
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.kaishare_keys import LONGEST_SIZE_NAME, MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX, is_size_name
-from service.text import printable, quoted, shorten
+from service.text import quoted, shorten
 from webhook.policy.label_values import (
     LONGEST_NAME,
     LONGEST_SHOWN,
@@ -161,28 +161,25 @@ def _invalid(problem: str) -> Choice:
 
 
 def read_sizes(labels: Mapping[str, str], annotations: Mapping[str, str], caps: Caps) -> Sizes:
-    """Read the sizes of a namespace.
-
-    Args:
-        labels: the namespace's policy labels.
-        annotations: its annotations with the prefix of sizes.
-        caps: its caps, which bound sizes, too.
-    """
-    reading = _Reading.of(labels, annotations, caps)
-    if not (reading.keys or annotations):
+    """Read the sizes of a namespace from its policy labels, and from its annotations with their prefix."""
+    first, beyond, problems = _first_sizes(labels, annotations, caps)
+    if not (first or annotations):
         return NO_SIZES
-    by_name = {size.name: size for size in reading.first}
-    count = len(reading.problems) + len(reading.beyond) + len(reading.orphans)
-    described = reading.problems[:MOST_SIZES]
-    described += reading.describe_beyond(reading.beyond, MOST_SIZES - len(described))
-    described += reading.describe_orphans(reading.orphans, MOST_SIZES - len(described))
+    invalid = next((str(problem) for problem in problems if problem.is_annotation), "")
+    unread = min(beyond & annotations.keys(), default=None)
+    if unread is not None and not invalid:
+        invalid = f"{shorten(unread)}: {_TOO_MANY}"
+    orphans = annotations.keys() - labels.keys()
+    described = problems[:MOST_SIZES]
+    described += _describe_beyond(beyond, labels, MOST_SIZES - len(described))
+    described += _describe_orphans(orphans, annotations, first, MOST_SIZES - len(described))
     return Sizes(
-        by_name=by_name,
-        beyond=reading.beyond,
-        selecting=tuple(size for size in reading.first if size.selector is not None),
-        selector_problem=reading.selector_problem,
+        by_name={size.name: size for size in first},
+        beyond=beyond,
+        selecting=tuple(size for size in first if size.selector is not None),
+        selector_problem=invalid,
         problems=tuple(sorted(described, key=lambda problem: problem.label)),
-        more_problems=count - len(described),
+        more_problems=len(problems) + len(beyond) + len(orphans) - len(described),
     )
 
 
@@ -196,32 +193,26 @@ def size_problems(
     changed_annotations: set[str],
     most: int,
 ) -> tuple[list[LabelProblem], int]:
-    """Find the problems that an edit of a namespace introduces; return the first ones and their number.
+    """Find the problems that an edit of a namespace introduces; return the first `most`, and their number.
 
-    Args:
-        labels: the namespace's policy labels after the edit.
-        annotations: its annotations with the prefix of sizes after the edit.
-        caps: its caps after the edit.
-        changed: the labels that the edit sets, changes or removes.
-        added: those that did not exist before.
-        changed_annotations: the annotations that the edit sets, changes or removes.
-        most: maximum number of problems to describe.
+    Labels, annotations and caps are those after the edit. `changed` and `changed_annotations` are the keys
+    that the edit sets, changes or removes, and `added` the labels that did not exist before.
     """
-    reading = _Reading.of(labels, annotations, caps)
+    first, beyond, all_problems = _first_sizes(labels, annotations, caps)
 
     def is_introduced(problem: LabelProblem) -> bool:
         if problem.is_annotation:
             return problem.label in changed_annotations or problem.label in added
         return problem.label in changed or not changed.isdisjoint(problem.against)
 
-    problems = list(filter(is_introduced, reading.problems))
-    excess = changed & reading.beyond
-    if reading.beyond and not excess:
-        excess = added.intersection(reading.keys)
-    orphans = reading.orphans & changed_annotations
+    problems = list(filter(is_introduced, all_problems))
+    excess = changed & beyond
+    if beyond and not excess:
+        excess = {key for key in added if key in labels and key.startswith(SIZE_PREFIX)}
+    orphans = (annotations.keys() - labels.keys()) & changed_annotations
     count = len(problems) + len(excess) + len(orphans)
-    problems += reading.describe_beyond(excess, most - len(problems))
-    problems += reading.describe_orphans(orphans, most - len(problems))
+    problems += _describe_beyond(excess, labels, most - len(problems))
+    problems += _describe_orphans(orphans, annotations, first, most - len(problems))
     return problems, count
 
 
@@ -246,60 +237,38 @@ def selector_overlaps(sizes: Sizes) -> Iterator[tuple[Size, Size, str]]:
                 break
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The labels of a namespace's sizes, and the first sixteen sizes with their problems."""
+def _first_sizes(
+    labels: Mapping[str, str], annotations: Mapping[str, str], caps: Caps
+) -> tuple[list[Size], set[str], list[LabelProblem]]:
+    """Return the first sixteen sizes, the labels of all others, and the problems of the first ones."""
+    # Strings are compared by code points, which is the order of their bytes in UTF-8.
+    sizes = [key for key in labels if key.startswith(SIZE_PREFIX)]
+    first_keys = heapq.nsmallest(MOST_SIZES, sizes)
+    problems: list[LabelProblem] = []
+    first = [_read_size(key, labels, annotations, caps, problems) for key in first_keys]
+    return first, set(sizes).difference(first_keys), problems
 
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    keys: list[str]
-    """The labels of all sizes."""
-    first: list[Size]
-    beyond: Set[str]
-    """The labels after the sixteenth."""
-    orphans: Set[str]
-    """Annotations without a label of the same key."""
-    problems: list[LabelProblem]
-    """Problems of the first sixteen sizes."""
-    selector_problem: str
 
-    @classmethod
-    def of(cls, labels: Mapping[str, str], annotations: Mapping[str, str], caps: Caps) -> "_Reading":
-        # Strings are compared by code points, which is the order of their bytes in UTF-8.
-        sizes = [key for key in labels if key.startswith(SIZE_PREFIX)]
-        first_keys = heapq.nsmallest(MOST_SIZES, sizes)
-        problems: list[LabelProblem] = []
-        first = [_read_size(key, labels, annotations, caps, problems) for key in first_keys]
-        beyond = set(sizes)
-        beyond.difference_update(first_keys)
-        invalid = next((str(problem) for problem in problems if problem.is_annotation), "")
-        unread = min(beyond & annotations.keys(), default=None) if not invalid else None
-        if unread is not None:
-            invalid = f"{shorten(unread)}: {_TOO_MANY}"
-        return cls(
-            labels, annotations, sizes, first, beyond, annotations.keys() - labels.keys(), problems, invalid
-        )
+def _describe_beyond(beyond: Set[str], labels: Mapping[str, str], most: int) -> list[LabelProblem]:
+    """Describe labels after the sixteenth."""
+    wrong = f"is one size too many: {_TOO_MANY}"
+    return [LabelProblem.of(key, labels, wrong) for key in heapq.nsmallest(most, beyond)]
 
-    def describe_beyond(self, keys: Iterable[str], most: int) -> list[LabelProblem]:
-        """Describe labels after the sixteenth."""
-        return [
-            _problem(key, self.labels, f"is one size too many: {_TOO_MANY}")
-            for key in heapq.nsmallest(most, keys)
-        ]
 
-    def describe_orphans(self, keys: Iterable[str], most: int) -> list[LabelProblem]:
-        """Describe annotations without a label; looks for one near name for each."""
-        return [
-            _problem(key, self.annotations, self._without_label(key), is_annotation=True)
-            for key in heapq.nsmallest(most, keys)
-        ]
-
-    def _without_label(self, key: str) -> str:
+def _describe_orphans(
+    orphans: Set[str], annotations: Mapping[str, str], first: Sequence[Size], most: int
+) -> list[LabelProblem]:
+    """Describe annotations without a label of the same key; looks for one near name for each."""
+    described = []
+    for key in heapq.nsmallest(most, orphans):
         name = key.removeprefix(SIZE_PREFIX)[:LONGEST_NAME]
-        near = difflib.get_close_matches(name, [size.name for size in self.first], n=1)
+        near = difflib.get_close_matches(name, [size.name for size in first], n=1)
+        remedy = f": label the namespace {shorten(key, LONGEST_SHOWN)}=SHARE first"
         if near:
-            return f"has no label of the same key; the nearest label is {SIZE_PREFIX}{near[0]}"
-        return f"has no label of the same key: label the namespace {shorten(key, LONGEST_SHOWN)}=SHARE first"
+            remedy = f"; the nearest label is {SIZE_PREFIX}{near[0]}"
+        wrong = f"has no label of the same key{remedy}"
+        described.append(LabelProblem.of(key, annotations, wrong, is_annotation=True))
+    return described
 
 
 _TOO_MANY: Final = f"a namespace has at most {MOST_SIZES} sizes, the first in alphabetical order"
@@ -320,7 +289,7 @@ def _read_size(
             f"is for a name that is not allowed; allowed: a-z, 0-9 and - in at most {LONGEST_SIZE_NAME}"
             " characters, - neither first nor last"
         )
-        problem = _problem(key, labels, wrong)
+        problem = LabelProblem.of(key, labels, wrong)
     if problem is not None:
         problems.append(problem)
         share = None
@@ -330,7 +299,7 @@ def _read_size(
             selector = _read_selector(annotations[key])
         except SelectorError as error:
             wrong = f"is not a selector: it {error}; allowed: {A_SELECTOR}"
-            problems.append(_problem(key, annotations, wrong, is_annotation=True))
+            problems.append(LabelProblem.of(key, annotations, wrong, is_annotation=True))
     return Size(name, share, selector, problem)
 
 
@@ -355,7 +324,7 @@ def _read_value(
     elif value == WHOLE or read_fraction(value) is not None:
         share = None if value == WHOLE else PolicyShare(keys.GPU_FRACTION, value)
         return share, _above_cap(key, labels, float(value), caps, is_memory=False)
-    return None, _problem(key, labels, f"is not allowed; allowed: {A_SIZE}")
+    return None, LabelProblem.of(key, labels, f"is not allowed; allowed: {A_SIZE}")
 
 
 def _above_cap(
@@ -369,20 +338,8 @@ def _above_cap(
         if amount <= own[0]:
             return None
         wrong = f"is above this namespace's own {own[1]} {labels[own[1]]}"
-        return _problem(key, labels, wrong, against=(own[1],))
+        return LabelProblem.of(key, labels, wrong, against=(own[1],))
     if other[0] is None:
         return None
     wrong = f"cannot be compared with {other[1]}: write the size {other[2]}, or set {own[1]}"
-    return _problem(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))
-
-
-def _problem(
-    key: str,
-    values: Mapping[str, str],
-    wrong: str,
-    *,
-    against: tuple[str, ...] = (),
-    is_annotation: bool = False,
-) -> LabelProblem:
-    value = shorten(values[key], LONGEST_SHOWN)
-    return LabelProblem(printable(key, LONGEST_SHOWN), value, wrong, against, is_annotation)
+    return LabelProblem.of(key, labels, wrong, against=(MAX_FRACTION, MAX_MEMORY))

@@ -253,12 +253,7 @@ class FoundPod:
 
 
 def find_pods(document: Any, place: Place = (), *, most: int | None = None) -> list[FoundPod]:
-    """Return the pods and pod templates of one object, in order; `place` is that of the object.
-
-    Args:
-        document: the object.
-        place: its place in a document that contains it.
-        most: the number of pods after which the search ends; None for no limit.
+    """Return the pods and pod templates of one object, in order, at most `most`; `place` is the object's.
 
     Raises:
         TemplateError: the object is of a built-in kind, and its pod template cannot be read.

@@ -1,4 +1,4 @@
-"""Decides whether mode enforce admits a pod: `verify(policy, pod, settings, requester) -> Verification`.
+"""Decides whether mode enforce admits a pod: `verify(policy, pod, settings, username) -> Verification`.
 
 The function is pure. It checks the pod after all mutating webhooks have run: how much of a GPU the pod may
 ask for, and that KAI schedules it. It also reports a wrong queue and reserved keys, so that the author learns
@@ -17,7 +17,6 @@ that applies wins; docs/policy.md shows the same table to users.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -44,26 +43,12 @@ MOST_DENIALS: Final = 8
 """Maximum number of denials computed for one pod. Further violations are reported at the next attempt."""
 
 KUBELET: Final = "system:node:"
-DAEMON_SET_CONTROLLERS: Final = frozenset(
-    {"system:serviceaccount:kube-system:daemon-set-controller", "system:kube-controller-manager"}
+"""Beginning of the names of kubelets. Only kubelets create mirror pods."""
+DAEMON_SET_CONTROLLERS: Final = (
+    "system:serviceaccount:kube-system:daemon-set-controller",
+    "system:kube-controller-manager",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Requester:
-    """The authenticated user that requests the creation of a pod."""
-
-    username: str
-
-    @property
-    def is_kubelet(self) -> bool:
-        """Whether the requester is a kubelet. Only kubelets create mirror pods."""
-        return self.username.startswith(KUBELET)
-
-    @property
-    def is_daemon_set_controller(self) -> bool:
-        """Whether the requester is the DaemonSet controller (own account or the controller manager's)."""
-        return self.username in DAEMON_SET_CONTROLLERS
+"""Names of the DaemonSet controller: its own account, and the controller manager's."""
 
 
 class Verification(Struct, frozen=True, kw_only=True):
@@ -89,15 +74,12 @@ class Verification(Struct, frozen=True, kw_only=True):
 
 
 def verify(
-    policy: NamespacePolicy | None, pod: PodView, settings: DecisionSettings, requester: Requester
+    policy: NamespacePolicy | None, pod: PodView, settings: DecisionSettings, username: str
 ) -> Verification:
-    """Check a pod at its creation, by the table in this module's docstring.
+    """Check a pod as it will be stored, by the table in this module's docstring.
 
-    Args:
-        policy: the policy of the pod's namespace; None if the namespace is not managed.
-        pod: the pod as it will be stored.
-        settings: the administrator's settings.
-        requester: the user that the API server authenticated.
+    `policy` is None if the namespace is not managed; `username` is the user that the API server
+    authenticated.
     """
     if policy is None:
         return _allowed(Reason.NOT_MANAGED)
@@ -108,11 +90,11 @@ def verify(
         return _allowed(Reason.NOT_ENFORCED)
 
     if keys.MIRROR_POD in pod.annotations or pod.node_name:
-        if requester.is_kubelet:
+        if username.startswith(KUBELET):
             return _allowed(Reason.MIRROR_POD if keys.MIRROR_POD in pod.annotations else Reason.NODE_NAME_SET)
         return _denied([Finding(Reason.NODE_NAME_DENIED if pod.node_name else Reason.MIRROR_DENIED)])
     if pod.is_of_daemon_set:
-        if not requester.is_daemon_set_controller:
+        if username not in DAEMON_SET_CONTROLLERS:
             return _denied([Finding(Reason.DAEMONSET_DENIED)])
         denials = _bounded(_daemon_set_denials(policy, pod))
         return _denied(denials) if denials else _allowed(Reason.DAEMONSET)

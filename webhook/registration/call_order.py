@@ -6,7 +6,6 @@ v0.13.0. If it is called before kaishare's, admission succeeds, but the pod is s
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from kube.client import KubeClient
@@ -21,50 +20,22 @@ from webhook.registration.configuration_objects import (
 from webhook.registration.configurations import sorts_behind
 
 
-@dataclass(frozen=True, slots=True)
-class Mutator:
-    """A MutatingWebhookConfiguration, reduced to the properties that matter for the call order."""
-
-    name: str
-    matches_on_scheduler_name: bool
-    """Whether one of its webhooks for new pods matches on the scheduler's name."""
-    is_served_by_kai: bool = False
-    """Whether one of these webhooks has the Service and path of KAI's admission."""
-    scheduler_names: frozenset[str] = frozenset()
-    """The schedulers that these webhooks match."""
-
-    @classmethod
-    def of(cls, configuration: WebhookConfiguration) -> "Mutator":
-        """Reduce a configuration to a `Mutator`."""
-        return cls(
-            name=configuration.name,
-            matches_on_scheduler_name=configuration.matches_on_scheduler_name,
-            is_served_by_kai=configuration.is_served_by_kai,
-            scheduler_names=configuration.scheduler_names,
-        )
-
-
 def called_before_us(
-    mutators: Iterable[Mutator], own: str, schedulers: Iterable[str] = ()
+    mutating: Iterable[WebhookConfiguration], own: str, schedulers: Iterable[str] = ()
 ) -> tuple[str, ...] | None:
     """Return KAI's configurations that match on the scheduler's name and are called before kaishare's.
 
-    Args:
-        mutators: all mutating configurations of the cluster.
-        own: the name of kaishare's configuration.
-        schedulers: further names of KAI's schedulers, such as those that policies set.
-
-    Returns:
-        The names in call order; empty if the order is correct; None if kaishare's configuration is missing.
+    `own` is the name of kaishare's configuration, and `schedulers` are those that policies set. The names are
+    in call order; None if kaishare's configuration is missing.
     """
-    named = {mutator.name: mutator for mutator in mutators}
+    named = {configuration.name: configuration for configuration in mutating}
     if own not in named:
         return None
     of_kai = kai_schedulers(named.values(), schedulers)
     early = [
         name
-        for name, mutator in named.items()
-        if mutator.matches_on_scheduler_name and is_of_kai(mutator, of_kai) and sorts_behind(own, name)
+        for name, each in named.items()
+        if each.matches_on_scheduler_name and is_of_kai(each, of_kai) and sorts_behind(own, name)
     ]
     return tuple(sorted(early, key=str.encode))
 
@@ -81,28 +52,16 @@ PATH: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfiguratio
 class OrderWatch:
     """Watches MutatingWebhookConfigurations, and logs each change of their order."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        own: str,
-        log: JsonLog,
-    ) -> None:
-        """Set up the watch; call `run` to start it.
-
-        Args:
-            client: for the API server.
-            own: the name of kaishare's configuration.
-            log: for changes of the order.
-        """
+    def __init__(self, client: KubeClient, *, own: str, log: JsonLog) -> None:
+        """Set up the watch; call `run` to start it. `own` is the name of kaishare's configuration."""
         self._own = own
         self._log = log
         self._early: tuple[str, ...] | None = None
         self._is_logged = False
-        self.watch: Watch[Mutator] = Watch(
+        self.watch: Watch[WebhookConfiguration] = Watch(
             client,
             Resource(name="mutatingwebhookconfigurations", path=PATH),
-            read=lambda data: Mutator.of(read_configuration(data)),
+            read=read_configuration,
             on_change=self._changed,
             on_trouble=problem_logger(log, "webhook order unknown", "webhook order known again"),
         )
@@ -119,8 +78,8 @@ class OrderWatch:
         """Watch until cancelled."""
         await self.watch.run()
 
-    def _changed(self, mutators: Mapping[tuple[str, str], Mutator]) -> None:
-        early = called_before_us(mutators.values(), self._own)
+    def _changed(self, configurations: Mapping[tuple[str, str], WebhookConfiguration]) -> None:
+        early = called_before_us(configurations.values(), self._own)
         if self._is_logged and early == self._early:
             return
         self._early, self._is_logged = early, True

@@ -6,9 +6,7 @@ server then makes no call for them, and they do not depend on a running webhook.
 (verified on Kubernetes 1.36.3).
 """
 
-import base64
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kai import keys
@@ -185,74 +183,26 @@ NOT_OPTED_OUT: Final = {"matchExpressions": [_without(INJECT, "false")]}
 """The objectSelector for pods that do not opt out by their label."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceTarget:
-    """The webhook's Service in the cluster."""
-
-    namespace: str
-    name: str
-    port: int = 443
-
-    def client_config(self, path: str) -> dict[str, Any]:
-        """Return the `clientConfig` without its caBundle."""
-        service = {"namespace": self.namespace, "name": self.name, "path": path, "port": self.port}
-        return {"service": service}
-
-
-@dataclass(frozen=True, slots=True)
-class UrlTarget:
-    """The webhook's URL, for development or for a webhook outside a vCluster."""
-
-    url: str
-    """`https://host:port`, without a path."""
-
-    def client_config(self, path: str) -> dict[str, Any]:
-        """Return the `clientConfig` without its caBundle."""
-        return {"url": self.url.rstrip("/") + path}
-
-
-Target = ServiceTarget | UrlTarget
-
-
-def mutating_configuration(
-    target: Target,
-    *,
-    ca_bundle: bytes = b"",
-    excluded: Collection[str] = EXCLUDED_NAMESPACES,
-    name: str = CONFIGURATION_NAME,
-) -> dict[str, Any]:
-    """Build the MutatingWebhookConfiguration.
-
-    Args:
-        target: the address of the webhook.
-        ca_bundle: PEM; empty if `serve` writes it.
-        excluded: namespaces whose pods are never changed.
-        name: name of the object.
-    """
+def mutating_configuration() -> dict[str, Any]:
+    """Build the MutatingWebhookConfiguration, without the address of the webhook."""
     webhook = {
-        **_webhook(MUTATE, target, ca_bundle),
+        **_webhook(MUTATE),
         "failurePolicy": "Ignore",  # without the webhook, pods are admitted unchanged
         "reinvocationPolicy": "IfNeeded",  # another webhook may add a container with a GPU
-        "namespaceSelector": namespaces_without([Mode.OFF], excluded),
+        "namespaceSelector": namespaces_without([Mode.OFF], EXCLUDED_NAMESPACES),
         "objectSelector": NOT_OPTED_OUT,
         "matchConditions": list(NEVER_CHANGED),
         "rules": [pod_rule()],
     }
-    return _configuration("MutatingWebhookConfiguration", name, [webhook])
+    return _configuration("MutatingWebhookConfiguration", [webhook])
 
 
-def validating_configuration(
-    target: Target,
-    *,
-    ca_bundle: bytes = b"",
-    excluded: Collection[str] = EXCLUDED_NAMESPACES,
-    name: str = CONFIGURATION_NAME,
-) -> dict[str, Any]:
-    """Build the ValidatingWebhookConfiguration; arguments as for `mutating_configuration`."""
+def validating_configuration() -> dict[str, Any]:
+    """Build the ValidatingWebhookConfiguration, without the address of the webhook."""
     pods = {
-        **_webhook(VALIDATE_PODS, target, ca_bundle),
+        **_webhook(VALIDATE_PODS),
         "failurePolicy": "Fail",
-        "namespaceSelector": namespaces_with(Mode.ENFORCE, excluded),
+        "namespaceSelector": namespaces_with(Mode.ENFORCE, EXCLUDED_NAMESPACES),
         "objectSelector": {},  # pods that opt out are included, because enforce denies them
         # The requester comes first, because enforce denies such pods of any other requester. Pods of a CNI or
         # a monitoring agent are excluded, so that they start while the webhook is down. A DaemonSet's pod
@@ -261,7 +211,7 @@ def validating_configuration(
         "rules": [pod_rule()],
     }
     namespaces = {
-        **_webhook(VALIDATE_NAMESPACES, target, ca_bundle),
+        **_webhook(VALIDATE_NAMESPACES),
         "failurePolicy": "Ignore",
         "namespaceSelector": {},
         "objectSelector": {},
@@ -269,15 +219,15 @@ def validating_configuration(
         "rules": [namespace_rule()],
     }
     workloads = {
-        **_webhook(WARN_WORKLOADS, target, ca_bundle),
+        **_webhook(WARN_WORKLOADS),
         "failurePolicy": "Ignore",
         "timeoutSeconds": 1,  # an apply never waits longer for a warning
-        "namespaceSelector": namespaces_without([Mode.OBSERVE, Mode.OFF], excluded),
+        "namespaceSelector": namespaces_without([Mode.OBSERVE, Mode.OFF], EXCLUDED_NAMESPACES),
         "objectSelector": {},
         "matchConditions": list(NEW_TEMPLATE),
         "rules": [_rule(["CREATE", "UPDATE"], each, group=group) for group, each in WORKLOADS.items()],
     }
-    return _configuration("ValidatingWebhookConfiguration", name, [pods, namespaces, workloads])
+    return _configuration("ValidatingWebhookConfiguration", [pods, namespaces, workloads])
 
 
 def sorts_behind(name: str, other: str) -> bool:
@@ -285,23 +235,19 @@ def sorts_behind(name: str, other: str) -> bool:
     return name.encode() > other.encode()
 
 
-def _configuration(kind: str, name: str, webhooks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _configuration(kind: str, webhooks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": kind,
-        "metadata": {"name": name},
+        "metadata": {"name": CONFIGURATION_NAME},
         "webhooks": list(webhooks),
     }
 
 
-def _webhook(name: str, target: Target, ca_bundle: bytes) -> dict[str, Any]:
-    client_config = target.client_config(PATHS[name])
-    if ca_bundle:
-        client_config["caBundle"] = base64.b64encode(ca_bundle).decode()
+def _webhook(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "admissionReviewVersions": ["v1"],
-        "clientConfig": client_config,
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
         "timeoutSeconds": TIMEOUT_SECONDS,

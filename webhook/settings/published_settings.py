@@ -136,15 +136,7 @@ class SettingsPublisher:
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up the publisher; call `run` to start it.
-
-        Args:
-            client: for the API server.
-            settings: returns the current settings.
-            namespace: the ConfigMap's namespace.
-            log: for the begin and the end of a failure.
-            clock: monotonic seconds.
-        """
+        """Set up the publisher; call `run` to start it. `namespace` is the ConfigMap's."""
         self._client = client
         self._settings = settings
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{NAME}"

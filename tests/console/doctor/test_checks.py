@@ -70,11 +70,11 @@ from tests.support.cluster_facts import (
 )
 from tests.support.helm_chart import CHART
 from tests.support.pods import folder_from
+from tests.support.registration import mutating_configuration
 from tests.support.why_evidence import NOW, make_pod
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NO_METADATA, Mode
 from webhook.registration.configuration_objects import WebhookConfiguration
-from webhook.registration.configurations import mutating_configuration
 
 ROOT = Path(__file__).parents[3]
 Check = (

@@ -18,10 +18,10 @@ from console.doctor.kai_checks import no_kai_inside_vclusters, nodes_are_added, 
 from console.doctor.policy_checks import enforce_is_enforced
 from console.doctor.registration import caller_may_install, kubernetes_is_supported, webhook_exists
 from console.render.policy_manifests import MUTATING, objects_of
-from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
+from kai.installation import Installation
 from kube.access import InCluster
 from kube.client import KubeClient
-from kube.kinds import PODS
+from kube.kinds import PODS, Container
 from tests.console.doctor.test_checks import BATCH, NAMES, matching
 from tests.support.api_server import Answer, ApiServer, lists, refuses, says, status_object
 from tests.support.cluster_facts import (
@@ -376,9 +376,7 @@ async def test_an_api_server_of_another_kind_or_another_user_is_a_problem(
     assert reached.advice.startswith(advice)
 
 
-ADJUSTER = ProgramPod(
-    spec=ProgramSpec(containers=[ProgramContainer(image="ghcr.io/kai-scheduler/node-scale-adjuster:v0.17.0")])
-)
+ADJUSTER = Container(image="ghcr.io/kai-scheduler/node-scale-adjuster:v0.17.0")
 
 SHARING = but(namespaces=whole(namespace("team-a", gpu_fraction="0.5")))
 
@@ -400,7 +398,7 @@ UNSEEN = "warning: no node is added for a pod with a share: "
         (SHARING, False, ("apps", "karpenter.sh"), [f"{UNSEEN}Karpenter cannot"]),
         (SHARING, True, ("karpenter.sh",), [f"{UNSEEN}Karpenter, cluster-autoscaler cannot"]),
         (SHARING, False, ("apps",), []),
-        (but(installation=Installation.seen_in([ADJUSTER])), True, (), ["ok: KAI's node-scale-adjuster asks"]),
+        (but(installation=Installation.seen_in([(ADJUSTER, False)])), True, (), ["ok: KAI's node-scale-adjuster asks"]),
         # without shares, and without KAI
         (but(namespaces=whole()), True, (), []),
         (but(scope=Scope.PRE, installation=Installation.seen_in(())), True, (), []),

@@ -15,6 +15,7 @@ from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import ClusterFacts, ClusterNode
 from console.doctor.sharing_checks import limits_can_hold, mode_findings, resource_management, run_ai_keys
 from gpuagent.api_types import AgentResponse, ApiPod
+from kai.releases import Version
 from kai.share import run_ai_limit
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicy, FullMeta, Pod
@@ -153,35 +154,40 @@ def test_kai_resource_management_and_the_guard_exclude_each_other() -> None:
     assert lines_of(resource_management(but(mutating=whole(mutating())))) == []
 
 
-WRITE = "write nvidia.com/container.main.gpu-memory.request: 4000Mi and"
-
-
 @pytest.mark.parametrize(
-    ("annotations", "expected"),
+    ("annotations", "version", "key", "remedy"),
     [
-        ({}, ""),
-        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5"},
-         'write kai.scheduler/container.main.gpu-memory.portion.limit: "0.5" instead of gpu-fraction-limit'),
-        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5", "gpu-fraction-container-name": "b"},
+        ({}, "", "", ""),
+        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5"}, "", "fraction", 'write gpu-fraction.limit: "0.5" (KAI 0.18.3, mode'),
+        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5"}, "0.18.3", "fraction", 'write gpu-fraction.limit: "0.5"'),
+        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5"}, "0.18.2", "fraction",
+         'write kai.scheduler/container.main.gpu-memory.portion.limit: "0.5" (KAI 0.18.0, mode NvFractions)'),
+        ({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5", "gpu-fraction-container-name": "b"}, "0.18.0", "fraction",
          'write kai.scheduler/container.b.gpu-memory.portion.limit: "0.5"'),
-        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "1"}, "remove gpu-fraction-limit"),
-        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "0.5"}, "remove gpu-fraction-limit"),
-        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "nan"}, "remove gpu-fraction-limit"),
-        ({"gpu-fraction": "half", "gpu-fraction-limit": "x"}, "remove gpu-fraction-limit"),
-        ({"gpu-memory": "4000", "gpu-memory-limit": "8000"}, WRITE),
-        ({"gpu-memory": "4Gi", "gpu-memory-limit": "8000"}, "remove gpu-memory-limit"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "1"}, "", "fraction", "remove it"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "0.5"}, "", "fraction", "remove it"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-limit": "nan"}, "", "fraction", "remove it"),
+        ({"gpu-fraction": "half", "gpu-fraction-limit": "x"}, "", "fraction", "remove it"),
+        ({"gpu-memory": "4000", "gpu-memory-limit": "8000"}, "", "memory", "write gpu-memory.limit: 8000Mi"),
+        ({"gpu-memory": "4000", "gpu-memory-limit": "8000"}, "0.18.0", "memory",
+         "write nvidia.com/container.main.gpu-memory.request: 4000Mi and nvidia.com/container.main.gpu-memory.limit: 8000Mi"),
+        ({"gpu-memory": "4000", "gpu-memory-limit": "3999"}, "", "memory", "remove it"),
+        ({"gpu-memory": "4Gi", "gpu-memory-limit": "8000"}, "", "memory", "remove it"),
+        ({"gpu-memory": "4000", "gpu-memory-limit": "9" * 100_000}, "", "memory", "remove it"),
     ],
 )  # fmt: skip
-def test_keys_of_run_ai_are_named_with_what_to_write(annotations: dict[str, str], expected: str) -> None:
-    advice = run_ai_limit(annotations, "main")
-    assert advice.startswith(expected)
-    assert bool(advice) == bool(expected)
+def test_keys_of_run_ai_are_named_with_what_to_write(
+    annotations: dict[str, str], version: str, key: str, remedy: str
+) -> None:
+    advice = run_ai_limit(annotations, "main", Version.parse(version) if version else None)
+    assert advice is None if not key else advice is not None and advice[0] == f"gpu-{key}-limit"
+    assert (advice or ("", ""))[1].startswith(remedy)
     document = {"metadata": {"name": "p", "namespace": "a", "annotations": annotations},
                 "spec": {"containers": [{"name": "main"}]}}  # fmt: skip
     cluster = but(waiting=whole(msgspec.convert(document, Pod)))
     lines = lines_of(run_ai_keys(cluster))
-    assert len(lines) == bool(expected)
-    assert all(line.startswith("warning: a/p: an annotation of Run:ai 2.x") for line in lines)
+    assert len(lines) == bool(key)
+    assert all(line.startswith(f"warning: a/p: KAI ignores gpu-{key}-limit of Run:ai 2.x") for line in lines)
 
 
 def test_what_may_not_be_read_is_no_finding() -> None:

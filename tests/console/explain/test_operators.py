@@ -18,7 +18,6 @@ from tests.support.operator_jobs import (
     paddle_job,
     py_torch_job,
     tf_job,
-    volcano_job,
     xg_boost_job,
 )
 from tests.support.pods import container, gpu_container
@@ -74,9 +73,6 @@ JOBS: list[tuple[str, Build, str]] = [
     ("LeaderWorkerSet", lambda t: leader_worker_set(t, 2), "a LeaderWorkerSet of 2 ranks"),
     ("LeaderWorkerSet with a leader", lambda t: leader_worker_set(t, 4, own_leader=True), "a LeaderWorkerSet of 4 ranks"),
     ("LeaderWorkerSet, its webhook first", lambda t: leader_worker_set(t, 2, webhook_first=True), "a LeaderWorkerSet of 2 ranks"),
-    ("Volcano's pytorch", lambda t: volcano_job(t, {"master": 1, "worker": 4}, {"pytorch": ["--master=master", "--worker=worker"]}), "WORLD_SIZE is 5"),
-    ("Volcano's pytorch, own names", lambda t: volcano_job(t, {"chief": 1, "hand": 1}, {"pytorch": ["-master", "chief", "--worker=hand"]}), "WORLD_SIZE is 2"),
-    ("Volcano's tensorflow", lambda t: volcano_job(t, {"ps": 1, "worker": 2}, {"tensorflow": []}), "a TF_CONFIG of 3 tasks"),
     # One rank gets the share.
     ("PyTorchJob, one rank", lambda t: py_torch_job(t, {"Master": 1}), ""),
     ("PyTorchJob of a worker, one rank", lambda t: py_torch_job(t, {"Worker": 1}), ""),
@@ -90,9 +86,6 @@ JOBS: list[tuple[str, Build, str]] = [
     ("LeaderWorkerSet, one rank", lambda t: leader_worker_set(t, 1), ""),
     ("LeaderWorkerSet without a size, one rank", lambda t: leader_worker_set(t, None), ""),
     ("LeaderWorkerSet with a leader, one rank", lambda t: leader_worker_set(t, 1, own_leader=True), ""),
-    ("Volcano's pytorch, one rank", lambda t: volcano_job(t, {"master": 1}, {"pytorch": []}), ""),
-    ("Volcano's tensorflow, one rank", lambda t: volcano_job(t, {"worker": 1}, {"tensorflow": []}), ""),
-    ("Volcano's mpi", lambda t: volcano_job(t, {"master": 1}, {"mpi": []}), ""),
 ]  # fmt: skip
 
 
@@ -312,11 +305,18 @@ WRITERS: dict[str, set[str]] = {
     "mpi-operator": {"MPIJob"},
     "JobSet": {"JobSet"},
     "LeaderWorkerSet": {"LeaderWorkerSet"},
-    "Volcano's plugin": {"Job", "CronJob"},
-    # A TrainJob's manifest has no templates; the others are users and launchers.
+    # A TrainJob's manifest has no templates, and Volcano's Jobs are another scheduler's; the others are users.
     **{
         key: set()
-        for key in ("Trainer v2", "PyTorch", "TensorFlow", "Open MPI", "Slurm", "Kueue's plain pods")
+        for key in (
+            "Trainer v2",
+            "PyTorch",
+            "TensorFlow",
+            "Open MPI",
+            "Slurm",
+            "Kueue's plain pods",
+            "Volcano's plugin",
+        )
     },
 }
 """Who writes the names of the table of evidence, and the kinds whose templates lack them."""

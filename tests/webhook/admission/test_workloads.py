@@ -50,6 +50,12 @@ def deployment(container: Json | None = None, labels: Json | None = None, **spec
     }
 
 
+def annotated(annotations: Json) -> Json:
+    workload = deployment({"name": "main", "image": "i"})
+    workload["spec"]["template"]["metadata"]["annotations"] = annotations
+    return workload
+
+
 def reviewed(workload: Json, before: Json | None = None, **fields: Any) -> bytes:
     kind = {"group": "apps", "version": "v1", "kind": str(workload.get("kind"))}
     request = {"uid": "u", "operation": "UPDATE" if before else "CREATE", "kind": kind, "namespace": "team-a"}
@@ -81,6 +87,8 @@ ADVICE: list[tuple[str, Json, dict[str, str], list[str]]] = [
      [CONVERTED, "vLLM takes about 0.9 of the GPU: set --gpu-memory-utilization to 0.49, unless KAI enforces memory"]),
     ("a key in the wrong place", deployment(labels={"kaishare.dev/whole-gpu": "true"}), {},
      [CONVERTED, "the label kaishare.dev/whole-gpu has no effect here: it must be an annotation"]),
+    ("a limit of Run:ai", annotated({"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5"}), {},
+     ['KAI ignores gpu-fraction-limit of Run:ai: write gpu-fraction.limit: "0.5" (KAI 0.18.3, mode NvFractions)']),
     ("a GPU that is not plain", deployment(runtimeClassName="gvisor"), {},
      ["no share: a share reaches no GPU in a RuntimeClass that is not NVIDIA's, such as gvisor"]),
     ("refused by enforce", deployment(labels={"kaishare.dev/inject": "false"}), ENFORCE,

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from kai.installation import CONFIG_NAME, SharingMode
 from kube.client import KubeClient
-from kube.kinds import LIMIT_RANGES, PRIORITY_CLASSES, QUEUES, Kind
+from kube.kinds import KAI_CONFIGS, LIMIT_RANGES, PRIORITY_CLASSES, QUEUES, Kind
 from service.log import JsonLog
-from tests.support.api_server import ApiServer, refuses
+from tests.support.api_server import ApiServer, refuses, says
 from tests.support.waiting import until
 from webhook.namespaces.decision_inputs import ClusterDefaults
 from webhook.policy.decision_settings import DecisionSettings
@@ -129,3 +130,26 @@ async def test_queues_that_are_not_served_are_unknown_and_no_trouble(
         await until(lambda: follow.facts.knows_default_class)
         assert follow.facts.current.queues is None
         assert "queues" not in dict(follow.resource_lines).values()
+
+
+async def test_the_sharing_mode_is_kept_while_it_cannot_be_read(
+    server: ApiServer, client: KubeClient
+) -> None:
+    follow = Following(client, DecisionSettings())
+    hami_core = json.dumps({"spec": {"global": {"gpuSharingMode": "HamiCore"}}})
+    seen = []
+    for answer in (
+        says(hami_core),
+        refuses(403, "Forbidden"),
+        refuses(403, "Forbidden"),
+        refuses(404, "NotFound"),
+    ):
+        server.refusals = {KAI_CONFIGS.path(name=CONFIG_NAME): answer}
+        await follow.facts.read_sharing_mode()
+        seen.append(follow.facts.current.gpu_sharing_mode)
+    assert seen == [SharingMode.HAMI_CORE] * 3 + [None]
+    resource = "configs.kai.scheduler"
+    assert follow.resource_lines == [
+        ("resource unavailable", resource),
+        ("resource available again", resource),
+    ]

@@ -62,12 +62,6 @@ UNBOUNDED: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", UNBOUNDED, ids=lambda case: case[0])
-def test_without_a_bound(case: tuple[str, dict[str, Any], str]) -> None:
-    _, fields, hint = case
-    assert hints(pod(gpu_container(**fields))) == [("framework-default", hint)]
-
-
 ABOVE: list[tuple[str, dict[str, Any]]] = [
     ("with =", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.7"]}),
     ("with a space", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization", "0.7"]}),

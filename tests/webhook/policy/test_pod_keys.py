@@ -21,7 +21,7 @@ def told(**metadata: Any) -> list[str]:
     policy = NamespacePolicy.from_labels("team-a", LABELS)
     assert policy is not None
     warnings = decide(policy, pod(gpu_container(), **metadata), DecisionSettings()).warnings
-    about_keys = ("key-without-effect", "misspelt-prefix", "reserved-key", "unknown-value")
+    about_keys = ("key-without-effect", "misspelt-prefix", "reserved-key", "unknown-value", "run-ai-key")
     assert all(len(finding.warning) <= 120 for finding in warnings)
     return [
         finding.warning.removeprefix("kaishare: ")
@@ -54,6 +54,10 @@ KEYS = [
     ("labels", "kaishare.io/inject", "false", "the label kaishare.io/inject has no effect; the nearest prefix is kaishare.dev/"),
     ("annotations", "gpu_fraction", "0.5",
      "the annotation gpu_fraction has no effect here: the nearest is the annotation gpu-fraction"),
+    ("annotations", "gpu-fraction-limit", "0.5",
+     "KAI ignores gpu-fraction-limit of Run:ai: remove it, as a limit must be above gpu-fraction and below 1"),
+    ("annotations", "gpu-memory-limit", "9000",
+     "KAI ignores gpu-memory-limit of Run:ai: remove it, as a limit in MiB must be at least gpu-memory"),
     ("annotations", "kaishare.dev/whole-gpu", "false", None),
     ("annotations", "kaishare.dev/simulate", "40%", None),
     ("annotations", "gpu-type", "a100", None),
@@ -69,6 +73,13 @@ def test_a_key_without_effect_is_told_with_the_right_one(
     place: str, key: str, value: str, warning: str | None
 ) -> None:
     assert told(**{place: {key: value}}) == ([warning] if warning else [])
+
+
+def test_a_limit_of_run_ai_is_told_with_the_form_that_kai_reads() -> None:
+    annotations = {"gpu-fraction": "0.25", "gpu-fraction-limit": "0.5"}
+    assert told(annotations=annotations) == [
+        'KAI ignores gpu-fraction-limit of Run:ai: write gpu-fraction.limit: "0.5" (KAI 0.18.3, mode NvFractions)'
+    ]
 
 
 def test_the_annotation_that_the_webhook_leaves_is_no_mistake() -> None:

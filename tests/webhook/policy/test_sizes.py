@@ -14,7 +14,7 @@ from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problem
 from webhook.policy.patch import mutate
 from webhook.policy.reasons import LONGEST_WARNING, Reason
 from webhook.policy.sizes import NO_CAPS, Source, read_sizes, selector_overlaps
-from webhook.policy.verify import Requester, verify
+from webhook.policy.verify import verify
 
 VISION = {"train": "0.5", "serve": "0.25"}
 SELECTORS = {"train": "batch.kubernetes.io/job-name", "serve": "app in (api,web)"}
@@ -257,7 +257,7 @@ def test_enforce_denies_what_default_warns_about() -> None:
         final = pod(
             gpu_container(), labels=labels | {"kai.scheduler/queue": "vision"}, schedulerName="kai-scheduler"
         )
-        verdict = verify(enforced, view(final), DecisionSettings(), Requester("jane"))
+        verdict = verify(enforced, view(final), DecisionSettings(), "jane")
         assert [denial.reason.code for denial in verdict.denials] == [reason]
 
 
@@ -265,9 +265,9 @@ def test_enforce_judges_doubt_by_selectors_only_where_a_share_applies() -> None:
     enforced = policy(VISION, SELECTORS, mode="enforce")
     queue = {"kai.scheduler/queue": "vision"}
     plain = pod(labels=WEB | JOB | queue, schedulerName="kai-scheduler")
-    assert verify(enforced, view(plain), DecisionSettings(), Requester("jane")).is_allowed
+    assert verify(enforced, view(plain), DecisionSettings(), "jane").is_allowed
     unknown = pod(gpu_container(count="2"), labels=named("no") | queue, schedulerName="kai-scheduler")
-    verdict = verify(enforced, view(unknown), DecisionSettings(), Requester("jane"))
+    verdict = verify(enforced, view(unknown), DecisionSettings(), "jane")
     assert [denial.reason.code for denial in verdict.denials] == ["size-unknown"]
 
 

@@ -14,7 +14,7 @@ from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import apply_to_document, mutate
 from webhook.policy.reasons import Reason
-from webhook.policy.verify import Requester, Verification, verify
+from webhook.policy.verify import Verification, verify
 
 ENFORCE = {"kai.scheduler/queue": "queue-a", "kaishare.dev/mode": "enforce"}
 JANE = "jane"
@@ -39,9 +39,7 @@ def judged(
     document: dict[str, Any], username: str = JANE, namespace: str = "team-a", **labels: str
 ) -> Verification:
     extra = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    return verify(
-        policy_of(ENFORCE | extra, namespace), view(document), DecisionSettings(), Requester(username)
-    )
+    return verify(policy_of(ENFORCE | extra, namespace), view(document), DecisionSettings(), username)
 
 
 def codes(verdict: Verification) -> list[str]:
@@ -176,16 +174,16 @@ def test_no_pod_is_denied_elsewhere(case: tuple[str, dict[str, Any], str, list[s
         verdict = judged(document, username, mode=mode)
         assert (verdict.is_allowed, verdict.finding.reason) == (True, reason)
     assert judged(document, username, namespace="kube-system").finding.reason is Reason.NAMESPACE_EXCLUDED
-    unmanaged = verify(None, view(document), DecisionSettings(), Requester(username))
+    unmanaged = verify(None, view(document), DecisionSettings(), username)
     assert (unmanaged.is_allowed, unmanaged.finding.reason) == (True, Reason.NOT_MANAGED)
 
 
 def test_a_bad_queue_value_denies_with_its_own_text() -> None:
     policy = policy_of(ENFORCE | {"kai.scheduler/queue": ""})
-    verdict = verify(policy, view(settled()), DecisionSettings(), Requester(JANE))
+    verdict = verify(policy, view(settled()), DecisionSettings(), JANE)
     assert codes(verdict) == ["policy-invalid"]
     assert "kai.scheduler/queue" in verdict.message
-    assert verify(policy, view(daemon()), DecisionSettings(), Requester(DAEMON_SETS)).is_allowed
+    assert verify(policy, view(daemon()), DecisionSettings(), DAEMON_SETS).is_allowed
 
 
 # The cap, in its three forms and between the two units.
@@ -269,7 +267,7 @@ def test_a_share_that_is_withheld_does_not_hide_another_gpu() -> None:
     shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
     decision = decide(policy_of(labels), pod(gpu_container(), shared), DecisionSettings())
     assert [warning.reason for warning in decision.warnings] == [
-        Reason.OTHER_GPU,
+        Reason.OTHER_GPU_RESOURCE,
         Reason.ABOVE_CAP,
         Reason.CAP_UNIT,
     ]
@@ -369,7 +367,7 @@ def test_fields_that_kai_wrote_are_neither_denied_nor_warned_about(
     assert "runai/shared-gpu-configmap" in admitted["metadata"]["annotations"]
     second = mutate(policy, json.dumps(admitted).encode(), rules)
     assert (second.sent, second.decision.warnings) == ((), ())
-    verdict = verify(policy, view(admitted), rules, Requester(JANE))
+    verdict = verify(policy, view(admitted), rules, JANE)
     assert verdict.is_allowed, verdict.message
 
 

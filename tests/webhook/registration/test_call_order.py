@@ -2,22 +2,21 @@
 
 import io
 import json
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from kube.client import KubeClient
 from service.log import JsonLog
-from webhook.registration.call_order import Mutator, OrderWatch, called_before_us
-from webhook.registration.configuration_objects import read_configuration
+from webhook.registration.call_order import OrderWatch, called_before_us
+from webhook.registration.configuration_objects import WebhookConfiguration, read_configuration
 
 OURS = "kai-00-kaishare"
 ASKS = "object.spec.schedulerName == 'kai-scheduler'"
 BATCH = "object.spec.schedulerName == 'batch-scheduler'"
 
 
-def mutator(name: str, *conditions: str, service: str = "", **rule: Any) -> Mutator:
+def mutator(name: str, *conditions: str, service: str = "", **rule: Any) -> WebhookConfiguration:
     rules = [{"operations": ["CREATE"], "apiGroups": [""], "resources": ["pods"], **rule}]
     client = {"service": {"name": service, "namespace": "a", "path": "/mutate--v1-pod"}} if service else {}
     hook = {
@@ -26,11 +25,8 @@ def mutator(name: str, *conditions: str, service: str = "", **rule: Any) -> Muta
         "rules": rules,
         "matchConditions": [{"name": "c", "expression": c} for c in conditions],
     }
-    return Mutator.of(
-        read_configuration(
-            json.dumps({"metadata": {"name": name}, "webhooks": [{"name": "x.y.z"}, hook]}).encode()
-        )
-    )
+    document = {"metadata": {"name": name}, "webhooks": [{"name": "x.y.z"}, hook]}
+    return read_configuration(json.dumps(document).encode())
 
 
 @pytest.mark.parametrize(
@@ -58,7 +54,7 @@ def mutator(name: str, *conditions: str, service: str = "", **rule: Any) -> Muta
     ],
 )
 def test_webhooks_that_match_on_the_scheduler_must_come_after_kaishare(
-    own: str, others: list[Mutator], early: tuple[str, ...]
+    own: str, others: list[WebhookConfiguration], early: tuple[str, ...]
 ) -> None:
     assert called_before_us([mutator(own), *others], own) == early
 
@@ -75,12 +71,8 @@ def test_without_kaishares_webhook_there_is_no_order() -> None:
 def test_one_line_names_few_of_many_configurations() -> None:
     stream = io.BytesIO()
     order = OrderWatch(cast(KubeClient, None), own="zz-kaishare", log=JsonLog(stream))
-    early = [replace(mutator("a", ASKS), name=f"a-{number:04}") for number in range(5_000)]
-    mutators = {
-        ("", mutator.name): mutator
-        for mutator in [Mutator("zz-kaishare", matches_on_scheduler_name=False), *early]
-    }
-    order._changed(mutators)
+    early = [mutator(f"a-{number:04}", ASKS) for number in range(5_000)]
+    order._changed({("", each.name): each for each in [mutator("zz-kaishare"), *early]})
     line = json.loads(stream.getvalue())
     assert line["called_before"] == [f"a-{number:04}" for number in range(8)]
     assert line["more"] == 4_992

@@ -1,6 +1,5 @@
 """The webhook configurations as objects; tests/cluster tests their effect on an API server."""
 
-import base64
 import json
 from typing import Any
 
@@ -8,28 +7,27 @@ import pytest
 
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support.webhook_server import RunningWebhook, review_of
+from webhook.policy.labels import Mode
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     PATHS,
-    ServiceTarget,
-    UrlTarget,
     mutating_configuration,
+    namespaces_with,
     sorts_behind,
     validating_configuration,
 )
 
-SERVICE = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
 BOTH = (mutating_configuration, validating_configuration)
 
 
-def webhooks(**options: Any) -> dict[str, dict[str, Any]]:
-    hooks = [hook for build in BOTH for hook in build(SERVICE, **options)["webhooks"]]
+def webhooks() -> dict[str, dict[str, Any]]:
+    hooks = [hook for build in BOTH for hook in build()["webhooks"]]
     return {hook["name"]: hook for hook in hooks}
 
 
 def test_both_configurations_have_the_same_name_and_four_webhooks_together() -> None:
-    assert [build(SERVICE)["metadata"] for build in BOTH] == [{"name": "kai-00-kaishare"}] * 2
-    assert [build(SERVICE)["kind"] for build in BOTH] == [
+    assert [build()["metadata"] for build in BOTH] == [{"name": "kai-00-kaishare"}] * 2
+    assert [build()["kind"] for build in BOTH] == [
         "MutatingWebhookConfiguration",
         "ValidatingWebhookConfiguration",
     ]
@@ -44,25 +42,6 @@ async def test_the_server_answers_every_registered_path(webhook: RunningWebhook)
     for path in PATHS.values():
         status, _ = await webhook.post(json.dumps(review_of({"metadata": {}})).encode(), path)
         assert status != 404, path
-
-
-OF_SERVICE = {"namespace": "kaishare", "name": "kaishare-webhook", "path": "/mutate", "port": 443}
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        (SERVICE, {"service": OF_SERVICE}),
-        (UrlTarget("https://10.0.0.1:8443/"), {"url": "https://10.0.0.1:8443/mutate"}),
-    ],
-)
-def test_the_client_configuration_has_the_webhooks_address(
-    target: ServiceTarget | UrlTarget, expected: dict[str, Any]
-) -> None:
-    (hook,) = mutating_configuration(target)["webhooks"]
-    assert hook["clientConfig"] == expected
-    (hook,) = mutating_configuration(target, ca_bundle=b"-- PEM --")["webhooks"]
-    assert base64.b64decode(hook["clientConfig"]["caBundle"]) == b"-- PEM --"
 
 
 @pytest.mark.parametrize(
@@ -96,13 +75,11 @@ def test_pods_are_seen_at_creation_alone_and_namespaces_also_when_they_change() 
 
 def test_excluded_namespaces_are_never_sent() -> None:
     for hook in ("pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"):
-        usual, own, none = (
-            webhooks(**options)[hook]["namespaceSelector"]["matchExpressions"]
-            for options in ({}, {"excluded": {"b", "a"}}, {"excluded": ()})
-        )
+        usual = webhooks()[hook]["namespaceSelector"]["matchExpressions"]
         assert usual[-1]["values"] == sorted(EXCLUDED_NAMESPACES)
-        assert own[-1] == {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["a", "b"]}
-        assert none == own[:-1]
+    own, none = (namespaces_with(Mode.ENFORCE, names)["matchExpressions"] for names in ({"b", "a"}, ()))
+    assert own[-1] == {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["a", "b"]}
+    assert none == own[:-1]
 
 
 @pytest.mark.parametrize(
