@@ -113,14 +113,17 @@ EXCLUDED_NAMESPACES: Final = frozenset(
         "kai-resource-reservation",
         "kai-scale-adjust",
         "gpu-operator",
+        "nvidia-gpu-operator",
         "kaishare",
         "kaishare-agent",
     }
 )
-"""Namespaces that both services ignore by default; the option `--exclude-namespaces` replaces the set."""
+"""Namespaces that both services ignore by default; the option `--exclude-namespaces` replaces the set.
 
-AGENT_EXCLUDED_NAMESPACES: Final = EXCLUDED_NAMESPACES | {"nvidia-device-plugin", "nvidia-gpu-operator"}
+NVIDIA's operator is in `nvidia-gpu-operator` on OpenShift (its ClusterServiceVersion's suggested namespace).
+"""
+
+AGENT_EXCLUDED_NAMESPACES: Final = EXCLUDED_NAMESPACES | {"nvidia-device-plugin"}
 """Default of the agent's `--exclude-namespaces`. NVIDIA's device plugin without the operator is installed in
-`nvidia-device-plugin` (NVIDIA/k8s-device-plugin, README.md), and the operator on OpenShift in
-`nvidia-gpu-operator` (its ClusterServiceVersion's suggested namespace). The MPS control daemon uses GPUs
-without a share there. The webhook needs no such rule, as it changes pods only in namespaces with a queue."""
+`nvidia-device-plugin` (NVIDIA/k8s-device-plugin, README.md), where the MPS control daemon uses GPUs without a
+share. The webhook needs no such rule, as it changes pods only in namespaces with a queue."""

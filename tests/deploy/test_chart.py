@@ -189,7 +189,7 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
     ("values", "of_webhook", "of_agent"),
     [
         ({}, EXCLUDED_NAMESPACES, AGENT_EXCLUDED_NAMESPACES),
-        ({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]}, {"kaishare", "kube-system", "watchers"}, {"kaishare", "kube-system", "nvidia-device-plugin", "nvidia-gpu-operator", "watchers"}),
+        ({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]}, {"kaishare", "kube-system", "watchers"}, {"kaishare", "kube-system", "nvidia-device-plugin", "watchers"}),
         *(({"agent": {"excludedNamespaces": further}}, EXCLUDED_NAMESPACES, {*EXCLUDED_NAMESPACES, *(further or ())}) for further in ([], None, ["mps"])),
     ],
 )  # fmt: skip

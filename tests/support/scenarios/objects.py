@@ -24,7 +24,7 @@ def node_objects(scenario: Scenario) -> list[dict[str, Any]]:
         objects.append(_pod(pod, scenario))
         objects.extend(_bind_request(pod, scenario))
     objects.extend(_reservations(scenario))
-    return objects
+    return [*objects, *scenario.objects]
 
 
 def identity(name: str) -> tuple[str, str]:
@@ -45,7 +45,7 @@ def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
         labels[keys.GPU_GROUP] = groups[0]
     if groups:
         annotations[keys.RECEIVED_RESOURCE_TYPE] = "Fraction"
-    return _running(pod.name, scenario, pod.whole, labels, annotations)
+    return _running(pod.name, scenario, pod.whole, labels | pod.labels, annotations | pod.annotations)
 
 
 def _running(

@@ -131,6 +131,8 @@ class SimulatedPod(_Part, frozen=True, kw_only=True):
     """Whole GPUs instead of a share."""
     gpu: int | tuple[int, ...] = ()
     """Indices of the GPUs on which KAI placed the share; without it, KAI has not placed the pod."""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
 
     @property
     def share_annotations(self) -> dict[str, str]:
@@ -182,3 +184,5 @@ class Scenario(_Part, frozen=True, kw_only=True):
     pods: tuple[SimulatedPod, ...] = ()
     processes: tuple[SimulatedProcess, ...] = ()
     faults: tuple[SimulatedFault, ...] = ()
+    objects: tuple[dict[str, Any], ...] = ()
+    """Further objects of the cluster."""

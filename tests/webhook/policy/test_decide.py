@@ -92,7 +92,7 @@ def test_pods_that_are_left_alone(case: tuple[str, dict[str, Any], str], mode: s
 @pytest.mark.parametrize(
     "namespace",
     ["kube-system", "kube-public", "kube-node-lease", "kai-scheduler", "kai-resource-reservation",
-     "kai-scale-adjust", "gpu-operator", "kaishare", "kaishare-agent"],
+     "kai-scale-adjust", "gpu-operator", "nvidia-gpu-operator", "kaishare", "kaishare-agent"],
 )  # fmt: skip
 def test_excluded_namespaces(namespace: str) -> None:
     policy = NamespacePolicy.from_labels(namespace, {"kai.scheduler/queue": "q"})
