@@ -308,6 +308,13 @@ class PodView:
             or any(map(names_device_class, self.gpu_resources))
         )
 
+    @property
+    def named_claim(self) -> str | None:
+        """The first ResourceClaim that the pod names itself, without a template; None if there is none."""
+        entries = _list(self.spec.resourceClaims) if _has_items(self.spec.resourceClaims) else ()
+        names = (entry.get("resourceClaimName") for entry in entries if isinstance(entry, dict))
+        return next((name for name in names if name and isinstance(name, str)), None)
+
 
 _decoder = msgspec.json.Decoder(PodDocument)
 

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from kai import keys
 from kai.kaishare_keys import FRAMEWORK_MEMORY, INJECT, REASON, SIZE
 from kai.pod import MalformedPod, PodView
+from kai.releases import NEWEST_READ
 from service.text import shorten
 from webhook.policy.checks import (
     cap_findings,
@@ -43,7 +44,7 @@ from webhook.policy.distributed import evidence_of, evidence_of_share
 from webhook.policy.framework_memory import FrameworkOptions, framework_findings, framework_options
 from webhook.policy.labels import Distributed, Mode, NamespacePolicy, unknown_queue
 from webhook.policy.pod_keys import key_findings, unknown_value_findings
-from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.reasons import Action, Clipped, Finding, Reason
 from webhook.policy.sizes import Size, Source
 
 MOST_WARNINGS: Final = 8
@@ -239,12 +240,15 @@ def _warnings(
 
 
 def queue_findings(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> Iterator[Finding]:
-    """Yield a warning if the pod's queue is none of the known ones; nothing while they are not known."""
+    """Yield warnings about a queue that is none of the known ones, and about a claim that needs its label."""
     queue = pod.labels.get(keys.QUEUE_LABEL) or policy.queue
     if queue and policy.scheduler != keys.DEFAULT_SCHEDULER:
         unknown = unknown_queue(queue, settings.queues)
         if unknown is not None:
             yield unknown
+        claim = pod.named_claim if (settings.kai_version or NEWEST_READ).wants_claims_of_queue else None
+        if claim is not None:
+            yield Finding(Reason.CLAIM_OF_QUEUE, {"claim": Clipped(shorten(claim))})
 
 
 def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) -> Iterator[Finding]:

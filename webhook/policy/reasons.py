@@ -274,6 +274,10 @@ class Reason(Enum):
     KEY_WITHOUT_EFFECT = Group.WARNING, "the {kind} {key} has no effect here: {remedy}"
     RUN_AI_KEY = Group.WARNING, "KAI ignores {key} of Run:ai: {remedy}"
     QUEUE_UNKNOWN = Group.WARNING, "KAI has no queue {queue} for pods, which wait for it{nearest}"
+    CLAIM_OF_QUEUE = (
+        Group.WARNING,
+        "a ResourceClaim for GPUs needs the queue label, or KAI keeps its pods waiting: {claim}",
+    )
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,
         "{label} and {cap} use different units, so the share cannot be compared with the cap",

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from kai.releases import Version
 from tests.support.decisions import decide
 from tests.support.pods import gpu_container, pod
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.reasons import Reason
 
 LABELS = {
     "kai.scheduler/queue": "queue-a",
@@ -90,3 +92,26 @@ def test_the_annotation_that_the_webhook_leaves_is_no_mistake() -> None:
 def test_few_of_many_keys_are_compared() -> None:
     assert 1 <= len(told(labels={f"kaishare.dev/x{number}": "" for number in range(20_000)})) <= 8
     assert len(told(annotations={f"gpu-fractio{number}": "" for number in range(20_000)})) <= 8
+
+
+@pytest.mark.parametrize(
+    ("claim", "version", "names"),
+    [
+        ({"resourceClaimName": "shared"}, None, ["shared"]),
+        ({"resourceClaimName": "shared"}, Version(0, 13, 0), ["shared"]),
+        ({"resourceClaimName": "shared"}, Version(0, 12, 20), []),
+        ({"resourceClaimTemplateName": "own"}, None, []),
+        ({"resourceClaimName": 7}, None, []),
+        ({"resourceClaimName": "x" * 300}, None, ["x" * 30]),
+    ],
+)
+def test_a_claim_without_a_template_needs_the_queues_label(
+    claim: dict[str, Any], version: Version | None, names: list[str]
+) -> None:
+    policy = NamespacePolicy.from_labels("team-a", LABELS)
+    assert policy is not None
+    document = pod(gpu_container(), resourceClaims=[{"name": "gpu", **claim}])
+    warnings = decide(policy, document, DecisionSettings(kai_version=version)).warnings
+    found = [each.warning for each in warnings if each.reason is Reason.CLAIM_OF_QUEUE]
+    assert len(found) == len(names)
+    assert all(name in each and len(each) <= 120 for name, each in zip(names, found, strict=True))
