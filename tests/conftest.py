@@ -48,12 +48,9 @@ settings.load_profile("kaishare")
 pytest.register_assert_rewrite("tests.support.pod_invariants")
 
 pytest_plugins = (
-    "tests.support.api_server_fixtures",
-    "tests.support.control_plane_fixtures",
-    "tests.support.machine_files",
-    "tests.support.nvml_fixtures",
-    "tests.support.webhook_server",
-)
+    "tests.support.api_server_fixtures", "tests.support.control_plane_fixtures", "tests.support.machine_files",
+    "tests.support.nvml_fixtures", "tests.support.webhook_server",
+)  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)

@@ -144,10 +144,6 @@ def test_the_readme_quotes_the_output_of_explain() -> None:
     )
     assert block is not None
     done = subprocess.run(
-        [sys.executable, "-m", "console", *block[1].split()],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-m", "console", *block[1].split()], cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     assert block[2].rstrip() == done.stdout.rstrip()

@@ -23,13 +23,9 @@ _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 HOSTS = {
-    "docs.nvidia.com",
-    "github.com",
-    "kind.sigs.k8s.io",
-    "monitoring.mixins.dev",
-    "run-ai-docs.nvidia.com",
+    "docs.nvidia.com", "github.com", "kind.sigs.k8s.io", "monitoring.mixins.dev", "run-ai-docs.nvidia.com",
     "www.vcluster.com",
-}
+}  # fmt: skip
 """Every host that a link of the documentation leads to. No test reads them, since tests have no network."""
 
 

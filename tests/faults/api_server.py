@@ -170,24 +170,18 @@ CASES: Final[dict[str, Case]] = {
     "403": everywhere(refuses(403, "Forbidden"), refuses_events=True),
     "404": everywhere(refuses(404, "NotFound"), refuses_events=True),
     "500": everywhere(refuses(500, "InternalError")),
-    "504 version too large": everywhere(
-        refuses(504, "Timeout", "Too large resource version: 900, current: 20")
-    ),
+    "504 version too large": everywhere(refuses(504, "Timeout", "Too large resource version: 900, current: 20")),
     "502 HTML": everywhere(says(HTML, status=502, kind="text/html")),
     "200 HTML": everywhere(says(HTML, kind="text/html")),
     "200 {}": everywhere(says(b"{}")),
     "503 with an endless body": everywhere(floods(96 << 20, status=503)),
-    # A watch whose answer has begun is like that of a quiet cluster, until bookmarks have stayed away for 150 s.
     "silence after the head": everywhere(Silence(after=0), contact_seconds=7.0, recovers_within=200.0),
     "reset within the body": partly(Cut(after=400)),
     "body that ends early": partly(Truncate(after=400)),
     "answers after 2 s": partly(Delay(seconds=2.0)),
-    "one of two servers down": Case(
-        begin=lambda server: server.inject(Cut(after=None), every_second()), is_total=False
-    ),
+    "one of two servers down": Case(begin=lambda server: server.inject(Cut(after=None), every_second()), is_total=False),
     "all connections reset": on_link("reset"),
     "a silent network": on_link("fall_silent"),
-    # The agent's watches of a quiet node stay silent until they are renewed; new connections work.
     "lost connections": lost_connections("half_open", is_total=False, silent_at_begin=frozenset({"agent"})),
     "a lost network": lost_connections("lose"),
     "monotonic clocks jump by 1 h": with_monotonic_jump(3600),
@@ -196,7 +190,7 @@ CASES: Final[dict[str, Case]] = {
     "clocks 1 h behind": with_wrong_clocks(-3600),
     "clocks 2 years ahead": with_wrong_clocks(2 * 366 * 86400),
     "clocks 2 years behind": with_wrong_clocks(-2 * 366 * 86400),
-}
+}  # fmt: skip
 SHORT: Final = ("503", "refused connections", "monotonic clocks jump by 1 h")
 
 
@@ -351,11 +345,9 @@ class Outage:
                 return await self.review(session) == self.fraction
 
             changes: dict[str, Callable[[], Any]] = {
-                "policy": policy,
-                "certificate": self.is_trusted,
-                "pod": lambda: late in self.pods(),
+                "policy": policy, "certificate": self.is_trusted, "pod": lambda: late in self.pods(),
                 "Event": lambda: self.has_event(over),
-            }
+            }  # fmt: skip
             if case.refuses_events:
                 failed = counted(self.agent, "events")
                 del changes["Event"]

@@ -60,43 +60,24 @@ _HUGE: Final = (1 << 32) - 1
 
 EVERY_CALL: Final = "every call"
 NODE_CALLS: Final = (
-    "nvmlInit",
-    "nvmlSystemGetDriverVersion",
-    "nvmlDeviceGetCount",
-    "nvmlEventSetCreate",
-    "nvmlEventSetFree",
-)
+    "nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount", "nvmlEventSetCreate", "nvmlEventSetFree",
+)  # fmt: skip
 GPU_CALLS: Final = (
-    "nvmlDeviceGetHandleByIndex",
-    "nvmlDeviceGetUUID",
-    "nvmlDeviceGetName",
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetGraphicsRunningProcesses",
-    "nvmlDeviceGetMPSComputeRunningProcesses",
-    "nvmlDeviceGetProcessUtilization",
-    "nvmlDeviceGetProcessesUtilizationInfo",
-    "nvmlDeviceGetUtilizationRates",
-    "nvmlDeviceGetTemperatureV",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceRegisterEvents",
-    "nvmlEventSetWait",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceRegisterEvents", "nvmlEventSetWait", "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
-)
+)  # fmt: skip
 HEALTH_CALLS: Final = frozenset(
     {*SENSORS, "nvmlDeviceGetTemperatureV", "nvmlDeviceRegisterEvents", "nvmlEventSetWait"}
 )
 """Calls whose hanging leaves the memory and the processes of their GPU known."""
 TRUE_SENSORS: Final = {
-    "utilization_ratio": 0.37,
-    "temperature_celsius": 61,
-    "power_watts": 142.5,
-    "power_limit_watts": 300.0,
-}
+    "utilization_ratio": 0.37, "temperature_celsius": 61, "power_watts": 142.5, "power_limit_watts": 300.0,
+}  # fmt: skip
 XIDS: Final = (13, 31, 48, 79)
 BLOCKS, GONE, NOT_LOADED, REPLACED = -1, 15, 9, 18
 CODES: Final = (1, 2, 3, 4, 6, 7, NOT_LOADED, 10, 12, 13, GONE, 16, 17, REPLACED, 25, 27, 28, 999, 12345, -7)
@@ -134,11 +115,8 @@ LIES: Final = (
     "samples {index} 1 -1 0",
 )
 NODE_LIES: Final = (
-    f"lie nvmlDeviceGetCount - {_HUGE} 0",
-    "lie nvmlDeviceGetCount - 0 0",
-    "lie nvmlDeviceGetCount - 120 0",
-    "sticky",
-)
+    f"lie nvmlDeviceGetCount - {_HUGE} 0", "lie nvmlDeviceGetCount - 0 0", "lie nvmlDeviceGetCount - 120 0", "sticky",
+)  # fmt: skip
 
 
 @dataclass

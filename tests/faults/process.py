@@ -33,11 +33,9 @@ _SHARE: Final = 4
 GREEDY, CALM, BRIEF, EDITED = "greedy", "calm", "brief", "edited"
 _GPU_OF: Final = {GREEDY: 0, CALM: 0, BRIEF: 1, EDITED: 1}
 SENSORS: Final = {
-    "nvmlDeviceGetUtilizationRates": 37,
-    "nvmlDeviceGetTemperature": 61,
-    "nvmlDeviceGetPowerUsage": 142_500,
+    "nvmlDeviceGetUtilizationRates": 37, "nvmlDeviceGetTemperature": 61, "nvmlDeviceGetPowerUsage": 142_500,
     "nvmlDeviceGetEnforcedPowerLimit": 300_000,
-}
+}  # fmt: skip
 _SOON: Final = 30.0
 _MOST_BETWEEN: Final = 2.5 * INTERVAL
 """Longest time between two samples."""
@@ -314,13 +312,8 @@ def restart(node: Node, running: Agent) -> None:
 
 
 PARTS: Final = (
-    wall_clock_jumps,
-    monotonic_clock_jumps,
-    suspension,
-    reuse_in_a_sample,
-    recreated_pod,
-    restart,
-)
+    wall_clock_jumps, monotonic_clock_jumps, suspension, reuse_in_a_sample, recreated_pod, restart,
+)  # fmt: skip
 
 
 def run(node: Node) -> None:

@@ -22,13 +22,9 @@ Json = Any
 _STATES: Final = Path(__file__).parent / "states"
 _DATE: Final = datetime.datetime(2026, 11, 21, 1, tzinfo=datetime.UTC)
 _TRIAL: Final = (
-    "--label",
-    "kai.scheduler/queue=q",
-    "--label",
-    "kaishare.dev/gpu-fraction=0.5",
-    "--label",
+    "--label", "kai.scheduler/queue=q", "--label", "kaishare.dev/gpu-fraction=0.5", "--label",
     "kaishare.dev/share-for=all",
-)
+)  # fmt: skip
 _PROXY: Final = "/api/v1/namespaces/kaishare-agent/pods/kaishare-agent-{}:9445/proxy/api/v1/shares"
 
 

@@ -17,16 +17,8 @@ from tests.support.usage_history import END, History, recorded
 from tests.support.why_states import State, folder
 
 _FILES: Final = [
-    "pod",
-    "podgroup",
-    "bindrequest",
-    "queue",
-    "events",
-    "reservation-pods",
-    "owners",
-    "other",
-    "nodes",
-]
+    "pod", "podgroup", "bindrequest", "queue", "events", "reservation-pods", "owners", "other", "nodes",
+]  # fmt: skip
 
 
 def why_cases(server: ObjectServer, release: str) -> Iterator[tuple[str, Any]]:

@@ -299,13 +299,8 @@ async def test_without_tls_no_credentials_are_sent_and_a_refusal_says_so(
 
 @pytest.mark.parametrize(
     ("name", "namespace"),
-    [
-        ("team-a", "team-a"),
-        (None, "default"),
-        ("", "default"),
-        *((bad, None) for bad in ("a/b", "A", "a" * 64, "a\nb", "..")),
-    ],
-)
+    [("team-a", "team-a"), (None, "default"), ("", "default"), *((bad, None) for bad in ("a/b", "A", "a" * 64, "a\nb", ".."))],
+)  # fmt: skip
 async def test_the_namespace_is_the_context_s_and_an_error_where_it_is_used(
     tmp_path: Path, name: str | None, namespace: str | None
 ) -> None:

@@ -46,12 +46,8 @@ async def test_each_normal_end_is_followed_by_the_next_watch_from_the_last_versi
     bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "77"}})
     gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
     server.answers = [
-        lists(pod("a")),
-        streams(event("ADDED", pod("b", 2))),
-        streams(),
-        streams(bookmark),
-        streams(gone),
-    ]
+        lists(pod("a")), streams(event("ADDED", pod("b", 2))), streams(), streams(bookmark), streams(gone),
+    ]  # fmt: skip
     selector = {"fieldSelector": "spec.nodeName=node-1"}
     async with running(client, resource=Resource(name="pods", path=PODS, params=selector)) as run:
         await until(lambda: len(server.list_requests) == 2)

@@ -69,13 +69,8 @@ def stream_error(code: int) -> Script:
     error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
     problem = f"watch {PODS}: {code} InternalError: etcd has no leader"
     return Script(
-        (lists(pod("a"), version=4), streams(error)),
-        "a",
-        ("0",),
-        ("4", "4"),
-        {str(code or "error"): 1},
-        problem,
-    )
+        (lists(pod("a"), version=4), streams(error)), "a", ("0",), ("4", "4"), {str(code or "error"): 1}, problem,
+    )  # fmt: skip
 
 
 SCRIPTS = {

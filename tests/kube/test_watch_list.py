@@ -111,13 +111,10 @@ HALF: list[tuple[str, Answer]] = [
     ("the stream ended within the initial events", streams(event("ADDED", pod("half", 9)))),
     ("the answer was cut short", streams(event("ADDED", pod("half", 9)), cut=True)),
     ("not an event", streams(event("ADDED", pod("half", 9)), b"<html>\n")),
-    (
-        "500 InternalError",
-        streams(event("ADDED", pod("half", 9)), event("ERROR", status_object(500, "InternalError"))),
-    ),
+    ("500 InternalError", streams(event("ADDED", pod("half", 9)), event("ERROR", status_object(500, "InternalError")))),
     ("504 Timeout", streams(event("ADDED", pod("half", 9)), TOO_NEW)),
     ("410 Expired", streams(event("ADDED", pod("half", 9)), GONE)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("why", "answer"), HALF, ids=[why for why, _ in HALF])

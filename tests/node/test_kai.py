@@ -23,12 +23,10 @@ TEAM = "team-a"
 LABELS = {"kai.scheduler/queue": TEAM, "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/over-share": "evict"}
 VALUES = {
     "agent": {
-        "interval": "1s",
-        "grace": "10s",
-        "eviction": {"mode": "on", "budget": "5/1m"},
+        "interval": "1s", "grace": "10s", "eviction": {"mode": "on", "budget": "5/1m"},
         "gpuSharingMode": "NonMemoryEnforced",
-    }
-}
+    },
+}  # fmt: skip
 
 
 def queue(name: str, parent: str | None) -> dict[str, Any]:
@@ -129,15 +127,8 @@ def test_the_agent_shows_their_shares_and_doctor_finds_no_problem(release: Relea
 
     until(has_shares, f"the agent shows {wanted}: {release.shares()}")
     doctor = [
-        sys.executable,
-        "-m",
-        "console",
-        "doctor",
-        f"--kubeconfig={node.kubeconfig}",
-        "--wait=60s",
-        "-o",
-        "json",
-    ]
+        sys.executable, "-m", "console", "doctor", f"--kubeconfig={node.kubeconfig}", "--wait=60s", "-o", "json",
+    ]  # fmt: skip
     done = subprocess.run(doctor, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     problems = [each for each in json.loads(done.stdout)["findings"] if each["state"] == "problem"]

@@ -334,28 +334,13 @@ def is_found(fault: Fault) -> tuple[bool, str]:
         shutil.copytree(ROOT, folder, ignore=_NOT_COPIED)
         seed(folder, fault)
         command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            "0",
-            "-x",
-            "-q",
-            "--timeout",
-            "0",
-            "-p",
-            "no:cacheprovider",
-        ]
+            sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "--timeout", "0", "-p", "no:cacheprovider",
+        ]  # fmt: skip
         try:
             done = subprocess.run(
-                [*command, f"tests/{fault.tests}"],
-                cwd=folder,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_SECONDS,
-            )
+                [*command, f"tests/{fault.tests}"], cwd=folder, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True, text=True, check=False, timeout=_SECONDS,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             return True, f"no end within {_SECONDS:g} s"
     if done.returncode not in (0, _FAILED):

@@ -15,15 +15,9 @@ import pytest
 from tests.project.sources import PACKAGES, ROOT, matching, modules
 
 LINES: Final = {
-    "kai": 3_100,
-    "certs": 1_400,
-    "console": 19_500,
-    "gpuagent": 16_000,
-    "kube": 3_600,
-    "service": 3_400,
-    "webhook": 9_700,
-    "tests": 85_500,
-}
+    "kai": 3_100, "certs": 1_400, "console": 19_500, "gpuagent": 16_000, "kube": 3_600, "service": 3_400,
+    "webhook": 9_700, "tests": 85_500,
+}  # fmt: skip
 """Most lines of Python in a folder."""
 
 
@@ -174,13 +168,8 @@ PHRASES: Final = {
 def texts() -> Iterator[tuple[str, str]]:
     """Yield each file that users or contributors read, with its text; markers of comments are blanks."""
     prose = (
-        "*.md",
-        "docs/**/*.md",
-        "deploy/**/*.md",
-        "deploy/**/*.yaml",
-        "deploy/**/*.*sonnet",
-        "service/page/*.*s",
-    )
+        "*.md", "docs/**/*.md", "deploy/**/*.md", "deploy/**/*.yaml", "deploy/**/*.*sonnet", "service/page/*.*s",
+    )  # fmt: skip
     for path in (
         *matching(ROOT, *prose),
         *modules(ROOT, (*PACKAGES, "deploy", "docs", "examples", "benchmarks")),

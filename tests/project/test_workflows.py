@@ -42,14 +42,9 @@ def test_the_checker_finds_nothing(program: str) -> None:
     if executable is None:
         pytest.skip(f"NOT VERIFIED: {program} is not in PATH, so it does not check the workflows")
     done = subprocess.run(
-        [executable, *CHECKS[program]],
-        cwd=ROOT,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        [executable, *CHECKS[program]], cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 

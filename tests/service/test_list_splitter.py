@@ -33,12 +33,9 @@ def documents(draw: st.DrawFn) -> bytes:
     fields: dict[str, Any] = {
         **draw(_OTHERS),
         "kind": "PodList",
-        "metadata": {
-            "resourceVersion": "5",
-            **draw(st.sampled_from([{}, {"continue": "more"}, {"items": [{}]}])),
-        },
+        "metadata": {"resourceVersion": "5", **draw(st.sampled_from([{}, {"continue": "more"}, {"items": [{}]}]))},
         "items": draw(_ITEMS),
-    }
+    }  # fmt: skip
     fields = {key: fields[key] for key in draw(st.permutations(list(fields)))}
     separators = draw(st.sampled_from([(",", ":"), (" ,\t", "\r\n : "), None]))
     text = json.dumps(
@@ -165,16 +162,9 @@ def test_an_object_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("size", [100, 100_000])
 @pytest.mark.parametrize(
     "value",
-    [
-        '"' * 5000,
-        "\\" * 4999,
-        "\\" * 5000,
-        ['"'] * 5000,
-        [""] * 5000,
-        {f"{number}\\": "]" for number in range(5000)},
-    ],
+    ['"' * 5000, "\\" * 4999, "\\" * 5000, ['"'] * 5000, [""] * 5000, {f"{number}\\": "]" for number in range(5000)}],
     ids=["quotation marks", "backslashes", "more backslashes", "short strings", "empty strings", "keys"],
-)
+)  # fmt: skip
 def test_many_strings_and_escapes_are_skipped(value: Any, size: int) -> None:
     items = [{"a": value}, {"a": [value, {}, "}"]}]
     document = HEAD + b'"items":' + json.dumps(items).encode() + b"}"

@@ -64,13 +64,9 @@ class Running:
 async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
     stream = BytesIO()
     settings: dict[str, Any] = {
-        "node": NODE,
-        "reservation_namespace": RESERVATIONS,
-        "log": JsonLog(stream),
-        "timing": QUICK,
-        "fetch_timing": SOON,
-        **options,
-    }
+        "node": NODE, "reservation_namespace": RESERVATIONS, "log": JsonLog(stream), "timing": QUICK,
+        "fetch_timing": SOON, **options,
+    }  # fmt: skip
     pods = ClusterPods(client=client, **settings)
     task = asyncio.create_task(pods.run())
     try:

@@ -41,12 +41,9 @@ _AUDIT_POLICY = {
     ],
 }
 CONTROLLERS = (
-    "deployment-controller",
-    "replicaset-controller",
-    "statefulset-controller",
-    "job-controller",
+    "deployment-controller", "replicaset-controller", "statefulset-controller", "job-controller",
     "validatingadmissionpolicy-status-controller",
-)
+)  # fmt: skip
 """Controllers to run. Those for nodes and pods are left out, since they would undo changes by tests."""
 
 

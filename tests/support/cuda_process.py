@@ -14,12 +14,9 @@ class CudaProcess:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), "0"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, str(_PROGRAM), "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-        )
+        )  # fmt: skip
         self.pid = self.process.pid
 
     def wait_for_context(self) -> None:

@@ -177,16 +177,10 @@ def isolated_environment(home: Path) -> Mapping[str, str]:
     """Return an environment without a cluster, a proxy that answers, and the user's settings."""
     nowhere = "http://127.0.0.1:9"
     return {
-        "HOME": str(home),
-        "PATH": search_path(),
-        "LANG": "C.UTF-8",
-        "KUBECONFIG": str(home / "no-cluster"),
-        "HTTP_PROXY": nowhere,
-        "HTTPS_PROXY": nowhere,
-        "http_proxy": nowhere,
-        "https_proxy": nowhere,
+        "HOME": str(home), "PATH": search_path(), "LANG": "C.UTF-8", "KUBECONFIG": str(home / "no-cluster"),
+        "HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "http_proxy": nowhere, "https_proxy": nowhere,
         "PYTHONPATH": str(ROOT),
-    }
+    }  # fmt: skip
 
 
 @cache
@@ -207,15 +201,10 @@ def run(block: Block, repository: Path, home: Path) -> Sequence[str]:
     for number, command in enumerate(commands):
         script.append(f"{{ {command.text}\n}} > {home}/output.{number} 2>&1")
     done = subprocess.run(
-        [*without_network(), "bash", "-c", "\n".join(script)],
-        cwd=repository / block.folder,
-        env=dict(isolated_environment(home)),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+        [*without_network(), "bash", "-c", "\n".join(script)], cwd=repository / block.folder,
+        env=dict(isolated_environment(home)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=_SECONDS, check=False,
+    )  # fmt: skip
     files = [home / f"output.{number}" for number in range(len(commands))]
     outputs = [file.read_text(encoding="utf-8") for file in files if file.exists()]
     assert done.returncode == 0, f"{block}: exit status {done.returncode}\n{done.stderr}{''.join(outputs)}"

@@ -368,13 +368,9 @@ class History:
                 return {"labels": dict(_EVICT), "is_namespace_terminating": False}
             case "withdraw":
                 withdrawn: list[dict[str, str] | None] = [
-                    {**_EVICT, OVER_SHARE: "report"},
-                    {**_EVICT, MODE: "off"},
-                    {OVER_SHARE: "evict"},
-                    {keys.QUEUE_LABEL: "team-a"},
-                    {},
-                    None,
-                ]
+                    {**_EVICT, OVER_SHARE: "report"}, {**_EVICT, MODE: "off"}, {OVER_SHARE: "evict"},
+                    {keys.QUEUE_LABEL: "team-a"}, {}, None,
+                ]  # fmt: skip
                 return {"labels": chance.choice(withdrawn)}
             case "terminating namespace":
                 return {"is_namespace_terminating": True}
@@ -406,18 +402,9 @@ class History:
 
 
 _CHANGES: Final = (
-    *["consent"] * 5,
-    *["withdraw"] * 4,
-    "terminating namespace",
-    *["recreate"] * 2,
-    "delete",
-    "finish",
-    "terminate",
-    "edit",
-    "rights",
-    *["all rights"] * 2,
-    "protect",
-)
+    *["consent"] * 5, *["withdraw"] * 4, "terminating namespace", *["recreate"] * 2, "delete", "finish", "terminate",
+    "edit", "rights", *["all rights"] * 2, "protect",
+)  # fmt: skip
 
 
 def with_older_consent(seconds: float) -> Any:

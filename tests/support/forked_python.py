@@ -23,20 +23,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _SECONDS = 60.0
 _PRELOADED = [
-    "tests.support.forked_python",
-    "console.cli",
-    "console.doctor.command",
-    "console.policies",
-    "console.why.command",
-    "gpuagent.cli",
-    "gpuagent.serve",
-    "kube.client",
-    "webhook.cli",
-    "console.explain.cluster_facts",
-    "console.explain.live_workloads",
-    "console.explain.server_dry_runs",
-    "webhook.serve",
-]
+    "tests.support.forked_python", "console.cli", "console.doctor.command", "console.policies", "console.why.command",
+    "gpuagent.cli", "gpuagent.serve", "kube.client", "webhook.cli", "console.explain.cluster_facts",
+    "console.explain.live_workloads", "console.explain.server_dry_runs", "webhook.serve",
+]  # fmt: skip
 
 
 class ForkedPython:

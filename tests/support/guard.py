@@ -86,11 +86,9 @@ def synced_pod(
 ) -> dict[str, Any]:
     """Return a pod with a share as a vCluster's syncer creates it; a label with the value None is omitted."""
     all_labels = {
-        "kai.scheduler/queue": "team-a",
-        "vcluster.loft.sh/managed-by": "team-a",
-        "vcluster.loft.sh/namespace": "ml",
+        "kai.scheduler/queue": "team-a", "vcluster.loft.sh/managed-by": "team-a", "vcluster.loft.sh/namespace": "ml",
         **(labels or {}),
-    }
+    }  # fmt: skip
     return made(
         "Pod",
         name,
@@ -154,30 +152,22 @@ class Probe:
 
 PROBES = (
     Probe(
-        policy="kaishare-guard-podgroups",
-        user=POD_GROUPER,
-        item=pod_group("probe", queue="other"),
+        policy="kaishare-guard-podgroups", user=POD_GROUPER, item=pod_group("probe", queue="other"),
         word="is not a queue of namespace enforced (team-a)",
     ),
     Probe(
-        policy="kaishare-guard-pods",
-        user=SYNCER,
-        item=synced_pod("probe", annotations={"received-resource-type": "Fraction"}),
-        word="only KAI writes this",
+        policy="kaishare-guard-pods", user=SYNCER,
+        item=synced_pod("probe", annotations={"received-resource-type": "Fraction"}), word="only KAI writes this",
     ),
     Probe(
-        policy="kaishare-guard-objects",
-        user=ADMINISTRATOR,
-        item=made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED),
-        word="use another name",
+        policy="kaishare-guard-objects", user=ADMINISTRATOR,
+        item=made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED), word="use another name",
     ),
     Probe(
-        policy="kaishare-guard-gpus",
-        user=SYNCER,
-        item=synced_pod("probe", schedulerName="default-scheduler"),
+        policy="kaishare-guard-gpus", user=SYNCER, item=synced_pod("probe", schedulerName="default-scheduler"),
         word="set spec.schedulerName to kai-scheduler",
     ),
-)
+)  # fmt: skip
 
 
 async def until_all(asker: Asker, is_it: Callable[[Probe, Answer], bool]) -> None:

@@ -45,13 +45,8 @@ def helm(*arguments: str, kubeconfig: Path | None = None) -> "subprocess.Complet
     home = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"), "/nonexistent/helm")
     environment = {**os.environ, **home, "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig")}
     return subprocess.run(
-        [str(helm_program()), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment,
-    )
+        [str(helm_program()), *arguments], capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
 
 
 def options(values: dict[str, Any]) -> list[str]:

@@ -46,11 +46,8 @@ def start_image(root: Path, service: str) -> str:
     user = f"--userspec={USER_ID}:{USER_ID}"
     program = f"/opt/kaishare/bin/kaishare-{service}"
     done = subprocess.run(
-        ["chroot", user, str(root), program, "--version"],
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/sbin:/usr/bin"},
-        check=False,
-    )
+        ["chroot", user, str(root), program, "--version"], capture_output=True, text=True,
+        env={"PATH": "/usr/sbin:/usr/bin"}, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -34,42 +34,24 @@ from tests.support.kube_user import Asker
 SYSTEM: Final = "kai-scheduler"
 RESERVATIONS: Final = "kai-resource-reservation"
 ACCOUNTS: Final = {
-    "admission": "admission",
-    "binder": "binder",
-    "podgroupcontroller": "podgroup-controller",
-    "podgrouper": "pod-grouper",
-    "queuecontroller": "queue-controller",
-    "scheduler": "scheduler",
-}
+    "admission": "admission", "binder": "binder", "podgroupcontroller": "podgroup-controller",
+    "podgrouper": "pod-grouper", "queuecontroller": "queue-controller", "scheduler": "scheduler",
+}  # fmt: skip
 """Service account by program, as in KAI's chart."""
 HANGS: Final = "test/ignores-sigterm"
 """Annotation of a pod whose containers run on after the pod's deletion, within its grace period."""
 ENDS: Final = "test/exits"
 """Annotation of a pod whose containers exit with 0."""
 _CONTROLLERS: Final = (
-    "clusterrole-aggregation-controller",
-    "cronjob-controller",
-    "daemonset-controller",
-    "deployment-controller",
-    "disruption-controller",
-    "garbage-collector-controller",
-    "job-controller",
-    "namespace-controller",
-    "replicaset-controller",
-    "serviceaccount-controller",
-    "statefulset-controller",
+    "clusterrole-aggregation-controller", "cronjob-controller", "daemonset-controller", "deployment-controller",
+    "disruption-controller", "garbage-collector-controller", "job-controller", "namespace-controller",
+    "replicaset-controller", "serviceaccount-controller", "statefulset-controller",
     "validatingadmissionpolicy-status-controller",
-)
+)  # fmt: skip
 _INSTALLED: Final = (
-    "CustomResourceDefinition",
-    "Namespace",
-    "PriorityClass",
-    "ServiceAccount",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-)
+    "CustomResourceDefinition", "Namespace", "PriorityClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding",
+    "Role", "RoleBinding",
+)  # fmt: skip
 """Kinds of the chart that the programs need; the others are workloads and settings of KAI's operator."""
 _HOW: Final = "needs KAI_BIN (see CONTRIBUTING.md)"
 

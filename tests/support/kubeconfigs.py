@@ -82,12 +82,9 @@ def plugin(program: str = "", **keys: Any) -> Callable[[Base], dict[str, Any]]:
     def user(base: Base) -> dict[str, Any]:
         base.file("plugin.py", program.replace("TOKEN", base.token))
         entry = {
-            "apiVersion": _V1,
-            "command": sys.executable,
-            "args": [str(base.folder / "plugin.py")],
-            "interactiveMode": "Never",
-            **keys,
-        }
+            "apiVersion": _V1, "command": sys.executable, "args": [str(base.folder / "plugin.py")],
+            "interactiveMode": "Never", **keys,
+        }  # fmt: skip
         return {"token": None, "exec": {key: value for key, value in entry.items() if value is not None}}
 
     return user

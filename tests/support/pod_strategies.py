@@ -209,20 +209,10 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     *[(("metadata", "annotations", keys.MIRROR_POD), "5f3a")] * 2,
     *[(("metadata", "ownerReferences"), [{"kind": "Job", "name": "case.dotted"}])] * 3,
     (("metadata", "ownerReferences"), [{"kind": "Job"}]),
-    *[(("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}])]
-    * 3,
-    (
-        ("metadata", "ownerReferences"),
-        [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}],
-    ),
+    *[(("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}])] * 3,
+    (("metadata", "ownerReferences"), [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}]),
     (("metadata", "ownerReferences"), [{"apiVersion": "v1", "kind": "Namespace", "name": "team-b"}]),
-    *[
-        (
-            ("metadata", "ownerReferences"),
-            [{"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "case"}],
-        )
-    ]
-    * 2,
+    *[(("metadata", "ownerReferences"), [{"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "case"}])] * 2,
     (("metadata", "name"), "case.dotted"),
     (("metadata", "name"), ""),
     (("metadata",), None),
@@ -236,7 +226,7 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     (("spec", "containers"), []),
     (("spec", "initContainers"), None),
     *[(("spec", "schedulerName"), "volcano")] * 2,
-)
+)  # fmt: skip
 """Single changes to a pod that decide whether it gets a share."""
 
 _twists = st.lists(st.sampled_from(_TWISTS), min_size=1, max_size=2)
@@ -325,9 +315,7 @@ _shares = often(
 _queues = often(("queue-a", "team.a"), ("", "Not A Queue\n"), one_in=24)
 _namespace_labels: Mapping[str, Jsons] = {
     labels_of.MODE: often(("default", "enforce"), ("observe", "off", "Default"), one_in=3),
-    labels_of.SCHEDULER: often(
-        ("kai-scheduler",), ("other-scheduler", "default-scheduler", "Ünïcödé"), one_in=2
-    ),
+    labels_of.SCHEDULER: often(("kai-scheduler",), ("other-scheduler", "default-scheduler", "Ünïcödé"), one_in=2),
     labels_of.SHARE_FOR: often(("all", "all", "marked", "whole-gpu"), ("none",), one_in=24),
     labels_of.MAX_FRACTION: often(("0.5", "1"), ("0.4", "1.5"), one_in=3),
     labels_of.MAX_MEMORY: often(("2000",), ("1", "2Gi"), one_in=3),
@@ -337,7 +325,7 @@ _namespace_labels: Mapping[str, Jsons] = {
     labels_of.DISTRIBUTED: often(("share", "keep"), ("Share",), one_in=8),
     "kaishare.dev/unknown": st.just("x"),
     "example.com/team": st.just("blue"),
-}
+}  # fmt: skip
 
 
 @st.composite
@@ -458,13 +446,9 @@ def reviews(draw: Draw) -> dict[str, Json]:
         "uid": draw(st.text(min_size=1, max_size=40)),
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "operation": "CREATE",
-        "namespace": draw(
-            st.sampled_from(("team-a", "team-a", "team-b", "watched", "unmanaged", "failing", None))
-        ),
-        "object": draw(
-            st.sampled_from((pods(), pods(), pods(), misshapen_pods, json_values)).flatmap(lambda s: s)
-        ),
-    }
+        "namespace": draw(st.sampled_from(("team-a", "team-a", "team-b", "watched", "unmanaged", "failing", None))),
+        "object": draw(st.sampled_from((pods(), pods(), pods(), misshapen_pods, json_values)).flatmap(lambda s: s)),
+    }  # fmt: skip
     if draw(one_in(2)):
         rare: tuple[dict[str, Json], ...] = (
             {"operation": "UPDATE"}, {"subResource": "status"}, {"subResource": None}, {"kind": None}, {"dryRun": True},

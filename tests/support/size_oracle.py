@@ -8,13 +8,9 @@ from kai.kaishare_keys import SIZE, SIZE_PREFIX
 Labels = Mapping[str, str]
 
 VALUES: Final[Mapping[str, tuple[str, str] | None]] = {
-    "0.5": ("gpu-fraction", "0.5"),
-    "0.25": ("gpu-fraction", "0.25"),
-    "0.02": ("gpu-fraction", "0.02"),
-    "1": None,
-    "2000Mi": ("gpu-memory", "2000"),
-    "8Gi": ("gpu-memory", "8192"),
-}
+    "0.5": ("gpu-fraction", "0.5"), "0.25": ("gpu-fraction", "0.25"), "0.02": ("gpu-fraction", "0.02"), "1": None,
+    "2000Mi": ("gpu-memory", "2000"), "8Gi": ("gpu-memory", "8192"),
+}  # fmt: skip
 """Allowed values, with the annotation that a pod gets; None for a whole GPU."""
 
 BAD_VALUES: Final = ("1.0", "2000", "1Ti", "0.005", "0Mi", "", "½", "9223372036854775807Gi")

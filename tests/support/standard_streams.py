@@ -105,12 +105,9 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
         is_pipe = streams in (NOT_READ, READER_GONE)
         redirection = "" if is_pipe else streams
         process = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, *arguments],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=writing if is_pipe else subprocess.DEVNULL,
-        )
+            ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, *arguments], cwd=ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=writing if is_pipe else subprocess.DEVNULL,
+        )  # fmt: skip
         try:
             yield process
         finally:

@@ -75,11 +75,9 @@ async def test_a_page_is_rendered_once_for_all_requests_that_wait_for_it() -> No
 async def test_each_request_is_a_line_of_the_log_at_the_level_debug_only(least: str, count: int) -> None:
     running = RunningServer()
     running.pages = PageServer(
-        {"/small": running._small},
-        not_found="no such page",
-        method_not_allowed="",
+        {"/small": running._small}, not_found="no such page", method_not_allowed="",
         log=JsonLog(running.stream, least=least),
-    )
+    )  # fmt: skip
     running.address = await running.pages.start(ANY_PORT, LIMITS)
     try:
         async with running.stack:
