@@ -74,14 +74,8 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(
-        {
-            "HOME": str(home),
-            "PATH": before.get("PATH", ""),
-            "TMPDIR": str(home),
-            "TZ": "UTC",
-            "LC_ALL": "C.UTF-8",
-        }
-    )
+        {"HOME": str(home), "PATH": before.get("PATH", ""), "TMPDIR": str(home), "TZ": "UTC", "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
     try:
         with (
             contextlib.redirect_stdout(out),
@@ -199,17 +193,12 @@ class SimulatedNode:
         writer: Any = self
         flags = FlagEvents(writer, clock=self._clock, is_simulated=True)
         self._pipeline = SamplePipeline(
-            pods=pods,
-            share_resolver=ShareResolver(),
-            judge=Judge(grace=self.GRACE, interval=self.INTERVAL, longest_gap=3 * self.INTERVAL),
-            is_simulated=True,
-            interval=self.INTERVAL,
-            clock=self._clock,
-            transition_log=TransitionLog(log),
-            over_share_policies=OverSharePolicies(),
-            reservations=Reservations(grace=self.GRACE),
+            pods=pods, share_resolver=ShareResolver(),
+            judge=Judge(grace=self.GRACE, interval=self.INTERVAL, longest_gap=3 * self.INTERVAL), is_simulated=True,
+            interval=self.INTERVAL, clock=self._clock, transition_log=TransitionLog(log),
+            over_share_policies=OverSharePolicies(), reservations=Reservations(grace=self.GRACE),
             on_evaluation=lambda each: flags.handle(each.sampled, each.changes),
-        )
+        )  # fmt: skip
         self._metrics = AgentMetrics(node=self._node, is_simulated=True)
 
     def emit(self, event: Event) -> None:
@@ -224,13 +213,8 @@ class SimulatedNode:
         origins, problems = self._processes.look_up(reading)
         now, wall_time = self._clock(), self._BEGAN + seconds
         sample = Sample(
-            reading=reading,
-            origins=origins,
-            taken_at=now,
-            wall_time=wall_time,
-            seconds=0.01,
-            problems=problems,
-        )
+            reading=reading, origins=origins, taken_at=now, wall_time=wall_time, seconds=0.01, problems=problems,
+        )  # fmt: skip
         self._metrics.observe_sample(sample.seconds)
         self._pipeline.process(sample, self._source.errors)
 

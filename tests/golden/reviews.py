@@ -106,11 +106,9 @@ class _Generator:
             ]
         containers = [self._container(number) for number in range(self._one((1, 1, 1, 2, 2, 3)))]
         return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": metadata,
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
             "spec": {"containers": containers, **self._one(_SPECS)},
-        }
+        }  # fmt: skip
 
     def _container(self, number: int) -> Json:
         made: Json = {
@@ -217,11 +215,9 @@ def _pods(path: Path) -> Iterator[Json]:
             yield document
         for template in _templates(spec):
             yield {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"generateName": "p-", **template.get("metadata", {})},
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-", **template.get("metadata", {})},
                 "spec": template["spec"],
-            }
+            }  # fmt: skip
 
 
 def _templates(value: Json) -> Iterator[Json]:

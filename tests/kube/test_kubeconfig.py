@@ -232,12 +232,9 @@ async def test_impersonation_is_sent_with_every_kind_of_request(
     server: ApiServer, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     user = {
-        "token": "t",
-        "as": "anne",
-        "as-uid": "1",
-        "as-groups": ["first", "second"],
+        "token": "t", "as": "anne", "as-uid": "1", "as-groups": ["first", "second"],
         "as-user-extra": {"Example.com/Key %ä": ["a", "b"]},
-    }
+    }  # fmt: skip
     async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, user))) as client:
         await client.get(PODS)
         await client.send_through_proxy(PODS, headers={"impersonate-user": "other", "X-Own": "1"})

@@ -105,7 +105,6 @@ def imported_by(file: Path) -> Iterator[str]:
 
 
 PHRASES: Final = {
-    # Subjects without a name.
     r"nobody(?:'s)?": "name the user or component; or use the passive",
     r"somebody(?:'s)?": "name the user or component",
     r"anybody(?:'s)?": "any user, any pod, any client",
@@ -117,7 +116,6 @@ PHRASES: Final = {
         "kaishare's; your"
     ),
     r"by us": "by this project",
-    # Former sentences.
     r"Prepare; `?run`? does it": "Set up the watch; call `run` to start it",
     r"once or now and then": "once or periodically",
     r"now and then": "periodically, or: sometimes",
@@ -135,7 +133,6 @@ PHRASES: Final = {
     r"images do not tell": "version not found in image tags",
     r"as plain text, and end": "print once as plain text and exit",
     r"(?:the|an) ordinary end": "the normal end, the normal timeout",
-    # Private idioms.
     r"anew": "again; restart",
     r"for want of": "because … is missing",
     r"what there is to do": "the action",
@@ -161,7 +158,7 @@ PHRASES: Final = {
     r"gets? at the": "gets access to the",
     r"give[ns]? away|giving away|gave away": "allocate",
     r"in (?:another|other) people's": "of other components",
-}
+}  # fmt: skip
 """Wording that readers did not understand, as regular expressions in any case, each with what to write."""
 
 

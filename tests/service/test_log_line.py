@@ -40,16 +40,10 @@ class Colour(enum.Enum):
 
 TEXTS = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
 SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(min_value=2**200),
-    st.floats(),
-    TEXTS,
-    st.binary(max_size=40),
-    st.builds(lambda text, times: text * times, TEXTS, st.integers(0, 3000)),
+    st.none(), st.booleans(), st.integers(), st.integers(min_value=2**200), st.floats(), TEXTS,
+    st.binary(max_size=40), st.builds(lambda text, times: text * times, TEXTS, st.integers(0, 3000)),
     st.sampled_from([Unprintable(), NotText(), Colour.RED, object(), ValueError("\ud800")]),
-)
+)  # fmt: skip
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(

@@ -31,14 +31,10 @@ async def writing(client: KubeClient, timing: EventTiming = QUICK, **options: An
     results: Counter[tuple[str, str]] = Counter()
     troubles: list[str] = []
     writer = EventWriter(
-        client,
-        component="kaishare-agent",
-        host="node-1",
-        on_result=lambda reason, result: results.update([(reason, result)]),
-        on_trouble=troubles.append,
-        timing=timing,
-        **options,
-    )
+        client, component="kaishare-agent", host="node-1",
+        on_result=lambda reason, result: results.update([(reason, result)]), on_trouble=troubles.append,
+        timing=timing, **options,
+    )  # fmt: skip
     task = asyncio.create_task(writer.run())
     try:
         yield Run(writer=writer, results=results, troubles=troubles)

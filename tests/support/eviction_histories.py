@@ -377,12 +377,9 @@ class History:
             case "recreate":
                 generation = min(state.generation + 1, GENERATIONS - 1)
                 return {
-                    "generation": generation,
-                    "is_pod_there": True,
-                    "phase": "Running",
-                    "is_terminating": state.is_terminating and generation == state.generation,
-                    "share": "0.5",
-                }
+                    "generation": generation, "is_pod_there": True, "phase": "Running",
+                    "is_terminating": state.is_terminating and generation == state.generation, "share": "0.5",
+                }  # fmt: skip
             case "delete":
                 return {"is_pod_there": False}
             case "finish":

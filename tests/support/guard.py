@@ -41,11 +41,9 @@ _ACTS_WITHIN_SECONDS = 20.0
 def rendered(action: str = "deny", **values: Any) -> list[dict[str, Any]]:
     """Return the guard's objects; `values` are further ones below `guard`."""
     chart = {
-        "kaiVersion": "0.17.0",
-        "webhook": {"enabled": False},
-        "agent": {"enabled": False},
+        "kaiVersion": "0.17.0", "webhook": {"enabled": False}, "agent": {"enabled": False},
         "guard": {"enabled": True, "action": action, **values},
-    }
+    }  # fmt: skip
     return [
         item for item in helm_chart.rendered(chart) if item["metadata"]["name"].startswith("kaishare-guard-")
     ]

@@ -22,12 +22,9 @@ EVERY_RIGHT: dict[str, Any] = {
 }
 """Values with which the chart grants all optional rights."""
 EVERYTHING: dict[str, Any] = {
-    **EVERY_RIGHT,
-    "monitors": {"enabled": True, "tokenSecret": {"name": "prometheus-token"}},
-    "alerts": {"enabled": True},
-    "dashboard": {"enabled": True},
-    "guard": {"enabled": True, "action": "audit"},
-}
+    **EVERY_RIGHT, "monitors": {"enabled": True, "tokenSecret": {"name": "prometheus-token"}},
+    "alerts": {"enabled": True}, "dashboard": {"enabled": True}, "guard": {"enabled": True, "action": "audit"},
+}  # fmt: skip
 """Values that enable all parts of the chart."""
 
 Object = dict[str, Any]

@@ -84,12 +84,9 @@ def bind_request(
     """Return KAI's BindRequest of a pod, owned by the pod."""
     about = {"labels": {"selected-node": NODE}, "ownerReferences": [_owner(name, number)]}
     spec = {
-        "podName": name,
-        "receivedGPU": {"count": len(groups) or 1, "portion": portion},
-        "receivedResourceType": kind,
-        "selectedGPUGroups": list(groups) or None,
-        "selectedNode": NODE,
-    }
+        "podName": name, "receivedGPU": {"count": len(groups) or 1, "portion": portion}, "receivedResourceType": kind,
+        "selectedGPUGroups": list(groups) or None, "selectedNode": NODE,
+    }  # fmt: skip
     return made("BindRequest", name, namespace, metadata=about, spec=spec, status={"phase": "Succeeded"})
 
 

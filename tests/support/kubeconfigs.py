@@ -121,14 +121,14 @@ def b64(text: str) -> str:
 CASES: Final[Mapping[str, Case]] = {
     "token": Case(),
     "certificate authority as a file": Case(
-        cluster=lambda base: {"certificate-authority-data": None, "certificate-authority": str(base.ca_file)}
+        cluster=lambda base: {"certificate-authority-data": None, "certificate-authority": str(base.ca_file)},
     ),
     "certificate authority with line breaks in base64": Case(
-        cluster=lambda base: {"certificate-authority-data": "\n".join([base.ca_data[:64], base.ca_data[64:]])}
+        cluster=lambda base: {"certificate-authority-data": "\n".join([base.ca_data[:64], base.ca_data[64:]])},
     ),
     "server with a slash at the end": Case(cluster=lambda base: {"server": f"{base.server}/"}),
     "server without a scheme, which means HTTP": Case(
-        cluster=lambda base: {"server": base.server.removeprefix("https://")}, line="400 Bad Request"
+        cluster=lambda base: {"server": base.server.removeprefix("https://")}, line="400 Bad Request",
     ),
     "server with a name and a password": Case(
         cluster=lambda base: {"server": base.server.replace("https://", f"https://me:{SECRET}@")},
@@ -147,12 +147,9 @@ CASES: Final[Mapping[str, Case]] = {
         )
     },
     "server as a number": Case(cluster={"server": 6443}, line='"c": server: expected https://HOST:PORT'),
-    "no certificate authority": Case(
-        cluster={"certificate-authority-data": None}, line="its certificate is not trusted"
-    ),
+    "no certificate authority": Case(cluster={"certificate-authority-data": None}, line="its certificate is not trusted"),
     "certificate authority that is not base64": Case(
-        cluster={"certificate-authority-data": "%%%"},
-        line='cluster "c": certificate-authority-data: not base64',
+        cluster={"certificate-authority-data": "%%%"}, line='cluster "c": certificate-authority-data: not base64',
     ),
     "certificate authority that is not PEM": Case(
         cluster={"certificate-authority-data": b64("no PEM")},
@@ -161,10 +158,10 @@ CASES: Final[Mapping[str, Case]] = {
     "no verification": Case(cluster={"certificate-authority-data": None, "insecure-skip-tls-verify": True}),
     "name of the server that its certificate has": Case(cluster={"tls-server-name": "localhost"}),
     "name of the server that its certificate lacks": Case(
-        cluster={"tls-server-name": "other.example"}, line="Hostname mismatch"
+        cluster={"tls-server-name": "other.example"}, line="Hostname mismatch",
     ),
     "name of the server with a dot first": Case(
-        cluster={"tls-server-name": ".localhost"}, line='cluster "c": tls-server-name: not a host name'
+        cluster={"tls-server-name": ".localhost"}, line='cluster "c": tls-server-name: not a host name',
     ),
     **{
         f"proxy {url!r}": Case(cluster={"proxy-url": url}, line='"c": proxy-url: expected http://HOST:PORT')
@@ -177,9 +174,7 @@ CASES: Final[Mapping[str, Case]] = {
             f"http://me:{SECRET}-€@127.0.0.1:1",
         )
     },
-    "proxy that does not listen": Case(
-        cluster={"proxy-url": f"http://me:{SECRET}@127.0.0.1:1"}, line="Connection refused"
-    ),
+    "proxy that does not listen": Case(cluster={"proxy-url": f"http://me:{SECRET}@127.0.0.1:1"}, line="Connection refused"),
     "no token": Case(user={"token": None}, line="you may not list namespaces as system:anonymous"),
     "token as a number": Case(user={"token": 12345}, line='user "u": token: Expected `str`, got `int`'),
     **{
@@ -193,7 +188,7 @@ CASES: Final[Mapping[str, Case]] = {
     "file with a token and blanks": Case(user=file_token(" \tTOKEN \r\n\n")),
     "file with two lines": Case(user=file_token(_LINE), line="the token is not one line of ASCII text"),
     "file of the token missing": Case(
-        user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory'
+        user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory',
     ),
     "file before token": Case(user=lambda base: {**file_token("TOKEN")(base), "token": SECRET}),
     **{
@@ -237,8 +232,7 @@ CASES: Final[Mapping[str, Case]] = {
         )
     },
     "impersonated groups as a text": Case(
-        user={"as": "a", "as-groups": "system:masters"},
-        line='user "u": as-groups: Expected `array`, got `str`',
+        user={"as": "a", "as-groups": "system:masters"}, line='user "u": as-groups: Expected `array`, got `str`',
     ),
     "plugin": Case(user=printing({"token": "TOKEN"})),
     "plugin by a relative path": Case(user=lambda base: plugin(command=_script(base), args=None)(base)),
@@ -252,9 +246,7 @@ CASES: Final[Mapping[str, Case]] = {
             provideClusterInfo=True,
         )(base)
     ),
-    "plugin with an expired token": Case(
-        user=printing({"token": "TOKEN", "expirationTimestamp": "2001-01-01T00:00:00Z"})
-    ),
+    "plugin with an expired token": Case(user=printing({"token": "TOKEN", "expirationTimestamp": "2001-01-01T00:00:00Z"})),
     **{
         f"plugin that prints the status {status!r}": Case(
             user=printing(status), line="its output is no ExecCred"
@@ -280,9 +272,7 @@ CASES: Final[Mapping[str, Case]] = {
         user=printing({"clientCertificateData": "x", "clientKeyData": SECRET}),
         line='user "u": client-certificate: no certificate with its unencrypted key',
     ),
-    "plugin that fails": Case(
-        user=plugin("import sys; sys.exit('first\\nsecond')"), line="exit status 1: first second"
-    ),
+    "plugin that fails": Case(user=plugin("import sys; sys.exit('first\\nsecond')"), line="exit status 1: first second"),
     "plugin that does not exist": Case(
         user=plugin(command="kaishare-no-such-plugin", installHint="Install it.\nThen run it."),
         line="kaishare-no-such-plugin: Install it. Then run it.: No such file or directory",
@@ -293,14 +283,13 @@ CASES: Final[Mapping[str, Case]] = {
         line='exec: apiVersion "client.authentication.k8s.io/v1alpha1", ',
     ),
     "plugin without an interactive mode": Case(
-        user=printing({"token": "TOKEN"}, interactiveMode=None), line='interactiveMode "": not supported'
+        user=printing({"token": "TOKEN"}, interactiveMode=None), line='interactiveMode "": not supported',
     ),
     "plugin that needs a terminal": Case(
-        user=printing({"token": "TOKEN"}, interactiveMode="Always"),
-        line="interactiveMode: Always needs a terminal",
+        user=printing({"token": "TOKEN"}, interactiveMode="Always"), line="interactiveMode: Always needs a terminal",
     ),
     "plugin is not run for a user with a token": Case(
-        user=lambda base: {**plugin("import sys; sys.exit(1)")(base), "token": base.token}
+        user=lambda base: {**plugin("import sys; sys.exit(1)")(base), "token": base.token},
     ),
     **{
         f"auth-provider {name}": Case(user={"token": None, "auth-provider": provider}, line=_ONLY_OIDC)
@@ -312,18 +301,13 @@ CASES: Final[Mapping[str, Case]] = {
         }.items()
     },
     "auth-provider with a token of two lines": Case(
-        user={
-            "token": None,
-            "auth-provider": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}},
-        },
+        user={"token": None, "auth-provider": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}}},
         line="the token is not one line of ASCII text",
     ),
     "namespace that no name is, where none is needed": Case(context={"namespace": "Team/A"}),
-    "context that does not exist": Case(
-        document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'
-    ),
+    "context that does not exist": Case(document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'),
     "context of the option that does not exist": Case(
-        options=("--context", "z"), line='kubeconfig: no context "z"; contexts: x'
+        options=("--context", "z"), line='kubeconfig: no context "z"; contexts: x',
     ),
     "no current context": Case(document={"current-context": None}, line="kubeconfig: no current-context"),
     "user that does not exist": Case(context={"user": "v"}, line='context "x": no user "v"'),
@@ -347,7 +331,7 @@ CASES: Final[Mapping[str, Case]] = {
             "a: !!bool x",
         )
     },
-}
+}  # fmt: skip
 
 
 def _script(base: Base) -> str:

@@ -173,19 +173,12 @@ _ANNOTATIONS: Mapping[str, tuple[str | None, ...]] = {
     _LWS_SIZE: ("2", "1", "many", None),
 }
 _LABELS: Mapping[str, tuple[str | None, ...]] = {
-    keys.QUEUE_LABEL: ("mine", "", None),
-    keys.PRIORITY_LABEL: ("train", "", None),
-    labels_of.GPU_MARK: ("shared", "Shared"),
-    labels_of.INJECT: ("false", "true", "no\nway"),
-    **size_oracle.POD_LABELS,
-    "pipelines.kubeflow.org/run": ("1",),
-    keys.GPU_GROUP: ("group",),
-    keys.GPU_GROUP_PREFIX + "x" * 200: ("group",),
-    keys.VCLUSTER_MANAGED_BY: ("vc",),
-    "app": ("case", ""),
-    _JOB_SET_JOBS: ("3", "1"),
-    _OPERATOR: ("mpi-operator", "pytorchjob-controller"),
-}
+    keys.QUEUE_LABEL: ("mine", "", None), keys.PRIORITY_LABEL: ("train", "", None),
+    labels_of.GPU_MARK: ("shared", "Shared"), labels_of.INJECT: ("false", "true", "no\nway"),
+    **size_oracle.POD_LABELS, "pipelines.kubeflow.org/run": ("1",), keys.GPU_GROUP: ("group",),
+    keys.GPU_GROUP_PREFIX + "x" * 200: ("group",), keys.VCLUSTER_MANAGED_BY: ("vc",), "app": ("case", ""),
+    _JOB_SET_JOBS: ("3", "1"), _OPERATOR: ("mpi-operator", "pytorchjob-controller"),
+}  # fmt: skip
 
 
 def _entries(table: Mapping[str, tuple[str | None, ...]]) -> st.SearchStrategy[dict[str, str | None] | None]:
@@ -399,13 +392,9 @@ def cases(documents: st.SearchStrategy[Json] | None = None) -> st.SearchStrategy
         return Case(labels=metadata[0], annotations=metadata[1], **options)
 
     return st.builds(
-        case,
-        namespace_metadata(),
-        document=pods() if documents is None else documents,
-        namespace=often(("team-a",), ("kube-system",), one_in=16),
-        rules=rules,
-        pretty=st.booleans(),
-    )
+        case, namespace_metadata(), document=pods() if documents is None else documents,
+        namespace=often(("team-a",), ("kube-system",), one_in=16), rules=rules, pretty=st.booleans(),
+    )  # fmt: skip
 
 
 _PLACES: tuple[tuple[str | int, ...], ...] = (

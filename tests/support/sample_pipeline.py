@@ -42,16 +42,11 @@ class Pipeline:
         self.judged: list[Evaluation] = []
         self.stream = io.BytesIO()
         self.books = SamplePipeline(
-            pods=self,
-            share_resolver=ShareResolver(gpu_sharing_mode=gpu_sharing_mode),
-            judge=Judge(grace=GRACE, interval=counted, longest_gap=15),
-            is_simulated=False,
-            interval=5,
-            clock=lambda: self.now,
-            transition_log=TransitionLog(JsonLog(self.stream)),
-            reservations=Reservations(grace=GRACE),
-            on_evaluation=self.judged.append,
-        )
+            pods=self, share_resolver=ShareResolver(gpu_sharing_mode=gpu_sharing_mode),
+            judge=Judge(grace=GRACE, interval=counted, longest_gap=15), is_simulated=False, interval=5,
+            clock=lambda: self.now, transition_log=TransitionLog(JsonLog(self.stream)),
+            reservations=Reservations(grace=GRACE), on_evaluation=self.judged.append,
+        )  # fmt: skip
 
     def seconds_since_contact(self) -> float:
         return self.silent

@@ -25,11 +25,9 @@ SELECTORS: Final[Mapping[str, Callable[[Labels], bool]]] = {
 }
 BAD_SELECTORS: Final = ("", " ", "app in (web", "app=web=api", "a,", "kai.scheduler/queue=x", "é", "x" * 1025)
 POD_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
-    "app": ("web", "api", "other"),
-    "tier": ("a", ""),
-    "rank": ("1", "2", "10", "first"),
+    "app": ("web", "api", "other"), "tier": ("a", ""), "rank": ("1", "2", "10", "first"),
     SIZE: ("train", "serve", "none-such", "Train", ""),
-}
+}  # fmt: skip
 
 
 def size_of(

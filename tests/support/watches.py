@@ -38,13 +38,9 @@ async def running(
         changes.append({name for _, name in objects})
 
     watch: Watch[Any] = Watch(
-        client,
-        resource or Resource(name="pods", path=PODS),
-        timing=timing,
-        on_change=changed,
-        on_trouble=troubles.append,
-        **{"read": json.loads, **options},
-    )
+        client, resource or Resource(name="pods", path=PODS), timing=timing, on_change=changed,
+        on_trouble=troubles.append, **{"read": json.loads, **options},
+    )  # fmt: skip
     task = asyncio.create_task(watch.run())
     try:
         yield Running(watch, troubles, changes, task)

@@ -45,15 +45,9 @@ GPU_BYTES: Final = 23028 << 20
 NO_INSTANCE: Final = 0xFFFFFFFF
 """GPU and compute instance of a process on a GPU that is not in MIG mode."""
 NEEDED: Final = {
-    "containerd": "containerd",
-    "runc": "runc",
-    "iptables": "iptables",
-    "conntrack": "conntrack",
-    "ip": "iproute2",
-    "unshare": "util-linux",
-    "gcc": "gcc",
-    f"{_CNI}/bridge": "containernetworking-plugins",
-}
+    "containerd": "containerd", "runc": "runc", "iptables": "iptables", "conntrack": "conntrack", "ip": "iproute2",
+    "unshare": "util-linux", "gcc": "gcc", f"{_CNI}/bridge": "containernetworking-plugins",
+}  # fmt: skip
 """The Debian package of each program."""
 _CLONE_NEWNET = 0x40000000
 
@@ -358,14 +352,10 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         "syncFrequency": "10s",  # how often changed Secrets are written
     }
     proxy = {
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "mode": "iptables",
-        "clientConnection": {"kubeconfig": str(plane.kubeconfig(server=server))},
-        "clusterCIDR": "10.244.0.0/16",
-        "hostnameOverride": NODE,
-        "conntrack": {"maxPerCore": 0},
-    }
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "iptables",
+        "clientConnection": {"kubeconfig": str(plane.kubeconfig(server=server))}, "clusterCIDR": "10.244.0.0/16",
+        "hostnameOverride": NODE, "conntrack": {"maxPerCore": 0},
+    }  # fmt: skip
     (folder / "kubelet.yaml").write_text(json.dumps(kubelet))
     (folder / "kube-proxy.yaml").write_text(json.dumps(proxy))
     for controller in _controllers():

@@ -77,14 +77,9 @@ def _pod(pod: SimulatedPod, scenario: Scenario) -> dict[str, Any]:
     if pod.whole:
         containers[0]["resources"] = {"limits": {keys.GPU_RESOURCE: str(pod.whole)}}
     return made(
-        "Pod",
-        name,
-        namespace,
-        labels=labels | pod.labels,
-        annotations=annotations | pod.annotations,
-        spec={"schedulerName": keys.SCHEDULER_NAME, "containers": containers},
-        status={"phase": pod.phase},
-    )
+        "Pod", name, namespace, labels=labels | pod.labels, annotations=annotations | pod.annotations,
+        spec={"schedulerName": keys.SCHEDULER_NAME, "containers": containers}, status={"phase": pod.phase},
+    )  # fmt: skip
 
 
 def _groups(pod: SimulatedPod, scenario: Scenario) -> list[str]:
@@ -101,12 +96,9 @@ def _bind_request(pod: SimulatedPod, scenario: Scenario) -> Iterator[dict[str, A
     namespace, _, name = pod.name.partition("/")
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": _uid(namespace, name)}
     spec = {
-        "podName": name,
-        "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
-        "receivedResourceType": "Fraction",
-        "selectedGPUGroups": groups,
-        "selectedNode": scenario.node.name,
-    }
+        "podName": name, "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
+        "receivedResourceType": "Fraction", "selectedGPUGroups": groups, "selectedNode": scenario.node.name,
+    }  # fmt: skip
     about = {"ownerReferences": [owner]}
     yield made("BindRequest", name, namespace, metadata=about, spec=spec, status={"phase": "Succeeded"})
 
