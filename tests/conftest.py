@@ -57,7 +57,6 @@ pytest_plugins = (
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Let each worker of `pytest -n` begin to collect elsewhere in a folder."""
     report = yield
     if isinstance(collector, pytest.Dir) and hasattr(collector.config, "workerinput"):
         report.result = workers.begin_elsewhere(report.result, collector.config.workerinput)
@@ -86,7 +85,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that needs a newer API server than the one that is there."""
     skip_on_older(item)
 
 
@@ -99,12 +97,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> workers.ScheduleByFile | None:
-    """Give each file to one worker."""
     return workers.scheduler(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why tests were skipped, in place of pytest's line for each."""
     reports = terminalreporter.stats.get("skipped", [])
     for line in skips_by_reason(report.longrepr[2].removeprefix("Skipped: ") for report in reports):
         terminalreporter.write_line(line, yellow=True)

@@ -117,8 +117,6 @@ def test_a_failed_installation_prints_the_error_of_pip(
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

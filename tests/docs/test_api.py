@@ -33,7 +33,6 @@ def paths(value: Any, path: str = "") -> Iterator[str]:
 
 
 def typed(body: bytes) -> Any:
-    """Decode with the types, and return what they know of it."""
     return json.loads(msgspec.json.encode(read_answer(body)))
 
 

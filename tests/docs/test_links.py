@@ -44,7 +44,6 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def sources() -> list[Path]:
-    """Return the files of code and deployment that may name a page."""
     folders = (*PACKAGES, ".github", "deploy", "docs", "examples", "benchmarks", "requirements", "tests")
     files = [file for folder in folders for pattern in _SOURCES for file in (ROOT / folder).rglob(pattern)]
     others = ("Makefile", "Dockerfile.agent", "Dockerfile.webhook", "mkdocs.yml", "pyproject.toml", ".ci/run")

@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def demo() -> str:
-    """Return the output of the demo."""
     command = [sys.executable, "-m", "examples.demo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -34,7 +33,6 @@ def demo() -> str:
 
 
 def unfolded() -> str:
-    """Return the output with continued lines as one."""
     return re.sub(r"\n {6,}", " ", demo())
 
 
@@ -71,19 +69,11 @@ def test_the_demo_prints_queue_and_share_of_every_workload() -> None:
 def test_the_demo_prints_the_size_and_selector_of_every_pod_of_the_scenes() -> None:
     lines = re.findall(r"^  (\w+ \S+) +(.*)\n    (size .*)$", demo(), flags=re.MULTILINE)
     assert lines == [
-        (
-            "Job train-detector",
-            "queue vision, 0.5 of a GPU",
-            "size train, selected by batch.kubernetes.io/job-name",
-        ),
-        (
-            "Deployment detector-api",
-            "queue vision, 0.25 of a GPU",
-            "size serve, selected by app in (api,web)",
-        ),
+        ("Job train-detector", "queue vision, 0.5 of a GPU", "size train, selected by batch.kubernetes.io/job-name"),
+        ("Deployment detector-api", "queue vision, 0.25 of a GPU", "size serve, selected by app in (api,web)"),
         ("Deployment assistant", "queue llm, 0.7 of a GPU", "size large, selected by app=assistant"),
         ("Deployment autocomplete", "queue llm, 0.2 of a GPU", "size small, selected by app=autocomplete"),
-    ]
+    ]  # fmt: skip
     assert "  0.5 + 0.25 = 0.75 of a GPU: the pods fit on one GPU\n" in demo()
     assert "  0.7 + 0.2 = 0.9 of a GPU: the pods fit on one GPU\n" in demo()
 

@@ -225,7 +225,6 @@ class Outage:
     fraction: str = "0.5"
 
     async def run(self, name: str, case: Case, seconds: float) -> Figures:
-        """Let a fault hold, and wait until every change has arrived."""
         if self.number:
             await asyncio.sleep(_CALM_BETWEEN)
         self.number += 1
@@ -319,7 +318,6 @@ class Outage:
                 figures.wrong.append(f"a storm: {name} {count} in {lasted:.0f} s, more than {most[name]}")
 
     async def check_contact(self, figures: Figures, latest: float, silent: Collection[str]) -> None:
-        """Check that the age of what is known is told."""
         for name, series in (("agent", self.agent.series()), ("webhook", await self.webhook.series())):
             contacts = [
                 value
@@ -336,7 +334,6 @@ class Outage:
                 )
 
     async def recover(self, figures: Figures, over: str, late: str, case: Case) -> None:
-        """Wait for each of the changes that were made during the fault."""
         began = time.monotonic()
         connector = aiohttp.TCPConnector(ssl=await self.trust(), force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
@@ -445,7 +442,6 @@ class Outage:
         return any('reason="pods-stale"' in key for key in self.agent.series())
 
     def hold(self, used: dict[str, int]) -> None:
-        """Let pods use memory; the others keep theirs."""
         self.used |= used
         self.node.hold(self.used)
 
@@ -492,7 +488,6 @@ def two_api_servers(folder: Path) -> Iterator[tuple[ControlPlane, ControlPlane]]
 
 @contextlib.asynccontextmanager
 async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> AsyncIterator[Outage]:
-    """Run the webhook and the agent behind a proxy in front of both API servers."""
     (folder / "hostile").mkdir()
     async with KubeClient(plane.access()) as client, contextlib.AsyncExitStack() as stack:
         hostile = stack.enter_context(hostile_api_server_in_thread(plane.upstream, folder / "hostile"))
@@ -570,7 +565,6 @@ async def run_cases(
     *,
     awaits_eviction: bool = True,
 ) -> AsyncIterator[Figures]:
-    """Run faults one after another; yield the figures of each."""
     async with running(plane, other, folder) as outage:
         for name in names:
             yield await outage.run(name, CASES[name], seconds)

@@ -265,7 +265,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3), code=st.sampled_from(XIDS))
     def report_error(self, index: int, code: int) -> None:
-        """Queue an error (XID)."""
         self.newest_xid += 1
         gpu = self.gpu(index)
         gpu.faults.append(f"xid {{index}} {self.newest_xid} {code}")
@@ -289,7 +288,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3))
     def delay(self, index: int) -> None:
-        """Let each call of one GPU take a short time."""
         gpu = self.gpu(index)
         gpu.faults.append("delay {index} 20")
         gpu.is_suspect = True

@@ -144,7 +144,6 @@ def amount(running: Agent, what: str, pod_uid: str) -> float | None:
 
 
 def used_gib(running: Agent, pod_uid: str) -> float | None:
-    """Return the memory that a pod uses, in GiB; None if it is absent."""
     return amount(running, "used", pod_uid)
 
 
@@ -162,7 +161,6 @@ def newest_sample(running: Agent) -> float:
 
 
 def seconds_until(holds: Callable[[], object]) -> float:
-    """Wait for a condition; return the seconds."""
     began = time.monotonic()
     wait_until(holds, "the agent's figures", _SOON)
     return time.monotonic() - began

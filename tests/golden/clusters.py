@@ -86,7 +86,6 @@ def command_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
 
 
 def explain_cases(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield what `explain` says about the examples without a cluster, and what `render` makes."""
     workloads = sorted((product.ROOT / "examples" / "workloads").glob("*.yaml"))
     policies = ("--policies", str(product.ROOT / "examples" / "namespaces.yaml"))
     for path, (name, options), output in itertools.product(
@@ -117,7 +116,6 @@ def corpus() -> list[Path]:
 
 
 def corpus_cases(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield what `explain` says about manifests of other projects."""
     for path in corpus():
         for output in ("text", "patch"):
             ended = product.run(

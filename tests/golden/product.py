@@ -53,8 +53,6 @@ VERSION: Final = version()
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command wrote, and how it ended."""
-
     status: int
     out: str
     err: str
@@ -130,7 +128,6 @@ SETTINGS: Final[Mapping[str, DecisionSettings]] = {
 
 
 def _sorted(names: re.Match[str]) -> str:
-    """Return names in one line, as their order depends on which answer came first."""
     return ", ".join(sorted(" ".join(names[0].split()).split(", ")))
 
 
@@ -225,7 +222,6 @@ class SimulatedNode:
 
     @property
     def shares(self) -> Any:
-        """The answer of /api/v1/shares."""
         return json.loads(shares_json(self._pipeline.status(), node=self._node, is_simulated=True))
 
     @property
@@ -243,7 +239,6 @@ class SimulatedNode:
 
 
 def certificates(folder: Path) -> tuple[Authority, ssl.SSLContext]:
-    """Return a CA, and a certificate of it for a server on 127.0.0.1."""
     authority = Authority.create(now=datetime.now(UTC))
     return authority, serving_context(authority, folder)
 

@@ -40,7 +40,6 @@ def node(tmp_path: Path) -> Iterator[RealGpuNode]:
 
 
 def has_sensors(running: Agent) -> bool:
-    """Whether the agent has read the sensors once."""
     return any(gpu["powerWatts"] is not None for gpu in running.shares()["gpus"])
 
 

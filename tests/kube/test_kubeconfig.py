@@ -44,14 +44,12 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 def kubeconfig(
     folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], *, namespace: str | None = "elsewhere"
 ) -> str:
-    """Write a kubeconfig with a single context."""
     path = folder / "kubeconfig"
     path.write_text(json.dumps(kubeconfig_of(cluster, user, namespace=namespace)))
     return str(path)
 
 
 def plugin(folder: Path, program: str, mode: str = "Never") -> dict[str, Any]:
-    """Return a user with a credential plugin in Python."""
     (folder / "plugin.py").write_text(program)
     command = {"command": sys.executable, "args": [str(folder / "plugin.py")]}
     return {"exec": {"apiVersion": V1, "interactiveMode": mode, **command}}
@@ -69,7 +67,6 @@ def cluster(server: ApiServer, authority: Authority) -> dict[str, str]:
 
 @pytest.fixture
 async def strict_server(authority: Authority, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """Run a server that demands a client certificate."""
     server = ApiServer(trust=serving_context(authority, tmp_path, asks_for_certificate=True))
     await server.start()
     yield server
@@ -220,7 +217,6 @@ def test_a_plugin_asks_a_person_on_the_terminal_and_the_error_line_does_not_repe
 
 
 def next_line(terminal: int) -> str:
-    """Read a line from the other end of a terminal."""
     line = b""
     while not line.endswith(b"\n"):
         assert select.select([terminal], [], [], PATIENCE_SECONDS)[0], line

@@ -237,8 +237,6 @@ def large_pods(count: int) -> Iterator[bytes]:
 
 
 def sends_large(count: int) -> Answer:
-    """Send a whole state piece by piece, as initial events or as a list."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)

@@ -38,7 +38,6 @@ def queue(name: str, parent: str | None) -> dict[str, Any]:
 
 
 def workload(name: str, replicas: int) -> dict[str, Any]:
-    """Return a Deployment whose pods request a whole GPU and know nothing of KAI."""
     resources = {"limits": {"nvidia.com/gpu": "1"}}
     container = {"name": "server", "image": BUSYBOX, "args": ["1000000"], "resources": resources}
     pod = {"terminationGracePeriodSeconds": 1, "containers": [container]}
@@ -82,8 +81,6 @@ def pods_of(node: RealNode, name: str, phase: str) -> list[dict[str, Any]]:
 
 
 def started(node: RealNode, name: str, count: int) -> list[dict[str, Any]]:
-    """Return the pods of a workload once so many containers run."""
-
     def running() -> list[dict[str, Any]]:
         pods = pods_of(node, name, "Running")
         return pods if len(pods) == count else []

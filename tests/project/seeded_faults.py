@@ -202,7 +202,6 @@ def is_found(fault: Fault) -> tuple[bool, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try each fault; return 1 if the tests miss one or one does not fit the source."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.project.seeded_faults", description=__doc__.partition("\n")[0]
     )

@@ -20,12 +20,10 @@ CHECKS = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Return each workflow by the name of its file."""
     return {file.name: yaml.safe_load(file.read_text()) for file in WORKFLOWS}
 
 
 def runs(item: Any) -> list[str]:
-    """Return the scripts of a part of a workflow."""
     if isinstance(item, list):
         return [script for part in item for script in runs(part)]
     if not isinstance(item, dict):

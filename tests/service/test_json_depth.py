@@ -109,14 +109,9 @@ def test_a_deep_object_costs_at_most_50_ms_for_each_mib(piece: bytes, levels: in
     assert ("managedFields" not in fields["metadata"]) == is_deep(item)
     fields["metadata"].pop("managedFields", None)
     assert fields == {
-        "metadata": {
-            "name": "a",
-            "uid": "u",
-            "resourceVersion": "7",
-            "labels": {"kai.scheduler/queue": "queue-a"},
-        },
+        "metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "labels": {"kai.scheduler/queue": "queue-a"}},
         "kind": "x",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 def chunks_of(document: bytes, sizes: list[int]) -> list[bytes]:
-    """Cut a document into chunks whose sizes recur."""
     chunks, at = [], 0
     for size in itertools.cycle(sizes):
         if at >= len(document):

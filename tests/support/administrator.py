@@ -115,7 +115,6 @@ class Administrator:
         return str((await self._post(path, sent))["status"]["token"])
 
     async def grant(self, name: str, *rules: dict[str, Any]) -> None:
-        """Grant a service account rights in the whole cluster."""
         group = "rbac.authorization.k8s.io"
         await self.create(made("ClusterRole", name, rules=list(rules)))
         role = {"apiGroup": group, "kind": "ClusterRole", "name": name}

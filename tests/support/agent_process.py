@@ -60,7 +60,6 @@ class Agent:
         wait_until(is_so, self.log.read_text, pause=0.05)
 
     def stop(self, number: int = signal.SIGTERM, within: float = PATIENCE_SECONDS) -> int:
-        """Send a signal; return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(within)
 

@@ -35,8 +35,6 @@ EVERYTHING = (fraction(schedulerName="kai-scheduler"), reservation(), bind_reque
 
 @dataclass
 class Running:
-    """A running source of pods, and its log."""
-
     pods: ClusterPods
     stream: BytesIO
 

@@ -178,8 +178,6 @@ def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The result of a kubectl command."""
-
     status: int
     output: str
     errors: str
@@ -215,8 +213,6 @@ async def failed_open(client: KubeClient, webhook: str = MUTATE) -> float:
 
 @dataclass(kw_only=True)
 class Serving:
-    """A process of `kaishare-webhook serve`."""
-
     process: "subprocess.Popen[bytes] | ForkedPython"
     log: Path
     admission: Address
@@ -249,7 +245,6 @@ class Serving:
         self.process.send_signal(signal.SIGTERM)
 
     async def stop(self) -> int:
-        """Send SIGTERM; return the exit status."""
         self.terminate()
         return await self.ended()
 
@@ -304,7 +299,6 @@ def _text(log: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def serving(log: Path, *options: str, **settings: Any) -> AsyncIterator[Serving]:
-    """Run `start_serving`; stop the process at the end of the test."""
     running = await start_serving(log, *options, **settings)
     try:
         yield running

@@ -77,7 +77,6 @@ class Program:
         self.process = None
 
     def wait_for(self, url: str, word: str, trust: ssl.SSLContext | None = None) -> None:
-        """Wait until an address answers with a word."""
         ends = time.monotonic() + _READY_SECONDS
         direct = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
@@ -114,12 +113,10 @@ class ControlPlane:
 
     @property
     def upstream(self) -> Upstream:
-        """Return the address for a hostile API server."""
         return Upstream(url=f"https://127.0.0.1:{self.port}", trust=self.trust)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with the address of the API server, as in a pod."""
         return in_cluster_environment(self.port)
 
     def account(self, token: str) -> Path:
@@ -205,7 +202,6 @@ def control_plane(
     users: Sequence[str] = (),
     has_kubelet: bool = False,
 ) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver."""
     port, etcd_port, peer_port = free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = Program(
@@ -349,6 +345,5 @@ def _write_keys(folder: Path, names: Sequence[str], users: Sequence[str]) -> Non
 
 
 def assets_folder() -> Path | None:
-    """Return the folder of the programs; None if the environment does not name it."""
     value = os.environ.get("KUBEBUILDER_ASSETS")
     return Path(value) if value else None

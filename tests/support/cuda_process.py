@@ -10,8 +10,6 @@ _PROGRAM: Final = Path(__file__).with_name("cuda_holder.py")
 
 
 class CudaProcess:
-    """A process with a context on the first GPU, which `cuda_holder.py` describes."""
-
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(_PROGRAM), "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -38,8 +38,6 @@ _SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of a block, with the output that the block shows."""
-
     text: str
     output: str | None
     """None if the block shows no output."""
@@ -113,7 +111,6 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """Yield the fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
     page_mark = _PAGE_MARK.search(text)
     default = f"<!-- {page_mark[1]} -->" if page_mark else None
@@ -133,12 +130,9 @@ def blocks_of(page: Path) -> Iterator[Block]:
             raise ValueError(f"{page}:{start + 1}: the fence is not closed")
         above = lines[start - 1].strip() if start else ""
         yield Block(
-            page,
-            start + 1,
-            fence[3],
-            "\n".join(line[indent:] for line in lines[start + 1 : index]),
+            page, start + 1, fence[3], "\n".join(line[indent:] for line in lines[start + 1 : index]),
             above if above.startswith("<!--") else default if fence[3] in COMMANDS else None,
-        )
+        )  # fmt: skip
         index += 1
 
 

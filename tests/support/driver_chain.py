@@ -66,7 +66,6 @@ class Chain:
         self.metrics = Metrics(node="node-1", is_simulated=False)
 
     def sample(self) -> Series:
-        """Take a sample; return the series of /metrics by name, pod, GPU and reason."""
         reading = self.source.read()
         origins, problems = self.processes.look_up(reading)
         limits = self.limits.read(reading, origins) if self.limits else NO_LIMITS

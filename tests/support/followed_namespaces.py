@@ -38,8 +38,6 @@ def serve_by_name(server: ApiServer, item: dict[str, Any]) -> None:
 
 @dataclass
 class Following:
-    """A running source of policies, and its log."""
-
     policies: ClusterPolicies
     stream: BytesIO
     changes: list[Managed]

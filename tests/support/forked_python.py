@@ -41,7 +41,6 @@ class ForkedPython:
         environment: Mapping[str, str] | None = None,
         folder: Path = ROOT,
     ) -> None:
-        """Start a program."""
         self.args = list(arguments)
         self._lock = threading.Lock()
         context = multiprocessing.get_context("forkserver")
@@ -63,7 +62,6 @@ class ForkedPython:
             return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status once the program has ended."""
         multiprocessing.connection.wait([self._process.sentinel], timeout)
         status = self.poll()
         if status is None:
@@ -81,8 +79,6 @@ class ForkedPython:
 
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
-    """The exit status of a program, its output and its errors."""
-
     status: int
     out: str
     err: str

@@ -297,7 +297,6 @@ class HostileApiServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with the address of this server, as in a pod."""
         return in_cluster_environment(self.link.port)
 
     def account(self, token: str) -> Path:
@@ -464,7 +463,6 @@ def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _up_to(content: aiohttp.StreamReader, most: int | None) -> AsyncIterator[bytes]:
-    """Read a body up to a number of bytes; None reads all."""
     while most != 0 and (part := (await content.readany())[:most]):
         yield part
         most = None if most is None else most - len(part)

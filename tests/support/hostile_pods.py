@@ -70,8 +70,6 @@ def with_text(place: str, text: Callable[[int], str] = long_text) -> Callable[[i
 
 
 def with_keys(field: str, key: Callable[[int], str], value: str = "x") -> Callable[[int], bytes]:
-    """Fill a map of `metadata` with keys."""
-
     def make(size: int) -> bytes:
         entries: dict[str, str] = {}
         left = size

@@ -42,7 +42,6 @@ def check_image(root: Path, service: str) -> str:
 
 
 def start_image(root: Path, service: str) -> str:
-    """Start the command of an image as its user in its root; return what `--version` prints. Needs root."""
     user = f"--userspec={USER_ID}:{USER_ID}"
     program = f"/opt/kaishare/bin/kaishare-{service}"
     done = subprocess.run(

@@ -58,8 +58,6 @@ _HOW: Final = "needs KAI_BIN (see CONTRIBUTING.md)"
 
 @dataclass(frozen=True, kw_only=True)
 class KaiBuild:
-    """A folder with the programs of one release."""
-
     folder: Path
     version: Version
 
@@ -116,7 +114,6 @@ class KaiCluster:
 
 @contextlib.contextmanager
 def kai_cluster(folder: Path) -> Iterator[KaiCluster]:
-    """Run a control plane, KAI's programs and simulated kubelets."""
     build, assets = kai_build(), needed_assets()
     if shutil.which("kubectl") is None or not (assets / "kwok").is_file():
         pytest.skip("needs kubectl, and kwok in KUBEBUILDER_ASSETS (see CONTRIBUTING.md)")

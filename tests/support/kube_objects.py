@@ -46,7 +46,6 @@ def pod(
 def fraction(
     name: str = "half", number: int = 1, share: str = "0.5", group: str | None = GROUP_0, **more: Any
 ) -> dict[str, Any]:
-    """Return a pod with gpu-fraction, bound by KAI."""
     labels = {
         "kai.scheduler/queue": "team-a",
         **({"runai-gpu-group": group} if group else {}),

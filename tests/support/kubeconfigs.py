@@ -29,7 +29,6 @@ class Base:
 
     @property
     def ca_data(self) -> str:
-        """The certificate authority in base64."""
         return base64.b64encode(self.ca_file.read_bytes()).decode()
 
     def file(self, name: str, content: str | bytes) -> str:
@@ -58,7 +57,6 @@ class Case:
 
 
 def write(case: Case, base: Base) -> Path:
-    """Write the kubeconfig of a case; return its path."""
     cluster = {"server": base.server, "certificate-authority-data": base.ca_data}
     document = kubeconfig_of(
         _changed(cluster, case.cluster, base), _changed({"token": base.token}, case.user, base)
@@ -77,8 +75,6 @@ def _changed(values: Mapping[str, Any], keys: Keys, base: Base) -> dict[str, Any
 
 
 def plugin(program: str = "", **keys: Any) -> Callable[[Base], dict[str, Any]]:
-    """Return a user whose credential plugin runs a Python program."""
-
     def user(base: Base) -> dict[str, Any]:
         base.file("plugin.py", program.replace("TOKEN", base.token))
         entry = {
@@ -91,14 +87,11 @@ def plugin(program: str = "", **keys: Any) -> Callable[[Base], dict[str, Any]]:
 
 
 def printing(status: object, **keys: Any) -> Callable[[Base], dict[str, Any]]:
-    """Return a user whose credential plugin prints a status."""
     printed = {"apiVersion": _V1, "kind": "ExecCredential", "status": status}
     return plugin(f"print({json.dumps(json.dumps(printed))})", **keys)
 
 
 def file_token(content: str | bytes) -> Callable[[Base], dict[str, Any]]:
-    """Return a user with a `tokenFile`."""
-
     def user(base: Base) -> dict[str, Any]:
         text = content.replace("TOKEN", base.token) if isinstance(content, str) else content
         return {"token": None, "tokenFile": base.file("token", text)}
@@ -114,7 +107,6 @@ def identity_token(signature: str, **claims: Any) -> str:
 
 
 def b64(text: str) -> str:
-    """Return a text in base64."""
     return base64.b64encode(text.encode()).decode()
 
 

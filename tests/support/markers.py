@@ -58,7 +58,6 @@ def runs_on_the_oldest(path: Path) -> bool:
 
 @cache
 def marker_of(path: Path) -> str | None:
-    """Return the marker of a test file; None if its place implies none."""
     relative = path.relative_to(_TESTS)
     places = (relative.as_posix(), *(parent.as_posix() for parent in relative.parents))
     return next((BY_PLACE[place] for place in places if place in BY_PLACE), None)
@@ -108,6 +107,5 @@ def sampled(rows: Iterable[RowT], step: int) -> list[RowT | ParameterSet]:
 
 
 def nightly(row: object) -> ParameterSet:
-    """Return a row for `parametrize` that only a nightly run has."""
     values = row if isinstance(row, tuple) else (row,)
     return pytest.param(*values, marks=pytest.mark.nightly)

@@ -32,8 +32,6 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 
 class Client:
-    """A connection with access to its bytes."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer

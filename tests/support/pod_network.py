@@ -51,8 +51,6 @@ def egress_option(folder: Path, socket: Path) -> str:
 async def pod_network(
     socket: Path, servers: Mapping[str, Address], received: dict[str, bytearray] | None = None
 ) -> AsyncIterator[None]:
-    """Run the CONNECT proxy."""
-
     writers: set[asyncio.StreamWriter] = set()
 
     async def copy(

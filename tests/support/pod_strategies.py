@@ -241,7 +241,6 @@ def put(document: Json, place: Sequence[str | int], value: Json) -> Json:
 
 @st.composite
 def containers(draw: Draw, name: str, gpu: Jsons) -> dict[str, Json]:
-    """Build containers whose resources come from `gpu`."""
     made: dict[str, Json] = {"name": name, "image": "example.invalid/image", "resources": draw(gpu)}
     if made["resources"] == ABSENT:
         del made["resources"]
@@ -383,7 +382,6 @@ class Case:
 
     @property
     def body(self) -> bytes:
-        """Serialise a document with or without escaped non-ASCII characters."""
         return json.dumps(self.document, ensure_ascii=self.pretty, indent=1 if self.pretty else None).encode()
 
 

@@ -43,7 +43,6 @@ class PodCgroups:
             (root / path / "cgroup.procs").write_text(f"{pid}\n")
 
     def remove(self) -> None:
-        """Remove the cgroups, innermost first; their processes must have ended."""
         for folder in sorted(self._folders, key=lambda path: len(path.parts), reverse=True):
             for _ in range(50):  # the kernel lets go of an ended process a moment later
                 try:
@@ -58,7 +57,6 @@ class PodCgroups:
 
 @contextlib.contextmanager
 def pod_cgroups() -> Iterator[PodCgroups]:
-    """Yield the cgroups; remove them at the end."""
     made = PodCgroups()
     try:
         yield made

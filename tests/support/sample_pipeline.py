@@ -98,7 +98,6 @@ class Pipeline:
 
     @property
     def api_shares(self) -> Any:
-        """Return the answer of `/api/v1/shares`."""
         return json.loads(shares_json(self.books.status(), node="n", is_simulated=False))
 
     def pod_share(self, uid: str) -> PodShare:

@@ -35,8 +35,6 @@ program."""
 
 
 class Lines:
-    """Collects log lines in memory."""
-
     def __init__(self) -> None:
         self._lines: list[bytes] = []
 
@@ -67,7 +65,6 @@ class Reader:
 
 @contextmanager
 def pipe() -> Iterator[tuple[int, int]]:
-    """Return a pipe's reading and writing end; both are closed at the end."""
     ends = os.pipe()
     try:
         yield ends
@@ -116,5 +113,4 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
 
 
 def standard_descriptors(process: subprocess.Popen[bytes]) -> list[str]:
-    """Return the targets of a process' descriptors 0 to 2."""
     return [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)]

@@ -66,7 +66,6 @@ class PodHistory:
         return self.uid or self.pod
 
     def times(self) -> Iterator[tuple[int, float]]:
-        """Yield Unix seconds and hours since the start."""
         for at in range(START + STEP, END + 1, STEP):
             hour = (at - START) / 3600
             is_gap = any(begin < hour <= end for begin, end in self.gaps)
@@ -89,7 +88,6 @@ class PodHistory:
         return f"GPU-{list(MODELS).index(self.model)}-{gpu}"
 
     def instances(self, hour: float) -> Iterator[str]:
-        """Yield the agents that report the pod at a time."""
         generation = sum(hour > at for at in self.restarts)
         yield from (f"10.0.{generation}.{agent}:9445" for agent in range(self.agents))
 
@@ -140,7 +138,6 @@ def records_of(folder: Path, *pods: "PodHistory", lines: Iterable[str] = ()) -> 
 
 
 def create_blocks(folder: Path, lines: Iterable[str]) -> None:
-    """Add samples to the folder's `tsdb`."""
     text = folder / "history.om"
     with text.open("w") as stream:
         stream.writelines(f"{line}\n" for line in (*lines, "# EOF"))
@@ -162,7 +159,6 @@ class History:
     lines: dict[str, list[str]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the samples into the folder's `tsdb`."""
         create_blocks(folder, self.openmetrics())
 
     def openmetrics(self) -> Iterator[str]:

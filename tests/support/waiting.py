@@ -36,7 +36,6 @@ async def until(
     what: Callable[[], object] | object = "",
     seconds: float = PATIENCE_SECONDS,
 ) -> Any:
-    """Wait for a condition; return its value."""
     wait = _Wait(what, seconds)
     while True:
         error = None
@@ -57,7 +56,6 @@ async def seconds_until(
     what: Callable[[], object] | object = "",
     seconds: float = PATIENCE_SECONDS,
 ) -> float:
-    """Wait for a condition; return the seconds that it took."""
     began = time.monotonic()
     await until(condition, what, seconds)
     return time.monotonic() - began

@@ -53,14 +53,11 @@ class Reply:
 
 
 class Connection(Client):
-    """A connection to the webhook."""
-
     async def reply(self) -> Reply:
         status, headers, body = await self.answer()
         return Reply(status=status, headers=headers, body=body)
 
     async def post(self, body: bytes = REVIEW, path: str = "/mutate") -> Reply:
-        """Send a review; return its answer."""
         await self.send(request(body, path))
         return await self.reply()
 
@@ -156,7 +153,6 @@ class Live:
         return await self._connect(None, sock=plain, **tls)
 
     async def connect_plainly(self, source: str = "127.0.0.1") -> Connection:
-        """Open a TCP connection to the port without TLS."""
         return await self._connect(self.admission, local_addr=(source, 0))
 
     async def _connect(self, address: Address | None, **options: Any) -> Connection:
@@ -290,8 +286,6 @@ async def running(folder: Path, policies: Path | None = None, **settings: Any) -
 
 @dataclass(kw_only=True)
 class Process:
-    """A process of `kaishare-webhook serve`."""
-
     live: Live
     process: cluster_webhook.Serving
 

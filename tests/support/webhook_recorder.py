@@ -28,7 +28,6 @@ class Recorder:
     """Paths and requests."""
 
     def paths(self) -> list[str]:
-        """Return the paths of calls since the last use."""
         paths = [path for path, _ in self.calls]
         self.calls.clear()
         return paths

@@ -12,7 +12,6 @@ _CLUSTER: Final = "tests/cluster/"
 
 
 def file_of(nodeid: str) -> str:
-    """Return the file of a test; one worker runs all tests of a file."""
     return nodeid.partition("::")[0]
 
 

@@ -20,8 +20,6 @@ SECRET = "s3cr3t"
 
 @dataclass
 class RecordingAuthorizer:
-    """An authorizer that knows one token, and records the checks."""
-
     answer: AccessRefusal | None = None
     error: Exception | None = None
     checks: list[tuple[str, bool, str]] = field(default_factory=list)

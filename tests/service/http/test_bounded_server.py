@@ -99,7 +99,6 @@ async def test_a_head_without_end_is_cut_off() -> None:
 
 
 async def read_single_bytes(running: RunningServer) -> None:
-    """Read an answer a byte at a time until the server ends the connection."""
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

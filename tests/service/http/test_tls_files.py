@@ -47,7 +47,6 @@ def write_pair(folder: Path) -> int:
 
 
 async def served_serial(address: Address) -> int:
-    """Return the serial number of the certificate that a new connection gets."""
     trust = ssl.create_default_context(cadata=AUTHORITY.pair.certificate_pem.decode())
     _, writer = await asyncio.open_connection(address.host, address.port, ssl=trust)
     certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)

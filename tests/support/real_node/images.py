@@ -27,7 +27,6 @@ _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def missing_for_images() -> str:
-    """Return what this machine lacks to build images, in one line; empty if nothing."""
     if os.geteuid() != 0:
         return "root"
     packages = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
@@ -44,7 +43,6 @@ class Builder:
     folder: Path
 
     def buildah(self, *words: str) -> str:
-        """Run buildah; return what it prints."""
         storage = [f"--root={self.folder / 'storage'}", f"--runroot={self.folder / 'run'}"]
         done = subprocess.run(["buildah", *storage, *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -123,7 +121,6 @@ def build_all(folder: Path) -> None:
 
 
 def main() -> int:
-    """Build into the folder that the command line names; print the time."""
     missing = missing_for_images()
     if missing:
         sys.stderr.write(f"images need {missing}\n")

@@ -53,7 +53,6 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing_for_a_node() -> str:
-    """Return what this machine lacks for a node, in one line; empty if nothing."""
     if os.geteuid() != 0:
         return "root"
     if "\toverlay" not in Path("/proc/filesystems").read_text():
@@ -64,12 +63,9 @@ def missing_for_a_node() -> str:
     if shutil.which("kubectl") is None:
         return "kubectl"
     for variable, programs in (
-        (
-            "KUBEBUILDER_ASSETS",
-            ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "helm"),
-        ),
+        ("KUBEBUILDER_ASSETS", ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "helm")),
         ("NODE_ASSETS", ("kubelet", "kube-proxy")),
-    ):
+    ):  # fmt: skip
         folder = os.environ.get(variable, "")
         if not folder or not all((Path(folder) / program).is_file() for program in programs):
             return f"{variable}={folder}, which must name a folder with {', '.join(programs)}"
@@ -91,8 +87,6 @@ def machine_state() -> set[str]:
 
 @dataclass(kw_only=True)
 class RealNode:
-    """A running node and its control plane."""
-
     folder: Path
     assets: Path
     plane: ControlPlane
@@ -203,18 +197,15 @@ class RealNode:
         )  # fmt: skip
 
     def kubectl(self, *words: str, stdin: Any = None) -> str:
-        """Run kubectl as an administrator; return its output."""
         done = self.try_kubectl(*words, stdin=stdin)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
     def objects(self, *words: str) -> list[dict[str, Any]]:
-        """Return the objects that `kubectl get` lists."""
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", *words, "-o", "json"))["items"]
         return items
 
     def inside(self, *words: str) -> str:
-        """Run a program in the node's namespaces; return its output."""
         done = subprocess.run(
             ["nsenter", f"--target={self.init}", "--mount", "--pid", "--net", *words],
             capture_output=True, text=True, check=False,

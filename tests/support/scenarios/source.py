@@ -29,7 +29,6 @@ class ProcTree:
         self._scenario = scenario
 
     def show(self, time: float) -> None:
-        """Update the folder to a time; writes only changed files. Of entries with one PID the first counts."""
         kinds = {fault.fault for fault in self._scenario.faults if fault.is_at(time)}
         is_hidden = FaultKind.PID_NAMESPACE in kinds
         processes: dict[int, tuple[str, ...]] = {}
@@ -101,7 +100,6 @@ class ScenarioGpus(NvmlGpus):
             self._remove_folder()
 
     def show(self) -> None:
-        """Update the files to the current time."""
         seconds = self._stub_clock() - self._stub_since
         with self._stub_lock:
             self._stub_tree.show(seconds)
