@@ -121,9 +121,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_progress_takes_one_line_of_a_terminal(
-    installer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_one_line(installer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "output").write_text("Collecting alpha==1\nERROR: refused\n")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

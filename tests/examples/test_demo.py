@@ -36,9 +36,7 @@ def unfolded() -> str:
     return re.sub(r"\n {6,}", " ", demo())
 
 
-async def test_the_programs_start_in_folders_whose_names_have_spaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_programs_start_in_folders_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
     monkeypatch.setattr(watching, "NODE", Path(shutil.copy(watching.NODE, folder / "a node.yaml")))

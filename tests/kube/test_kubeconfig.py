@@ -112,9 +112,7 @@ async def test_each_path_is_relative_to_the_file_that_has_it_and_the_first_entry
         await client.get(PODS)
 
 
-async def test_a_token_file_is_read_again_when_its_token_is_refused(
-    server: ApiServer, cluster: dict[str, str], tmp_path: Path
-) -> None:
+async def test_a_token_file_is_read_again(server: ApiServer, cluster: dict[str, str], tmp_path: Path) -> None:
     server.token = "first"
     (tmp_path / "token").write_text("first\n")
     access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {"tokenFile": "token"}))
@@ -224,9 +222,7 @@ def next_line(terminal: int) -> str:
     return line.decode()
 
 
-async def test_impersonation_is_sent_with_every_kind_of_request(
-    server: ApiServer, cluster: dict[str, str], tmp_path: Path
-) -> None:
+async def test_every_request_impersonates(server: ApiServer, cluster: dict[str, str], tmp_path: Path) -> None:
     user = {
         "token": "t", "as": "anne", "as-uid": "1", "as-groups": ["first", "second"],
         "as-user-extra": {"Example.com/Key %ä": ["a", "b"]},

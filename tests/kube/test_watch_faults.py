@@ -129,9 +129,7 @@ async def test_a_repeated_refusal_is_reported_once_and_retried_with_growing_paus
         await until(lambda: run.names == {"a"})
 
 
-async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_server_that_ends_all_streams_is_tried_seldom(server: ApiServer, client: KubeClient) -> None:
     server.answers = [lists(pod("a"))]
     server.always = streams()
     # A watch that lasts longer than the test: without its version the whole state would be read.
@@ -185,9 +183,7 @@ async def test_a_watch_keeps_what_it_knows_and_recovers_also_if_it_starts_during
         b'{"type": "ERROR", "object": null}\n',
     ],
 )
-async def test_a_line_that_is_no_event_ends_the_stream_and_changes_nothing(
-    server: ApiServer, client: KubeClient, line: bytes
-) -> None:
+async def test_what_is_no_event_ends_the_stream(server: ApiServer, client: KubeClient, line: bytes) -> None:
     server.answers = [lists(pod("a"), version=3), streams(line, event("DELETED", pod("a", 9)))]
     async with running(client) as run:
         await until(lambda: len(server.watch_requests) == 2)
@@ -288,9 +284,7 @@ async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, cl
         await until(lambda: len(server.watch_requests) == 2)
 
 
-async def test_a_silent_watch_is_renewed_at_its_version_without_a_problem(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_silent_watch_is_renewed_at_its_version(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
     timing = replace(QUICK, watch=300, silence=0.2, healthy_after=0)
     server.answers = [lists(pod("a"), version=3), holds, holds, holds]
@@ -307,9 +301,7 @@ async def test_a_silent_watch_is_renewed_at_its_version_without_a_problem(
         assert run.troubles == []
 
 
-async def test_a_watch_without_any_version_for_its_whole_time_reads_the_whole_state(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_watch_without_a_version_reads_everything(server: ApiServer, client: KubeClient) -> None:
     """After a restore of etcd the API server sends neither objects nor bookmarks to a watch of before."""
     now = 100.0
     server.answers = [lists(pod("a"), version=900), holds]
@@ -332,9 +324,7 @@ async def test_watches_last_a_random_time_within_their_limits(server: ApiServer,
     assert len(set(seconds)) > 3
 
 
-async def test_a_problem_is_over_once_the_next_watch_has_lasted_for_a_while(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_problem_ends_once_the_next_watch_has_lasted(server: ApiServer, client: KubeClient) -> None:
     """A watch lasts for minutes, so its end is too late."""
     refused = [*[refuses(500, "InternalError", "a")] * 3, *[refuses(503, "Unavailable", "b")] * 3]
     server.answers = [*refused, refuses(429, "TooManyRequests", Retry_After="1"), lists(pod("a")), holds]
@@ -350,9 +340,7 @@ async def test_a_problem_is_over_once_the_next_watch_has_lasted_for_a_while(
         assert len(server.watch_requests) == 1
 
 
-async def test_only_refusals_are_repeated_as_seldom_as_their_pause_says(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_only_refusals_are_repeated_at_their_own_pause(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(404, "NotFound")
     async with running(client, timing=replace(QUICK, longest_refused=60)) as run:
         await until(lambda: run.watch.restarts["404"] >= 7)
@@ -374,9 +362,7 @@ async def test_only_refusals_are_repeated_as_seldom_as_their_pause_says(
     ],
     ids=["a page", "an object", "nothing", "a stream without events", "half of an event"],
 )
-async def test_an_answer_that_is_no_watch_is_no_contact(
-    server: ApiServer, client: KubeClient, answer: Answer
-) -> None:
+async def test_what_is_no_watch_is_no_contact(server: ApiServer, client: KubeClient, answer: Answer) -> None:
     """A proxy without an API server answers 200: what is known gets older."""
     now = 100.0
     server.pods = {"a": pod("a")}
@@ -393,9 +379,7 @@ async def test_an_answer_that_is_no_watch_is_no_contact(
         assert run.names == {"a"}
 
 
-async def test_a_resource_that_is_no_longer_served_has_no_last_contact(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_resource_no_longer_served_has_no_contact(server: ApiServer, client: KubeClient) -> None:
     """As after the removal of a CRD: the alert for silent watches would fire until a restart."""
     now = 100.0
     server.pods = {"a": pod("a")}

@@ -32,9 +32,7 @@ TOO_NEW = event("ERROR", status_object(504, "Timeout", "Too large resource versi
 HASTY = WatchTiming(watch=1, grace=0.2, initial=0.3, first_pause=0.01, longest_pause=0.04, healthy_after=0.1)
 
 
-async def test_one_request_brings_the_whole_state_and_then_each_change(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_one_request_brings_the_state_and_each_change(server: ApiServer, client: KubeClient) -> None:
     server.pods = {"a": pod("a"), "b": pod("b")}
     resource = Resource(name="pods", path=PODS, params={"fieldSelector": "spec.nodeName=node-1"})
     async with running(client, resource=resource) as run:
@@ -137,9 +135,7 @@ async def test_a_partial_state_is_never_reported_as_complete(
     assert all(names == {"whole"} for names in run.changes)
 
 
-async def test_a_stall_within_the_initial_events_is_trouble_and_a_list_follows(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_list_follows_a_stall_in_the_initial_events(server: ApiServer, client: KubeClient) -> None:
     async def stalls(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -167,9 +163,7 @@ async def test_a_server_that_ignores_the_parameter_is_listed(server: ApiServer, 
         await until(lambda: run.troubles[-1] == "")
 
 
-async def test_a_server_without_the_api_is_listed_at_once_and_asked_again_later(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_server_without_the_api_is_asked_again_later(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
     server.watch_list = "refused"
     server.pods = {"a": pod("a")}

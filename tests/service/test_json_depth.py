@@ -40,9 +40,7 @@ def shallow(value: Any, levels: int) -> Any:
 
 
 @given(value=_VALUES, levels=st.integers(0, 4), indent=st.sampled_from([None, 1]))
-def test_values_inside_too_many_others_are_null_and_no_other_value_changes(
-    value: Any, levels: int, indent: int | None
-) -> None:
+def test_only_values_inside_too_many_others_become_null(value: Any, levels: int, indent: int | None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_depth, "DEEPEST", levels)
         text = json.dumps(value, indent=indent).encode()

@@ -106,9 +106,7 @@ async def test_the_token_that_counts(
         ("/metrics?namespace=team-a", 200, "figures\n", ["/metrics"]),
     ],
 )
-async def test_a_part_of_a_page_is_checked_as_that_part(
-    query: str, status: int, text: str, checked: list[str]
-) -> None:
+async def test_a_part_of_a_page_is_checked(query: str, status: int, text: str, checked: list[str]) -> None:
     authorizer = RecordingAuthorizer()
     async with port(authorizer, io.BytesIO()) as url:
         answer = await answered(f"{url}{query}", [("X-Kaishare-Token", SECRET)])

@@ -213,9 +213,7 @@ async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
     ],
     ids=lambda value: repr(value[:30]) if isinstance(value, bytes) else None,
 )
-async def test_an_invalid_request_is_answered_in_one_line_and_closed(
-    sent: bytes, status: int, line: str | None
-) -> None:
+async def test_an_invalid_request_gets_one_line(sent: bytes, status: int, line: str | None) -> None:
     async with serving() as running:
         client = await running.connect()
         await client.send(sent)

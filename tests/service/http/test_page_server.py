@@ -44,9 +44,7 @@ async def test_an_answer_is_a_page_or_one_line(method: str, path: str, status: i
         assert (await client.get("/small"))[0] == 200, "the connection stays open"
 
 
-async def test_a_page_that_fails_is_a_line_for_the_client_and_tracebacks_for_the_log_within_its_limit() -> (
-    None
-):
+async def test_a_page_that_fails_is_a_line_for_the_client_and_few_tracebacks_for_the_log() -> None:
     async with serving() as running:
         client = await running.connect()
         for _ in range(200):
@@ -148,9 +146,7 @@ def test_any_text_is_one_gzip_file(parts: list[bytes], after: bytes) -> None:
     assert (member.eof, member.unused_data) == (True, b""), "one member: some clients read only the first"
 
 
-async def test_a_long_text_is_compressed_once_for_all_readers_and_outside_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_long_text_is_compressed_once_and_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     blocks = SharedText._blocks
     monkeypatch.setattr(

@@ -126,9 +126,7 @@ def encrypted(key: Path) -> None:
         ("tls.key", encrypted, "no PEM certificate with its unencrypted key"),
     ],
 )
-def test_an_unusable_pair_is_an_error_in_one_line(
-    name: str, spoil: Callable[[Path], object], problem: str, tmp_path: Path
-) -> None:
+def test_an_unusable_pair(name: str, spoil: Callable[[Path], object], problem: str, tmp_path: Path) -> None:
     write_pair(tmp_path)
     spoil(tmp_path / name)
     with pytest.raises(TlsFilesError, match=problem) as error:
