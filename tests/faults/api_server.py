@@ -122,10 +122,6 @@ def everywhere(fault: Fault, **options: Any) -> Case:
     return Case(begin=lambda server: server.inject(fault), **options)
 
 
-def partly(fault: Fault) -> Case:
-    return Case(begin=lambda server: server.inject(fault), is_total=False)
-
-
 def on_link(control: str) -> Case:
     return Case(begin=lambda server: getattr(server.link, control)(), is_total=control != "reset")
 
@@ -176,9 +172,9 @@ CASES: Final[dict[str, Case]] = {
     "200 {}": everywhere(says(b"{}")),
     "503 with an endless body": everywhere(floods(96 << 20, status=503)),
     "silence after the head": everywhere(Silence(after=0), contact_seconds=7.0, recovers_within=200.0),
-    "reset within the body": partly(Cut(after=400)),
-    "body that ends early": partly(Truncate(after=400)),
-    "answers after 2 s": partly(Delay(seconds=2.0)),
+    "reset within the body": everywhere(Cut(after=400), is_total=False),
+    "body that ends early": everywhere(Truncate(after=400), is_total=False),
+    "answers after 2 s": everywhere(Delay(seconds=2.0), is_total=False),
     "one of two servers down": Case(begin=lambda server: server.inject(Cut(after=None), every_second()), is_total=False),
     "all connections reset": on_link("reset"),
     "a silent network": on_link("fall_silent"),

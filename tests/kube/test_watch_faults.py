@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -50,39 +50,28 @@ def _lists(server: ApiServer) -> None:
     server.watch_list = "refused"
 
 
-@dataclass(frozen=True)
-class Script:
-    """Answers of a server one after another, and what the watch knows and requests then."""
-
-    answers: tuple[Answer, ...]
-    states: str
-    """States that were reported, separated by blanks; each letter is the name of an object."""
-    listed: tuple[str | None, ...]
-    """Versions of the lists; later pages have none."""
-    watched: tuple[str, ...]
-    restarts: dict[str, int]
-    """Causes but for the normal end of a stream; they and the problem are not compared if there are none."""
-    problem: str = ""
+# answers of the server; reported states, each letter is an object; versions of the lists, later pages have none; versions
+# of the watches; restarts but for normal ends, which are not compared if there are none; the problem
+Script = tuple[tuple[Answer, ...], str, tuple[str | None, ...], tuple[str, ...], dict[str, int], str]
 
 
 def stream_error(code: int) -> Script:
     error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
+    answers = (lists(pod("a"), version=4), streams(error))
     problem = f"watch {PODS}: {code} InternalError: etcd has no leader"
-    return Script(
-        (lists(pod("a"), version=4), streams(error)), "a", ("0",), ("4", "4"), {str(code or "error"): 1}, problem,
-    )  # fmt: skip
+    return answers, "a", ("0",), ("4", "4"), {str(code or "error"): 1}, problem
 
 
-SCRIPTS = {
-    "a forgotten version, as HTTP status": Script(
-        (lists(pod("o")), refuses(410, "Expired", "too old")), "o n", ("0", "1"), ("1", "5"), {"gone": 1}
+SCRIPTS: dict[str, Script] = {
+    "a forgotten version, as HTTP status": (
+        (lists(pod("o")), refuses(410, "Expired", "too old")), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, "",
     ),
-    "a forgotten version, as event": Script((lists(pod("o")), streams(GONE)), "o n", ("0", "1"), ("1", "5"), {"gone": 1}),
-    "an expired continue token": Script(
+    "a forgotten version, as event": ((lists(pod("o")), streams(GONE)), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, ""),
+    "an expired continue token": (
         (lists(pod("o")), streams(GONE), lists(pod("h"), version=3, more="token"), refuses(410, "Expired"), lists(pod("w"), version=4)),
         "o w", ("0", "1", None, None), ("1", "4"), {"gone": 2}, f"GET {PODS}: 410 Expired: told to",
     ),
-    "versions that went back after a restore": Script(
+    "versions that went back after a restore": (
         (lists(pod("a"), version=900), streams(GONE), TOO_NEW, lists(pod("b"), version=20)),
         "a b", ("0", "900", None), ("900", "20"), {"gone": 1, "504": 1},
         f"GET {PODS}: 504 Timeout: Too large resource version: 900, current: 20",
@@ -90,27 +79,27 @@ SCRIPTS = {
     "an error without code": stream_error(0),
     "an internal error": stream_error(500),
     "an unavailable service": stream_error(503),
-    "a cut line": Script((lists(), streams(ADDED[:-20]), streams(ADDED)), " b", ("0",), ("1", "1"), {}),
-    "a line of a broken stream": Script((lists(), streams(ADDED[:-20], cut=True), streams(ADDED)), " b", ("0",), ("1", "1"), {}),
-    "a line in many pieces": Script((lists(), streams(*(ADDED[at : at + 97] for at in range(0, len(ADDED), 97)))), " b", ("0",), ("1", "2"), {}),
-    "the largest possible object": Script((lists(), streams(LARGEST)), " b", ("0",), ("1", "2"), {}),
+    "a cut line": ((lists(), streams(ADDED[:-20]), streams(ADDED)), " b", ("0",), ("1", "1"), {}, ""),
+    "a line of a broken stream": ((lists(), streams(ADDED[:-20], cut=True), streams(ADDED)), " b", ("0",), ("1", "1"), {}, ""),
+    "a line in many pieces": ((lists(), streams(*(ADDED[at : at + 97] for at in range(0, len(ADDED), 97)))), " b", ("0",), ("1", "2"), {}, ""),
+    "the largest possible object": ((lists(), streams(LARGEST)), " b", ("0",), ("1", "2"), {}, ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("title", SCRIPTS)
 async def test_a_watch_goes_on_after(server: ApiServer, client: KubeClient, title: str) -> None:
-    script = SCRIPTS[title]
-    server.answers = [*script.answers]
+    answers, states, listed, watched, restarts, problem = SCRIPTS[title]
+    server.answers = [*answers]
     server.pods, server.version = {"n": pod("n")}, 5
     async with running(client) as run:
-        await until(lambda: len(server.watch_requests) >= len(script.watched))
-        await until(lambda: [set(names) for names in script.states.split(" ")] == run.changes)
+        await until(lambda: len(server.watch_requests) >= len(watched))
+        await until(lambda: [set(names) for names in states.split(" ")] == run.changes)
     versions = [request.query["resourceVersion"] for request in server.watch_requests]
-    assert tuple(versions[: len(script.watched)]) == script.watched
-    assert tuple(request.query.get("resourceVersion") for request in server.list_requests) == script.listed
-    if script.restarts:
-        assert run.watch.restarts - Counter(closed=99) == script.restarts
-        assert [trouble for trouble in run.troubles if trouble] == [script.problem] * bool(script.problem)
+    assert tuple(versions[: len(watched)]) == watched
+    assert tuple(request.query.get("resourceVersion") for request in server.list_requests) == listed
+    if restarts:
+        assert run.watch.restarts - Counter(closed=99) == restarts
+        assert [trouble for trouble in run.troubles if trouble] == [problem] * bool(problem)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from tests.support.standard_streams import Lines
 NOW = 1_700_000_000.25
 
 
-def decoded(**fields: Any) -> dict[str, Any]:
+def decoded(message: str = "message", /, **fields: Any) -> dict[str, Any]:
     """Encode an event with these fields, check the line's form, and decode it."""
-    data = encode_line("message", "info", fields, now=NOW)
+    data = encode_line(message, "info", fields, now=NOW)
     assert data.endswith(b"\n")
     assert data.count(b"\n") == 1
     assert len(data) <= LINE_BYTES
@@ -63,14 +63,10 @@ VALUES = st.recursive(
     message=TEXTS,
 )
 def test_any_fields_become_one_line_of_json_within_the_bound(fields: dict[str, Any], message: str) -> None:
-    data = encode_line(message, "info", fields, now=NOW)
-    assert data.endswith(b"\n")
-    assert data.count(b"\n") == 1
-    assert len(data) <= LINE_BYTES
-    line = json.loads(data)
+    line = decoded(message, **fields)
     assert line["time"] == "2023-11-14T22:13:20.250Z"
     assert line["level"] == "info"
-    assert line["message"] == json.loads(encode_line(message, "info", {}, now=NOW))["message"]
+    assert line["message"] == decoded(message)["message"]
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ async def start_serving(
     )
     try:
         await until(lambda: log_lines(log, "serving") or process.poll() is not None, "it serves")
-        assert process.poll() is None, _text(log)
+        assert process.poll() is None, log.read_text()  # noqa: ASYNC240
     except BaseException:
         process.kill()
         await asyncio.to_thread(process.wait)
@@ -291,10 +291,6 @@ async def start_serving(
 def _run(log: Path, *command: str, environment: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
     with log.open("wb") as stream:
         return subprocess.Popen([sys.executable, *command], stderr=stream, env=environment)
-
-
-def _text(log: Path) -> str:
-    return log.read_text()
 
 
 @contextlib.asynccontextmanager

@@ -22,10 +22,9 @@ from typing import Any, Final
 import pytest
 
 from kube.access import InCluster
-from tests.support.control_plane import ControlPlane, Program, control_plane, controller_manager
+from tests.support.control_plane import ControlPlane, component, control_plane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.credentials import write_kubeconfig
-from tests.support.free_ports import free_ports
 from tests.support.kinds import made
 from tests.support.nvml_stub.build import built_library
 from tests.support.real_node.images import BUSYBOX
@@ -256,34 +255,13 @@ def real_node(folder: Path) -> Iterator[RealNode]:
         authority = f"--root-ca-file={folder / 'ca.crt'}"
         signing = f"--service-account-private-key-file={folder / 'accounts.key'}"
         stack.enter_context(controller_manager(assets, plane, ["*"], authority, signing))
-        scheduler = _scheduler(assets, plane)
-        stack.callback(scheduler.stop, signal.SIGKILL)
-        scheduler.start()
+        stack.enter_context(component(assets, plane, "kube-scheduler"))
         node = RealNode(folder=folder, assets=programs, plane=plane)
         _configure(node)
         stack.callback(node.lose_power)
         node.boot()
         node.advertise_gpus()
         yield node
-
-
-def _scheduler(assets: Path, plane: ControlPlane) -> Program:
-    (port,) = free_ports(1)
-    config = plane.kubeconfig()
-    return Program(
-        name="kube-scheduler",
-        log=plane.folder / "kube-scheduler.log",
-        command=[
-            str(assets / "kube-scheduler"),
-            f"--kubeconfig={config}",
-            f"--authentication-kubeconfig={config}",
-            f"--authorization-kubeconfig={config}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--cert-dir={plane.folder / 'scheduler'}",
-        ],
-    )
 
 
 def _configure(node: RealNode) -> None:
