@@ -66,9 +66,7 @@ def pytest_make_collect_report(
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by place, leave nightly ones out, and begin with the files that have slow or many tests.
-
-    The other files fill the time of the workers evenly at the end. The order is the same in all workers.
-    """
+    The other files fill the time of the workers evenly at the end. The order is the same in all workers."""
     for item in items:
         marker = marker_of(item.path)
         if marker:

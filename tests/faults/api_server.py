@@ -128,10 +128,8 @@ def on_link(control: str) -> Case:
 
 def lost_connections(control: str, **options: Any) -> Case:
     """Let open connections stay open and pass nothing on: no FIN and no RST arrives.
-
-    A watch of the agent is renewed after 150 s of silence, before its pods count as old after 180 s. A watch of
-    the webhook is renewed after 48 s. A request that was sent on such a connection takes 10 s.
-    """
+    A watch of the agent is renewed after 150 s of silence, before its pods count as old after 180 s. A watch of the
+    webhook is renewed after 48 s. A request that was sent on such a connection takes 10 s."""
     return Case(
         begin=lambda server: getattr(server.link, control)(),
         resets=False,

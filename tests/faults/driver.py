@@ -533,9 +533,7 @@ class DriverFaults(RuleBasedStateMachine):
 
 def sweep(library: Path, tally: Tally, *, step: int = 1) -> None:
     """Apply each lie, and every `step`-th pair of call and code, on its own and for three samples.
-
-    The pods of the GPU that lies would have a flag after two samples.
-    """
+    The pods of the GPU that lies would have a flag after two samples."""
     machine = type("Machine", (DriverFaults,), {"library": library, "tally": tally})()
     faults: list[Callable[[], object]] = [partial(machine.lie, index=0, line=line) for line in LIES]
     faults += [partial(machine.lie_about_node, line=line) for line in NODE_LIES]
@@ -572,9 +570,7 @@ def run(library: Path, *, examples: int, steps: int, tally: Tally) -> None:
 
 def serve(node: Node, calls: Iterable[str]) -> list[str]:
     """Let each of these calls hang under the whole agent, and then replace the driver.
-
-    Returns the calls that took their GPU out of the samples.
-    """
+    Returns the calls that took their GPU out of the samples."""
     taken_out = []
     with node.agent("log") as running:
         wait_until(lambda: flags(running) == {GREEDY})

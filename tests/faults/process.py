@@ -185,9 +185,7 @@ def wall_clock_jumps(node: Node, running: Agent) -> None:
 
 def monotonic_clock_jumps(node: Node, running: Agent) -> None:
     """Let the monotonic clock jump forward, alone and with the wall clock, as when a suspended machine resumes.
-
-    A pod has been above its share for a part of the grace, and must not be flagged for time without samples.
-    """
+    A pod has been above its share for a part of the grace, and must not be flagged for time without samples."""
     node.gib[BRIEF] = 2 * _SHARE
     node.drive()
     wait_until(lambda: over_seconds(running, BRIEF) >= INTERVAL)
@@ -246,9 +244,7 @@ def suspension(node: Node, running: Agent) -> None:
 
 def reuse_in_a_sample(node: Node, running: Agent) -> None:
     """Reuse PIDs after the driver has listed them, and before the agent looks them up.
-
-    The other GPU hangs, so that the sample lasts until its deadline.
-    """
+    The other GPU hangs, so that the sample lasts until its deadline."""
     old = dict(node.pids)
     node.drive("delay 1 -")
     time.sleep(2.5 * INTERVAL + 1)  # the GPU that answers has been read, and the reading waits for the other

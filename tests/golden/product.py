@@ -65,9 +65,7 @@ class Ended:
 
 def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | None = None) -> Ended:
     """Run a command in this process, without a terminal and without the caller's environment.
-
-    `hide` maps texts that differ from run to run to what is recorded.
-    """
+    `hide` maps texts that differ from run to run to what is recorded."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = dict(os.environ)
     os.environ.clear()

@@ -95,9 +95,7 @@ def test_pods_have_the_memory_of_their_processes_and_only_the_greedy_one_a_flag(
 @pytest.mark.parametrize("framework", [VLLM, PYTORCH], ids=lambda framework: framework.name)
 def test_a_program_that_obeys_its_option_is_within_its_share(node: RealGpuNode, framework: Framework) -> None:
     """The program stands for a framework: it holds the part of the card that the webhook sets, or a default.
-
-    vLLM counts the context as a part of what it takes, and PyTorch does not.
-    """
+    vLLM counts the context as a part of what it takes, and PyTorch does not."""
     node.portions.update({"set": "0.3", "default": "0.3"})
     with node.agent("--interval", "500ms", "--grace", "2s", "--slack", "64Mi,0%") as running:
 

@@ -1,8 +1,6 @@
 """The chart with its default values on a real node, in the order of an administrator's work.
-
-Its containers run from the images of the Dockerfiles, and the API server calls the webhook through the Service. Creations
-are dry runs. Each test leaves the release installed for the next one.
-"""
+Its containers run from the images of the Dockerfiles, and the API server calls the webhook through the Service.
+Creations are dry runs. Each test leaves the release installed for the next one."""
 
 import asyncio
 import ssl

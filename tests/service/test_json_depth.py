@@ -1,7 +1,5 @@
 """JSON with values nested too deep becomes decodable; everything else stays as it is.
-
-Python 3.11 decodes fewer than 1,000 levels, Python 3.14 as many as the stack holds.
-"""
+Python 3.11 decodes fewer than 1,000 levels, Python 3.14 as many as the stack holds."""
 
 import json
 import sys

@@ -73,10 +73,8 @@ def agent(
     **environment: str,
 ) -> Iterator[Agent]:
     """Start `python -m gpuagent serve` or another program on a free port; stop it at the end of the test.
-
-    With `--gpus simulated:FILE` it runs on a scenario (tests/support/scenarios).
-    A fork is cheap, and ignores LD_LIBRARY_PATH.
-    """
+    With `--gpus simulated:FILE` it runs on a scenario (tests/support/scenarios). A fork is cheap, and ignores
+    LD_LIBRARY_PATH."""
     if program == ("-m", "gpuagent") and any("simulated:" in option for option in options):
         program = PROGRAM
     command = [*program, "serve", "--listen", "127.0.0.1:0", *options]

@@ -1,7 +1,5 @@
 """The simulated API server on loopback: `ApiServer` with programmable answers and faults, and `ObjectServer`.
-
-`hostile_api_server.py` has the faults of a real one.
-"""
+`hostile_api_server.py` has the faults of a real one."""
 
 import asyncio
 import json
@@ -316,10 +314,8 @@ _PATH = re.compile(r"/(?:api|apis/([^/]+))/([^/]+)(?:/namespaces/([^/]+)(?=/))?/
 @dataclass(kw_only=True)
 class ObjectServer(ApiServer):
     """Holds objects of a cluster, for commands that only read.
-
-    It serves objects by their paths and lists with field and label selectors, and tells missing objects, kinds
-    that are not served and missing rights apart as a real one does (seen on Kubernetes 1.36.3).
-    """
+    It serves objects by their paths and lists with field and label selectors, and tells missing objects, kinds that
+    are not served and missing rights apart as a real one does (seen on Kubernetes 1.36.3)."""
 
     folder: Path
     forbidden: Callable[[str], bool] = lambda _path: False

@@ -61,9 +61,7 @@ WEBHOOK_RIGHTS = (
 
 def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
     """Return a Service that leads to this machine.
-
-    API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
-    """
+    API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3)."""
     spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
     return made("Service", name, namespace, spec=spec)
 
@@ -78,9 +76,7 @@ def our_configurations(
 @contextlib.asynccontextmanager
 async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> AsyncIterator[None]:
     """Create webhook configurations in the cluster; delete them at the end.
-
-    A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`.
-    """
+    A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`."""
     paths = []
     try:
         for configuration in configurations:
@@ -307,9 +303,7 @@ async def installed(
     plane: ControlPlane, client: KubeClient, folder: Path, *namespaces: Mapping[str, Any]
 ) -> AsyncIterator[Serving]:
     """Run the webhook and install its configurations; wait until pods of the first namespace are changed.
-
-    All objects except namespaces are deleted at the end.
-    """
+    All objects except namespaces are deleted at the end."""
     await ensure_namespaces(client, *namespaces)
     async with serving(folder / "log", *from_cluster(plane, folder)) as webhook:
         canary = Canary(client, namespaces[0]["metadata"]["name"])

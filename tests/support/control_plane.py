@@ -144,9 +144,7 @@ class ControlPlane:
 
     def requests_of_audited(self) -> "list[tuple[str, str, dict[str, str]]]":
         """Return verb, resource and query of each request by the service account `AUDITED`, oldest first.
-
-        A watch is counted when it starts.
-        """
+        A watch is counted when it starts."""
         requests = []
         for entry in self._audit_log():
             started = "ResponseStarted" if entry["verb"] == "watch" else "ResponseComplete"
@@ -170,9 +168,7 @@ class ControlPlane:
 
     def snapshot(self, folder: Path) -> Snapshot:
         """Copy the data of etcd and the keys of the API server into a new folder.
-
-        etcd is stopped (SIGSTOP) meanwhile, so the copy has the state after a crash, from which etcd can start.
-        """
+        etcd is stopped (SIGSTOP) meanwhile, so the copy has the state after a crash, from which etcd can start."""
         assert self.etcd.process is not None
         self.etcd.process.send_signal(signal.SIGSTOP)
         try:

@@ -1,7 +1,5 @@
 """Reviews that are expensive to answer: with hostile pods and namespaces, and malformed reviews.
-
-Each is a function of the size of its body, as in `hostile_pods`.
-"""
+Each is a function of the size of its body, as in `hostile_pods`."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """KAI's own programs on a control plane, with simulated nodes and kubelets.
-
-The folder `KAI_BIN` is named after KAI's release and holds the six programs and `manifests`, the objects of KAI's chart.
-No container runs: kwok sets the phases of the pods, and reports a device for each GPU reservation pod.
-"""
+The folder `KAI_BIN` is named after KAI's release and holds the six programs and `manifests`, the objects of KAI's
+chart. No container runs: kwok sets the phases of the pods, and reports a device for each GPU reservation pod."""
 
 import asyncio
 import base64

@@ -93,9 +93,7 @@ def of_tenant(
     document: dict[str, Any], host: str = "vcluster-red", namespace: str | None = None
 ) -> dict[str, Any]:
     """Return the copy of a tenant's object in its host namespace, with the names inside the vCluster.
-
-    The namespace inside is that of reservation pods for one of them, else `ml`.
-    """
+    The namespace inside is that of reservation pods for one of them, else `ml`."""
     metadata = document["metadata"]
     is_reservation = metadata["name"].startswith("gpu-reservation")
     metadata["namespace"] = host

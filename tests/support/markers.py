@@ -100,9 +100,7 @@ RowT = TypeVar("RowT")
 
 def sampled(rows: Iterable[RowT], step: int) -> list[RowT | ParameterSet]:
     """Return the rows of a table for `parametrize`; all but every `step`-th one are nightly.
-
-    For tables whose rows take the same way through the code.
-    """
+    For tables whose rows take the same way through the code."""
     return [row if index % step == 0 else nightly(row) for index, row in enumerate(rows)]
 
 

@@ -1,8 +1,6 @@
 """What holds for every decision about a pod.
-
 The oracles are independent of kaishare where possible: patches are applied by the `jsonpatch` package, and what was
-added is judged by KAI's own rules, which the verdicts of running releases hold in place.
-"""
+added is judged by KAI's own rules, which the verdicts of running releases hold in place."""
 
 import copy
 import json

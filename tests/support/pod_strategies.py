@@ -1,7 +1,5 @@
 """Strategies for property tests: pods, policies and settings, regular and odd.
-
-Odd values are rare at each single place, so that most pods still get a share.
-"""
+Odd values are rare at each single place, so that most pods still get a share."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

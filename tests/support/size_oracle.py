@@ -39,10 +39,7 @@ def size_of(
     max_memory_mib: int | None,
 ) -> tuple[str, Any]:
     """Return what a namespace with at most sixteen sizes has for a pod: a kind, and a detail.
-
-    The kinds are `share` (annotation and value), `whole` (the size's name), `doubt` (the reason's code) and
-    `none`.
-    """
+    The kinds are `share` (annotation and value), `whole` (the size's name), `doubt` (the reason's code) and `none`."""
     sizes = {
         key.removeprefix(SIZE_PREFIX): value for key, value in labels.items() if key.startswith(SIZE_PREFIX)
     }

@@ -94,11 +94,9 @@ class PodHistory:
 
 def recorded(folder: Path, *names: str) -> None:
     """Add some records of pods to a folder's `tsdb`, as if Prometheus had evaluated the rules at the time.
-
     A record that reads other records needs their blocks, so that there are several rounds. Made-up series have no
-    end that Prometheus marks, so that a sample counts for a minute. `promtool tsdb create-blocks-from rules` does the
-    same in three times the processor time: it writes a block for every rule and every two hours.
-    """
+    end that Prometheus marks, so that a sample counts for a minute. `promtool tsdb create-blocks-from rules` does
+    the same in three times the processor time: it writes a block for every rule and every two hours."""
     rules = default_rules()
     groups = {group["name"]: group for group in rules["groups"]}
     seen, *of_pods = groups["kaishare-usage-pods"]["rules"]
@@ -124,9 +122,7 @@ def _records(running: Prometheus, rule: Mapping[str, Any], interval: int) -> Ite
 @contextmanager
 def records_of(folder: Path, *pods: "PodHistory", lines: Iterable[str] = ()) -> Iterator[str]:
     """Run a Prometheus with the histories of pods and their records, or with lines; yield its address.
-
-    Made-up series have no end that Prometheus marks, so that a sample counts for a minute.
-    """
+    Made-up series have no end that Prometheus marks, so that a sample counts for a minute."""
     needed("prometheus")
     if pods:
         History(pods).write(folder)

@@ -1,7 +1,5 @@
 """Waits until something holds, by looking again and again.
-
-A condition that looks for something that is not there yet (LookupError) does not hold yet.
-"""
+A condition that looks for something that is not there yet (LookupError) does not hold yet."""
 
 import asyncio
 import time

@@ -259,9 +259,7 @@ async def serving(
 @asynccontextmanager
 async def running(folder: Path, policies: Path | None = None, **settings: Any) -> AsyncIterator[Live]:
     """Run everything of `serve` in this process, including watched files.
-
-    All but the garbage collection at its start, which takes 0.25 s in a process with the objects of all tests.
-    """
+    All but the garbage collection at its start, which takes 0.25 s in a process with the objects of all tests."""
     if policies is None:
         policies = folder / "policies.yaml"
         policies.write_text(POLICIES)

@@ -1,7 +1,5 @@
 """The recorded states of pods that do not start, on a simulated API server, for tests of `kaishare why`.
-
-A state is a folder of `KAISHARE_FIXTURES/why/RELEASE`: the objects as the API server returned them.
-"""
+A state is a folder of `KAISHARE_FIXTURES/why/RELEASE`: the objects as the API server returned them."""
 
 import json
 import os

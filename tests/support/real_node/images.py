@@ -1,8 +1,6 @@
 """Builds the images from their Dockerfiles with buildah, and the few others that a node needs.
-
-No registry is asked. `PYTHON_IMAGE` names an archive or an image that buildah finds; without it the base image is made
-of Debian's packages by debootstrap, under the name that the Dockerfiles have.
-"""
+No registry is asked. `PYTHON_IMAGE` names an archive or an image that buildah finds; without it the base image is
+made of Debian's packages by debootstrap, under the name that the Dockerfiles have."""
 
 import os
 import shutil

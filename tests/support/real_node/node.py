@@ -178,9 +178,7 @@ class RealNode:
 
     def advertise_gpus(self, count: int = len(GPUS)) -> None:
         """Let the node have GPUs, as NVIDIA's device plugin and GPU feature discovery report them.
-
-        Without a device plugin the kubelet leaves the resource as it is in the node's status.
-        """
+        Without a device plugin the kubelet leaves the resource as it is in the node's status."""
         labels = {"present": "true", "count": count, "memory": 23028, "product": "NVIDIA-A10", "replicas": 1}
         words = [f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()]
         self.kubectl("label", "node", NODE, "--overwrite", "nvidia.com/mig.strategy=none", *words)

@@ -50,9 +50,7 @@ class ProcTree:
 
 class ScenarioGpus(NvmlGpus):
     """A GpuSource on a scenario, which starts with its creation; there is one at a time in a process.
-
-    It owns a temporary folder with the files, and removes the folder when it is closed or the process ends.
-    """
+    It owns a temporary folder with the files, and removes the folder when it is closed or the process ends."""
 
     is_simulated = True
 
