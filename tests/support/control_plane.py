@@ -204,17 +204,11 @@ def control_plane(
         name="etcd",
         log=folder / "etcd.log",
         command=[
-            str(assets / "etcd"),
-            "--name=default",
-            f"--data-dir={folder / 'etcd'}",
-            "--unsafe-no-fsync",
-            f"--listen-client-urls={etcd_url}",
-            f"--advertise-client-urls={etcd_url}",
-            f"--listen-peer-urls={peer_url}",
-            f"--initial-advertise-peer-urls={peer_url}",
-            f"--initial-cluster=default={peer_url}",
+            str(assets / "etcd"), "--name=default", f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync",
+            f"--listen-client-urls={etcd_url}", f"--advertise-client-urls={etcd_url}", f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}", f"--initial-cluster=default={peer_url}",
         ],
-    )
+    )  # fmt: skip
     if since is None:
         _write_keys(folder, names, users)
     else:
@@ -262,24 +256,17 @@ def _api_server(
         command=[
             str(assets / "kube-apiserver"),
             f"--etcd-servers={etcd_url}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--tls-cert-file={folder / 'tls.crt'}",
-            f"--tls-private-key-file={folder / 'tls.key'}",
-            f"--token-auth-file={folder / 'tokens.csv'}",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={port}",
+            f"--tls-cert-file={folder / 'tls.crt'}", f"--tls-private-key-file={folder / 'tls.key'}",
+            f"--token-auth-file={folder / 'tokens.csv'}", "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={folder / 'accounts.pub'}",
-            f"--service-account-signing-key-file={folder / 'accounts.key'}",
-            "--service-cluster-ip-range=10.96.0.0/16",
-            "--authorization-mode=RBAC",
-            "--endpoint-reconciler-type=none",
-            "--enable-priority-and-fairness=false",
+            f"--service-account-signing-key-file={folder / 'accounts.key'}", "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC", "--endpoint-reconciler-type=none", "--enable-priority-and-fairness=false",
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
             f"--audit-log-path={folder / f'{name}-audit.log' if name != 'kube-apiserver' else folder / 'audit.log'}",
             *options,
         ],
-    )
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -302,18 +289,12 @@ def component(assets: Path, plane: ControlPlane, name: str, *options: str) -> It
         name=name,
         log=plane.folder / f"{name}.log",
         command=[
-            str(assets / name),
-            f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--tls-cert-file={plane.folder / 'tls.crt'}",
-            f"--tls-private-key-file={plane.folder / 'tls.key'}",
-            *options,
+            str(assets / name), f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1",
+            f"--secure-port={port}", f"--tls-cert-file={plane.folder / 'tls.crt'}",
+            f"--tls-private-key-file={plane.folder / 'tls.key'}", *options,
         ],
-    )
+    )  # fmt: skip
     try:
         program.start()
         program.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)

@@ -137,7 +137,7 @@ async def take_off(asker: Asker, items: Iterable[Mapping[str, Any]]) -> None:
     await until_all(asker, lambda probe, answer: answer.status == 201 and not answer.warnings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Probe:
     """A creation that exactly one policy refuses."""
 
@@ -149,22 +149,10 @@ class Probe:
 
 
 PROBES = (
-    Probe(
-        policy="kaishare-guard-podgroups", user=POD_GROUPER, item=pod_group("probe", queue="other"),
-        word="is not a queue of namespace enforced (team-a)",
-    ),
-    Probe(
-        policy="kaishare-guard-pods", user=SYNCER,
-        item=synced_pod("probe", annotations={"received-resource-type": "Fraction"}), word="only KAI writes this",
-    ),
-    Probe(
-        policy="kaishare-guard-objects", user=ADMINISTRATOR,
-        item=made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED), word="use another name",
-    ),
-    Probe(
-        policy="kaishare-guard-gpus", user=SYNCER, item=synced_pod("probe", schedulerName="default-scheduler"),
-        word="set spec.schedulerName to kai-scheduler",
-    ),
+    Probe("kaishare-guard-podgroups", POD_GROUPER, pod_group("probe", queue="other"), "is not a queue of namespace enforced (team-a)"),
+    Probe("kaishare-guard-pods", SYNCER, synced_pod("probe", annotations={"received-resource-type": "Fraction"}), "only KAI writes this"),
+    Probe("kaishare-guard-objects", ADMINISTRATOR, made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED), "use another name"),
+    Probe("kaishare-guard-gpus", SYNCER, synced_pod("probe", schedulerName="default-scheduler"), "set spec.schedulerName to kai-scheduler"),
 )  # fmt: skip
 
 
