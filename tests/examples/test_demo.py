@@ -147,13 +147,9 @@ def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
     [
         ({}, {}, ["no GPU\n", "unchanged", "a pod has no fraction of a GPU"]),
         ({"kaishare.dev/reason": "size-ambiguous"}, {"chat": {"sizes": []}}, ["size-ambiguous"]),
-        (
-            {"gpu-fraction": "0.7"},
-            {},
-            ["0.7 of a GPU", "0.7 + 0.7 = 1.4 of a GPU: the pods do not fit on one GPU"],
-        ),
+        ({"gpu-fraction": "0.7"}, {}, ["0.7 of a GPU", "0.7 + 0.7 = 1.4 of a GPU: the pods do not fit on one GPU"]),
     ],
-)
+)  # fmt: skip
 def test_an_edited_scene_without_sizes_is_described(
     annotations: dict[str, str], policies: dict[str, dict[str, list[str]]], expected: list[str]
 ) -> None:

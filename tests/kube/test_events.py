@@ -140,13 +140,10 @@ async def test_a_long_message_is_cut(client: KubeClient, kept: Kept, message: st
         (None, "Connection refused"),
         (refuses(429, "TooManyRequests"), "429 TooManyRequests"),
         (refuses(503, "Service Unavailable"), "503 Service Unavailable"),
-        *(
-            (says(body), "expected Event")
-            for body in ("", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve')
-        ),
+        *((says(body), "expected Event") for body in ("", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve')),
     ],
     ids=["away", "busy", "unavailable", "nothing", "an object", "a page", "another kind", "half an answer"],
-)
+)  # fmt: skip
 async def test_events_wait_for_a_server_in_trouble(
     server: ApiServer, client: KubeClient, kept: Kept, answer: Any, problem: str
 ) -> None:

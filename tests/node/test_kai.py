@@ -61,12 +61,7 @@ def kai(node: RealNode) -> Iterator[KaiCluster]:
 def release(node: RealNode, kai: KaiCluster) -> Iterator[Release]:
     installed = Release(node)
     installed.install(**VALUES)
-    about = {"name": TEAM, "labels": LABELS}
-    items = [
-        queue("department", None),
-        queue(TEAM, "department"),
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": about},
-    ]
+    items = [queue("department", None), queue(TEAM, "department"), made("Namespace", TEAM, labels=LABELS)]
     for item in items:
         node.kubectl("apply", "-f", "-", stdin=item)
     yield installed

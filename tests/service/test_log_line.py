@@ -143,15 +143,12 @@ def fail_with_many_causes() -> None:
 @pytest.mark.parametrize(
     ("function", "parts"),
     [
-        (
-            lambda: recursion(0),
-            ["in raised_by", "RecursionError: maximum recursion depth exceeded", " more\n"],
-        ),
+        (lambda: recursion(0), ["in raised_by", "RecursionError: maximum recursion depth exceeded", " more\n"]),
         (fail_with_a_long_text, ["in fail_with_a_long_text", "ValueError: start xxx", " end"]),
         (fail_with_many_causes, ["ValueError: first", "ValueError: number 199", " more\n"]),
     ],
     ids=["recursion", "long text", "many causes"],
-)
+)  # fmt: skip
 def test_a_traceback_keeps_its_first_and_last_frames(function: Any, parts: list[str]) -> None:
     stream = Lines()
     JsonLog(stream).failure("internal error", raised_by(function), stage="x")

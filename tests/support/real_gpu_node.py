@@ -1,6 +1,5 @@
 """A node with a real GPU: pods whose CUDA processes run in cgroups of the kernel, and their file for the agent."""
 
-import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -53,15 +52,6 @@ class PodCgroups:
                     time.sleep(0.02)
                 else:
                     break
-
-
-@contextlib.contextmanager
-def pod_cgroups() -> Iterator[PodCgroups]:
-    made = PodCgroups()
-    try:
-        yield made
-    finally:
-        made.remove()
 
 
 def _hierarchies() -> Iterator[Path]:
@@ -144,10 +134,12 @@ def _container(number: int) -> str:
 @contextmanager
 def real_gpu_node(folder: Path, gpu_uuid: str) -> Iterator[RealGpuNode]:
     """Yield a node without pods; end its processes and remove their cgroups in the end."""
-    with pod_cgroups() as cgroups:
-        node = RealGpuNode(folder=folder, gpu_uuid=gpu_uuid, cgroups=cgroups)
+    node = RealGpuNode(folder=folder, gpu_uuid=gpu_uuid, cgroups=PodCgroups())
+    try:
+        yield node
+    finally:
         try:
-            yield node
-        finally:
             for process in list(node.processes):
                 node.end(process)
+        finally:
+            node.cgroups.remove()
