@@ -1,6 +1,5 @@
 """Runs a writer of Events in a test."""
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -9,7 +8,7 @@ from typing import Any
 
 from kube.client import KubeClient
 from kube.events import EventTiming, EventWriter
-from tests.support.waiting import until
+from tests.support.waiting import in_background, until
 
 QUICK = EventTiming(
     per_second=1000.0, burst=100, give_up_after_forbidden=0.3, first_pause=0.01, longest_pause=0.02
@@ -35,10 +34,5 @@ async def writing(client: KubeClient, timing: EventTiming = QUICK, **options: An
         on_result=lambda reason, result: results.update([(reason, result)]), on_trouble=troubles.append,
         timing=timing, **options,
     )  # fmt: skip
-    task = asyncio.create_task(writer.run())
-    try:
+    async with in_background(writer.run()):
         yield Run(writer=writer, results=results, troubles=troubles)
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

@@ -3,7 +3,8 @@ A condition that looks for something that is not there yet (LookupError) does no
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 PATIENCE_SECONDS: Final = 45.0
@@ -77,3 +78,16 @@ def wait_until(
             return result
         wait.go_on(error)
         time.sleep(pause)
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """Run work that may not end before the block does; cancel it then."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
