@@ -1,19 +1,15 @@
-"""Faults of the API server under the real webhook and agent, for tests/cluster/test_api_server_faults.py.
+"""Faults of the API server under the real webhook and agent, for tests/cluster/test_short_forms.py.
 
-Two API servers on one etcd stand behind a proxy, which gives them the requests in turn, as during an upgrade
-of a control plane. They differ in the watch-list API; if KAISHARE_OLDER_KUBERNETES names a folder with an
-older kube-apiserver, they differ in age, too. Each fault holds for some seconds. At its begin, most reset all
-connections; during it, without the webhook and the agent being able to hear of it:
+Two API servers on one etcd, of which one lacks the watch-list API, stand behind a proxy, which gives them the requests in
+turn, as during an upgrade. Each fault holds for some seconds. At its begin, most reset all connections; during it, without
+the webhook and the agent being able to hear of it, a namespace gets another share, the CA bundle is removed from the
+webhook's configuration, a pod is created on the node, and another pod uses more than its share.
 
-- a namespace gets another share, and the CA bundle is removed from the webhook's configuration,
-- a pod is created on the node, and another pod uses more than its share.
-
-During the fault: reviews are answered with the last known policy and a trusted certificate, the agent shows
-the last known pods and flags the pod above its share, no pod within its share has a flag, no pod without
-consent is evicted, the time of the last contact does not advance while nothing is known, and the number of
-requests is bounded. After the fault, each of the four changes arrives. Some faults keep the connections open
-instead, so that nothing tells the webhook and the agent of their end, or move their clocks. Last, the consent to an eviction cannot
-be read, and the pod stays until it can.
+During the fault: reviews are answered with the last known policy and a trusted certificate, the agent shows the last known
+pods and flags the pod above its share, no pod within its share has a flag, no pod without consent is evicted, the time of
+the last contact does not advance while nothing is known, and the number of requests is bounded. After it, each of the four
+changes arrives. Some faults keep the connections open, so that nothing tells of their end, or move the clocks. Last, the
+consent to an eviction cannot be read, and the pod stays until it can.
 """
 
 import asyncio
@@ -21,7 +17,6 @@ import base64
 import contextlib
 import itertools
 import json
-import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
@@ -73,7 +68,6 @@ from webhook.registration.configurations import (
     validating_configuration,
 )
 
-OLDER: Final = "KAISHARE_OLDER_KUBERNETES"
 TEAM: Final = "outage-team"
 """The namespace whose policy changes."""
 CONSENTS: Final = "outage-consents"
@@ -468,14 +462,12 @@ def attempts(seconds: float, longest: float) -> int:
 
 @contextlib.contextmanager
 def two_api_servers(folder: Path) -> Iterator[tuple[ControlPlane, ControlPlane]]:
-    """Run two API servers on one etcd; the second is older, or has fewer features."""
+    """Run two API servers on one etcd; the second lacks the watch-list API."""
     assets = assets_folder()
     assert assets is not None
-    older = os.environ.get(OLDER)
-    options = () if older else ("--feature-gates=WatchList=false",)
     with (
         control_plane(assets, folder) as plane,
-        another_api_server(Path(older) if older else assets, plane, *options) as other,
+        another_api_server(assets, plane, "--feature-gates=WatchList=false") as other,
     ):
         yield plane, other
 
