@@ -53,12 +53,13 @@ from tests.support.hostile_api_server import (
     Predicate,
     Silence,
     Truncate,
-    hostile_api_server_in_thread,
+    hostile_api_server,
     requests,
 )
 from tests.support.kube_objects import bind_request, reservation
 from tests.support.moved_clocks import MovedClocks
 from tests.support.pods import gpu_container, pod
+from tests.support.tls_connections import in_a_thread
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_server import review_of
@@ -476,7 +477,7 @@ def two_api_servers(folder: Path) -> Iterator[tuple[ControlPlane, ControlPlane]]
 async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> AsyncIterator[Outage]:
     (folder / "hostile").mkdir()
     async with KubeClient(plane.access()) as client, contextlib.AsyncExitStack() as stack:
-        hostile = stack.enter_context(hostile_api_server_in_thread(plane.upstream, folder / "hostile"))
+        hostile = stack.enter_context(in_a_thread(hostile_api_server(plane.upstream, folder / "hostile")))
         hostile.alternate(plane.upstream, other.upstream)
         admin = Administrator(client)
         await admin.prepare()
