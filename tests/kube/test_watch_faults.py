@@ -37,6 +37,7 @@ class Colour(msgspec.Struct):
 GONE = event("ERROR", status_object(410, "Expired", "too old resource version: 1 (5)"))
 TOO_NEW = refuses(504, "Timeout", "Too large resource version: 900, current: 20")
 ADDED = event("ADDED", pod("b", 2, annotations="x" * 3000))
+PIECES = [ADDED[at : at + 97] for at in range(0, len(ADDED), 97)]
 LARGEST = event("ADDED", pod("b", 2, data="x" * 3_000_000))
 
 
@@ -81,7 +82,7 @@ SCRIPTS: dict[str, Script] = {
     "an unavailable service": stream_error(503),
     "a cut line": ((lists(), streams(ADDED[:-20]), streams(ADDED)), " b", ("0",), ("1", "1"), {}, ""),
     "a line of a broken stream": ((lists(), streams(ADDED[:-20], cut=True), streams(ADDED)), " b", ("0",), ("1", "1"), {}, ""),
-    "a line in many pieces": ((lists(), streams(*(ADDED[at : at + 97] for at in range(0, len(ADDED), 97)))), " b", ("0",), ("1", "2"), {}, ""),
+    "a line in many pieces": ((lists(), streams(*PIECES)), " b", ("0",), ("1", "2"), {}, ""),
     "the largest possible object": ((lists(), streams(LARGEST)), " b", ("0",), ("1", "2"), {}, ""),
 }  # fmt: skip
 

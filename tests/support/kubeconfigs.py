@@ -13,6 +13,7 @@ from tests.support.credentials import kubeconfig_of
 SECRET: Final = "s3cret"
 """Part of each wrong credential. No message contains it."""
 
+_TOKEN: Final = {"token": "TOKEN"}
 _V1: Final = "client.authentication.k8s.io/v1"
 _LINE: Final = f"{SECRET}\nsecond-{SECRET}"
 _ENCRYPTED: Final = (
@@ -146,7 +147,9 @@ CASES: Final[Mapping[str, Case]] = {
     "no verification": Case(cluster={"certificate-authority-data": None, "insecure-skip-tls-verify": True}),
     "name of the server that its certificate has": Case(cluster={"tls-server-name": "localhost"}),
     "name of the server that its certificate lacks": Case(cluster={"tls-server-name": "other.example"}, line="Hostname mismatch"),
-    "name of the server with a dot": Case(cluster={"tls-server-name": ".localhost"}, line='"c": tls-server-name: not a host name'),
+    "name of the server with a dot first": Case(
+        cluster={"tls-server-name": ".localhost"}, line='cluster "c": tls-server-name: not a host name',
+    ),
     **{
         f"proxy {url!r}": Case(cluster={"proxy-url": url}, line='"c": proxy-url: expected http://HOST:PORT')
         for url in ("nonsense", f"ftp://me:{SECRET}@127.0.0.1:1", "socks5://127.0.0.1:1", f"http://me:{SECRET}@[::1", "http://",
@@ -165,7 +168,9 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "file with a token and blanks": Case(user=file_token(" \tTOKEN \r\n\n")),
     "file with two lines": Case(user=file_token(_LINE), line="the token is not one line of ASCII text"),
-    "no file of the token": Case(user={"token": None, "tokenFile": "gone"}, line='"u": tokenFile: gone: No such file or directory'),
+    "no file of the token": Case(
+        user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory',
+    ),
     "file before token": Case(user=lambda base: {**file_token("TOKEN")(base), "token": SECRET}),
     **{
         f"client certificate {name}": Case(user=keys, line='"u": client-certificate: no certificate with its')
@@ -192,8 +197,10 @@ CASES: Final[Mapping[str, Case]] = {
         )
         for keys in ({"as": "a\nb"}, {"as-groups": ["b\r\nc: d"]}, {"as-user-extra": {"k": ["v\x00"]}}, {"as": "r "})
     },
-    "impersonated groups as a text": Case(user={"as": "a", "as-groups": "team"}, line='"u": as-groups: Expected `array`, got `str`'),
-    "plugin": Case(user=printing({"token": "TOKEN"})),
+    "impersonated groups as a text": Case(
+        user={"as": "a", "as-groups": "team"}, line='user "u": as-groups: Expected `array`, got `str`',
+    ),
+    "plugin": Case(user=printing(_TOKEN)),
     "plugin by a relative path": Case(user=lambda base: plugin(command=_script(base), args=None)(base)),
     "plugin with the cluster's address": Case(
         user=lambda base: plugin(
@@ -215,7 +222,7 @@ CASES: Final[Mapping[str, Case]] = {
         for text in ("", SECRET, "[]", f'{{"apiVersion": "{_V1}", "kind": "Pod", "status": {{"token": "x"}}}}')
     },
     "plugin that prints another version": Case(
-        user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1beta1"),
+        user=printing(_TOKEN, apiVersion="client.authentication.k8s.io/v1beta1"),
         line="its output is no ExecCredential of client.authentication.k8s.io/v1beta1",
     ),
     "plugin with a certificate that is not PEM": Case(
@@ -229,11 +236,11 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "plugin without a command": Case(user=plugin(command=None), line='user "u": exec: no command'),
     "plugin of a removed version": Case(
-        user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1alpha1"),
+        user=printing(_TOKEN, apiVersion="client.authentication.k8s.io/v1alpha1"),
         line='exec: apiVersion "client.authentication.k8s.io/v1alpha1", ',
     ),
-    "plugin without an interactive mode": Case(user=printing({"token": "TOKEN"}, interactiveMode=None), line='interactiveMode "": not supported'),
-    "plugin that needs a terminal": Case(user=printing({"token": "TOKEN"}, interactiveMode="Always"), line="interactiveMode: Always needs a terminal"),
+    "plugin without an interactive mode": Case(user=printing(_TOKEN, interactiveMode=None), line='interactiveMode "": not supported'),
+    "plugin that needs a terminal": Case(user=printing(_TOKEN, interactiveMode="Always"), line="interactiveMode: Always needs a terminal"),
     "plugin is not run for a user with a token": Case(
         user=lambda base: {**plugin("import sys; sys.exit(1)")(base), "token": base.token},
     ),
@@ -260,7 +267,9 @@ CASES: Final[Mapping[str, Case]] = {
     "users as a map": Case(document={"users": {"u": {}}}, line="users: Expected `array`, got `object`"),
     "unknown keys": Case(document={"preferences": {}, "other": 1}, cluster={"other": 1}, user={"other": [1]}),
     "empty file": Case(text="", line="kubeconfig: no current-context"),
-    "no YAML": Case(text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n", line="kubeconfig: not a kubeconfig in YAML: line 3, column"),
+    "no YAML": Case(
+        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n", line="kubeconfig: not a kubeconfig in YAML: line 3, column",
+    ),
     **{
         f"YAML {text[:20]!r}": Case(text=text, line="kubeconfig: not a kubeconfig in YAML")
         for text in (f"users: !{SECRET} 1", "\0", "[" * 5000, 'a: !!int ""', "a: !!timestamp x", "a: !!bool x")
