@@ -149,10 +149,10 @@ class Probe:
 
 
 PROBES = (
-    Probe("kaishare-guard-podgroups", POD_GROUPER, pod_group("probe", queue="other"), "not a queue of namespace enforced (team-a)"),
+    Probe("kaishare-guard-podgroups", POD_GROUPER, pod_group("probe", queue="other"), "is not a queue of namespace enforced"),
     Probe("kaishare-guard-pods", SYNCER, synced_pod("probe", annotations={"received-resource-type": "Fraction"}), "only KAI writes"),
     Probe("kaishare-guard-objects", ADMINISTRATOR, made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED), "use another name"),
-    Probe("kaishare-guard-gpus", SYNCER, synced_pod("probe", schedulerName="default-scheduler"), "schedulerName to kai-scheduler"),
+    Probe("kaishare-guard-gpus", SYNCER, synced_pod("probe", schedulerName="default-scheduler"), "set spec.schedulerName to kai"),
 )  # fmt: skip
 
 

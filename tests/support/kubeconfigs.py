@@ -239,8 +239,8 @@ CASES: Final[Mapping[str, Case]] = {
         user=printing(_TOKEN, apiVersion="client.authentication.k8s.io/v1alpha1"),
         line='exec: apiVersion "client.authentication.k8s.io/v1alpha1", ',
     ),
-    "plugin without an interactive mode": Case(user=printing(_TOKEN, interactiveMode=None), line='interactiveMode "": not supported'),
-    "plugin that needs a terminal": Case(user=printing(_TOKEN, interactiveMode="Always"), line="interactiveMode: Always needs a terminal"),
+    "plugin without a mode": Case(user=printing(_TOKEN, interactiveMode=None), line='interactiveMode "": not supported'),
+    "plugin for a terminal": Case(user=printing(_TOKEN, interactiveMode="Always"), line="interactiveMode: Always needs a terminal"),
     "plugin is not run for a user with a token": Case(
         user=lambda base: {**plugin("import sys; sys.exit(1)")(base), "token": base.token},
     ),
