@@ -1,6 +1,8 @@
 """Simulates KAI's mutating webhook and its binder for pods with a share, after its sources and running releases.
+
 Webhook: `pkg/admission/webhook/v1alpha2/gpusharing` and `config_map.go` (all releases): an annotation that names a
-ConfigMap, three variables and an envFrom in the container of the share, and a volume."""
+ConfigMap, three variables and an envFrom in the container of the share, and a volume.
+"""
 
 import copy
 from typing import Any
@@ -33,7 +35,9 @@ def mutated_by_kai(pod: dict[str, Any], *, container: int = 0, init: bool = Fals
 
 class Binder:
     """Places pods as KAI's binder does, in the order of its writes (v0.13.4, from the API server's audit log).
-    The reservation pod's annotation is written by its own process, or by a fake device plugin."""
+
+    The reservation pod's annotation is written by its own process, or by a fake device plugin.
+    """
 
     def __init__(self, admin: Administrator, *, gpus: tuple[str, ...]) -> None:
         self._admin = admin
