@@ -48,19 +48,15 @@ settings.load_profile("kaishare")
 pytest.register_assert_rewrite("tests.support.pod_invariants")
 
 pytest_plugins = (
-    "tests.support.api_server_fixtures",
-    "tests.support.control_plane_fixtures",
-    "tests.support.machine_files",
-    "tests.support.nvml_fixtures",
-    "tests.support.webhook_server",
-)
+    "tests.support.api_server_fixtures", "tests.support.control_plane_fixtures", "tests.support.machine_files",
+    "tests.support.nvml_fixtures", "tests.support.webhook_server",
+)  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Let each worker of `pytest -n` begin to collect elsewhere in a folder."""
     report = yield
     if isinstance(collector, pytest.Dir) and hasattr(collector.config, "workerinput"):
         report.result = workers.begin_elsewhere(report.result, collector.config.workerinput)
@@ -70,9 +66,7 @@ def pytest_make_collect_report(
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by place, leave nightly ones out, and begin with the files that have slow or many tests.
-
-    The other files fill the time of the workers evenly at the end. The order is the same in all workers.
-    """
+    The other files fill the time of the workers evenly at the end. The order is the same in all workers."""
     for item in items:
         marker = marker_of(item.path)
         if marker:
@@ -89,7 +83,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that needs a newer API server than the one that is there."""
     skip_on_older(item)
 
 
@@ -102,12 +95,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> workers.ScheduleByFile | None:
-    """Give each file to one worker."""
     return workers.scheduler(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why tests were skipped, in place of pytest's line for each."""
     reports = terminalreporter.stats.get("skipped", [])
     for line in skips_by_reason(report.longrepr[2].removeprefix("Skipped: ") for report in reports):
         terminalreporter.write_line(line, yellow=True)

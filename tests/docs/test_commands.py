@@ -69,16 +69,10 @@ def test_a_block_runs_as_it_is_written(block: Block, tmp_path: Path) -> None:
         ("<!-- run in deploy/alerts -->\n```console\n$ true\n```\n", None),
         ("<!-- not run here: needs a GPU -->\n```console\n$ true\n```\n", None),
         ("```yaml\na: 1\n```\n", None),
-        (
-            "# A page\n\n<!-- unmarked commands are not run here: a reason -->\n\n```console\n$ true\n```\n",
-            None,
-        ),
-        (
-            "<!-- unmarked commands are not run here: -->\n\n```console\n$ true\n```\n",
-            "the line above must be",
-        ),
+        ("# A page\n\n<!-- unmarked commands are not run here: a reason -->\n\n```console\n$ true\n```\n", None),
+        ("<!-- unmarked commands are not run here: -->\n\n```console\n$ true\n```\n", "the line above must be"),
     ],
-)
+)  # fmt: skip
 def test_a_mark_is_judged(tmp_path: Path, text: str, problem: str | None) -> None:
     (block,) = blocks_of(page_with(tmp_path, text))
     if problem is None:

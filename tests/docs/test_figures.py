@@ -57,7 +57,6 @@ def test_four_pods_overfill_a_t4_of_an_old_release() -> None:
 
 
 def test_lines_for_cost_tools() -> None:
-    """A command of the page makes a line of JSON for each row of the report."""
     program = shutil.which("jq")
     if program is None:
         pytest.skip("NOT VERIFIED: there is no jq")

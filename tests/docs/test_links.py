@@ -23,13 +23,9 @@ _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 HOSTS = {
-    "docs.nvidia.com",
-    "github.com",
-    "kind.sigs.k8s.io",
-    "monitoring.mixins.dev",
-    "run-ai-docs.nvidia.com",
+    "docs.nvidia.com", "github.com", "kind.sigs.k8s.io", "monitoring.mixins.dev", "run-ai-docs.nvidia.com",
     "www.vcluster.com",
-}
+}  # fmt: skip
 """Every host that a link of the documentation leads to. No test reads them, since tests have no network."""
 
 
@@ -48,7 +44,6 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def sources() -> list[Path]:
-    """Return the files of code and deployment that may name a page."""
     folders = (*PACKAGES, ".github", "deploy", "docs", "examples", "benchmarks", "requirements", "tests")
     files = [file for folder in folders for pattern in _SOURCES for file in (ROOT / folder).rglob(pattern)]
     others = ("Makefile", "Dockerfile.agent", "Dockerfile.webhook", "mkdocs.yml", "pyproject.toml", ".ci/run")

@@ -11,7 +11,6 @@ TEXT = (ROOT / "docs" / "platforms.md").read_text()
 
 
 def images_in(item: Any) -> set[str]:
-    """Return the images of the containers in an object."""
     if isinstance(item, list):
         return {image for part in item for image in images_in(part)}
     if not isinstance(item, dict):

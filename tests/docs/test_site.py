@@ -25,13 +25,11 @@ Loader.add_multi_constructor(
 
 
 def settings() -> dict[str, Any]:
-    """Return the content of mkdocs.yml."""
     content: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
     return content
 
 
 def nav_pages(item: Any) -> list[str]:
-    """Return the pages of a part of the nav, in order."""
     if isinstance(item, str):
         return [item]
     children = item if isinstance(item, list) else item.values()

@@ -15,7 +15,6 @@ PAGE = ROOT / "docs" / "versions.md"
 
 
 def rows(product: str) -> dict[str, str]:
-    """Return the states of a product's versions."""
     states = {}
     name = ""
     for cell, versions, state, _ in table_under(PAGE, "## What was run"):
@@ -26,7 +25,6 @@ def rows(product: str) -> dict[str, str]:
 
 
 def matrix() -> dict[str, Any]:
-    """Return the matrix of the tests in CI."""
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     content: dict[str, Any] = workflow["jobs"]["test"]["strategy"]["matrix"]
     return content

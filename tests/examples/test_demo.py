@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def demo() -> str:
-    """Return the output of the demo."""
     command = [sys.executable, "-m", "examples.demo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -34,13 +33,10 @@ def demo() -> str:
 
 
 def unfolded() -> str:
-    """Return the output with continued lines as one."""
     return re.sub(r"\n {6,}", " ", demo())
 
 
-async def test_the_programs_start_in_folders_whose_names_have_spaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_programs_start_in_folders_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
     monkeypatch.setattr(watching, "NODE", Path(shutil.copy(watching.NODE, folder / "a node.yaml")))
@@ -71,19 +67,11 @@ def test_the_demo_prints_queue_and_share_of_every_workload() -> None:
 def test_the_demo_prints_the_size_and_selector_of_every_pod_of_the_scenes() -> None:
     lines = re.findall(r"^  (\w+ \S+) +(.*)\n    (size .*)$", demo(), flags=re.MULTILINE)
     assert lines == [
-        (
-            "Job train-detector",
-            "queue vision, 0.5 of a GPU",
-            "size train, selected by batch.kubernetes.io/job-name",
-        ),
-        (
-            "Deployment detector-api",
-            "queue vision, 0.25 of a GPU",
-            "size serve, selected by app in (api,web)",
-        ),
+        ("Job train-detector", "queue vision, 0.5 of a GPU", "size train, selected by batch.kubernetes.io/job-name"),
+        ("Deployment detector-api", "queue vision, 0.25 of a GPU", "size serve, selected by app in (api,web)"),
         ("Deployment assistant", "queue llm, 0.7 of a GPU", "size large, selected by app=assistant"),
         ("Deployment autocomplete", "queue llm, 0.2 of a GPU", "size small, selected by app=autocomplete"),
-    ]
+    ]  # fmt: skip
     assert "  0.5 + 0.25 = 0.75 of a GPU: the pods fit on one GPU\n" in demo()
     assert "  0.7 + 0.2 = 0.9 of a GPU: the pods fit on one GPU\n" in demo()
 
@@ -159,13 +147,9 @@ def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
     [
         ({}, {}, ["no GPU\n", "unchanged", "a pod has no fraction of a GPU"]),
         ({"kaishare.dev/reason": "size-ambiguous"}, {"chat": {"sizes": []}}, ["size-ambiguous"]),
-        (
-            {"gpu-fraction": "0.7"},
-            {},
-            ["0.7 of a GPU", "0.7 + 0.7 = 1.4 of a GPU: the pods do not fit on one GPU"],
-        ),
+        ({"gpu-fraction": "0.7"}, {}, ["0.7 of a GPU", "0.7 + 0.7 = 1.4 of a GPU: the pods do not fit on one GPU"]),
     ],
-)
+)  # fmt: skip
 def test_an_edited_scene_without_sizes_is_described(
     annotations: dict[str, str], policies: dict[str, dict[str, list[str]]], expected: list[str]
 ) -> None:

@@ -1,19 +1,15 @@
-"""Faults of the API server under the real webhook and agent, for tests/cluster/test_api_server_faults.py.
+"""Faults of the API server under the real webhook and agent, for tests/cluster/test_short_forms.py.
 
-Two API servers on one etcd stand behind a proxy, which gives them the requests in turn, as during an upgrade
-of a control plane. They differ in the watch-list API; if KAISHARE_OLDER_KUBERNETES names a folder with an
-older kube-apiserver, they differ in age, too. Each fault holds for some seconds. At its begin, most reset all
-connections; during it, without the webhook and the agent being able to hear of it:
+Two API servers on one etcd, of which one lacks the watch-list API, stand behind a proxy, which gives them the requests in
+turn, as during an upgrade. Each fault holds for some seconds. At its begin, most reset all connections; during it, without
+the webhook and the agent being able to hear of it, a namespace gets another share, the CA bundle is removed from the
+webhook's configuration, a pod is created on the node, and another pod uses more than its share.
 
-- a namespace gets another share, and the CA bundle is removed from the webhook's configuration,
-- a pod is created on the node, and another pod uses more than its share.
-
-During the fault: reviews are answered with the last known policy and a trusted certificate, the agent shows
-the last known pods and flags the pod above its share, no pod within its share has a flag, no pod without
-consent is evicted, the time of the last contact does not advance while nothing is known, and the number of
-requests is bounded. After the fault, each of the four changes arrives. Some faults keep the connections open
-instead, so that nothing tells the webhook and the agent of their end, or move their clocks. Last, the consent to an eviction cannot
-be read, and the pod stays until it can.
+During the fault: reviews are answered with the last known policy and a trusted certificate, the agent shows the last known
+pods and flags the pod above its share, no pod within its share has a flag, no pod without consent is evicted, the time of
+the last contact does not advance while nothing is known, and the number of requests is bounded. After it, each of the four
+changes arrives. Some faults keep the connections open, so that nothing tells of their end, or move the clocks. Last, the
+consent to an eviction cannot be read, and the pod stays until it can.
 """
 
 import asyncio
@@ -21,7 +17,6 @@ import base64
 import contextlib
 import itertools
 import json
-import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
@@ -58,19 +53,19 @@ from tests.support.hostile_api_server import (
     Predicate,
     Silence,
     Truncate,
-    hostile_api_server_in_thread,
+    hostile_api_server,
     requests,
 )
 from tests.support.kube_objects import bind_request, reservation
 from tests.support.moved_clocks import MovedClocks
 from tests.support.pods import gpu_container, pod
 from tests.support.registration import mutating_configuration, validating_configuration
+from tests.support.tls_connections import in_a_thread
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_server import review_of
 from webhook.registration.configurations import CONFIGURATION_NAME
 
-OLDER: Final = "KAISHARE_OLDER_KUBERNETES"
 TEAM: Final = "outage-team"
 """The namespace whose policy changes."""
 CONSENTS: Final = "outage-consents"
@@ -119,20 +114,14 @@ def everywhere(fault: Fault, **options: Any) -> Case:
     return Case(begin=lambda server: server.inject(fault), **options)
 
 
-def partly(fault: Fault) -> Case:
-    return Case(begin=lambda server: server.inject(fault), is_total=False)
-
-
 def on_link(control: str) -> Case:
     return Case(begin=lambda server: getattr(server.link, control)(), is_total=control != "reset")
 
 
 def lost_connections(control: str, **options: Any) -> Case:
     """Let open connections stay open and pass nothing on: no FIN and no RST arrives.
-
-    A watch of the agent is renewed after 150 s of silence, before its pods count as old after 180 s. A watch of
-    the webhook is renewed after 48 s. A request that was sent on such a connection takes 10 s.
-    """
+    A watch of the agent is renewed after 150 s of silence, before its pods count as old after 180 s. A watch of the
+    webhook is renewed after 48 s. A request that was sent on such a connection takes 10 s."""
     return Case(
         begin=lambda server: getattr(server.link, control)(),
         resets=False,
@@ -167,24 +156,18 @@ CASES: Final[dict[str, Case]] = {
     "403": everywhere(refuses(403, "Forbidden"), refuses_events=True),
     "404": everywhere(refuses(404, "NotFound"), refuses_events=True),
     "500": everywhere(refuses(500, "InternalError")),
-    "504 version too large": everywhere(
-        refuses(504, "Timeout", "Too large resource version: 900, current: 20")
-    ),
+    "504 version too large": everywhere(refuses(504, "Timeout", "Too large resource version: 900, current: 20")),
     "502 HTML": everywhere(says(HTML, status=502, kind="text/html")),
     "200 HTML": everywhere(says(HTML, kind="text/html")),
     "200 {}": everywhere(says(b"{}")),
     "503 with an endless body": everywhere(floods(96 << 20, status=503)),
-    # A watch whose answer has begun is like that of a quiet cluster, until bookmarks have stayed away for 150 s.
     "silence after the head": everywhere(Silence(after=0), contact_seconds=7.0, recovers_within=200.0),
-    "reset within the body": partly(Cut(after=400)),
-    "body that ends early": partly(Truncate(after=400)),
-    "answers after 2 s": partly(Delay(seconds=2.0)),
-    "one of two servers down": Case(
-        begin=lambda server: server.inject(Cut(after=None), every_second()), is_total=False
-    ),
+    "reset within the body": everywhere(Cut(after=400), is_total=False),
+    "body that ends early": everywhere(Truncate(after=400), is_total=False),
+    "answers after 2 s": everywhere(Delay(seconds=2.0), is_total=False),
+    "one of two servers down": Case(begin=lambda server: server.inject(Cut(after=None), every_second()), is_total=False),
     "all connections reset": on_link("reset"),
     "a silent network": on_link("fall_silent"),
-    # The agent's watches of a quiet node stay silent until they are renewed; new connections work.
     "lost connections": lost_connections("half_open", is_total=False, silent_at_begin=frozenset({"agent"})),
     "a lost network": lost_connections("lose"),
     "monotonic clocks jump by 1 h": with_monotonic_jump(3600),
@@ -193,7 +176,7 @@ CASES: Final[dict[str, Case]] = {
     "clocks 1 h behind": with_wrong_clocks(-3600),
     "clocks 2 years ahead": with_wrong_clocks(2 * 366 * 86400),
     "clocks 2 years behind": with_wrong_clocks(-2 * 366 * 86400),
-}
+}  # fmt: skip
 SHORT: Final = ("503", "refused connections", "monotonic clocks jump by 1 h")
 
 
@@ -228,7 +211,6 @@ class Outage:
     fraction: str = "0.5"
 
     async def run(self, name: str, case: Case, seconds: float) -> Figures:
-        """Let a fault hold, and wait until every change has arrived."""
         if self.number:
             await asyncio.sleep(_CALM_BETWEEN)
         self.number += 1
@@ -322,7 +304,6 @@ class Outage:
                 figures.wrong.append(f"a storm: {name} {count} in {lasted:.0f} s, more than {most[name]}")
 
     async def check_contact(self, figures: Figures, latest: float, silent: Collection[str]) -> None:
-        """Check that the age of what is known is told."""
         for name, series in (("agent", self.agent.series()), ("webhook", await self.webhook.series())):
             contacts = [
                 value
@@ -339,7 +320,6 @@ class Outage:
                 )
 
     async def recover(self, figures: Figures, over: str, late: str, case: Case) -> None:
-        """Wait for each of the changes that were made during the fault."""
         began = time.monotonic()
         connector = aiohttp.TCPConnector(ssl=await self.trust(), force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
@@ -348,11 +328,9 @@ class Outage:
                 return await self.review(session) == self.fraction
 
             changes: dict[str, Callable[[], Any]] = {
-                "policy": policy,
-                "certificate": self.is_trusted,
-                "pod": lambda: late in self.pods(),
+                "policy": policy, "certificate": self.is_trusted, "pod": lambda: late in self.pods(),
                 "Event": lambda: self.has_event(over),
-            }
+            }  # fmt: skip
             if case.refuses_events:
                 failed = counted(self.agent, "events")
                 del changes["Event"]
@@ -450,7 +428,6 @@ class Outage:
         return any('reason="pods-stale"' in key for key in self.agent.series())
 
     def hold(self, used: dict[str, int]) -> None:
-        """Let pods use memory; the others keep theirs."""
         self.used |= used
         self.node.hold(self.used)
 
@@ -483,24 +460,21 @@ def attempts(seconds: float, longest: float) -> int:
 
 @contextlib.contextmanager
 def two_api_servers(folder: Path) -> Iterator[tuple[ControlPlane, ControlPlane]]:
-    """Run two API servers on one etcd; the second is older, or has fewer features."""
+    """Run two API servers on one etcd; the second lacks the watch-list API."""
     assets = assets_folder()
     assert assets is not None
-    older = os.environ.get(OLDER)
-    options = () if older else ("--feature-gates=WatchList=false",)
     with (
         control_plane(assets, folder) as plane,
-        another_api_server(Path(older) if older else assets, plane, *options) as other,
+        another_api_server(assets, plane, "--feature-gates=WatchList=false") as other,
     ):
         yield plane, other
 
 
 @contextlib.asynccontextmanager
 async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> AsyncIterator[Outage]:
-    """Run the webhook and the agent behind a proxy in front of both API servers."""
     (folder / "hostile").mkdir()
     async with KubeClient(plane.access()) as client, contextlib.AsyncExitStack() as stack:
-        hostile = stack.enter_context(hostile_api_server_in_thread(plane.upstream, folder / "hostile"))
+        hostile = stack.enter_context(in_a_thread(hostile_api_server(plane.upstream, folder / "hostile")))
         hostile.alternate(plane.upstream, other.upstream)
         admin = Administrator(client)
         await admin.prepare()
@@ -575,7 +549,6 @@ async def run_cases(
     *,
     awaits_eviction: bool = True,
 ) -> AsyncIterator[Figures]:
-    """Run faults one after another; yield the figures of each."""
     async with running(plane, other, folder) as outage:
         for name in names:
             yield await outage.run(name, CASES[name], seconds)

@@ -60,43 +60,24 @@ _HUGE: Final = (1 << 32) - 1
 
 EVERY_CALL: Final = "every call"
 NODE_CALLS: Final = (
-    "nvmlInit",
-    "nvmlSystemGetDriverVersion",
-    "nvmlDeviceGetCount",
-    "nvmlEventSetCreate",
-    "nvmlEventSetFree",
-)
+    "nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount", "nvmlEventSetCreate", "nvmlEventSetFree",
+)  # fmt: skip
 GPU_CALLS: Final = (
-    "nvmlDeviceGetHandleByIndex",
-    "nvmlDeviceGetUUID",
-    "nvmlDeviceGetName",
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetGraphicsRunningProcesses",
-    "nvmlDeviceGetMPSComputeRunningProcesses",
-    "nvmlDeviceGetProcessUtilization",
-    "nvmlDeviceGetProcessesUtilizationInfo",
-    "nvmlDeviceGetUtilizationRates",
-    "nvmlDeviceGetTemperatureV",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceRegisterEvents",
-    "nvmlEventSetWait",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceRegisterEvents", "nvmlEventSetWait", "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
-)
+)  # fmt: skip
 HEALTH_CALLS: Final = frozenset(
     {*SENSORS, "nvmlDeviceGetTemperatureV", "nvmlDeviceRegisterEvents", "nvmlEventSetWait"}
 )
 """Calls whose hanging leaves the memory and the processes of their GPU known."""
 TRUE_SENSORS: Final = {
-    "utilization_ratio": 0.37,
-    "temperature_celsius": 61,
-    "power_watts": 142.5,
-    "power_limit_watts": 300.0,
-}
+    "utilization_ratio": 0.37, "temperature_celsius": 61, "power_watts": 142.5, "power_limit_watts": 300.0,
+}  # fmt: skip
 XIDS: Final = (13, 31, 48, 79)
 BLOCKS, GONE, NOT_LOADED, REPLACED = -1, 15, 9, 18
 CODES: Final = (1, 2, 3, 4, 6, 7, NOT_LOADED, 10, 12, 13, GONE, 16, 17, REPLACED, 25, 27, 28, 999, 12345, -7)
@@ -134,11 +115,8 @@ LIES: Final = (
     "samples {index} 1 -1 0",
 )
 NODE_LIES: Final = (
-    f"lie nvmlDeviceGetCount - {_HUGE} 0",
-    "lie nvmlDeviceGetCount - 0 0",
-    "lie nvmlDeviceGetCount - 120 0",
-    "sticky",
-)
+    f"lie nvmlDeviceGetCount - {_HUGE} 0", "lie nvmlDeviceGetCount - 0 0", "lie nvmlDeviceGetCount - 120 0", "sticky",
+)  # fmt: skip
 
 
 @dataclass
@@ -287,7 +265,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3), code=st.sampled_from(XIDS))
     def report_error(self, index: int, code: int) -> None:
-        """Queue an error (XID)."""
         self.newest_xid += 1
         gpu = self.gpu(index)
         gpu.faults.append(f"xid {{index}} {self.newest_xid} {code}")
@@ -311,7 +288,6 @@ class DriverFaults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3))
     def delay(self, index: int) -> None:
-        """Let each call of one GPU take a short time."""
         gpu = self.gpu(index)
         gpu.faults.append("delay {index} 20")
         gpu.is_suspect = True
@@ -557,9 +533,7 @@ class DriverFaults(RuleBasedStateMachine):
 
 def sweep(library: Path, tally: Tally, *, step: int = 1) -> None:
     """Apply each lie, and every `step`-th pair of call and code, on its own and for three samples.
-
-    The pods of the GPU that lies would have a flag after two samples.
-    """
+    The pods of the GPU that lies would have a flag after two samples."""
     machine = type("Machine", (DriverFaults,), {"library": library, "tally": tally})()
     faults: list[Callable[[], object]] = [partial(machine.lie, index=0, line=line) for line in LIES]
     faults += [partial(machine.lie_about_node, line=line) for line in NODE_LIES]
@@ -596,9 +570,7 @@ def run(library: Path, *, examples: int, steps: int, tally: Tally) -> None:
 
 def serve(node: Node, calls: Iterable[str]) -> list[str]:
     """Let each of these calls hang under the whole agent, and then replace the driver.
-
-    Returns the calls that took their GPU out of the samples.
-    """
+    Returns the calls that took their GPU out of the samples."""
     taken_out = []
     with node.agent("log") as running:
         wait_until(lambda: flags(running) == {GREEDY})

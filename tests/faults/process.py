@@ -33,11 +33,9 @@ _SHARE: Final = 4
 GREEDY, CALM, BRIEF, EDITED = "greedy", "calm", "brief", "edited"
 _GPU_OF: Final = {GREEDY: 0, CALM: 0, BRIEF: 1, EDITED: 1}
 SENSORS: Final = {
-    "nvmlDeviceGetUtilizationRates": 37,
-    "nvmlDeviceGetTemperature": 61,
-    "nvmlDeviceGetPowerUsage": 142_500,
+    "nvmlDeviceGetUtilizationRates": 37, "nvmlDeviceGetTemperature": 61, "nvmlDeviceGetPowerUsage": 142_500,
     "nvmlDeviceGetEnforcedPowerLimit": 300_000,
-}
+}  # fmt: skip
 _SOON: Final = 30.0
 _MOST_BETWEEN: Final = 2.5 * INTERVAL
 """Longest time between two samples."""
@@ -146,7 +144,6 @@ def amount(running: Agent, what: str, pod_uid: str) -> float | None:
 
 
 def used_gib(running: Agent, pod_uid: str) -> float | None:
-    """Return the memory that a pod uses, in GiB; None if it is absent."""
     return amount(running, "used", pod_uid)
 
 
@@ -164,7 +161,6 @@ def newest_sample(running: Agent) -> float:
 
 
 def seconds_until(holds: Callable[[], object]) -> float:
-    """Wait for a condition; return the seconds."""
     began = time.monotonic()
     wait_until(holds, "the agent's figures", _SOON)
     return time.monotonic() - began
@@ -189,9 +185,7 @@ def wall_clock_jumps(node: Node, running: Agent) -> None:
 
 def monotonic_clock_jumps(node: Node, running: Agent) -> None:
     """Let the monotonic clock jump forward, alone and with the wall clock, as when a suspended machine resumes.
-
-    A pod has been above its share for a part of the grace, and must not be flagged for time without samples.
-    """
+    A pod has been above its share for a part of the grace, and must not be flagged for time without samples."""
     node.gib[BRIEF] = 2 * _SHARE
     node.drive()
     wait_until(lambda: over_seconds(running, BRIEF) >= INTERVAL)
@@ -250,9 +244,7 @@ def suspension(node: Node, running: Agent) -> None:
 
 def reuse_in_a_sample(node: Node, running: Agent) -> None:
     """Reuse PIDs after the driver has listed them, and before the agent looks them up.
-
-    The other GPU hangs, so that the sample lasts until its deadline.
-    """
+    The other GPU hangs, so that the sample lasts until its deadline."""
     old = dict(node.pids)
     node.drive("delay 1 -")
     time.sleep(2.5 * INTERVAL + 1)  # the GPU that answers has been read, and the reading waits for the other
@@ -314,13 +306,8 @@ def restart(node: Node, running: Agent) -> None:
 
 
 PARTS: Final = (
-    wall_clock_jumps,
-    monotonic_clock_jumps,
-    suspension,
-    reuse_in_a_sample,
-    recreated_pod,
-    restart,
-)
+    wall_clock_jumps, monotonic_clock_jumps, suspension, reuse_in_a_sample, recreated_pod, restart,
+)  # fmt: skip
 
 
 def run(node: Node) -> None:

@@ -63,7 +63,6 @@ def missing(group: str) -> str:
 
 @contextmanager
 def surroundings() -> Iterator[tuple[Path, ObjectServer]]:
-    """Yield an empty folder, and the stand-in for an API server."""
     with (
         tempfile.TemporaryDirectory(prefix="kaishare-golden-", dir="/tmp") as name,
         api_server(Path(name)) as server,
@@ -82,7 +81,6 @@ def _print(line: str) -> None:
 
 
 def main() -> int:
-    """Compare or write; return 1 if something differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the records again")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)} (default: all)")

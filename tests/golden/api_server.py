@@ -1,18 +1,15 @@
 """The simulated API server in a thread of its own, so that a command can run in this one."""
 
-import asyncio
 import json
-import queue
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tests.golden import product
 from tests.support.api_server import ObjectServer, object_server, says
+from tests.support.tls_connections import in_a_thread
 
 
 def hold(
@@ -36,23 +33,6 @@ def hold(
     }
 
 
-@contextmanager
-def api_server(folder: Path) -> Iterator[ObjectServer]:
+def api_server(folder: Path) -> AbstractContextManager[ObjectServer]:
     """Run a server; its credentials are in the folder."""
-    running: queue.Queue[tuple[ObjectServer, Any]] = queue.Queue()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        async with object_server(folder, *product.certificates(folder)) as server:
-            running.put((server, lambda: loop.call_soon_threadsafe(stop.set)))
-            await stop.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
-    thread.start()
-    server, stop = running.get(timeout=30)
-    try:
-        yield server
-    finally:
-        stop()
-        thread.join()
+    return in_a_thread(object_server(folder, *product.certificates(folder)))

@@ -22,13 +22,9 @@ Json = Any
 _STATES: Final = Path(__file__).parent / "states"
 _DATE: Final = datetime.datetime(2026, 11, 21, 1, tzinfo=datetime.UTC)
 _TRIAL: Final = (
-    "--label",
-    "kai.scheduler/queue=q",
-    "--label",
-    "kaishare.dev/gpu-fraction=0.5",
-    "--label",
+    "--label", "kai.scheduler/queue=q", "--label", "kaishare.dev/gpu-fraction=0.5", "--label",
     "kaishare.dev/share-for=all",
-)
+)  # fmt: skip
 _PROXY: Final = "/api/v1/namespaces/kaishare-agent/pods/kaishare-agent-{}:9445/proxy/api/v1/shares"
 
 
@@ -90,7 +86,6 @@ def command_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
 
 
 def explain_cases(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield what `explain` says about the examples without a cluster, and what `render` makes."""
     workloads = sorted((product.ROOT / "examples" / "workloads").glob("*.yaml"))
     policies = ("--policies", str(product.ROOT / "examples" / "namespaces.yaml"))
     for path, (name, options), output in itertools.product(
@@ -121,7 +116,6 @@ def corpus() -> list[Path]:
 
 
 def corpus_cases(folder: Path) -> Iterator[tuple[str, Json]]:
-    """Yield what `explain` says about manifests of other projects."""
     for path in corpus():
         for output in ("text", "patch"):
             ended = product.run(

@@ -53,8 +53,6 @@ VERSION: Final = version()
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command wrote, and how it ended."""
-
     status: int
     out: str
     err: str
@@ -67,21 +65,13 @@ class Ended:
 
 def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | None = None) -> Ended:
     """Run a command in this process, without a terminal and without the caller's environment.
-
-    `hide` maps texts that differ from run to run to what is recorded.
-    """
+    `hide` maps texts that differ from run to run to what is recorded."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(
-        {
-            "HOME": str(home),
-            "PATH": before.get("PATH", ""),
-            "TMPDIR": str(home),
-            "TZ": "UTC",
-            "LC_ALL": "C.UTF-8",
-        }
-    )
+        {"HOME": str(home), "PATH": before.get("PATH", ""), "TMPDIR": str(home), "TZ": "UTC", "LC_ALL": "C.UTF-8"},
+    )  # fmt: skip
     try:
         with (
             contextlib.redirect_stdout(out),
@@ -136,7 +126,6 @@ SETTINGS: Final[Mapping[str, DecisionSettings]] = {
 
 
 def _sorted(names: re.Match[str]) -> str:
-    """Return names in one line, as their order depends on which answer came first."""
     return ", ".join(sorted(" ".join(names[0].split()).split(", ")))
 
 
@@ -199,17 +188,12 @@ class SimulatedNode:
         writer: Any = self
         flags = FlagEvents(writer, clock=self._clock, is_simulated=True)
         self._pipeline = SamplePipeline(
-            pods=pods,
-            share_resolver=ShareResolver(),
-            judge=Judge(grace=self.GRACE, interval=self.INTERVAL, longest_gap=3 * self.INTERVAL),
-            is_simulated=True,
-            interval=self.INTERVAL,
-            clock=self._clock,
-            transition_log=TransitionLog(log),
-            over_share_policies=OverSharePolicies(),
-            reservations=Reservations(grace=self.GRACE),
+            pods=pods, share_resolver=ShareResolver(),
+            judge=Judge(grace=self.GRACE, interval=self.INTERVAL, longest_gap=3 * self.INTERVAL), is_simulated=True,
+            interval=self.INTERVAL, clock=self._clock, transition_log=TransitionLog(log),
+            over_share_policies=OverSharePolicies(), reservations=Reservations(grace=self.GRACE),
             on_evaluation=lambda each: flags.handle(each.sampled, each.changes),
-        )
+        )  # fmt: skip
         self._metrics = AgentMetrics(node=self._node, is_simulated=True)
 
     def emit(self, event: Event) -> None:
@@ -224,13 +208,8 @@ class SimulatedNode:
         origins, problems = self._processes.look_up(reading)
         now, wall_time = self._clock(), self._BEGAN + seconds
         sample = Sample(
-            reading=reading,
-            origins=origins,
-            taken_at=now,
-            wall_time=wall_time,
-            seconds=0.01,
-            problems=problems,
-        )
+            reading=reading, origins=origins, taken_at=now, wall_time=wall_time, seconds=0.01, problems=problems,
+        )  # fmt: skip
         self._metrics.observe_sample(sample.seconds)
         self._pipeline.process(sample, self._source.errors)
 
@@ -241,7 +220,6 @@ class SimulatedNode:
 
     @property
     def shares(self) -> Any:
-        """The answer of /api/v1/shares."""
         return json.loads(shares_json(self._pipeline.status(), node=self._node, is_simulated=True))
 
     @property
@@ -259,7 +237,6 @@ class SimulatedNode:
 
 
 def certificates(folder: Path) -> tuple[Authority, ssl.SSLContext]:
-    """Return a CA, and a certificate of it for a server on 127.0.0.1."""
     authority = Authority.create(now=datetime.now(UTC))
     return authority, serving_context(authority, folder)
 

@@ -14,6 +14,7 @@ from benchmarks.generated import POLICIES, Reviews
 from tests.golden import product
 from tests.golden.records import digest
 from tests.support.kinds import made
+from tests.support.webhook_server import review_of
 
 Json = Any
 _ODD, _USUAL, _NAMESPACES = 1000, 1800, 500
@@ -106,11 +107,9 @@ class _Generator:
             ]
         containers = [self._container(number) for number in range(self._one((1, 1, 1, 2, 2, 3)))]
         return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": metadata,
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
             "spec": {"containers": containers, **self._one(_SPECS)},
-        }
+        }  # fmt: skip
 
     def _container(self, number: int) -> Json:
         made: Json = {
@@ -169,15 +168,9 @@ def example_cases(folder: Path) -> Iterator[tuple[str, Json]]:
 
 
 def review(document: Json, namespace: str, kind: str = "Pod", **request: Json) -> bytes:
-    request = {
-        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "kind": {"group": "", "version": "v1", "kind": kind},
-        "resource": {"group": "", "version": "v1", "resource": f"{kind.lower()}s"}, "namespace": namespace,
-        "operation": "CREATE", "userInfo": {"username": "jane", "groups": ["system:authenticated"]},
-        "object": document, "oldObject": None, "dryRun": False, **request,
-    }  # fmt: skip
-    return json.dumps(
-        {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
-    ).encode()
+    request["kind"] = {"group": "", "version": "v1", "kind": kind}
+    request["resource"] = {"group": "", "version": "v1", "resource": f"{kind.lower()}s"}
+    return json.dumps(review_of(document, namespace, **request)).encode()
 
 
 def short(answer: bytes | str, line: Json) -> list[str]:
@@ -217,11 +210,9 @@ def _pods(path: Path) -> Iterator[Json]:
             yield document
         for template in _templates(spec):
             yield {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"generateName": "p-", **template.get("metadata", {})},
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-", **template.get("metadata", {})},
                 "spec": template["spec"],
-            }
+            }  # fmt: skip
 
 
 def _templates(value: Json) -> Iterator[Json]:

@@ -14,44 +14,21 @@ from tests.support import prometheus_server
 from tests.support.api_server import ObjectServer
 from tests.support.known_metrics import recorded as names_of_records
 from tests.support.usage_history import END, History, recorded
-from tests.support.why_states import State, folder
-
-_FILES: Final = [
-    "pod",
-    "podgroup",
-    "bindrequest",
-    "queue",
-    "events",
-    "reservation-pods",
-    "owners",
-    "other",
-    "nodes",
-]
+from tests.support.why_states import put, states
 
 
 def why_cases(server: ObjectServer, release: str) -> Iterator[tuple[str, Any]]:
     """Yield the answer about each pod and workload, to an administrator and to an account with the role edit."""
-    root = folder()
-    assert root is not None
-    for path in sorted(each for each in (root / release).iterdir() if each.is_dir()):
-        state = State(path)
-        objects = {name: state.items(name) for name in _FILES}
-        everything = [item for items in objects.values() for item in items if item["kind"] != "ResourceQuota"]
+    for state in states(release):
         namespace = state.namespace
-        everything.append({"kind": "Namespace", "metadata": {"name": namespace}})
         gone = [item["metadata"]["name"] for item in state.items("pod-deleted")]
-        names = dict.fromkeys([*(pod["metadata"]["name"] for pod in objects["pod"]), *gone])
-        owners = [(each["kind"].lower(), each["metadata"]["name"]) for each in objects["owners"]]
+        names = dict.fromkeys([*(pod["metadata"]["name"] for pod in state.items("pod")), *gone])
+        owners = [(each["kind"].lower(), each["metadata"]["name"]) for each in state.items("owners")]
         for is_edit in (False, True):
-            hold(
-                server,
-                state.now,
-                everything,
-                forbidden=_beyond(namespace) if is_edit else lambda _: False,
-                unserved=("kai.scheduler",),
-            )
+            put(server, state, is_edit=is_edit)
+            server.unserved = ("/apis/kai.scheduler/",)
             for target in (*names, *("/".join(owner) for owner in owners)):
-                case = f"{path.name} {target}{' edit' if is_edit else ''}"
+                case = f"{state.path.name} {target}{' edit' if is_edit else ''}"
                 yield case, _answer(server, target, namespace, is_edit=is_edit)
 
 
@@ -70,17 +47,6 @@ def _answer(server: ObjectServer, target: str, namespace: str, *, is_edit: bool)
         "json": digest(json.dumps(answer, sort_keys=True)),
         "text": text.lines,
     }
-
-
-def _beyond(namespace: str) -> Any:
-    """Return which paths the role edit in a namespace does not grant."""
-    own = f"/api/v1/namespaces/{namespace}"
-
-    def may_not(path: str) -> bool:
-        is_own = path == own or f"/namespaces/{namespace}/" in path
-        return ".run.ai/" in path or "kai.scheduler" in path or not is_own
-
-    return may_not
 
 
 _UNTIL: Final = datetime.fromtimestamp(END, UTC)

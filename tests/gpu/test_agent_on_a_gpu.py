@@ -40,7 +40,6 @@ def node(tmp_path: Path) -> Iterator[RealGpuNode]:
 
 
 def has_sensors(running: Agent) -> bool:
-    """Whether the agent has read the sensors once."""
     return any(gpu["powerWatts"] is not None for gpu in running.shares()["gpus"])
 
 
@@ -59,9 +58,7 @@ def memory_of_pods(node: RealGpuNode) -> Counter[str]:
     return pods
 
 
-def test_pods_have_the_memory_of_their_processes_and_only_the_one_above_its_share_is_flagged(
-    node: RealGpuNode,
-) -> None:
+def test_pods_have_the_memory_of_their_processes_and_only_the_greedy_one_a_flag(node: RealGpuNode) -> None:
     with node.agent("--interval", "500ms", "--grace", "2s") as running:
         total = running.shares()["gpus"][0]["totalBytes"] // MIB
         first, _ = node.start("within", 2)
@@ -96,13 +93,9 @@ def test_pods_have_the_memory_of_their_processes_and_only_the_one_above_its_shar
 
 
 @pytest.mark.parametrize("framework", [VLLM, PYTORCH], ids=lambda framework: framework.name)
-def test_a_program_that_takes_what_its_option_says_is_within_its_share(
-    node: RealGpuNode, framework: Framework
-) -> None:
+def test_a_program_that_obeys_its_option_is_within_its_share(node: RealGpuNode, framework: Framework) -> None:
     """The program stands for a framework: it holds the part of the card that the webhook sets, or a default.
-
-    vLLM counts the context as a part of what it takes, and PyTorch does not.
-    """
+    vLLM counts the context as a part of what it takes, and PyTorch does not."""
     node.portions.update({"set": "0.3", "default": "0.3"})
     with node.agent("--interval", "500ms", "--grace", "2s", "--slack", "64Mi,0%") as running:
 
@@ -120,9 +113,7 @@ def test_a_program_that_takes_what_its_option_says_is_within_its_share(
         assert memory_of_pods(node)["set"] <= total * 0.3
 
 
-def test_a_process_that_renames_itself_and_moves_to_a_child_cgroup_stays_in_its_pod(
-    node: RealGpuNode,
-) -> None:
+def test_a_process_that_moves_to_a_child_cgroup_stays_in_its_pod(node: RealGpuNode) -> None:
     """A tenant with a writable cgroup can make children of any name; the outermost pod counts."""
     (process,) = node.start("within")
     process.hold(300)

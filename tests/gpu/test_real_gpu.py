@@ -37,7 +37,6 @@ def holders(gpus):
 
 
 def figures(source):
-    """Bytes by PID on the first GPU."""
     reading = source.read()
     assert reading.problems == ()
     return {process.pid: process.used_bytes for process in reading.gpus[0].processes}

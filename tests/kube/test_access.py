@@ -46,9 +46,7 @@ def test_the_server_is_the_address_of_the_kubelets_variables(account: Path, host
         (lambda folder: (folder / "ca.crt").write_text(""), r"ca\.crt: CA certificate: \["),
     ],
 )  # fmt: skip
-def test_a_service_account_that_cannot_be_used_is_one_line(
-    account: Path, spoil: Callable[[Path], object], line: str
-) -> None:
+def test_an_unusable_account_is_one_line(account: Path, spoil: Callable[[Path], object], line: str) -> None:
     with pytest.raises(AccessError, match="KUBERNETES_SERVICE_HOST and _PORT are not set"):
         InCluster(folder=account, environment={})
     spoil(account)

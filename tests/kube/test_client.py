@@ -36,9 +36,7 @@ async def read_list(client: KubeClient) -> None:
             assert item.startswith(b"{")
 
 
-async def test_requests_have_the_service_accounts_token_and_a_user_agent(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_requests_have_a_token_and_a_user_agent(server: ApiServer, client: KubeClient) -> None:
     server.answers = [says('{"kind": "Pod"}')]
     assert await client.get(f"{PODS}/a") == b'{"kind": "Pod"}'
     (request,) = server.requests
@@ -47,9 +45,7 @@ async def test_requests_have_the_service_accounts_token_and_a_user_agent(
     assert (client.server, client.namespace) == (f"https://127.0.0.1:{server.port}", "kaishare")
 
 
-async def test_a_refused_token_is_read_again_and_the_request_repeated(
-    server: ApiServer, client: KubeClient, account: Path
-) -> None:
+async def test_a_refused_token_is_read_again(server: ApiServer, client: KubeClient, account: Path) -> None:
     server.token = "second-token"
     (account / "token").write_text("second-token\n")
     assert json.loads(await client.get(PODS))["kind"] == "PodList"
@@ -258,9 +254,7 @@ BYTES = st.one_of(
 @example(garbage=complete(b'{"items":[1]}'))
 @example(garbage=complete(b"a\n\nb\n"))
 @settings(max_examples=scaled(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_any_bytes_from_a_server_are_an_answer_or_a_known_error(
-    served: ssl.SSLContext, account: Path, garbage: bytes
-) -> None:
+async def test_any_bytes_are_answer_or_error(served: ssl.SSLContext, account: Path, garbage: bytes) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(garbage)
@@ -284,9 +278,7 @@ async def test_any_bytes_from_a_server_are_an_answer_or_a_known_error(
                 assert str(answer).isprintable()
 
 
-async def test_the_api_servers_time_does_not_depend_on_the_local_clock(
-    server: ApiServer, account: Path
-) -> None:
+async def test_the_servers_time_is_not_the_local_clocks(server: ApiServer, account: Path) -> None:
     ticks = [100.0]
     access = InCluster(folder=account, environment=server.environment)
     async with KubeClient(access, clock=lambda: ticks[0]) as client:

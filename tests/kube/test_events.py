@@ -56,9 +56,7 @@ def kept(server: ApiServer) -> Kept:
 
 
 @pytest.mark.parametrize(("is_warning", "kind"), [(True, "Warning"), (False, "Normal")])
-async def test_an_event_has_the_form_that_recorders_give_it(
-    client: KubeClient, kept: Kept, is_warning: bool, kind: str
-) -> None:
+async def test_the_form_of_an_event(client: KubeClient, kept: Kept, is_warning: bool, kind: str) -> None:
     async with writing(client, wall_clock=lambda: 1_795_222_215.9) as run:
         run.writer.emit(over(is_warning=is_warning))
         await run.settled(created=1)
@@ -129,9 +127,7 @@ async def test_the_count_of_an_event(client: KubeClient, kept: Kept) -> None:
     ],
     ids=["longest", "too long", "cut between characters", "no UTF-8"],
 )
-async def test_a_message_is_cut_to_1024_bytes(
-    client: KubeClient, kept: Kept, message: str, written: str
-) -> None:
+async def test_a_long_message_is_cut(client: KubeClient, kept: Kept, message: str, written: str) -> None:
     async with writing(client) as run:
         run.writer.emit(over(message=message))
         await run.settled(created=1)
@@ -144,13 +140,10 @@ async def test_a_message_is_cut_to_1024_bytes(
         (None, "Connection refused"),
         (refuses(429, "TooManyRequests"), "429 TooManyRequests"),
         (refuses(503, "Service Unavailable"), "503 Service Unavailable"),
-        *(
-            (says(body), "expected Event")
-            for body in ("", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve')
-        ),
+        *((says(body), "expected Event") for body in ("", "{}", "<h1>log in</h1>", '{"kind": "Status"}', '{"kind": "Eve')),
     ],
     ids=["away", "busy", "unavailable", "nothing", "an object", "a page", "another kind", "half an answer"],
-)
+)  # fmt: skip
 async def test_events_wait_for_a_server_in_trouble(
     server: ApiServer, client: KubeClient, kept: Kept, answer: Any, problem: str
 ) -> None:
@@ -171,9 +164,7 @@ async def test_events_wait_for_a_server_in_trouble(
     assert {event["firstTimestamp"] for event in kept.events.values()} == {"2026-11-21T00:50:15Z"}
 
 
-async def test_settled_waits_for_pending_and_running_writes(
-    server: ApiServer, client: KubeClient, kept: Kept
-) -> None:
+async def test_settled_waits_for_all_writes(server: ApiServer, client: KubeClient, kept: Kept) -> None:
     gate = asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -192,9 +183,7 @@ async def test_settled_waits_for_pending_and_running_writes(
         assert run.results == {("GPUMemoryOverShare", "created"): 1}
 
 
-async def test_when_too_many_wait_the_oldest_are_dropped(
-    server: ApiServer, client: KubeClient, kept: Kept
-) -> None:
+async def test_of_too_many_the_oldest_are_dropped(server: ApiServer, client: KubeClient, kept: Kept) -> None:
     now = [0.0]
     timing = EventTiming(max_waiting=3, per_second=1000.0, first_pause=0.01, longest_pause=0.02)
     async with writing(client, timing, clock=lambda: now[0]) as run:
@@ -220,9 +209,7 @@ async def test_a_refused_event_fails_and_delays_no_other(
     assert list(kept.events) == ["train-0.other"]
 
 
-async def test_a_write_waits_for_a_missing_permission_up_to_the_limit(
-    server: ApiServer, client: KubeClient, kept: Kept
-) -> None:
+async def test_a_right_is_awaited_up_to_the_limit(server: ApiServer, client: KubeClient, kept: Kept) -> None:
     missing = refuses(403, "Forbidden", 'User "agent" cannot create resource "events"')
     server.answers = [missing]
     timing = EventTiming(per_second=1000.0, give_up_after_forbidden=0.5, first_pause=0.01, longest_pause=0.02)
@@ -235,9 +222,7 @@ async def test_a_write_waits_for_a_missing_permission_up_to_the_limit(
         assert run.writer.waiting == 0
 
 
-async def test_events_that_one_namespace_refuses_fail_and_delay_no_other(
-    server: ApiServer, client: KubeClient, kept: Kept
-) -> None:
+async def test_refusals_of_a_namespace_stay_there(server: ApiServer, client: KubeClient, kept: Kept) -> None:
     quota = 'events "train-0.1" is forbidden: exceeded quota: few, requested: count/events=1'
     server.refusals = {"/team-a/": refuses(403, "Forbidden", quota)}
     server.always = None

@@ -46,12 +46,8 @@ async def test_every_answer_is_understood(
 
 
 HAS_OTHER_MEANING = (
-    "403",
-    "404",
-    "409",
-    "429",
-    """200 '{"kind": "Status", "metadata": {"resourceVersion": "5"}}'""",
-)
+    "403", "404", "409", "429", """200 '{"kind": "Status", "metadata": {"resourceVersion": "5"}}'""",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name not in HAS_OTHER_MEANING])

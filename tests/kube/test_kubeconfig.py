@@ -44,14 +44,12 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 def kubeconfig(
     folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], *, namespace: str | None = "elsewhere"
 ) -> str:
-    """Write a kubeconfig with a single context."""
     path = folder / "kubeconfig"
     path.write_text(json.dumps(kubeconfig_of(cluster, user, namespace=namespace)))
     return str(path)
 
 
 def plugin(folder: Path, program: str, mode: str = "Never") -> dict[str, Any]:
-    """Return a user with a credential plugin in Python."""
     (folder / "plugin.py").write_text(program)
     command = {"command": sys.executable, "args": [str(folder / "plugin.py")]}
     return {"exec": {"apiVersion": V1, "interactiveMode": mode, **command}}
@@ -69,7 +67,6 @@ def cluster(server: ApiServer, authority: Authority) -> dict[str, str]:
 
 @pytest.fixture
 async def strict_server(authority: Authority, tmp_path: Path) -> AsyncIterator[ApiServer]:
-    """Run a server that demands a client certificate."""
     server = ApiServer(trust=serving_context(authority, tmp_path, asks_for_certificate=True))
     await server.start()
     yield server
@@ -115,9 +112,7 @@ async def test_each_path_is_relative_to_the_file_that_has_it_and_the_first_entry
         await client.get(PODS)
 
 
-async def test_a_token_file_is_read_again_when_its_token_is_refused(
-    server: ApiServer, cluster: dict[str, str], tmp_path: Path
-) -> None:
+async def test_a_token_file_is_read_again(server: ApiServer, cluster: dict[str, str], tmp_path: Path) -> None:
     server.token = "first"
     (tmp_path / "token").write_text("first\n")
     access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {"tokenFile": "token"}))
@@ -220,7 +215,6 @@ def test_a_plugin_asks_a_person_on_the_terminal_and_the_error_line_does_not_repe
 
 
 def next_line(terminal: int) -> str:
-    """Read a line from the other end of a terminal."""
     line = b""
     while not line.endswith(b"\n"):
         assert select.select([terminal], [], [], PATIENCE_SECONDS)[0], line
@@ -228,16 +222,11 @@ def next_line(terminal: int) -> str:
     return line.decode()
 
 
-async def test_impersonation_is_sent_with_every_kind_of_request(
-    server: ApiServer, cluster: dict[str, str], tmp_path: Path
-) -> None:
+async def test_every_request_impersonates(server: ApiServer, cluster: dict[str, str], tmp_path: Path) -> None:
     user = {
-        "token": "t",
-        "as": "anne",
-        "as-uid": "1",
-        "as-groups": ["first", "second"],
+        "token": "t", "as": "anne", "as-uid": "1", "as-groups": ["first", "second"],
         "as-user-extra": {"Example.com/Key %ä": ["a", "b"]},
-    }
+    }  # fmt: skip
     async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, user))) as client:
         await client.get(PODS)
         await client.send_through_proxy(PODS, headers={"impersonate-user": "other", "X-Own": "1"})
@@ -299,13 +288,8 @@ async def test_without_tls_no_credentials_are_sent_and_a_refusal_says_so(
 
 @pytest.mark.parametrize(
     ("name", "namespace"),
-    [
-        ("team-a", "team-a"),
-        (None, "default"),
-        ("", "default"),
-        *((bad, None) for bad in ("a/b", "A", "a" * 64, "a\nb", "..")),
-    ],
-)
+    [("team-a", "team-a"), (None, "default"), ("", "default"), *((bad, None) for bad in ("a/b", "A", "a" * 64, "a\nb", ".."))],
+)  # fmt: skip
 async def test_the_namespace_is_the_context_s_and_an_error_where_it_is_used(
     tmp_path: Path, name: str | None, namespace: str | None
 ) -> None:

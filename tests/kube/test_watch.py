@@ -40,18 +40,12 @@ async def test_a_watch_lists_and_then_follows(server: ApiServer, client: KubeCli
 
 
 @lists_only
-async def test_each_normal_end_is_followed_by_the_next_watch_from_the_last_version(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_the_next_watch_begins_at_the_last_version(server: ApiServer, client: KubeClient) -> None:
     bookmark = event("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "77"}})
     gone = event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
     server.answers = [
-        lists(pod("a")),
-        streams(event("ADDED", pod("b", 2))),
-        streams(),
-        streams(bookmark),
-        streams(gone),
-    ]
+        lists(pod("a")), streams(event("ADDED", pod("b", 2))), streams(), streams(bookmark), streams(gone),
+    ]  # fmt: skip
     selector = {"fieldSelector": "spec.nodeName=node-1"}
     async with running(client, resource=Resource(name="pods", path=PODS, params=selector)) as run:
         await until(lambda: len(server.list_requests) == 2)
@@ -66,9 +60,7 @@ async def test_each_normal_end_is_followed_by_the_next_watch_from_the_last_versi
 
 
 @lists_only
-async def test_further_pages_are_requested_by_their_token_without_a_version(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_further_pages_are_requested_by_token_alone(server: ApiServer, client: KubeClient) -> None:
     server.answers = [
         lists(pod("a"), version=5, more="page-2"),
         lists(pod("b"), version=5, more="page-3"),
@@ -99,9 +91,7 @@ async def test_objects_that_the_reader_skips_are_not_kept(server: ApiServer, cli
         await until(lambda: run.names == set())
 
 
-async def test_contact_is_each_list_watch_and_event_and_no_error(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_contact_is_each_list_watch_and_event(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
     async with running(client, clock=lambda: now, wall_clock=lambda: now + 1e9, timing=QUICK) as run:
         await until(lambda: run.watch.is_synced and server.watch_requests)

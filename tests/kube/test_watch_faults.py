@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -37,6 +37,7 @@ class Colour(msgspec.Struct):
 GONE = event("ERROR", status_object(410, "Expired", "too old resource version: 1 (5)"))
 TOO_NEW = refuses(504, "Timeout", "Too large resource version: 900, current: 20")
 ADDED = event("ADDED", pod("b", 2, annotations="x" * 3000))
+PIECES = [ADDED[at : at + 97] for at in range(0, len(ADDED), 97)]
 LARGEST = event("ADDED", pod("b", 2, data="x" * 3_000_000))
 
 
@@ -50,44 +51,28 @@ def _lists(server: ApiServer) -> None:
     server.watch_list = "refused"
 
 
-@dataclass(frozen=True)
-class Script:
-    """Answers of a server one after another, and what the watch knows and requests then."""
-
-    answers: tuple[Answer, ...]
-    states: str
-    """States that were reported, separated by blanks; each letter is the name of an object."""
-    listed: tuple[str | None, ...]
-    """Versions of the lists; later pages have none."""
-    watched: tuple[str, ...]
-    restarts: dict[str, int]
-    """Causes but for the normal end of a stream; they and the problem are not compared if there are none."""
-    problem: str = ""
+# answers of the server; reported states, each letter is an object; versions of the lists, later pages have none; versions
+# of the watches; restarts but for normal ends, which are not compared if there are none; the problem
+Script = tuple[tuple[Answer, ...], str, tuple[str | None, ...], tuple[str, ...], dict[str, int], str]
 
 
 def stream_error(code: int) -> Script:
     error = event("ERROR", status_object(code, "InternalError", "etcd has no leader"))
+    answers = (lists(pod("a"), version=4), streams(error))
     problem = f"watch {PODS}: {code} InternalError: etcd has no leader"
-    return Script(
-        (lists(pod("a"), version=4), streams(error)),
-        "a",
-        ("0",),
-        ("4", "4"),
-        {str(code or "error"): 1},
-        problem,
-    )
+    return answers, "a", ("0",), ("4", "4"), {str(code or "error"): 1}, problem
 
 
-SCRIPTS = {
-    "a forgotten version, as HTTP status": Script(
-        (lists(pod("o")), refuses(410, "Expired", "too old")), "o n", ("0", "1"), ("1", "5"), {"gone": 1}
+SCRIPTS: dict[str, Script] = {
+    "a forgotten version, as HTTP status": (
+        (lists(pod("o")), refuses(410, "Expired", "too old")), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, "",
     ),
-    "a forgotten version, as event": Script((lists(pod("o")), streams(GONE)), "o n", ("0", "1"), ("1", "5"), {"gone": 1}),
-    "an expired continue token": Script(
+    "a forgotten version, as event": ((lists(pod("o")), streams(GONE)), "o n", ("0", "1"), ("1", "5"), {"gone": 1}, ""),
+    "an expired continue token": (
         (lists(pod("o")), streams(GONE), lists(pod("h"), version=3, more="token"), refuses(410, "Expired"), lists(pod("w"), version=4)),
         "o w", ("0", "1", None, None), ("1", "4"), {"gone": 2}, f"GET {PODS}: 410 Expired: told to",
     ),
-    "versions that went back after a restore": Script(
+    "versions that went back after a restore": (
         (lists(pod("a"), version=900), streams(GONE), TOO_NEW, lists(pod("b"), version=20)),
         "a b", ("0", "900", None), ("900", "20"), {"gone": 1, "504": 1},
         f"GET {PODS}: 504 Timeout: Too large resource version: 900, current: 20",
@@ -95,27 +80,27 @@ SCRIPTS = {
     "an error without code": stream_error(0),
     "an internal error": stream_error(500),
     "an unavailable service": stream_error(503),
-    "a cut line": Script((lists(), streams(ADDED[:-20]), streams(ADDED)), " b", ("0",), ("1", "1"), {}),
-    "a line of a broken stream": Script((lists(), streams(ADDED[:-20], cut=True), streams(ADDED)), " b", ("0",), ("1", "1"), {}),
-    "a line in many pieces": Script((lists(), streams(*(ADDED[at : at + 97] for at in range(0, len(ADDED), 97)))), " b", ("0",), ("1", "2"), {}),
-    "the largest possible object": Script((lists(), streams(LARGEST)), " b", ("0",), ("1", "2"), {}),
+    "a cut line": ((lists(), streams(ADDED[:-20]), streams(ADDED)), " b", ("0",), ("1", "1"), {}, ""),
+    "a line of a broken stream": ((lists(), streams(ADDED[:-20], cut=True), streams(ADDED)), " b", ("0",), ("1", "1"), {}, ""),
+    "a line in many pieces": ((lists(), streams(*PIECES)), " b", ("0",), ("1", "2"), {}, ""),
+    "the largest possible object": ((lists(), streams(LARGEST)), " b", ("0",), ("1", "2"), {}, ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("title", SCRIPTS)
 async def test_a_watch_goes_on_after(server: ApiServer, client: KubeClient, title: str) -> None:
-    script = SCRIPTS[title]
-    server.answers = [*script.answers]
+    answers, states, listed, watched, restarts, problem = SCRIPTS[title]
+    server.answers = [*answers]
     server.pods, server.version = {"n": pod("n")}, 5
     async with running(client) as run:
-        await until(lambda: len(server.watch_requests) >= len(script.watched))
-        await until(lambda: [set(names) for names in script.states.split(" ")] == run.changes)
+        await until(lambda: len(server.watch_requests) >= len(watched))
+        await until(lambda: [set(names) for names in states.split(" ")] == run.changes)
     versions = [request.query["resourceVersion"] for request in server.watch_requests]
-    assert tuple(versions[: len(script.watched)]) == script.watched
-    assert tuple(request.query.get("resourceVersion") for request in server.list_requests) == script.listed
-    if script.restarts:
-        assert run.watch.restarts - Counter(closed=99) == script.restarts
-        assert [trouble for trouble in run.troubles if trouble] == [script.problem] * bool(script.problem)
+    assert tuple(versions[: len(watched)]) == watched
+    assert tuple(request.query.get("resourceVersion") for request in server.list_requests) == listed
+    if restarts:
+        assert run.watch.restarts - Counter(closed=99) == restarts
+        assert [trouble for trouble in run.troubles if trouble] == [problem] * bool(problem)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +119,7 @@ async def test_a_repeated_refusal_is_reported_once_and_retried_with_growing_paus
         await until(lambda: run.names == {"a"})
 
 
-async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_server_that_ends_all_streams_is_tried_seldom(server: ApiServer, client: KubeClient) -> None:
     server.answers = [lists(pod("a"))]
     server.always = streams()
     # A watch that lasts longer than the test: without its version the whole state would be read.
@@ -190,9 +173,7 @@ async def test_a_watch_keeps_what_it_knows_and_recovers_also_if_it_starts_during
         b'{"type": "ERROR", "object": null}\n',
     ],
 )
-async def test_a_line_that_is_no_event_ends_the_stream_and_changes_nothing(
-    server: ApiServer, client: KubeClient, line: bytes
-) -> None:
+async def test_what_is_no_event_ends_the_stream(server: ApiServer, client: KubeClient, line: bytes) -> None:
     server.answers = [lists(pod("a"), version=3), streams(line, event("DELETED", pod("a", 9)))]
     async with running(client) as run:
         await until(lambda: len(server.watch_requests) == 2)
@@ -293,9 +274,7 @@ async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, cl
         await until(lambda: len(server.watch_requests) == 2)
 
 
-async def test_a_silent_watch_is_renewed_at_its_version_without_a_problem(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_silent_watch_is_renewed_at_its_version(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
     timing = replace(QUICK, watch=300, silence=0.2, healthy_after=0)
     server.answers = [lists(pod("a"), version=3), holds, holds, holds]
@@ -312,9 +291,7 @@ async def test_a_silent_watch_is_renewed_at_its_version_without_a_problem(
         assert run.troubles == []
 
 
-async def test_a_watch_without_any_version_for_its_whole_time_reads_the_whole_state(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_watch_without_a_version_reads_everything(server: ApiServer, client: KubeClient) -> None:
     """After a restore of etcd the API server sends neither objects nor bookmarks to a watch of before."""
     now = 100.0
     server.answers = [lists(pod("a"), version=900), holds]
@@ -337,9 +314,7 @@ async def test_watches_last_a_random_time_within_their_limits(server: ApiServer,
     assert len(set(seconds)) > 3
 
 
-async def test_a_problem_is_over_once_the_next_watch_has_lasted_for_a_while(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_problem_ends_once_the_next_watch_has_lasted(server: ApiServer, client: KubeClient) -> None:
     """A watch lasts for minutes, so its end is too late."""
     refused = [*[refuses(500, "InternalError", "a")] * 3, *[refuses(503, "Unavailable", "b")] * 3]
     server.answers = [*refused, refuses(429, "TooManyRequests", Retry_After="1"), lists(pod("a")), holds]
@@ -355,9 +330,7 @@ async def test_a_problem_is_over_once_the_next_watch_has_lasted_for_a_while(
         assert len(server.watch_requests) == 1
 
 
-async def test_only_refusals_are_repeated_as_seldom_as_their_pause_says(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_only_refusals_are_repeated_at_their_own_pause(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(404, "NotFound")
     async with running(client, timing=replace(QUICK, longest_refused=60)) as run:
         await until(lambda: run.watch.restarts["404"] >= 7)
@@ -379,9 +352,7 @@ async def test_only_refusals_are_repeated_as_seldom_as_their_pause_says(
     ],
     ids=["a page", "an object", "nothing", "a stream without events", "half of an event"],
 )
-async def test_an_answer_that_is_no_watch_is_no_contact(
-    server: ApiServer, client: KubeClient, answer: Answer
-) -> None:
+async def test_what_is_no_watch_is_no_contact(server: ApiServer, client: KubeClient, answer: Answer) -> None:
     """A proxy without an API server answers 200: what is known gets older."""
     now = 100.0
     server.pods = {"a": pod("a")}
@@ -398,9 +369,7 @@ async def test_an_answer_that_is_no_watch_is_no_contact(
         assert run.names == {"a"}
 
 
-async def test_a_resource_that_is_no_longer_served_has_no_last_contact(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_resource_no_longer_served_has_no_contact(server: ApiServer, client: KubeClient) -> None:
     """As after the removal of a CRD: the alert for silent watches would fire until a restart."""
     now = 100.0
     server.pods = {"a": pod("a")}

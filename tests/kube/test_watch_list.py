@@ -32,9 +32,7 @@ TOO_NEW = event("ERROR", status_object(504, "Timeout", "Too large resource versi
 HASTY = WatchTiming(watch=1, grace=0.2, initial=0.3, first_pause=0.01, longest_pause=0.04, healthy_after=0.1)
 
 
-async def test_one_request_brings_the_whole_state_and_then_each_change(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_one_request_brings_the_state_and_each_change(server: ApiServer, client: KubeClient) -> None:
     server.pods = {"a": pod("a"), "b": pod("b")}
     resource = Resource(name="pods", path=PODS, params={"fieldSelector": "spec.nodeName=node-1"})
     async with running(client, resource=resource) as run:
@@ -111,13 +109,10 @@ HALF: list[tuple[str, Answer]] = [
     ("the stream ended within the initial events", streams(event("ADDED", pod("half", 9)))),
     ("the answer was cut short", streams(event("ADDED", pod("half", 9)), cut=True)),
     ("not an event", streams(event("ADDED", pod("half", 9)), b"<html>\n")),
-    (
-        "500 InternalError",
-        streams(event("ADDED", pod("half", 9)), event("ERROR", status_object(500, "InternalError"))),
-    ),
+    ("500 InternalError", streams(event("ADDED", pod("half", 9)), event("ERROR", status_object(500, "InternalError")))),
     ("504 Timeout", streams(event("ADDED", pod("half", 9)), TOO_NEW)),
     ("410 Expired", streams(event("ADDED", pod("half", 9)), GONE)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("why", "answer"), HALF, ids=[why for why, _ in HALF])
@@ -140,9 +135,7 @@ async def test_a_partial_state_is_never_reported_as_complete(
     assert all(names == {"whole"} for names in run.changes)
 
 
-async def test_a_stall_within_the_initial_events_is_trouble_and_a_list_follows(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_list_follows_a_stall_in_the_initial_events(server: ApiServer, client: KubeClient) -> None:
     async def stalls(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -170,9 +163,7 @@ async def test_a_server_that_ignores_the_parameter_is_listed(server: ApiServer, 
         await until(lambda: run.troubles[-1] == "")
 
 
-async def test_a_server_without_the_api_is_listed_at_once_and_asked_again_later(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_server_without_the_api_is_asked_again_later(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
     server.watch_list = "refused"
     server.pods = {"a": pod("a")}
@@ -240,8 +231,6 @@ def large_pods(count: int) -> Iterator[bytes]:
 
 
 def sends_large(count: int) -> Answer:
-    """Send a whole state piece by piece, as initial events or as a list."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)

@@ -42,19 +42,9 @@ def main() -> int:
             sys.stdout.write(f"images built in {time.monotonic() - began:.0f} s\n")
             sys.stdout.flush()
         command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            "0",
-            "-m",
-            "node",
-            "-v",
-            "-s",
-            "--tb=short",
-            "tests/node",
+            sys.executable, "-m", "pytest", "-n", "0", "-m", "node", "-v", "-s", "--tb=short", "tests/node",
             *sys.argv[1:],
-        ]
+        ]  # fmt: skip
         environment = {**os.environ, "NODE_IMAGES": images, _MARK: mark}
         status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     left = sorted(machine_state() - before) + _processes(mark)

@@ -1,8 +1,6 @@
 """The chart with its default values on a real node, in the order of an administrator's work.
-
-Its containers run from the images of the Dockerfiles, and the API server calls the webhook through the Service. Creations
-are dry runs. Each test leaves the release installed for the next one.
-"""
+Its containers run from the images of the Dockerfiles, and the API server calls the webhook through the Service.
+Creations are dry runs. Each test leaves the release installed for the next one."""
 
 import asyncio
 import ssl
@@ -95,28 +93,12 @@ async def test_pods_are_changed_through_the_service(release: Release) -> None:
     creations.assert_none_is_lost()
 
 
-PLAIN = made(
-    "Deployment",
-    "plain",
-    "default",
-    spec={
-        "replicas": 2,
-        "selector": {"matchLabels": {"app": "plain"}},
-        "template": {
-            "metadata": {"labels": {"app": "plain"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": BUSYBOX,
-                        "command": ["sh", "-c", "sleep 100000 & exec sleep 1000000"],
-                    }
-                ],
-            },
-        },
-    },
-)
+_MAIN = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", "sleep 100000 & exec sleep 1000000"]}
+_TEMPLATE = {
+    "metadata": {"labels": {"app": "plain"}}, "spec": {"terminationGracePeriodSeconds": 0, "containers": [_MAIN]},
+}  # fmt: skip
+_SPEC = {"replicas": 2, "selector": {"matchLabels": {"app": "plain"}}, "template": _TEMPLATE}
+PLAIN = made("Deployment", "plain", "default", spec=_SPEC)
 
 
 def plain_pods(node: RealNode) -> list[dict[str, Any]]:

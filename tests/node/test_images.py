@@ -19,7 +19,6 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def unpacked(archive: Path, folder: Path) -> tuple[Path, dict[str, object]]:
-    """Unpack an OCI archive; return its root file system and its configuration."""
     _unpack(archive, folder / "oci")
 
     def blob(descriptor: dict[str, str]) -> Path:

@@ -23,12 +23,10 @@ TEAM = "team-a"
 LABELS = {"kai.scheduler/queue": TEAM, "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/over-share": "evict"}
 VALUES = {
     "agent": {
-        "interval": "1s",
-        "grace": "10s",
-        "eviction": {"mode": "on", "budget": "5/1m"},
+        "interval": "1s", "grace": "10s", "eviction": {"mode": "on", "budget": "5/1m"},
         "gpuSharingMode": "NonMemoryEnforced",
-    }
-}
+    },
+}  # fmt: skip
 
 
 def queue(name: str, parent: str | None) -> dict[str, Any]:
@@ -40,7 +38,6 @@ def queue(name: str, parent: str | None) -> dict[str, Any]:
 
 
 def workload(name: str, replicas: int) -> dict[str, Any]:
-    """Return a Deployment whose pods request a whole GPU and know nothing of KAI."""
     resources = {"limits": {"nvidia.com/gpu": "1"}}
     container = {"name": "server", "image": BUSYBOX, "args": ["1000000"], "resources": resources}
     pod = {"terminationGracePeriodSeconds": 1, "containers": [container]}
@@ -64,12 +61,7 @@ def kai(node: RealNode) -> Iterator[KaiCluster]:
 def release(node: RealNode, kai: KaiCluster) -> Iterator[Release]:
     installed = Release(node)
     installed.install(**VALUES)
-    about = {"name": TEAM, "labels": LABELS}
-    items = [
-        queue("department", None),
-        queue(TEAM, "department"),
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": about},
-    ]
+    items = [queue("department", None), queue(TEAM, "department"), made("Namespace", TEAM, labels=LABELS)]
     for item in items:
         node.kubectl("apply", "-f", "-", stdin=item)
     yield installed
@@ -84,8 +76,6 @@ def pods_of(node: RealNode, name: str, phase: str) -> list[dict[str, Any]]:
 
 
 def started(node: RealNode, name: str, count: int) -> list[dict[str, Any]]:
-    """Return the pods of a workload once so many containers run."""
-
     def running() -> list[dict[str, Any]]:
         pods = pods_of(node, name, "Running")
         return pods if len(pods) == count else []
@@ -129,15 +119,8 @@ def test_the_agent_shows_their_shares_and_doctor_finds_no_problem(release: Relea
 
     until(has_shares, f"the agent shows {wanted}: {release.shares()}")
     doctor = [
-        sys.executable,
-        "-m",
-        "console",
-        "doctor",
-        f"--kubeconfig={node.kubeconfig}",
-        "--wait=60s",
-        "-o",
-        "json",
-    ]
+        sys.executable, "-m", "console", "doctor", f"--kubeconfig={node.kubeconfig}", "--wait=60s", "-o", "json",
+    ]  # fmt: skip
     done = subprocess.run(doctor, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     problems = [each for each in json.loads(done.stdout)["findings"] if each["state"] == "problem"]

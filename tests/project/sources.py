@@ -22,5 +22,4 @@ def matching(root: Path, *patterns: str) -> Iterator[Path]:
 
 
 def modules(root: Path, packages: Iterable[str] = PACKAGES) -> Iterator[Path]:
-    """Yield the modules of packages; otherwise as `matching`."""
     return matching(root, *(f"{package}/**/*.py" for package in packages))

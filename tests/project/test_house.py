@@ -15,15 +15,9 @@ import pytest
 from tests.project.sources import PACKAGES, ROOT, matching, modules
 
 LINES: Final = {
-    "kai": 3_100,
-    "certs": 1_400,
-    "console": 19_500,
-    "gpuagent": 16_000,
-    "kube": 3_600,
-    "service": 3_400,
-    "webhook": 9_700,
-    "tests": 85_500,
-}
+    "kai": 3_100, "certs": 1_400, "console": 19_500, "gpuagent": 16_000, "kube": 3_600, "service": 3_400,
+    "webhook": 9_700, "tests": 85_500,
+}  # fmt: skip
 """Most lines of Python in a folder."""
 
 
@@ -111,7 +105,6 @@ def imported_by(file: Path) -> Iterator[str]:
 
 
 PHRASES: Final = {
-    # Subjects without a name.
     r"nobody(?:'s)?": "name the user or component; or use the passive",
     r"somebody(?:'s)?": "name the user or component",
     r"anybody(?:'s)?": "any user, any pod, any client",
@@ -123,7 +116,6 @@ PHRASES: Final = {
         "kaishare's; your"
     ),
     r"by us": "by this project",
-    # Former sentences.
     r"Prepare; `?run`? does it": "Set up the watch; call `run` to start it",
     r"once or now and then": "once or periodically",
     r"now and then": "periodically, or: sometimes",
@@ -141,7 +133,6 @@ PHRASES: Final = {
     r"images do not tell": "version not found in image tags",
     r"as plain text, and end": "print once as plain text and exit",
     r"(?:the|an) ordinary end": "the normal end, the normal timeout",
-    # Private idioms.
     r"anew": "again; restart",
     r"for want of": "because … is missing",
     r"what there is to do": "the action",
@@ -167,20 +158,15 @@ PHRASES: Final = {
     r"gets? at the": "gets access to the",
     r"give[ns]? away|giving away|gave away": "allocate",
     r"in (?:another|other) people's": "of other components",
-}
+}  # fmt: skip
 """Wording that readers did not understand, as regular expressions in any case, each with what to write."""
 
 
 def texts() -> Iterator[tuple[str, str]]:
     """Yield each file that users or contributors read, with its text; markers of comments are blanks."""
     prose = (
-        "*.md",
-        "docs/**/*.md",
-        "deploy/**/*.md",
-        "deploy/**/*.yaml",
-        "deploy/**/*.*sonnet",
-        "service/page/*.*s",
-    )
+        "*.md", "docs/**/*.md", "deploy/**/*.md", "deploy/**/*.yaml", "deploy/**/*.*sonnet", "service/page/*.*s",
+    )  # fmt: skip
     for path in (
         *matching(ROOT, *prose),
         *modules(ROOT, (*PACKAGES, "deploy", "docs", "examples", "benchmarks")),

@@ -25,14 +25,12 @@ EXTRA = PROJECT["project"]["optional-dependencies"]["top"]
 
 
 def name_of(requirement: str) -> str:
-    """Return the normalised name of a requirement."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert match is not None
     return re.sub(r"[-_.]+", "-", match[0]).lower()
 
 
 def imported(packages: list[str]) -> set[str]:
-    """Return the distributions that the modules of packages import."""
     modules = set()
     for file in (file for package in packages for file in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

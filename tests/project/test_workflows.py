@@ -20,12 +20,10 @@ CHECKS = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Return each workflow by the name of its file."""
     return {file.name: yaml.safe_load(file.read_text()) for file in WORKFLOWS}
 
 
 def runs(item: Any) -> list[str]:
-    """Return the scripts of a part of a workflow."""
     if isinstance(item, list):
         return [script for part in item for script in runs(part)]
     if not isinstance(item, dict):
@@ -42,14 +40,9 @@ def test_the_checker_finds_nothing(program: str) -> None:
     if executable is None:
         pytest.skip(f"NOT VERIFIED: {program} is not in PATH, so it does not check the workflows")
     done = subprocess.run(
-        [executable, *CHECKS[program]],
-        cwd=ROOT,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        [executable, *CHECKS[program]], cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 

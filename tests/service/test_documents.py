@@ -27,16 +27,10 @@ REFUSED = {
     "merges of merges": (merge_bomb(), "aliases add"),
     "an anchor twice": ("a: &a 1\nb: &a 2", "second occurrence"),
     "a long text many times": (f"- &a {'x' * 5000}\n" + "- *a\n" * 5000, "file: aliases add"),
-    "an alias inside its anchor": (
-        "a: &a [1, *a]",
-        "file, line 1: an alias refers to a node that contains it",
-    ),
+    "an alias inside its anchor": ("a: &a [1, *a]", "file, line 1: an alias refers to a node that contains it"),
     "a map inside its anchor": ("a: &a {b: {c: *a}}", "an alias refers to a node that contains it"),
     "an unknown anchor": ("a: *b", "found undefined alias"),
-    "levels by aliases": (
-        "- &a0 [x]\n" + "".join(f"- &a{n} [*a{n - 1}]\n" for n in range(1, 600)),
-        "nested too deep",
-    ),
+    "levels by aliases": ("- &a0 [x]\n" + "".join(f"- &a{n} [*a{n - 1}]\n" for n in range(1, 600)), "nested too deep"),
     "levels": ("[" * 501 + "]" * 501, "nested too deep"),
     "a huge integer": ("a: " + "9" * 5000, "file, line 1: not YAML: an integer of 5000 characters"),
     "an integer of a huge base 60": ("a: 1" + ":59" * 50_000, "an integer of 150001 characters"),
@@ -52,7 +46,7 @@ REFUSED = {
     "invalid binary": ("a: !!binary 'é'", "failed to convert base64 data into ascii"),
     "a huge number as a key": ("{1: a, 999999999999999999999: b}", "an integer of 21 characters"),
     "a hostile tag": ("a: !" + "x" * 5000 + " b", "could not determine a constructor"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

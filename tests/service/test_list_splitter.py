@@ -33,12 +33,9 @@ def documents(draw: st.DrawFn) -> bytes:
     fields: dict[str, Any] = {
         **draw(_OTHERS),
         "kind": "PodList",
-        "metadata": {
-            "resourceVersion": "5",
-            **draw(st.sampled_from([{}, {"continue": "more"}, {"items": [{}]}])),
-        },
+        "metadata": {"resourceVersion": "5", **draw(st.sampled_from([{}, {"continue": "more"}, {"items": [{}]}]))},
         "items": draw(_ITEMS),
-    }
+    }  # fmt: skip
     fields = {key: fields[key] for key in draw(st.permutations(list(fields)))}
     separators = draw(st.sampled_from([(",", ":"), (" ,\t", "\r\n : "), None]))
     text = json.dumps(
@@ -51,7 +48,6 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 def chunks_of(document: bytes, sizes: list[int]) -> list[bytes]:
-    """Cut a document into chunks whose sizes recur."""
     chunks, at = [], 0
     for size in itertools.cycle(sizes):
         if at >= len(document):
@@ -86,9 +82,7 @@ def test_a_list_in_any_pieces_is_split_as_a_parser_reads_it_and_half_of_it_is_re
 
 @settings(deadline=None)
 @given(document=documents(), sizes=SIZES, data=st.data())
-def test_a_damaged_list_is_refused_or_split_as_a_parser_reads_it(
-    document: bytes, sizes: list[int], data: st.DataObject
-) -> None:
+def test_a_damaged_list_is_refused_or_parsed(document: bytes, sizes: list[int], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(document) - 1))
     put = data.draw(st.sampled_from(list(b'{}[]",:\\ x0\xff')).map(lambda byte: bytes([byte])) | st.just(b""))
     damaged = document[:at] + put + document[at + 1 :]
@@ -165,25 +159,16 @@ def test_an_object_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("size", [100, 100_000])
 @pytest.mark.parametrize(
     "value",
-    [
-        '"' * 5000,
-        "\\" * 4999,
-        "\\" * 5000,
-        ['"'] * 5000,
-        [""] * 5000,
-        {f"{number}\\": "]" for number in range(5000)},
-    ],
+    ['"' * 5000, "\\" * 4999, "\\" * 5000, ['"'] * 5000, [""] * 5000, {f"{number}\\": "]" for number in range(5000)}],
     ids=["quotation marks", "backslashes", "more backslashes", "short strings", "empty strings", "keys"],
-)
+)  # fmt: skip
 def test_many_strings_and_escapes_are_skipped(value: Any, size: int) -> None:
     items = [{"a": value}, {"a": [value, {}, "}"]}]
     document = HEAD + b'"items":' + json.dumps(items).encode() + b"}"
     assert split(document, [size])[0] == items
 
 
-def test_an_object_that_spans_chunks_is_not_scanned_again_for_each_chunk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_object_is_not_scanned_again_for_each_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     scanned = 0
 
     def counted(text: bytes, at: int) -> int:

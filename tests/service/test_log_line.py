@@ -14,9 +14,9 @@ from tests.support.standard_streams import Lines
 NOW = 1_700_000_000.25
 
 
-def decoded(**fields: Any) -> dict[str, Any]:
+def decoded(message: str = "message", /, **fields: Any) -> dict[str, Any]:
     """Encode an event with these fields, check the line's form, and decode it."""
-    data = encode_line("message", "info", fields, now=NOW)
+    data = encode_line(message, "info", fields, now=NOW)
     assert data.endswith(b"\n")
     assert data.count(b"\n") == 1
     assert len(data) <= LINE_BYTES
@@ -40,16 +40,10 @@ class Colour(enum.Enum):
 
 TEXTS = st.text(st.characters(codec=None, exclude_categories=()), max_size=40)
 SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(min_value=2**200),
-    st.floats(),
-    TEXTS,
-    st.binary(max_size=40),
-    st.builds(lambda text, times: text * times, TEXTS, st.integers(0, 3000)),
+    st.none(), st.booleans(), st.integers(), st.integers(min_value=2**200), st.floats(), TEXTS,
+    st.binary(max_size=40), st.builds(lambda text, times: text * times, TEXTS, st.integers(0, 3000)),
     st.sampled_from([Unprintable(), NotText(), Colour.RED, object(), ValueError("\ud800")]),
-)
+)  # fmt: skip
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
@@ -69,14 +63,10 @@ VALUES = st.recursive(
     message=TEXTS,
 )
 def test_any_fields_become_one_line_of_json_within_the_bound(fields: dict[str, Any], message: str) -> None:
-    data = encode_line(message, "info", fields, now=NOW)
-    assert data.endswith(b"\n")
-    assert data.count(b"\n") == 1
-    assert len(data) <= LINE_BYTES
-    line = json.loads(data)
+    line = decoded(message, **fields)
     assert line["time"] == "2023-11-14T22:13:20.250Z"
     assert line["level"] == "info"
-    assert line["message"] == json.loads(encode_line(message, "info", {}, now=NOW))["message"]
+    assert line["message"] == decoded(message)["message"]
 
 
 @pytest.mark.parametrize(
@@ -153,15 +143,12 @@ def fail_with_many_causes() -> None:
 @pytest.mark.parametrize(
     ("function", "parts"),
     [
-        (
-            lambda: recursion(0),
-            ["in raised_by", "RecursionError: maximum recursion depth exceeded", " more\n"],
-        ),
+        (lambda: recursion(0), ["in raised_by", "RecursionError: maximum recursion depth exceeded", " more\n"]),
         (fail_with_a_long_text, ["in fail_with_a_long_text", "ValueError: start xxx", " end"]),
         (fail_with_many_causes, ["ValueError: first", "ValueError: number 199", " more\n"]),
     ],
     ids=["recursion", "long text", "many causes"],
-)
+)  # fmt: skip
 def test_a_traceback_keeps_its_first_and_last_frames(function: Any, parts: list[str]) -> None:
     stream = Lines()
     JsonLog(stream).failure("internal error", raised_by(function), stage="x")

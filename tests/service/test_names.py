@@ -15,8 +15,6 @@ CASES = [
 
 
 @pytest.mark.parametrize(("check", "valid", "invalid"), CASES, ids=lambda case: getattr(case, "__name__", ""))
-def test_the_syntax_of_names(
-    check: Callable[[str], bool], valid: tuple[str, ...], invalid: tuple[str, ...]
-) -> None:
+def test_name_syntax(check: Callable[[str], bool], valid: tuple[str, ...], invalid: tuple[str, ...]) -> None:
     assert [text for text in valid if not check(text)] == []
     assert [text for text in invalid if check(text)] == []

@@ -88,8 +88,6 @@ def test_a_line_of_foreign_text(text: str, line: str) -> None:
 
 
 class Counted(str):
-    """Text that notes how much of it is read."""
-
     read = 0
 
     def __getitem__(self, key: object) -> str:

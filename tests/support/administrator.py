@@ -43,7 +43,7 @@ class Administrator:
 
     async def ensure(self, item: dict[str, Any]) -> None:
         try:
-            await self._post(list_path(item["kind"], item["metadata"].get("namespace", "")), item)
+            await self.post(list_path(item["kind"], item["metadata"].get("namespace", "")), item)
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -60,7 +60,7 @@ class Administrator:
         if item["kind"] == "Pod":
             sent = admissible(sent)
         path = list_path(item["kind"], namespace)
-        kept = await self._post(path, sent)
+        kept = await self.post(path, sent)
         where = f"{path}/{metadata['name']}"
         self._made.append(where)
         if item["kind"] == "Pod" and item.get("status"):
@@ -70,7 +70,7 @@ class Administrator:
     async def bind(self, namespace: str, name: str, node: str = NODE) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-        await self._post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+        await self.post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
 
     async def merge(self, path: str, patch: dict[str, Any]) -> dict[str, Any]:
         body = json.dumps(patch).encode()
@@ -88,7 +88,11 @@ class Administrator:
 
     async def post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
         """Post an object unchanged; the caller deletes it."""
-        return await self._post(path, item, **params)
+        body = json.dumps({"apiVersion": "v1", **item}).encode()
+        created: dict[str, Any] = json.loads(
+            await self.client.request("POST", path, params=params, body=body)
+        )
+        return created
 
     async def read(self, path: str) -> dict[str, Any]:
         item: dict[str, Any] = json.loads(await self.client.get(path))
@@ -102,32 +106,21 @@ class Administrator:
         account = {"kind": "ServiceAccount", "metadata": {"name": name, "namespace": "team-a"}}
         await self.create(account)
         await self.grant(name, *rules)
-        path = f"/api/v1/namespaces/team-a/serviceaccounts/{name}/token"
-        token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        answer = await self._post(path, token_request)
-        return str(answer["status"]["token"])
+        return await self.audience_token(name)
 
     async def audience_token(self, name: str, *audiences: str) -> str:
-        """Return a token of an existing service account for other audiences than the API server."""
+        """Return a token of an existing service account, by default for the API server."""
         path = f"/api/v1/namespaces/team-a/serviceaccounts/{name}/token"
         spec = {"audiences": list(audiences)}
         sent = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return str((await self._post(path, sent))["status"]["token"])
+        return str((await self.post(path, sent))["status"]["token"])
 
     async def grant(self, name: str, *rules: dict[str, Any]) -> None:
-        """Grant a service account rights in the whole cluster."""
         group = "rbac.authorization.k8s.io"
         await self.create(made("ClusterRole", name, rules=list(rules)))
         role = {"apiGroup": group, "kind": "ClusterRole", "name": name}
         account = {"kind": "ServiceAccount", "name": name, "namespace": "team-a"}
         await self.create(made("ClusterRoleBinding", name, roleRef=role, subjects=[account]))
-
-    async def _post(self, path: str, item: dict[str, Any], **params: str) -> dict[str, Any]:
-        body = json.dumps({"apiVersion": "v1", **item}).encode()
-        created: dict[str, Any] = json.loads(
-            await self.client.request("POST", path, params=params, body=body)
-        )
-        return created
 
 
 def right(resource: str, *verbs: str, group: str = "") -> dict[str, Any]:

@@ -54,11 +54,9 @@ def agent_pod(number: int, *, has_tls: bool = False) -> dict[str, Any]:
 
 def pod_status(number: int, *, ready: bool = True) -> dict[str, Any]:
     return {
-        "phase": "Running",
-        "podIP": pod_ip(number),
-        "podIPs": [{"ip": pod_ip(number)}],
+        "phase": "Running", "podIP": pod_ip(number), "podIPs": [{"ip": pod_ip(number)}],
         "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-    }
+    }  # fmt: skip
 
 
 @dataclass
@@ -94,13 +92,9 @@ def _server(fleet: AgentFleet, number: int) -> HttpServer:
 
     node = node_name(number)
     return HttpServer(
-        status=status,
-        unhealthy_reason=str,
-        metrics=Metrics(node=node, is_simulated=True),
-        node=node,
-        is_simulated=True,
-        log=JsonLog(io.BytesIO()),
-    )
+        status=status, unhealthy_reason=str, metrics=Metrics(node=node, is_simulated=True), node=node,
+        is_simulated=True, log=JsonLog(io.BytesIO()),
+    )  # fmt: skip
 
 
 @contextlib.asynccontextmanager

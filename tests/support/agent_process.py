@@ -60,7 +60,6 @@ class Agent:
         wait_until(is_so, self.log.read_text, pause=0.05)
 
     def stop(self, number: int = signal.SIGTERM, within: float = PATIENCE_SECONDS) -> int:
-        """Send a signal; return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(within)
 
@@ -74,10 +73,8 @@ def agent(
     **environment: str,
 ) -> Iterator[Agent]:
     """Start `python -m gpuagent serve` or another program on a free port; stop it at the end of the test.
-
-    With `--gpus simulated:FILE` it runs on a scenario (tests/support/scenarios).
-    A fork is cheap, and ignores LD_LIBRARY_PATH.
-    """
+    With `--gpus simulated:FILE` it runs on a scenario (tests/support/scenarios). A fork is cheap, and ignores
+    LD_LIBRARY_PATH."""
     if program == ("-m", "gpuagent") and any("simulated:" in option for option in options):
         program = PROGRAM
     command = [*program, "serve", "--listen", "127.0.0.1:0", *options]

@@ -1,7 +1,5 @@
 """The simulated API server on loopback: `ApiServer` with programmable answers and faults, and `ObjectServer`.
-
-`hostile_api_server.py` has the faults of a real one.
-"""
+`hostile_api_server.py` has the faults of a real one."""
 
 import asyncio
 import json
@@ -69,7 +67,6 @@ def floods(size: int, *, status: int = 200, head: bytes = b"") -> Answer:
 
 
 async def holds(request: web.Request) -> web.StreamResponse:
-    """Open an answer, and send nothing."""
     await web.StreamResponse().prepare(request)
     return await hangs(request)
 
@@ -108,7 +105,6 @@ def streams(*chunks: bytes, cut: bool = False) -> Answer:
 
 
 async def aborts(request: web.Request) -> web.StreamResponse:
-    """Cut the connection instead of an answer."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()
@@ -208,12 +204,10 @@ class ApiServer:
 
     @property
     def urls(self) -> list[str]:
-        """Paths of the requests with their queries, oldest first."""
         return [str(request.rel_url) for request in self.requests]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with the address of the API server, as in a pod."""
         return in_cluster_environment(self.port)
 
     async def start(self) -> None:
@@ -231,7 +225,6 @@ class ApiServer:
             self._runner = None
 
     def change(self, kind: str, item: dict[str, Any]) -> None:
-        """Add, change or remove a pod, and notify the watches."""
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         if kind == "DELETED":
@@ -321,10 +314,8 @@ _PATH = re.compile(r"/(?:api|apis/([^/]+))/([^/]+)(?:/namespaces/([^/]+)(?=/))?/
 @dataclass(kw_only=True)
 class ObjectServer(ApiServer):
     """Holds objects of a cluster, for commands that only read.
-
-    It serves objects by their paths and lists with field and label selectors, and tells missing objects, kinds
-    that are not served and missing rights apart as a real one does (seen on Kubernetes 1.36.3).
-    """
+    It serves objects by their paths and lists with field and label selectors, and tells missing objects, kinds that
+    are not served and missing rights apart as a real one does (seen on Kubernetes 1.36.3)."""
 
     folder: Path
     forbidden: Callable[[str], bool] = lambda _path: False
@@ -456,7 +447,6 @@ def _matches_labels(item: Mapping[str, Any], selector: str) -> bool:
 async def object_server(
     folder: Path, authority: Authority, trust: ssl.SSLContext, *items: dict[str, Any]
 ) -> AsyncIterator[ObjectServer]:
-    """Run a server with objects in the running event loop."""
     ca = authority.pair.certificate_pem
     (folder / "ca.crt").write_bytes(ca)
     write_service_account(folder / "account", token="a-token", ca=ca)

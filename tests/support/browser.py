@@ -33,7 +33,6 @@ class Browser:
     @classmethod
     @asynccontextmanager
     async def started(cls, folder: Path, *options: str) -> AsyncIterator[Self]:
-        """Start Chromium with its profile in a folder; stop it at the end."""
         assert CHROMIUM is not None
         process = await asyncio.create_subprocess_exec(
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
@@ -67,7 +66,6 @@ class Browser:
         return await asyncio.wait_for(answer, _ANSWER_SECONDS)
 
     async def show(self, width: int, height: int = 900, *, is_dark: bool = False) -> None:
-        """Set the size of the window and the colour scheme."""
         await self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=False,

@@ -1,6 +1,5 @@
 """Runs the agent's source of cluster pods (`ClusterPods`) in a test."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -23,6 +22,7 @@ from tests.support.kube_objects import (
     node,
     reservation,
 )
+from tests.support.waiting import in_background
 from tests.support.watches import QUICK
 
 SOON = FetchTiming(gap=0.0, first_refused=0.1, longest_refused=0.2, first_pause=0.01, longest_pause=0.05)
@@ -35,8 +35,6 @@ EVERYTHING = (fraction(schedulerName="kai-scheduler"), reservation(), bind_reque
 
 @dataclass
 class Running:
-    """A running source of pods, and its log."""
-
     pods: ClusterPods
     stream: BytesIO
 
@@ -64,22 +62,12 @@ class Running:
 async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
     stream = BytesIO()
     settings: dict[str, Any] = {
-        "node": NODE,
-        "reservation_namespace": RESERVATIONS,
-        "log": JsonLog(stream),
-        "timing": QUICK,
-        "fetch_timing": SOON,
-        **options,
-    }
+        "node": NODE, "reservation_namespace": RESERVATIONS, "log": JsonLog(stream), "timing": QUICK,
+        "fetch_timing": SOON, **options,
+    }  # fmt: skip
     pods = ClusterPods(client=client, **settings)
-    task = asyncio.create_task(pods.run())
-    try:
+    async with in_background(pods.run()):
         yield Running(pods, stream)
-        assert not task.done(), task.exception()
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def versioned(item: dict[str, Any], version: int = 1) -> dict[str, Any]:

@@ -55,9 +55,7 @@ WEBHOOK_RIGHTS = (
 
 def external_service(name: str, namespace: str, port: int) -> dict[str, Any]:
     """Return a Service that leads to this machine.
-
-    API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3).
-    """
+    API servers expect a certificate for the name `<service>.<namespace>.svc` (verified on Kubernetes 1.36.3)."""
     spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
     return made("Service", name, namespace, spec=spec)
 
@@ -72,9 +70,7 @@ def our_configurations(
 @contextlib.asynccontextmanager
 async def configured(client: KubeClient, *configurations: Mapping[str, Any]) -> AsyncIterator[None]:
     """Create webhook configurations in the cluster; delete them at the end.
-
-    A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`.
-    """
+    A change takes effect after up to 220 ms (Kubernetes 1.36.3): see `Canary`."""
     paths = []
     try:
         for configuration in configurations:
@@ -172,8 +168,6 @@ def managed_namespace(name: str, queue: str = "queue-a", **labels: str) -> dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """The result of a kubectl command."""
-
     status: int
     output: str
     errors: str
@@ -209,8 +203,6 @@ async def failed_open(client: KubeClient, webhook: str = MUTATE) -> float:
 
 @dataclass(kw_only=True)
 class Serving:
-    """A process of `kaishare-webhook serve`."""
-
     process: "subprocess.Popen[bytes] | ForkedPython"
     log: Path
     admission: Address
@@ -243,7 +235,6 @@ class Serving:
         self.process.send_signal(signal.SIGTERM)
 
     async def stop(self) -> int:
-        """Send SIGTERM; return the exit status."""
         self.terminate()
         return await self.ended()
 
@@ -273,7 +264,7 @@ async def start_serving(
     )
     try:
         await until(lambda: log_lines(log, "serving") or process.poll() is not None, "it serves")
-        assert process.poll() is None, _text(log)
+        assert process.poll() is None, log.read_text()  # noqa: ASYNC240
     except BaseException:
         process.kill()
         await asyncio.to_thread(process.wait)
@@ -292,13 +283,8 @@ def _run(log: Path, *command: str, environment: Mapping[str, str] | None) -> "su
         return subprocess.Popen([sys.executable, *command], stderr=stream, env=environment)
 
 
-def _text(log: Path) -> str:
-    return log.read_text()
-
-
 @contextlib.asynccontextmanager
 async def serving(log: Path, *options: str, **settings: Any) -> AsyncIterator[Serving]:
-    """Run `start_serving`; stop the process at the end of the test."""
     running = await start_serving(log, *options, **settings)
     try:
         yield running
@@ -311,9 +297,7 @@ async def installed(
     plane: ControlPlane, client: KubeClient, folder: Path, *namespaces: Mapping[str, Any]
 ) -> AsyncIterator[Serving]:
     """Run the webhook and install its configurations; wait until pods of the first namespace are changed.
-
-    All objects except namespaces are deleted at the end.
-    """
+    All objects except namespaces are deleted at the end."""
     await ensure_namespaces(client, *namespaces)
     async with serving(folder / "log", *from_cluster(plane, folder)) as webhook:
         canary = Canary(client, namespaces[0]["metadata"]["name"])

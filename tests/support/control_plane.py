@@ -41,12 +41,9 @@ _AUDIT_POLICY = {
     ],
 }
 CONTROLLERS = (
-    "deployment-controller",
-    "replicaset-controller",
-    "statefulset-controller",
-    "job-controller",
+    "deployment-controller", "replicaset-controller", "statefulset-controller", "job-controller",
     "validatingadmissionpolicy-status-controller",
-)
+)  # fmt: skip
 """Controllers to run. Those for nodes and pods are left out, since they would undo changes by tests."""
 
 
@@ -80,7 +77,6 @@ class Program:
         self.process = None
 
     def wait_for(self, url: str, word: str, trust: ssl.SSLContext | None = None) -> None:
-        """Wait until an address answers with a word."""
         ends = time.monotonic() + _READY_SECONDS
         direct = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
@@ -117,12 +113,10 @@ class ControlPlane:
 
     @property
     def upstream(self) -> Upstream:
-        """Return the address for a hostile API server."""
         return Upstream(url=f"https://127.0.0.1:{self.port}", trust=self.trust)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with the address of the API server, as in a pod."""
         return in_cluster_environment(self.port)
 
     def account(self, token: str) -> Path:
@@ -150,9 +144,7 @@ class ControlPlane:
 
     def requests_of_audited(self) -> "list[tuple[str, str, dict[str, str]]]":
         """Return verb, resource and query of each request by the service account `AUDITED`, oldest first.
-
-        A watch is counted when it starts.
-        """
+        A watch is counted when it starts."""
         requests = []
         for entry in self._audit_log():
             started = "ResponseStarted" if entry["verb"] == "watch" else "ResponseComplete"
@@ -176,9 +168,7 @@ class ControlPlane:
 
     def snapshot(self, folder: Path) -> Snapshot:
         """Copy the data of etcd and the keys of the API server into a new folder.
-
-        etcd is stopped (SIGSTOP) meanwhile, so the copy has the state after a crash, from which etcd can start.
-        """
+        etcd is stopped (SIGSTOP) meanwhile, so the copy has the state after a crash, from which etcd can start."""
         assert self.etcd.process is not None
         self.etcd.process.send_signal(signal.SIGSTOP)
         try:
@@ -208,24 +198,17 @@ def control_plane(
     users: Sequence[str] = (),
     has_kubelet: bool = False,
 ) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver."""
     port, etcd_port, peer_port = free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = Program(
         name="etcd",
         log=folder / "etcd.log",
         command=[
-            str(assets / "etcd"),
-            "--name=default",
-            f"--data-dir={folder / 'etcd'}",
-            "--unsafe-no-fsync",
-            f"--listen-client-urls={etcd_url}",
-            f"--advertise-client-urls={etcd_url}",
-            f"--listen-peer-urls={peer_url}",
-            f"--initial-advertise-peer-urls={peer_url}",
-            f"--initial-cluster=default={peer_url}",
+            str(assets / "etcd"), "--name=default", f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync",
+            f"--listen-client-urls={etcd_url}", f"--advertise-client-urls={etcd_url}", f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}", f"--initial-cluster=default={peer_url}",
         ],
-    )
+    )  # fmt: skip
     if since is None:
         _write_keys(folder, names, users)
     else:
@@ -273,24 +256,17 @@ def _api_server(
         command=[
             str(assets / "kube-apiserver"),
             f"--etcd-servers={etcd_url}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--tls-cert-file={folder / 'tls.crt'}",
-            f"--tls-private-key-file={folder / 'tls.key'}",
-            f"--token-auth-file={folder / 'tokens.csv'}",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={port}",
+            f"--tls-cert-file={folder / 'tls.crt'}", f"--tls-private-key-file={folder / 'tls.key'}",
+            f"--token-auth-file={folder / 'tokens.csv'}", "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={folder / 'accounts.pub'}",
-            f"--service-account-signing-key-file={folder / 'accounts.key'}",
-            "--service-cluster-ip-range=10.96.0.0/16",
-            "--authorization-mode=RBAC",
-            "--endpoint-reconciler-type=none",
-            "--enable-priority-and-fairness=false",
+            f"--service-account-signing-key-file={folder / 'accounts.key'}", "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC", "--endpoint-reconciler-type=none", "--enable-priority-and-fairness=false",
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
             f"--audit-log-path={folder / f'{name}-audit.log' if name != 'kube-apiserver' else folder / 'audit.log'}",
             *options,
         ],
-    )
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -313,18 +289,12 @@ def component(assets: Path, plane: ControlPlane, name: str, *options: str) -> It
         name=name,
         log=plane.folder / f"{name}.log",
         command=[
-            str(assets / name),
-            f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--tls-cert-file={plane.folder / 'tls.crt'}",
-            f"--tls-private-key-file={plane.folder / 'tls.key'}",
-            *options,
+            str(assets / name), f"--kubeconfig={kubeconfig}", f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1",
+            f"--secure-port={port}", f"--tls-cert-file={plane.folder / 'tls.crt'}",
+            f"--tls-private-key-file={plane.folder / 'tls.key'}", *options,
         ],
-    )
+    )  # fmt: skip
     try:
         program.start()
         program.wait_for(f"https://127.0.0.1:{port}/healthz", "ok", plane.trust)
@@ -352,6 +322,5 @@ def _write_keys(folder: Path, names: Sequence[str], users: Sequence[str]) -> Non
 
 
 def assets_folder() -> Path | None:
-    """Return the folder of the programs; None if the environment does not name it."""
     value = os.environ.get("KUBEBUILDER_ASSETS")
     return Path(value) if value else None

@@ -15,7 +15,6 @@ def write_service_account(folder: Path, *, token: str, ca: bytes, namespace: str
 
 
 def kubeconfig_of(cluster: Mapping[str, Any], user: Mapping[str, Any], **context: Any) -> dict[str, Any]:
-    """Return a kubeconfig with one context."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -27,12 +26,10 @@ def kubeconfig_of(cluster: Mapping[str, Any], user: Mapping[str, Any], **context
 
 
 def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str) -> Path:
-    """Write a kubeconfig with one context; `server` is a URL."""
     config = kubeconfig_of({"server": server, "certificate-authority": str(ca_file)}, {"token": token})
     path.write_text(json.dumps(config))
     return path
 
 
 def in_cluster_environment(port: int) -> dict[str, str]:
-    """Return the environment variables with the address of an API server on loopback, as in a pod."""
     return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}

@@ -10,16 +10,11 @@ _PROGRAM: Final = Path(__file__).with_name("cuda_holder.py")
 
 
 class CudaProcess:
-    """A process with a context on the first GPU, which `cuda_holder.py` describes."""
-
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), "0"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, str(_PROGRAM), "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-        )
+        )  # fmt: skip
         self.pid = self.process.pid
 
     def wait_for_context(self) -> None:

@@ -10,5 +10,4 @@ from webhook.policy.patch import mutate
 
 
 def decide(policy: NamespacePolicy, document: Any, rules: DecisionSettings) -> Decision:
-    """Return the decision that `mutate` makes about a pod in a namespace with a policy."""
     return mutate(policy, json.dumps(document).encode(), rules).decision

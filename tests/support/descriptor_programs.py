@@ -17,7 +17,6 @@ from tests.support.page_server import RunningServer, get
 
 
 async def _exhaust() -> dict[str, object]:
-    """Open all descriptors, connect, and close them."""
     running = RunningServer()
     running.address = await running.pages.start(Address("127.0.0.1", 0), plain_port_limits(256))
     client = socket.socket()

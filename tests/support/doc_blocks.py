@@ -38,8 +38,6 @@ _SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of a block, with the output that the block shows."""
-
     text: str
     output: str | None
     """None if the block shows no output."""
@@ -113,7 +111,6 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """Yield the fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
     page_mark = _PAGE_MARK.search(text)
     default = f"<!-- {page_mark[1]} -->" if page_mark else None
@@ -133,12 +130,9 @@ def blocks_of(page: Path) -> Iterator[Block]:
             raise ValueError(f"{page}:{start + 1}: the fence is not closed")
         above = lines[start - 1].strip() if start else ""
         yield Block(
-            page,
-            start + 1,
-            fence[3],
-            "\n".join(line[indent:] for line in lines[start + 1 : index]),
+            page, start + 1, fence[3], "\n".join(line[indent:] for line in lines[start + 1 : index]),
             above if above.startswith("<!--") else default if fence[3] in COMMANDS else None,
-        )
+        )  # fmt: skip
         index += 1
 
 
@@ -177,16 +171,10 @@ def isolated_environment(home: Path) -> Mapping[str, str]:
     """Return an environment without a cluster, a proxy that answers, and the user's settings."""
     nowhere = "http://127.0.0.1:9"
     return {
-        "HOME": str(home),
-        "PATH": search_path(),
-        "LANG": "C.UTF-8",
-        "KUBECONFIG": str(home / "no-cluster"),
-        "HTTP_PROXY": nowhere,
-        "HTTPS_PROXY": nowhere,
-        "http_proxy": nowhere,
-        "https_proxy": nowhere,
+        "HOME": str(home), "PATH": search_path(), "LANG": "C.UTF-8", "KUBECONFIG": str(home / "no-cluster"),
+        "HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "http_proxy": nowhere, "https_proxy": nowhere,
         "PYTHONPATH": str(ROOT),
-    }
+    }  # fmt: skip
 
 
 @cache
@@ -207,15 +195,10 @@ def run(block: Block, repository: Path, home: Path) -> Sequence[str]:
     for number, command in enumerate(commands):
         script.append(f"{{ {command.text}\n}} > {home}/output.{number} 2>&1")
     done = subprocess.run(
-        [*without_network(), "bash", "-c", "\n".join(script)],
-        cwd=repository / block.folder,
-        env=dict(isolated_environment(home)),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
+        [*without_network(), "bash", "-c", "\n".join(script)], cwd=repository / block.folder,
+        env=dict(isolated_environment(home)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=_SECONDS, check=False,
+    )  # fmt: skip
     files = [home / f"output.{number}" for number in range(len(commands))]
     outputs = [file.read_text(encoding="utf-8") for file in files if file.exists()]
     assert done.returncode == 0, f"{block}: exit status {done.returncode}\n{done.stderr}{''.join(outputs)}"

@@ -59,32 +59,21 @@ class Chain:
         self.log = io.BytesIO()
         self.pods = ListedPods(self.inventory)
         self.books = SamplePipeline(
-            pods=self.pods,
-            share_resolver=ShareResolver(gpu_sharing_mode=self.mode),
-            driver_limits=DriverLimits(self.mode),
-            judge=Judge(grace=self.grace, interval=10, longest_gap=60),
-            is_simulated=False,
-            interval=5,
-            clock=self.clock,
-            transition_log=TransitionLog(JsonLog(self.log)),
-        )
+            pods=self.pods, share_resolver=ShareResolver(gpu_sharing_mode=self.mode),
+            driver_limits=DriverLimits(self.mode), judge=Judge(grace=self.grace, interval=10, longest_gap=60),
+            is_simulated=False, interval=5, clock=self.clock, transition_log=TransitionLog(JsonLog(self.log)),
+        )  # fmt: skip
         self.metrics = Metrics(node="node-1", is_simulated=False)
 
     def sample(self) -> Series:
-        """Take a sample; return the series of /metrics by name, pod, GPU and reason."""
         reading = self.source.read()
         origins, problems = self.processes.look_up(reading)
         limits = self.limits.read(reading, origins) if self.limits else NO_LIMITS
         now = self.clock()
         sample = Sample(
-            reading=reading,
-            origins=origins,
-            taken_at=now,
-            wall_time=now,
-            seconds=0.0,
-            problems=problems,
+            reading=reading, origins=origins, taken_at=now, wall_time=now, seconds=0.0, problems=problems,
             limits=limits,
-        )
+        )  # fmt: skip
         self.readings.append(reading)
         self.sampled = sample
         self.books.process(sample, self.source.errors)

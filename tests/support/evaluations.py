@@ -93,10 +93,8 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Evaluation:
 
 
 def api_of(status: Evaluation, *, node: str = "node-1", is_simulated: bool = False) -> Any:
-    """Return the decoded answer of `/api/v1/shares`."""
     return json.loads(shares_json(status, node=node, is_simulated=is_simulated))
 
 
 def api_pods(status: Evaluation) -> dict[str, Any]:
-    """Return the pods of `/api/v1/shares` by name."""
     return {each["name"]: each for each in api_of(status)["pods"]}

@@ -1,6 +1,5 @@
 """Runs a writer of Events in a test."""
 
-import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -9,7 +8,7 @@ from typing import Any
 
 from kube.client import KubeClient
 from kube.events import EventTiming, EventWriter
-from tests.support.waiting import until
+from tests.support.waiting import in_background, until
 
 QUICK = EventTiming(
     per_second=1000.0, burst=100, give_up_after_forbidden=0.3, first_pause=0.01, longest_pause=0.02
@@ -31,18 +30,9 @@ async def writing(client: KubeClient, timing: EventTiming = QUICK, **options: An
     results: Counter[tuple[str, str]] = Counter()
     troubles: list[str] = []
     writer = EventWriter(
-        client,
-        component="kaishare-agent",
-        host="node-1",
-        on_result=lambda reason, result: results.update([(reason, result)]),
-        on_trouble=troubles.append,
-        timing=timing,
-        **options,
-    )
-    task = asyncio.create_task(writer.run())
-    try:
+        client, component="kaishare-agent", host="node-1",
+        on_result=lambda reason, result: results.update([(reason, result)]), on_trouble=troubles.append,
+        timing=timing, **options,
+    )  # fmt: skip
+    async with in_background(writer.run()):
         yield Run(writer=writer, results=results, troubles=troubles)
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

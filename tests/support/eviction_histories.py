@@ -70,8 +70,6 @@ def flagged(generation: int) -> Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The API server's state at one moment."""
-
     labels: Mapping[str, str] | None = field(default_factory=lambda: dict(_EVICT))
     """Labels of the namespace; None: the namespace does not exist."""
     is_namespace_terminating: bool = False
@@ -283,7 +281,6 @@ class History:
     """Whether the agent may have started without its records."""
 
     def run(self) -> "History":
-        """Run the history, and check every eviction that was sent."""
         self._chance = random.Random(self.seed)
         self.client = SimulatedClient(self._chance)
         run_in_virtual_time(self._run())

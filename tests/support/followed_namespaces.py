@@ -11,6 +11,7 @@ from typing import Any
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer
+from tests.support.waiting import in_background
 from tests.support.watches import QUICK
 from webhook.namespaces.cluster_policies import ClusterPolicies, Managed
 
@@ -38,8 +39,6 @@ def serve_by_name(server: ApiServer, item: dict[str, Any]) -> None:
 
 @dataclass
 class Following:
-    """A running source of policies, and its log."""
-
     policies: ClusterPolicies
     stream: BytesIO
     changes: list[Managed]
@@ -73,11 +72,5 @@ def source(client: KubeClient, **options: Any) -> Following:
 @contextlib.asynccontextmanager
 async def following(client: KubeClient, **options: Any) -> AsyncIterator[Following]:
     followed = source(client, **options)
-    followed.task = asyncio.create_task(followed.policies.run())
-    try:
+    async with in_background(followed.policies.run()) as followed.task:
         yield followed
-        assert not followed.task.done(), followed.task.exception()
-    finally:
-        followed.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await followed.task

@@ -23,20 +23,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _SECONDS = 60.0
 _PRELOADED = [
-    "tests.support.forked_python",
-    "console.cli",
-    "console.doctor.command",
-    "console.policies",
-    "console.why.command",
-    "gpuagent.cli",
-    "gpuagent.serve",
-    "kube.client",
-    "webhook.cli",
-    "console.explain.cluster_facts",
-    "console.explain.live_workloads",
-    "console.explain.server_dry_runs",
-    "webhook.serve",
-]
+    "tests.support.forked_python", "console.cli", "console.doctor.command", "console.policies", "console.why.command",
+    "gpuagent.cli", "gpuagent.serve", "kube.client", "webhook.cli", "console.explain.cluster_facts",
+    "console.explain.live_workloads", "console.explain.server_dry_runs", "webhook.serve",
+]  # fmt: skip
 
 
 class ForkedPython:
@@ -51,7 +41,6 @@ class ForkedPython:
         environment: Mapping[str, str] | None = None,
         folder: Path = ROOT,
     ) -> None:
-        """Start a program."""
         self.args = list(arguments)
         self._lock = threading.Lock()
         context = multiprocessing.get_context("forkserver")
@@ -73,7 +62,6 @@ class ForkedPython:
             return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status once the program has ended."""
         multiprocessing.connection.wait([self._process.sentinel], timeout)
         status = self.poll()
         if status is None:
@@ -91,8 +79,6 @@ class ForkedPython:
 
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
-    """The exit status of a program, its output and its errors."""
-
     status: int
     out: str
     err: str

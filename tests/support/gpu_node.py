@@ -114,7 +114,6 @@ class GpuNode:
         )
 
     async def events(self, uid: str, namespace: str = "research") -> list[dict[str, Any]]:
-        """Return the Events of a pod, as `kubectl describe` finds them."""
         selector = {"fieldSelector": f"involvedObject.uid={uid}"}
         answer = await self.admin.client.get(f"/api/v1/namespaces/{namespace}/events", params=selector)
         events: list[dict[str, Any]] = json.loads(answer)["items"]
@@ -138,7 +137,6 @@ async def node_with_consent(
 
 
 async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0) -> float:
-    """Wait until a condition holds; return the seconds it took."""
     return await seconds_until(holds, running.log.read_text, seconds)
 
 

@@ -53,10 +53,8 @@ class Dashboard:
 
     def interpolated(self, query: str, selection: Selection = _DEFAULTS) -> str:
         """Return a query with the values of variables in Grafana's form for Prometheus.
-
-        A value of a variable with several values or All is escaped as text within a regular expression, and
-        other values are not; All itself is the variable's own expression.
-        """
+        A value of a variable with several values or All is escaped as text within a regular expression, and other
+        values are not; All itself is the variable's own expression."""
         for name, variable in self.variables.items():
             if f"${name}" not in query:
                 continue

@@ -41,11 +41,9 @@ _ACTS_WITHIN_SECONDS = 20.0
 def rendered(action: str = "deny", **values: Any) -> list[dict[str, Any]]:
     """Return the guard's objects; `values` are further ones below `guard`."""
     chart = {
-        "kaiVersion": "0.17.0",
-        "webhook": {"enabled": False},
-        "agent": {"enabled": False},
+        "kaiVersion": "0.17.0", "webhook": {"enabled": False}, "agent": {"enabled": False},
         "guard": {"enabled": True, "action": action, **values},
-    }
+    }  # fmt: skip
     return [
         item for item in helm_chart.rendered(chart) if item["metadata"]["name"].startswith("kaishare-guard-")
     ]
@@ -86,11 +84,9 @@ def synced_pod(
 ) -> dict[str, Any]:
     """Return a pod with a share as a vCluster's syncer creates it; a label with the value None is omitted."""
     all_labels = {
-        "kai.scheduler/queue": "team-a",
-        "vcluster.loft.sh/managed-by": "team-a",
-        "vcluster.loft.sh/namespace": "ml",
+        "kai.scheduler/queue": "team-a", "vcluster.loft.sh/managed-by": "team-a", "vcluster.loft.sh/namespace": "ml",
         **(labels or {}),
-    }
+    }  # fmt: skip
     return made(
         "Pod",
         name,
@@ -141,7 +137,7 @@ async def take_off(asker: Asker, items: Iterable[Mapping[str, Any]]) -> None:
     await until_all(asker, lambda probe, answer: answer.status == 201 and not answer.warnings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Probe:
     """A creation that exactly one policy refuses."""
 
@@ -153,31 +149,11 @@ class Probe:
 
 
 PROBES = (
-    Probe(
-        policy="kaishare-guard-podgroups",
-        user=POD_GROUPER,
-        item=pod_group("probe", queue="other"),
-        word="is not a queue of namespace enforced (team-a)",
-    ),
-    Probe(
-        policy="kaishare-guard-pods",
-        user=SYNCER,
-        item=synced_pod("probe", annotations={"received-resource-type": "Fraction"}),
-        word="only KAI writes this",
-    ),
-    Probe(
-        policy="kaishare-guard-objects",
-        user=ADMINISTRATOR,
-        item=made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED),
-        word="use another name",
-    ),
-    Probe(
-        policy="kaishare-guard-gpus",
-        user=SYNCER,
-        item=synced_pod("probe", schedulerName="default-scheduler"),
-        word="set spec.schedulerName to kai-scheduler",
-    ),
-)
+    Probe("kaishare-guard-podgroups", POD_GROUPER, pod_group("probe", queue="other"), "is not a queue of namespace enforced"),
+    Probe("kaishare-guard-pods", SYNCER, synced_pod("probe", annotations={"received-resource-type": "Fraction"}), "only KAI writes"),
+    Probe("kaishare-guard-objects", ADMINISTRATOR, made("ConfigMap", "probe-abcdefg-shared-gpu-0", ENFORCED), "use another name"),
+    Probe("kaishare-guard-gpus", SYNCER, synced_pod("probe", schedulerName="default-scheduler"), "set spec.schedulerName to kai"),
+)  # fmt: skip
 
 
 async def until_all(asker: Asker, is_it: Callable[[Probe, Answer], bool]) -> None:

@@ -37,10 +37,8 @@ def pod_group(
     **spec: Any,
 ) -> Item:
     """Return the PodGroup of a workload at its creation; a field of the spec with the value None is omitted.
-
     The shapes are those of recorded PodGroups. Up to 0.9.8 a Pod owns the group of a Deployment's pod, and the
-    group of a Job's pod has the pod's name (0.9.8, 0.13.4).
-    """
+    group of a Job's pod has the pod's name (0.9.8, 0.13.4)."""
     kind = kind or ("Pod" if release == "0.9.8" else "Job")
     api = "v1" if kind == "Pod" else api
     uid = uid_of(owner)

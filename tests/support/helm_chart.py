@@ -22,12 +22,9 @@ EVERY_RIGHT: dict[str, Any] = {
 }
 """Values with which the chart grants all optional rights."""
 EVERYTHING: dict[str, Any] = {
-    **EVERY_RIGHT,
-    "monitors": {"enabled": True, "tokenSecret": {"name": "prometheus-token"}},
-    "alerts": {"enabled": True},
-    "dashboard": {"enabled": True},
-    "guard": {"enabled": True, "action": "audit"},
-}
+    **EVERY_RIGHT, "monitors": {"enabled": True, "tokenSecret": {"name": "prometheus-token"}},
+    "alerts": {"enabled": True}, "dashboard": {"enabled": True}, "guard": {"enabled": True, "action": "audit"},
+}  # fmt: skip
 """Values that enable all parts of the chart."""
 
 Object = dict[str, Any]
@@ -45,13 +42,8 @@ def helm(*arguments: str, kubeconfig: Path | None = None) -> "subprocess.Complet
     home = dict.fromkeys(("HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"), "/nonexistent/helm")
     environment = {**os.environ, **home, "KUBECONFIG": str(kubeconfig or "/nonexistent/kubeconfig")}
     return subprocess.run(
-        [str(helm_program()), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment,
-    )
+        [str(helm_program()), *arguments], capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
 
 
 def options(values: dict[str, Any]) -> list[str]:

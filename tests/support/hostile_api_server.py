@@ -8,7 +8,7 @@
         assert len(server.seen(requests("/api/v1/pods", watch=True))) < 10
 
 The client's credentials are passed on to the real server. A subprocess gets `server.kubeconfig(token)`, or
-`server.account(token)` and `server.environment`. `hostile_api_server_in_thread` serves tests that block.
+`server.account(token)` and `server.environment`. `tls_connections.in_a_thread` runs it for tests that block.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ import itertools
 import socket
 import ssl
 import struct
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +29,6 @@ from yarl import URL
 
 from certs.authority import Authority
 from kube.access import InCluster
-from tests.support import tls_connections
 from tests.support.api_server import Answer, hangs
 from tests.support.certificates import serving_context
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
@@ -297,7 +295,6 @@ class HostileApiServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with the address of this server, as in a pod."""
         return in_cluster_environment(self.link.port)
 
     def account(self, token: str) -> Path:
@@ -428,43 +425,11 @@ async def hostile_api_server(upstream: Upstream, folder: Path) -> AsyncIterator[
         yield server
 
 
-@contextlib.contextmanager
-def hostile_api_server_in_thread(upstream: Upstream, folder: Path) -> Iterator[HostileApiServer]:
-    server = HostileApiServer(upstream, folder)
-    is_ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with server.running():
-            loops.append(asyncio.get_running_loop())
-            is_ready.set()
-            await stop.wait()
-        await tls_connections.until_ended()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        finally:
-            is_ready.set()
-
-    thread = threading.Thread(target=run, name="hostile-api-server")
-    thread.start()
-    try:
-        is_ready.wait()
-        assert loops, "the server did not start"
-        yield server
-    finally:
-        for loop in loops:
-            loop.call_soon_threadsafe(stop.set)
-        thread.join()
-
-
 def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in _BETWEEN_NEIGHBOURS}
 
 
 async def _up_to(content: aiohttp.StreamReader, most: int | None) -> AsyncIterator[bytes]:
-    """Read a body up to a number of bytes; None reads all."""
     while most != 0 and (part := (await content.readany())[:most]):
         yield part
         most = None if most is None else most - len(part)

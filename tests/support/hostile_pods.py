@@ -1,8 +1,6 @@
 """Pods that are expensive to process, as functions of their size, for tests and benchmarks.
-
-The API server checks sizes, names and values of an object after its mutating webhooks, so that a pod of up to
-3 MiB reaches the webhook with text that no stored pod can have (Kubernetes 1.36.3).
-"""
+The API server checks sizes, names and values of an object after its mutating webhooks, so that a pod of up to 3 MiB
+reaches the webhook with text that no stored pod can have (Kubernetes 1.36.3)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -52,9 +50,7 @@ def long_text(size: int) -> str:
 
 def with_text(place: str, text: Callable[[int], str] = long_text) -> Callable[[int], bytes]:
     """Set a long text at a place in `metadata` or `spec`, written as `metadata labels KEY`.
-
-    The pod also has a share, since the webhook reads more fields of such a pod.
-    """
+    The pod also has a share, since the webhook reads more fields of such a pod."""
     group, *path = place.split(" ")
 
     def make(size: int) -> bytes:
@@ -70,8 +66,6 @@ def with_text(place: str, text: Callable[[int], str] = long_text) -> Callable[[i
 
 
 def with_keys(field: str, key: Callable[[int], str], value: str = "x") -> Callable[[int], bytes]:
-    """Fill a map of `metadata` with keys."""
-
     def make(size: int) -> bytes:
         entries: dict[str, str] = {}
         left = size

@@ -1,7 +1,5 @@
 """Reviews that are expensive to answer: with hostile pods and namespaces, and malformed reviews.
-
-Each is a function of the size of its body, as in `hostile_pods`.
-"""
+Each is a function of the size of its body, as in `hostile_pods`."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,12 +22,10 @@ class Asked:
 def review(document: bytes, *, namespace: str = "team-a", kind: str = "Pod", old: bytes = b"null") -> bytes:
     """Wrap an object in a review of its creation, or of its update if it has an old state."""
     fields = {
-        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-        "kind": {"group": "", "version": "v1", "kind": kind},
-        "namespace": namespace,
-        "operation": "CREATE" if old == b"null" else "UPDATE",
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "kind": {"group": "", "version": "v1", "kind": kind},
+        "namespace": namespace, "operation": "CREATE" if old == b"null" else "UPDATE",
         "userInfo": {"username": "mallory"},
-    }
+    }  # fmt: skip
     head = json.dumps(
         {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": fields}
     ).encode()
@@ -38,11 +34,8 @@ def review(document: bytes, *, namespace: str = "team-a", kind: str = "Pod", old
 
 def _namespace(labels: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> bytes:
     metadata = {
-        "name": "team-a",
-        "uid": "u",
-        "resourceVersion": "1",
-        "labels": {"kai.scheduler/queue": "queue-a", **labels},
-    }
+        "name": "team-a", "uid": "u", "resourceVersion": "1", "labels": {"kai.scheduler/queue": "queue-a", **labels},
+    }  # fmt: skip
     return json.dumps({"metadata": {**metadata, "annotations": annotations or {}}}).encode()
 
 

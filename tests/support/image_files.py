@@ -42,15 +42,11 @@ def check_image(root: Path, service: str) -> str:
 
 
 def start_image(root: Path, service: str) -> str:
-    """Start the command of an image as its user in its root; return what `--version` prints. Needs root."""
     user = f"--userspec={USER_ID}:{USER_ID}"
     program = f"/opt/kaishare/bin/kaishare-{service}"
     done = subprocess.run(
-        ["chroot", user, str(root), program, "--version"],
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/sbin:/usr/bin"},
-        check=False,
-    )
+        ["chroot", user, str(root), program, "--version"], capture_output=True, text=True,
+        env={"PATH": "/usr/sbin:/usr/bin"}, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -11,9 +11,7 @@ from tests.support.kube_objects import NODE, RESERVATIONS, namespace_object
 
 def built(*documents: dict[str, Any], node: str = NODE) -> AssembledInventory:
     """Return the result of `build` for documents.
-
-    A namespace `vcluster-…` that has no document of its own is the labelled host namespace of a vCluster.
-    """
+    A namespace `vcluster-…` that has no document of its own is the labelled host namespace of a vCluster."""
     objects = [each for each in map(decode_object, documents) if each is not None]
     known = {each.metadata.name for each in objects if isinstance(each, Namespace)}
     used = {each.metadata.namespace or "" for each in objects}

@@ -1,8 +1,6 @@
 """KAI's own programs on a control plane, with simulated nodes and kubelets.
-
-The folder `KAI_BIN` is named after KAI's release and holds the six programs and `manifests`, the objects of KAI's chart.
-No container runs: kwok sets the phases of the pods, and reports a device for each GPU reservation pod.
-"""
+The folder `KAI_BIN` is named after KAI's release and holds the six programs and `manifests`, the objects of KAI's
+chart. No container runs: kwok sets the phases of the pods, and reports a device for each GPU reservation pod."""
 
 import asyncio
 import base64
@@ -34,50 +32,30 @@ from tests.support.kube_user import Asker
 SYSTEM: Final = "kai-scheduler"
 RESERVATIONS: Final = "kai-resource-reservation"
 ACCOUNTS: Final = {
-    "admission": "admission",
-    "binder": "binder",
-    "podgroupcontroller": "podgroup-controller",
-    "podgrouper": "pod-grouper",
-    "queuecontroller": "queue-controller",
-    "scheduler": "scheduler",
-}
+    "admission": "admission", "binder": "binder", "podgroupcontroller": "podgroup-controller",
+    "podgrouper": "pod-grouper", "queuecontroller": "queue-controller", "scheduler": "scheduler",
+}  # fmt: skip
 """Service account by program, as in KAI's chart."""
 HANGS: Final = "test/ignores-sigterm"
 """Annotation of a pod whose containers run on after the pod's deletion, within its grace period."""
 ENDS: Final = "test/exits"
 """Annotation of a pod whose containers exit with 0."""
 _CONTROLLERS: Final = (
-    "clusterrole-aggregation-controller",
-    "cronjob-controller",
-    "daemonset-controller",
-    "deployment-controller",
-    "disruption-controller",
-    "garbage-collector-controller",
-    "job-controller",
-    "namespace-controller",
-    "replicaset-controller",
-    "serviceaccount-controller",
-    "statefulset-controller",
+    "clusterrole-aggregation-controller", "cronjob-controller", "daemonset-controller", "deployment-controller",
+    "disruption-controller", "garbage-collector-controller", "job-controller", "namespace-controller",
+    "replicaset-controller", "serviceaccount-controller", "statefulset-controller",
     "validatingadmissionpolicy-status-controller",
-)
+)  # fmt: skip
 _INSTALLED: Final = (
-    "CustomResourceDefinition",
-    "Namespace",
-    "PriorityClass",
-    "ServiceAccount",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-)
+    "CustomResourceDefinition", "Namespace", "PriorityClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding",
+    "Role", "RoleBinding",
+)  # fmt: skip
 """Kinds of the chart that the programs need; the others are workloads and settings of KAI's operator."""
 _HOW: Final = "needs KAI_BIN (see CONTRIBUTING.md)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KaiBuild:
-    """A folder with the programs of one release."""
-
     folder: Path
     version: Version
 
@@ -134,7 +112,6 @@ class KaiCluster:
 
 @contextlib.contextmanager
 def kai_cluster(folder: Path) -> Iterator[KaiCluster]:
-    """Run a control plane, KAI's programs and simulated kubelets."""
     build, assets = kai_build(), needed_assets()
     if shutil.which("kubectl") is None or not (assets / "kwok").is_file():
         pytest.skip("needs kubectl, and kwok in KUBEBUILDER_ASSETS (see CONTRIBUTING.md)")

@@ -92,8 +92,6 @@ def definition(api_version: str, kind: str, *, is_namespaced: bool = True) -> Js
         "group": group,
         "scope": "Namespaced" if is_namespaced else "Cluster",
         "names": {"kind": kind, "plural": plural(kind), "singular": kind.lower()},
-        "versions": [
-            {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-        ],
-    }
+        "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+    }  # fmt: skip
     return made("CustomResourceDefinition", f"{plural(kind)}.{group}", spec=spec)

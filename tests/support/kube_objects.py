@@ -46,7 +46,6 @@ def pod(
 def fraction(
     name: str = "half", number: int = 1, share: str = "0.5", group: str | None = GROUP_0, **more: Any
 ) -> dict[str, Any]:
-    """Return a pod with gpu-fraction, bound by KAI."""
     labels = {
         "kai.scheduler/queue": "team-a",
         **({"runai-gpu-group": group} if group else {}),
@@ -84,12 +83,9 @@ def bind_request(
     """Return KAI's BindRequest of a pod, owned by the pod."""
     about = {"labels": {"selected-node": NODE}, "ownerReferences": [_owner(name, number)]}
     spec = {
-        "podName": name,
-        "receivedGPU": {"count": len(groups) or 1, "portion": portion},
-        "receivedResourceType": kind,
-        "selectedGPUGroups": list(groups) or None,
-        "selectedNode": NODE,
-    }
+        "podName": name, "receivedGPU": {"count": len(groups) or 1, "portion": portion}, "receivedResourceType": kind,
+        "selectedGPUGroups": list(groups) or None, "selectedNode": NODE,
+    }  # fmt: skip
     return made("BindRequest", name, namespace, metadata=about, spec=spec, status={"phase": "Succeeded"})
 
 
@@ -97,9 +93,7 @@ def of_tenant(
     document: dict[str, Any], host: str = "vcluster-red", namespace: str | None = None
 ) -> dict[str, Any]:
     """Return the copy of a tenant's object in its host namespace, with the names inside the vCluster.
-
-    The namespace inside is that of reservation pods for one of them, else `ml`.
-    """
+    The namespace inside is that of reservation pods for one of them, else `ml`."""
     metadata = document["metadata"]
     is_reservation = metadata["name"].startswith("gpu-reservation")
     metadata["namespace"] = host

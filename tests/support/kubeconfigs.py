@@ -13,8 +13,12 @@ from tests.support.credentials import kubeconfig_of
 SECRET: Final = "s3cret"
 """Part of each wrong credential. No message contains it."""
 
+_TOKEN: Final = {"token": "TOKEN"}
 _V1: Final = "client.authentication.k8s.io/v1"
 _LINE: Final = f"{SECRET}\nsecond-{SECRET}"
+_ENCRYPTED: Final = (
+    "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA==\n-----END ENCRYPTED PRIVATE KEY-----\n"
+)
 _ONLY_OIDC: Final = 'user "u": auth-provider: only oidc with a valid id-token, which kubectl renews'
 
 
@@ -29,7 +33,6 @@ class Base:
 
     @property
     def ca_data(self) -> str:
-        """The certificate authority in base64."""
         return base64.b64encode(self.ca_file.read_bytes()).decode()
 
     def file(self, name: str, content: str | bytes) -> str:
@@ -58,7 +61,6 @@ class Case:
 
 
 def write(case: Case, base: Base) -> Path:
-    """Write the kubeconfig of a case; return its path."""
     cluster = {"server": base.server, "certificate-authority-data": base.ca_data}
     document = kubeconfig_of(
         _changed(cluster, case.cluster, base), _changed({"token": base.token}, case.user, base)
@@ -77,31 +79,23 @@ def _changed(values: Mapping[str, Any], keys: Keys, base: Base) -> dict[str, Any
 
 
 def plugin(program: str = "", **keys: Any) -> Callable[[Base], dict[str, Any]]:
-    """Return a user whose credential plugin runs a Python program."""
-
     def user(base: Base) -> dict[str, Any]:
         base.file("plugin.py", program.replace("TOKEN", base.token))
         entry = {
-            "apiVersion": _V1,
-            "command": sys.executable,
-            "args": [str(base.folder / "plugin.py")],
-            "interactiveMode": "Never",
-            **keys,
-        }
+            "apiVersion": _V1, "command": sys.executable, "args": [str(base.folder / "plugin.py")],
+            "interactiveMode": "Never", **keys,
+        }  # fmt: skip
         return {"token": None, "exec": {key: value for key, value in entry.items() if value is not None}}
 
     return user
 
 
 def printing(status: object, **keys: Any) -> Callable[[Base], dict[str, Any]]:
-    """Return a user whose credential plugin prints a status."""
     printed = {"apiVersion": _V1, "kind": "ExecCredential", "status": status}
     return plugin(f"print({json.dumps(json.dumps(printed))})", **keys)
 
 
 def file_token(content: str | bytes) -> Callable[[Base], dict[str, Any]]:
-    """Return a user with a `tokenFile`."""
-
     def user(base: Base) -> dict[str, Any]:
         text = content.replace("TOKEN", base.token) if isinstance(content, str) else content
         return {"token": None, "tokenFile": base.file("token", text)}
@@ -117,21 +111,20 @@ def identity_token(signature: str, **claims: Any) -> str:
 
 
 def b64(text: str) -> str:
-    """Return a text in base64."""
     return base64.b64encode(text.encode()).decode()
 
 
 CASES: Final[Mapping[str, Case]] = {
     "token": Case(),
     "certificate authority as a file": Case(
-        cluster=lambda base: {"certificate-authority-data": None, "certificate-authority": str(base.ca_file)}
+        cluster=lambda base: {"certificate-authority-data": None, "certificate-authority": str(base.ca_file)},
     ),
     "certificate authority with line breaks in base64": Case(
-        cluster=lambda base: {"certificate-authority-data": "\n".join([base.ca_data[:64], base.ca_data[64:]])}
+        cluster=lambda base: {"certificate-authority-data": "\n".join([base.ca_data[:64], base.ca_data[64:]])},
     ),
     "server with a slash at the end": Case(cluster=lambda base: {"server": f"{base.server}/"}),
     "server without a scheme, which means HTTP": Case(
-        cluster=lambda base: {"server": base.server.removeprefix("https://")}, line="400 Bad Request"
+        cluster=lambda base: {"server": base.server.removeprefix("https://")}, line="400 Bad Request",
     ),
     "server with a name and a password": Case(
         cluster=lambda base: {"server": base.server.replace("https://", f"https://me:{SECRET}@")},
@@ -139,23 +132,13 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     **{
         f"server {server!r}": Case(cluster={"server": server}, line='cluster "c": server: expected https://')
-        for server in (
-            "ftp://127.0.0.1:1",
-            "https://127.0.0.1:port",
-            "https://127.0.0.1 :1",
-            "https://127.0.0.1:1\n",
-            "https://a..b:1",
-            "https://",
-            "",
-        )
+        for server in ("ftp://127.0.0.1:1", "https://127.0.0.1:port", "https://127.0.0.1 :1", "https://127.0.0.1:1\n",
+                       "https://a..b:1", "https://", "")
     },
     "server as a number": Case(cluster={"server": 6443}, line='"c": server: expected https://HOST:PORT'),
-    "no certificate authority": Case(
-        cluster={"certificate-authority-data": None}, line="its certificate is not trusted"
-    ),
+    "no certificate authority": Case(cluster={"certificate-authority-data": None}, line="its certificate is not trusted"),
     "certificate authority that is not base64": Case(
-        cluster={"certificate-authority-data": "%%%"},
-        line='cluster "c": certificate-authority-data: not base64',
+        cluster={"certificate-authority-data": "%%%"}, line='cluster "c": certificate-authority-data: not base64',
     ),
     "certificate authority that is not PEM": Case(
         cluster={"certificate-authority-data": b64("no PEM")},
@@ -163,26 +146,16 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "no verification": Case(cluster={"certificate-authority-data": None, "insecure-skip-tls-verify": True}),
     "name of the server that its certificate has": Case(cluster={"tls-server-name": "localhost"}),
-    "name of the server that its certificate lacks": Case(
-        cluster={"tls-server-name": "other.example"}, line="Hostname mismatch"
-    ),
+    "name of the server that its certificate lacks": Case(cluster={"tls-server-name": "other.example"}, line="Hostname mismatch"),
     "name of the server with a dot first": Case(
-        cluster={"tls-server-name": ".localhost"}, line='cluster "c": tls-server-name: not a host name'
+        cluster={"tls-server-name": ".localhost"}, line='cluster "c": tls-server-name: not a host name',
     ),
     **{
         f"proxy {url!r}": Case(cluster={"proxy-url": url}, line='"c": proxy-url: expected http://HOST:PORT')
-        for url in (
-            "nonsense",
-            f"ftp://me:{SECRET}@127.0.0.1:1",
-            "socks5://127.0.0.1:1",
-            f"http://me:{SECRET}@[::1",
-            "http://",
-            f"http://me:{SECRET}-€@127.0.0.1:1",
-        )
+        for url in ("nonsense", f"ftp://me:{SECRET}@127.0.0.1:1", "socks5://127.0.0.1:1", f"http://me:{SECRET}@[::1", "http://",
+                    f"http://me:{SECRET}-€@127.0.0.1:1")
     },
-    "proxy that does not listen": Case(
-        cluster={"proxy-url": f"http://me:{SECRET}@127.0.0.1:1"}, line="Connection refused"
-    ),
+    "proxy that does not listen": Case(cluster={"proxy-url": f"http://me:{SECRET}@127.0.0.1:1"}, line="Connection refused"),
     "no token": Case(user={"token": None}, line="you may not list namespaces as system:anonymous"),
     "token as a number": Case(user={"token": 12345}, line='user "u": token: Expected `str`, got `int`'),
     **{
@@ -195,8 +168,8 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "file with a token and blanks": Case(user=file_token(" \tTOKEN \r\n\n")),
     "file with two lines": Case(user=file_token(_LINE), line="the token is not one line of ASCII text"),
-    "file of the token missing": Case(
-        user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory'
+    "no file of the token": Case(
+        user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory',
     ),
     "file before token": Case(user=lambda base: {**file_token("TOKEN")(base), "token": SECRET}),
     **{
@@ -207,22 +180,12 @@ CASES: Final[Mapping[str, Case]] = {
         }.items()
     },
     "client key with a pass phrase": Case(
-        user=lambda base: {
-            "client-certificate": str(base.ca_file),
-            "client-key-data": b64(
-                "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA==\n"
-                "-----END ENCRYPTED PRIVATE KEY-----\n"
-            ),
-        },
+        user=lambda base: {"client-certificate": str(base.ca_file), "client-key-data": b64(_ENCRYPTED)},
         line='user "u": client-certificate: no certificate with its unencrypted key',
     ),
     "impersonated user with everything": Case(
-        user={
-            "as": "jürgen",
-            "as-uid": "1234",
-            "as-groups": ["team", "system:masters"],
-            "as-user-extra": {"Example.com/Reason %": ["a", "b"]},
-        }
+        user={"as": "jürgen", "as-uid": "1234", "as-groups": ["team", "system:masters"],
+              "as-user-extra": {"Example.com/Reason %": ["a", "b"]}},
     ),
     **{
         f"impersonation without a user: {keys}": Case(user=keys, line="as-user-extra need as")
@@ -232,18 +195,12 @@ CASES: Final[Mapping[str, Case]] = {
         f"impersonation with a wrong character: {keys!r}": Case(
             user={"as": "a", **keys}, line="a blank at an end, or a character that no header can carry"
         )
-        for keys in (
-            {"as": "a\nb"},
-            {"as-groups": ["b\r\nc: d"]},
-            {"as-user-extra": {"k": ["v\x00"]}},
-            {"as": "r "},
-        )
+        for keys in ({"as": "a\nb"}, {"as-groups": ["b\r\nc: d"]}, {"as-user-extra": {"k": ["v\x00"]}}, {"as": "r "})
     },
     "impersonated groups as a text": Case(
-        user={"as": "a", "as-groups": "system:masters"},
-        line='user "u": as-groups: Expected `array`, got `str`',
+        user={"as": "a", "as-groups": "team"}, line='user "u": as-groups: Expected `array`, got `str`',
     ),
-    "plugin": Case(user=printing({"token": "TOKEN"})),
+    "plugin": Case(user=printing(_TOKEN)),
     "plugin by a relative path": Case(user=lambda base: plugin(command=_script(base), args=None)(base)),
     "plugin with the cluster's address": Case(
         user=lambda base: plugin(
@@ -255,55 +212,37 @@ CASES: Final[Mapping[str, Case]] = {
             provideClusterInfo=True,
         )(base)
     ),
-    "plugin with an expired token": Case(
-        user=printing({"token": "TOKEN", "expirationTimestamp": "2001-01-01T00:00:00Z"})
-    ),
+    "plugin with an expired token": Case(user=printing({"token": "TOKEN", "expirationTimestamp": "2001-01-01T00:00:00Z"})),
     **{
-        f"plugin that prints the status {status!r}": Case(
-            user=printing(status), line="its output is no ExecCred"
-        )
+        f"plugin that prints the status {status!r}": Case(user=printing(status), line="its output is no ExecCred")
         for status in (None, SECRET, {"token": ""}, {"token": None}, {"token": [SECRET]})
     },
     **{
-        f"plugin that prints {text!r}": Case(
-            user=plugin(f"print({text!r})"), line="its output is no ExecCred"
-        )
-        for text in (
-            "",
-            SECRET,
-            "[]",
-            f'{{"apiVersion": "{_V1}", "kind": "Pod", "status": {{"token": "x"}}}}',
-        )
+        f"plugin that prints {text!r}": Case(user=plugin(f"print({text!r})"), line="its output is no ExecCred")
+        for text in ("", SECRET, "[]", f'{{"apiVersion": "{_V1}", "kind": "Pod", "status": {{"token": "x"}}}}')
     },
     "plugin that prints another version": Case(
-        user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1beta1"),
+        user=printing(_TOKEN, apiVersion="client.authentication.k8s.io/v1beta1"),
         line="its output is no ExecCredential of client.authentication.k8s.io/v1beta1",
     ),
     "plugin with a certificate that is not PEM": Case(
         user=printing({"clientCertificateData": "x", "clientKeyData": SECRET}),
         line='user "u": client-certificate: no certificate with its unencrypted key',
     ),
-    "plugin that fails": Case(
-        user=plugin("import sys; sys.exit('first\\nsecond')"), line="exit status 1: first second"
-    ),
+    "plugin that fails": Case(user=plugin("import sys; sys.exit('first\\nsecond')"), line="exit status 1: first second"),
     "plugin that does not exist": Case(
         user=plugin(command="kaishare-no-such-plugin", installHint="Install it.\nThen run it."),
         line="kaishare-no-such-plugin: Install it. Then run it.: No such file or directory",
     ),
     "plugin without a command": Case(user=plugin(command=None), line='user "u": exec: no command'),
     "plugin of a removed version": Case(
-        user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1alpha1"),
+        user=printing(_TOKEN, apiVersion="client.authentication.k8s.io/v1alpha1"),
         line='exec: apiVersion "client.authentication.k8s.io/v1alpha1", ',
     ),
-    "plugin without an interactive mode": Case(
-        user=printing({"token": "TOKEN"}, interactiveMode=None), line='interactiveMode "": not supported'
-    ),
-    "plugin that needs a terminal": Case(
-        user=printing({"token": "TOKEN"}, interactiveMode="Always"),
-        line="interactiveMode: Always needs a terminal",
-    ),
+    "plugin without a mode": Case(user=printing(_TOKEN, interactiveMode=None), line='interactiveMode "": not supported'),
+    "plugin for a terminal": Case(user=printing(_TOKEN, interactiveMode="Always"), line="interactiveMode: Always needs a terminal"),
     "plugin is not run for a user with a token": Case(
-        user=lambda base: {**plugin("import sys; sys.exit(1)")(base), "token": base.token}
+        user=lambda base: {**plugin("import sys; sys.exit(1)")(base), "token": base.token},
     ),
     **{
         f"auth-provider {name}": Case(user={"token": None, "auth-provider": provider}, line=_ONLY_OIDC)
@@ -315,19 +254,12 @@ CASES: Final[Mapping[str, Case]] = {
         }.items()
     },
     "auth-provider with a token of two lines": Case(
-        user={
-            "token": None,
-            "auth-provider": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}},
-        },
+        user={"token": None, "auth-provider": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}}},
         line="the token is not one line of ASCII text",
     ),
     "namespace that no name is, where none is needed": Case(context={"namespace": "Team/A"}),
-    "context that does not exist": Case(
-        document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'
-    ),
-    "context of the option that does not exist": Case(
-        options=("--context", "z"), line='kubeconfig: no context "z"; contexts: x'
-    ),
+    "context that does not exist": Case(document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'),
+    "context of the option that does not exist": Case(options=("--context", "z"), line='kubeconfig: no context "z"; contexts: x'),
     "no current context": Case(document={"current-context": None}, line="kubeconfig: no current-context"),
     "user that does not exist": Case(context={"user": "v"}, line='context "x": no user "v"'),
     "no user": Case(context={"user": None}, line="you may not list namespaces as system:anonymous"),
@@ -336,21 +268,13 @@ CASES: Final[Mapping[str, Case]] = {
     "unknown keys": Case(document={"preferences": {}, "other": 1}, cluster={"other": 1}, user={"other": [1]}),
     "empty file": Case(text="", line="kubeconfig: no current-context"),
     "no YAML": Case(
-        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n",
-        line="kubeconfig: not a kubeconfig in YAML: line 3, column",
+        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n", line="kubeconfig: not a kubeconfig in YAML: line 3, column",
     ),
     **{
         f"YAML {text[:20]!r}": Case(text=text, line="kubeconfig: not a kubeconfig in YAML")
-        for text in (
-            f"users: !{SECRET} 1",
-            "\0",
-            "[" * 5000,
-            'a: !!int ""',
-            "a: !!timestamp x",
-            "a: !!bool x",
-        )
+        for text in (f"users: !{SECRET} 1", "\0", "[" * 5000, 'a: !!int ""', "a: !!timestamp x", "a: !!bool x")
     },
-}
+}  # fmt: skip
 
 
 def _script(base: Base) -> str:

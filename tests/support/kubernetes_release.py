@@ -25,7 +25,6 @@ def kubernetes_release() -> tuple[int, int]:
 
 
 def skip_on_older(item: pytest.Item) -> None:
-    """Skip a test whose marker names a newer release than that of the API server."""
     for marker in item.iter_markers(MARKER):
         if assets_folder() is not None and kubernetes_release() < marker.args:
             needed, present = ("{}.{}".format(*release) for release in (marker.args, kubernetes_release()))

@@ -22,13 +22,9 @@ keeps_deep_values: Final = pytest.mark.skipif(
 )
 
 BY_PLACE: Final = {
-    "cluster": "cluster",
-    "kai_programs": "cluster",
-    "gpu": "gpu",
-    "node": "node",
-    "docs/test_site_in_browser.py": "browser",
-    "gpuagent/server/test_browser.py": "browser",
-}
+    "cluster": "cluster", "kai_programs": "cluster", "gpu": "gpu", "node": "node",
+    "docs/test_site_in_browser.py": "browser", "gpuagent/server/test_browser.py": "browser",
+}  # fmt: skip
 """Marker by folder or file, relative to tests/."""
 
 OLDEST: Final = "oldest"
@@ -62,7 +58,6 @@ def runs_on_the_oldest(path: Path) -> bool:
 
 @cache
 def marker_of(path: Path) -> str | None:
-    """Return the marker of a test file; None if its place implies none."""
     relative = path.relative_to(_TESTS)
     places = (relative.as_posix(), *(parent.as_posix() for parent in relative.parents))
     return next((BY_PLACE[place] for place in places if place in BY_PLACE), None)
@@ -105,13 +100,10 @@ RowT = TypeVar("RowT")
 
 def sampled(rows: Iterable[RowT], step: int) -> list[RowT | ParameterSet]:
     """Return the rows of a table for `parametrize`; all but every `step`-th one are nightly.
-
-    For tables whose rows take the same way through the code.
-    """
+    For tables whose rows take the same way through the code."""
     return [row if index % step == 0 else nightly(row) for index, row in enumerate(rows)]
 
 
 def nightly(row: object) -> ParameterSet:
-    """Return a row for `parametrize` that only a nightly run has."""
     values = row if isinstance(row, tuple) else (row,)
     return pytest.param(*values, marks=pytest.mark.nightly)

@@ -35,9 +35,7 @@ def driven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_library: Callable[..., Path], clock: Clock
 ) -> Iterator[Callable[..., Driven]]:
     """NvmlGpus through the real binding and the simulated library, and the library's answers.
-
-    The deadline in seconds is long, so that a busy machine is no slow GPU.
-    """
+    The deadline in seconds is long, so that a busy machine is no slow GPU."""
     made: list[NvmlGpus] = []
 
     def make(document: dict[str, Any], *flags: str, deadline: float = 30.0) -> Driven:

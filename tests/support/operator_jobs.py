@@ -45,15 +45,8 @@ def _pod(
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
     version, kind, owner_name = owner
     metadata["ownerReferences"] = [
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "name": owner_name,
-            "uid": UID,
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-    ]
+        {"apiVersion": version, "kind": kind, "name": owner_name, "uid": UID, "controller": True, "blockOwnerDeletion": True},
+    ]  # fmt: skip
     for container in pod["spec"]["containers"]:
         if env and only in (None, container["name"]):
             added = [{"name": key, "value": value} for key, value in env.items()]
@@ -236,11 +229,9 @@ def mpi_job(
 
 def _job_labels(name: str) -> dict[str, str]:
     return {
-        "batch.kubernetes.io/controller-uid": UID,
-        "batch.kubernetes.io/job-name": name,
-        "controller-uid": UID,
+        "batch.kubernetes.io/controller-uid": UID, "batch.kubernetes.io/job-name": name, "controller-uid": UID,
         "job-name": name,
-    }
+    }  # fmt: skip
 
 
 def job_set(template: Template, replicas: Sequence[int]) -> OperatorJob:

@@ -3,9 +3,10 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from service.http.bounded_server import BoundedServer
@@ -32,8 +33,6 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 
 class Client:
-    """A connection with access to its bytes."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -82,33 +81,25 @@ class RunningServer:
     clients: list[Client] = field(default_factory=list)
     address: Address = ANY_PORT
 
+    least: str = "info"
+
     def __post_init__(self) -> None:
         self.pages = PageServer(
             {
-                "/healthz": self._alive,
-                "/small": self._small,
-                "/medium": self._medium,
-                "/large": self._large,
-                "/held": self._held,
-                "/failing": self._failing,
+                "/healthz": partial(self._made, lambda: text_page("ok\n")),
+                "/medium": partial(self._made, lambda: Page(body=SharedText(MEDIUM))),
+                "/large": partial(self._made, lambda: Page(body=SharedText(LARGE))),
+                "/small": self._small, "/held": self._held, "/failing": self._failing,
             },
-            not_found="no such page",
-            method_not_allowed="pages are read",
-            log=JsonLog(self.stream),
-        )
+            not_found="no such page", method_not_allowed="pages are read", log=JsonLog(self.stream, least=self.least),
+        )  # fmt: skip
 
-    async def _alive(self) -> Page:
-        return text_page("ok\n")
+    async def _made(self, make: Callable[[], Page]) -> Page:
+        return make()
 
     async def _small(self) -> Page:
         self.renderings += 1
         return text_page(f"{self.renderings}\n")
-
-    async def _medium(self) -> Page:
-        return Page(body=SharedText(MEDIUM))
-
-    async def _large(self) -> Page:
-        return Page(body=SharedText(LARGE))
 
     async def _held(self) -> Page:
         self.renderings += 1
@@ -145,9 +136,9 @@ class RunningServer:
 
 @asynccontextmanager
 async def serving(
-    of: ConnectionLimits = LIMITS, host_names: HostNames | None = None
+    of: ConnectionLimits = LIMITS, host_names: HostNames | None = None, least: str = "info"
 ) -> AsyncIterator[RunningServer]:
-    running = RunningServer()
+    running = RunningServer(least=least)
     running.address = await running.pages.start(ANY_PORT, of, host_names)
     try:
         async with running.stack:

@@ -1,8 +1,6 @@
 """What holds for every decision about a pod.
-
 The oracles are independent of kaishare where possible: patches are applied by the `jsonpatch` package, and what was
-added is judged by KAI's own rules, which the verdicts of running releases hold in place.
-"""
+added is judged by KAI's own rules, which the verdicts of running releases hold in place."""
 
 import copy
 import json
@@ -330,19 +328,9 @@ def assert_sentence(finding: Finding) -> None:
 
 
 INVARIANTS: Final[tuple[Callable[[Outcome], None], ...]] = (
-    it_is_no_error,
-    the_patch_applies_alike_everywhere,
-    only_ours_changed,
-    values_are_strings_where_there_was_nothing,
-    who_is_left_alone_gets_no_patch,
-    who_is_not_ends_with_scheduler_queue_and_priority,
-    deciding_twice_adds_nothing,
-    a_share_is_the_policys_and_goes_where_it_says,
-    a_rank_of_a_distributed_job_keeps_its_gpu,
-    the_size_is_the_one_that_the_oracle_finds,
-    the_decision_is_recorded_on_the_pod,
-    a_share_stands_alone,
-    a_share_is_one_that_kai_accepts,
-    the_toleration_comes_with_a_share_and_once,
-    warnings_are_short_lines,
-)
+    it_is_no_error, the_patch_applies_alike_everywhere, only_ours_changed, values_are_strings_where_there_was_nothing,
+    who_is_left_alone_gets_no_patch, who_is_not_ends_with_scheduler_queue_and_priority, deciding_twice_adds_nothing,
+    a_share_is_the_policys_and_goes_where_it_says, a_rank_of_a_distributed_job_keeps_its_gpu,
+    the_size_is_the_one_that_the_oracle_finds, the_decision_is_recorded_on_the_pod, a_share_stands_alone,
+    a_share_is_one_that_kai_accepts, the_toleration_comes_with_a_share_and_once, warnings_are_short_lines,
+)  # fmt: skip

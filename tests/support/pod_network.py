@@ -1,8 +1,6 @@
 """Pod addresses that a real API server reaches through its egress selector.
-
-The API server refuses to proxy to loopback. Its egress selector sends each made-up pod address to a CONNECT
-proxy on a UNIX socket, which connects to a server on loopback. No network namespace and no right is needed.
-"""
+The API server refuses to proxy to loopback. Its egress selector sends each made-up pod address to a CONNECT proxy
+on a UNIX socket, which connects to a server on loopback. No network namespace and no right is needed."""
 
 import asyncio
 import contextlib
@@ -17,9 +15,7 @@ async def ending_at_once(
     server: asyncio.Server, writers: Collection[asyncio.StreamWriter]
 ) -> AsyncIterator[asyncio.Server]:
     """Close a server and its connections at the end.
-
-    From Python 3.12.1 on, `async with server` waits for clients to close theirs.
-    """
+    From Python 3.12.1 on, `async with server` waits for clients to close theirs."""
     try:
         yield server
     finally:
@@ -51,8 +47,6 @@ def egress_option(folder: Path, socket: Path) -> str:
 async def pod_network(
     socket: Path, servers: Mapping[str, Address], received: dict[str, bytearray] | None = None
 ) -> AsyncIterator[None]:
-    """Run the CONNECT proxy."""
-
     writers: set[asyncio.StreamWriter] = set()
 
     async def copy(

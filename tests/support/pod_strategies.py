@@ -1,7 +1,5 @@
 """Strategies for property tests: pods, policies and settings, regular and odd.
-
-Odd values are rare at each single place, so that most pods still get a share.
-"""
+Odd values are rare at each single place, so that most pods still get a share."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -173,19 +171,12 @@ _ANNOTATIONS: Mapping[str, tuple[str | None, ...]] = {
     _LWS_SIZE: ("2", "1", "many", None),
 }
 _LABELS: Mapping[str, tuple[str | None, ...]] = {
-    keys.QUEUE_LABEL: ("mine", "", None),
-    keys.PRIORITY_LABEL: ("train", "", None),
-    labels_of.GPU_MARK: ("shared", "Shared"),
-    labels_of.INJECT: ("false", "true", "no\nway"),
-    **size_oracle.POD_LABELS,
-    "pipelines.kubeflow.org/run": ("1",),
-    keys.GPU_GROUP: ("group",),
-    keys.GPU_GROUP_PREFIX + "x" * 200: ("group",),
-    keys.VCLUSTER_MANAGED_BY: ("vc",),
-    "app": ("case", ""),
-    _JOB_SET_JOBS: ("3", "1"),
-    _OPERATOR: ("mpi-operator", "pytorchjob-controller"),
-}
+    keys.QUEUE_LABEL: ("mine", "", None), keys.PRIORITY_LABEL: ("train", "", None),
+    labels_of.GPU_MARK: ("shared", "Shared"), labels_of.INJECT: ("false", "true", "no\nway"),
+    **size_oracle.POD_LABELS, "pipelines.kubeflow.org/run": ("1",), keys.GPU_GROUP: ("group",),
+    keys.GPU_GROUP_PREFIX + "x" * 200: ("group",), keys.VCLUSTER_MANAGED_BY: ("vc",), "app": ("case", ""),
+    _JOB_SET_JOBS: ("3", "1"), _OPERATOR: ("mpi-operator", "pytorchjob-controller"),
+}  # fmt: skip
 
 
 def _entries(table: Mapping[str, tuple[str | None, ...]]) -> st.SearchStrategy[dict[str, str | None] | None]:
@@ -209,20 +200,10 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     *[(("metadata", "annotations", keys.MIRROR_POD), "5f3a")] * 2,
     *[(("metadata", "ownerReferences"), [{"kind": "Job", "name": "case.dotted"}])] * 3,
     (("metadata", "ownerReferences"), [{"kind": "Job"}]),
-    *[(("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}])]
-    * 3,
-    (
-        ("metadata", "ownerReferences"),
-        [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}],
-    ),
+    *[(("metadata", "ownerReferences"), [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "case"}])] * 3,
+    (("metadata", "ownerReferences"), [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}]),
     (("metadata", "ownerReferences"), [{"apiVersion": "v1", "kind": "Namespace", "name": "team-b"}]),
-    *[
-        (
-            ("metadata", "ownerReferences"),
-            [{"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "case"}],
-        )
-    ]
-    * 2,
+    *[(("metadata", "ownerReferences"), [{"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "case"}])] * 2,
     (("metadata", "name"), "case.dotted"),
     (("metadata", "name"), ""),
     (("metadata",), None),
@@ -236,7 +217,7 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
     (("spec", "containers"), []),
     (("spec", "initContainers"), None),
     *[(("spec", "schedulerName"), "volcano")] * 2,
-)
+)  # fmt: skip
 """Single changes to a pod that decide whether it gets a share."""
 
 _twists = st.lists(st.sampled_from(_TWISTS), min_size=1, max_size=2)
@@ -258,7 +239,6 @@ def put(document: Json, place: Sequence[str | int], value: Json) -> Json:
 
 @st.composite
 def containers(draw: Draw, name: str, gpu: Jsons) -> dict[str, Json]:
-    """Build containers whose resources come from `gpu`."""
     made: dict[str, Json] = {"name": name, "image": "example.invalid/image", "resources": draw(gpu)}
     if made["resources"] == ABSENT:
         del made["resources"]
@@ -325,9 +305,7 @@ _shares = often(
 _queues = often(("queue-a", "team.a"), ("", "Not A Queue\n"), one_in=24)
 _namespace_labels: Mapping[str, Jsons] = {
     labels_of.MODE: often(("default", "enforce"), ("observe", "off", "Default"), one_in=3),
-    labels_of.SCHEDULER: often(
-        ("kai-scheduler",), ("other-scheduler", "default-scheduler", "Ünïcödé"), one_in=2
-    ),
+    labels_of.SCHEDULER: often(("kai-scheduler",), ("other-scheduler", "default-scheduler", "Ünïcödé"), one_in=2),
     labels_of.SHARE_FOR: often(("all", "all", "marked", "whole-gpu"), ("none",), one_in=24),
     labels_of.MAX_FRACTION: often(("0.5", "1"), ("0.4", "1.5"), one_in=3),
     labels_of.MAX_MEMORY: often(("2000",), ("1", "2Gi"), one_in=3),
@@ -337,7 +315,7 @@ _namespace_labels: Mapping[str, Jsons] = {
     labels_of.DISTRIBUTED: often(("share", "keep"), ("Share",), one_in=8),
     "kaishare.dev/unknown": st.just("x"),
     "example.com/team": st.just("blue"),
-}
+}  # fmt: skip
 
 
 @st.composite
@@ -402,7 +380,6 @@ class Case:
 
     @property
     def body(self) -> bytes:
-        """Serialise a document with or without escaped non-ASCII characters."""
         return json.dumps(self.document, ensure_ascii=self.pretty, indent=1 if self.pretty else None).encode()
 
 
@@ -411,13 +388,9 @@ def cases(documents: st.SearchStrategy[Json] | None = None) -> st.SearchStrategy
         return Case(labels=metadata[0], annotations=metadata[1], **options)
 
     return st.builds(
-        case,
-        namespace_metadata(),
-        document=pods() if documents is None else documents,
-        namespace=often(("team-a",), ("kube-system",), one_in=16),
-        rules=rules,
-        pretty=st.booleans(),
-    )
+        case, namespace_metadata(), document=pods() if documents is None else documents,
+        namespace=often(("team-a",), ("kube-system",), one_in=16), rules=rules, pretty=st.booleans(),
+    )  # fmt: skip
 
 
 _PLACES: tuple[tuple[str | int, ...], ...] = (
@@ -458,13 +431,9 @@ def reviews(draw: Draw) -> dict[str, Json]:
         "uid": draw(st.text(min_size=1, max_size=40)),
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "operation": "CREATE",
-        "namespace": draw(
-            st.sampled_from(("team-a", "team-a", "team-b", "watched", "unmanaged", "failing", None))
-        ),
-        "object": draw(
-            st.sampled_from((pods(), pods(), pods(), misshapen_pods, json_values)).flatmap(lambda s: s)
-        ),
-    }
+        "namespace": draw(st.sampled_from(("team-a", "team-a", "team-b", "watched", "unmanaged", "failing", None))),
+        "object": draw(st.sampled_from((pods(), pods(), pods(), misshapen_pods, json_values)).flatmap(lambda s: s)),
+    }  # fmt: skip
     if draw(one_in(2)):
         rare: tuple[dict[str, Json], ...] = (
             {"operation": "UPDATE"}, {"subResource": "status"}, {"subResource": None}, {"kind": None}, {"dryRun": True},

@@ -85,11 +85,9 @@ def prometheus(
     rules: dict[str, Any] | None = None,
 ) -> Iterator[Prometheus]:
     """Start Prometheus; `jobs` maps names to addresses, `others` are scrape configurations.
-
-    An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data. Scrapes and
-    evaluations of kaishare's rules, or of `rules`, come each `interval`; nothing is evaluated if nothing is scraped, since all data
-    is in the past then.
-    """
+    An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data. Scrapes
+    and evaluations of kaishare's rules, or of `rules`, come each `interval`; nothing is evaluated if nothing is
+    scraped, since all data is in the past then."""
     program = needed("prometheus")
     configuration = {
         "global": {"scrape_interval": interval, "evaluation_interval": interval},

@@ -29,7 +29,6 @@ def default_rules() -> dict[str, Any]:
 
 
 def needed(program: str, package: str = "prometheus") -> str:
-    """Return the path of a program; skip the test without it."""
     path = shutil.which(program)
     if path is None:
         pytest.skip(f"{program} is needed: apt-get install {package}")
@@ -37,7 +36,6 @@ def needed(program: str, package: str = "prometheus") -> str:
 
 
 def promtool(*arguments: str | Path) -> str:
-    """Run promtool; return its output."""
     done = subprocess.run(
         [needed("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=110
     )

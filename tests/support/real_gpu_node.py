@@ -1,6 +1,5 @@
 """A node with a real GPU: pods whose CUDA processes run in cgroups of the kernel, and their file for the agent."""
 
-import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -43,7 +42,6 @@ class PodCgroups:
             (root / path / "cgroup.procs").write_text(f"{pid}\n")
 
     def remove(self) -> None:
-        """Remove the cgroups, innermost first; their processes must have ended."""
         for folder in sorted(self._folders, key=lambda path: len(path.parts), reverse=True):
             for _ in range(50):  # the kernel lets go of an ended process a moment later
                 try:
@@ -54,16 +52,6 @@ class PodCgroups:
                     time.sleep(0.02)
                 else:
                     break
-
-
-@contextlib.contextmanager
-def pod_cgroups() -> Iterator[PodCgroups]:
-    """Yield the cgroups; remove them at the end."""
-    made = PodCgroups()
-    try:
-        yield made
-    finally:
-        made.remove()
 
 
 def _hierarchies() -> Iterator[Path]:
@@ -146,10 +134,12 @@ def _container(number: int) -> str:
 @contextmanager
 def real_gpu_node(folder: Path, gpu_uuid: str) -> Iterator[RealGpuNode]:
     """Yield a node without pods; end its processes and remove their cgroups in the end."""
-    with pod_cgroups() as cgroups:
-        node = RealGpuNode(folder=folder, gpu_uuid=gpu_uuid, cgroups=cgroups)
+    node = RealGpuNode(folder=folder, gpu_uuid=gpu_uuid, cgroups=PodCgroups())
+    try:
+        yield node
+    finally:
         try:
-            yield node
-        finally:
             for process in list(node.processes):
                 node.end(process)
+        finally:
+            node.cgroups.remove()

@@ -60,14 +60,9 @@ class Desk:
     def __post_init__(self) -> None:
         self.stream = io.BytesIO()
         self.evictor = Evictor(
-            rules=RULES,
-            budget=self.budget,
-            calls=None if self.is_dry_run else self,
-            sample_now=self.sample_now,
-            log=JsonLog(self.stream),
-            clock=lambda: self.now,
-            timing=EvictionTiming(fresh=self.fresh),
-        )
+            rules=RULES, budget=self.budget, calls=None if self.is_dry_run else self, sample_now=self.sample_now,
+            log=JsonLog(self.stream), clock=lambda: self.now, timing=EvictionTiming(fresh=self.fresh),
+        )  # fmt: skip
         self.node.judged(0, self.used_bytes)
 
     async def ask(self, pod: NodePod, *, is_trial: bool) -> Evicted:

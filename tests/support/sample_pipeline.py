@@ -42,16 +42,11 @@ class Pipeline:
         self.judged: list[Evaluation] = []
         self.stream = io.BytesIO()
         self.books = SamplePipeline(
-            pods=self,
-            share_resolver=ShareResolver(gpu_sharing_mode=gpu_sharing_mode),
-            judge=Judge(grace=GRACE, interval=counted, longest_gap=15),
-            is_simulated=False,
-            interval=5,
-            clock=lambda: self.now,
-            transition_log=TransitionLog(JsonLog(self.stream)),
-            reservations=Reservations(grace=GRACE),
-            on_evaluation=self.judged.append,
-        )
+            pods=self, share_resolver=ShareResolver(gpu_sharing_mode=gpu_sharing_mode),
+            judge=Judge(grace=GRACE, interval=counted, longest_gap=15), is_simulated=False, interval=5,
+            clock=lambda: self.now, transition_log=TransitionLog(JsonLog(self.stream)),
+            reservations=Reservations(grace=GRACE), on_evaluation=self.judged.append,
+        )  # fmt: skip
 
     def seconds_since_contact(self) -> float:
         return self.silent
@@ -103,7 +98,6 @@ class Pipeline:
 
     @property
     def api_shares(self) -> Any:
-        """Return the answer of `/api/v1/shares`."""
         return json.loads(shares_json(self.books.status(), node="n", is_simulated=False))
 
     def pod_share(self, uid: str) -> PodShare:

@@ -76,10 +76,8 @@ def pod_share(
     **fields: Any,
 ) -> PodShare:
     """Return a pod's share with an amount of bytes on each GPU, or without any.
-
     `shares`, `limits` and `possible` are the amounts by GPU where they differ: `possible` on GPUs that may be the
-    pod's, or were.
-    """
+    pod's, or were."""
     pod = pod or globals()["pod"](name)
     has_share = share is not None if has_share is None else has_share
     gpus = tuple(gpus) if share is not None else ()

@@ -1,7 +1,5 @@
 """Texts that are label selectors, with labels that they match or do not match, and texts that are not selectors.
-
-The cases are those of the documentation and the tests of `labels.Parse` (k8s.io/apimachinery).
-"""
+The cases are those of the documentation and the tests of `labels.Parse` (k8s.io/apimachinery)."""
 
 from typing import Final
 

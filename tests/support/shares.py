@@ -38,9 +38,7 @@ def share_of(*documents: dict[str, Any], **options: Any) -> PodShare:
 
 def observed(pod_share: PodShare, expected: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is expected of a share by name.
-
-    A name is an attribute, or `texts` of the candidates, or `first` or `second` for the bytes of a candidate.
-    """
+    A name is an attribute, or `texts` of the candidates, or `first` or `second` for the bytes of a candidate."""
     candidates = pod_share.candidates
     special = {
         "texts": lambda: [candidate.text for candidate in candidates],

@@ -8,13 +8,9 @@ from kai.kaishare_keys import SIZE, SIZE_PREFIX
 Labels = Mapping[str, str]
 
 VALUES: Final[Mapping[str, tuple[str, str] | None]] = {
-    "0.5": ("gpu-fraction", "0.5"),
-    "0.25": ("gpu-fraction", "0.25"),
-    "0.02": ("gpu-fraction", "0.02"),
-    "1": None,
-    "2000Mi": ("gpu-memory", "2000"),
-    "8Gi": ("gpu-memory", "8192"),
-}
+    "0.5": ("gpu-fraction", "0.5"), "0.25": ("gpu-fraction", "0.25"), "0.02": ("gpu-fraction", "0.02"), "1": None,
+    "2000Mi": ("gpu-memory", "2000"), "8Gi": ("gpu-memory", "8192"),
+}  # fmt: skip
 """Allowed values, with the annotation that a pod gets; None for a whole GPU."""
 
 BAD_VALUES: Final = ("1.0", "2000", "1Ti", "0.005", "0Mi", "", "½", "9223372036854775807Gi")
@@ -29,11 +25,9 @@ SELECTORS: Final[Mapping[str, Callable[[Labels], bool]]] = {
 }
 BAD_SELECTORS: Final = ("", " ", "app in (web", "app=web=api", "a,", "kai.scheduler/queue=x", "é", "x" * 1025)
 POD_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
-    "app": ("web", "api", "other"),
-    "tier": ("a", ""),
-    "rank": ("1", "2", "10", "first"),
+    "app": ("web", "api", "other"), "tier": ("a", ""), "rank": ("1", "2", "10", "first"),
     SIZE: ("train", "serve", "none-such", "Train", ""),
-}
+}  # fmt: skip
 
 
 def size_of(
@@ -45,10 +39,7 @@ def size_of(
     max_memory_mib: int | None,
 ) -> tuple[str, Any]:
     """Return what a namespace with at most sixteen sizes has for a pod: a kind, and a detail.
-
-    The kinds are `share` (annotation and value), `whole` (the size's name), `doubt` (the reason's code) and
-    `none`.
-    """
+    The kinds are `share` (annotation and value), `whole` (the size's name), `doubt` (the reason's code) and `none`."""
     sizes = {
         key.removeprefix(SIZE_PREFIX): value for key, value in labels.items() if key.startswith(SIZE_PREFIX)
     }

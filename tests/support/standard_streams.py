@@ -35,8 +35,6 @@ program."""
 
 
 class Lines:
-    """Collects log lines in memory."""
-
     def __init__(self) -> None:
         self._lines: list[bytes] = []
 
@@ -67,7 +65,6 @@ class Reader:
 
 @contextmanager
 def pipe() -> Iterator[tuple[int, int]]:
-    """Return a pipe's reading and writing end; both are closed at the end."""
     ends = os.pipe()
     try:
         yield ends
@@ -105,12 +102,9 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
         is_pipe = streams in (NOT_READ, READER_GONE)
         redirection = "" if is_pipe else streams
         process = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, *arguments],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=writing if is_pipe else subprocess.DEVNULL,
-        )
+            ["sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, *arguments], cwd=ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=writing if is_pipe else subprocess.DEVNULL,
+        )  # fmt: skip
         try:
             yield process
         finally:
@@ -119,5 +113,4 @@ def process_with(streams: str, *arguments: str) -> Iterator[subprocess.Popen[byt
 
 
 def standard_descriptors(process: subprocess.Popen[bytes]) -> list[str]:
-    """Return the targets of a process' descriptors 0 to 2."""
     return [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)]

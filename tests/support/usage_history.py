@@ -21,13 +21,9 @@ END = 1_767_225_600
 START = END - HOURS * 3600
 
 MODELS = {
-    "NVIDIA H100 80GB HBM3": 81559,
-    "Tesla T4": 15360,
-    "NVIDIA A10": 23028,
-    "NVIDIA L40S": 46068,
-    "NVIDIA A100-SXM4-80GB": 81920,
-    "NVIDIA H200": 143771,
-}
+    "NVIDIA H100 80GB HBM3": 81559, "Tesla T4": 15360, "NVIDIA A10": 23028, "NVIDIA L40S": 46068,
+    "NVIDIA A100-SXM4-80GB": 81920, "NVIDIA H200": 143771,
+}  # fmt: skip
 """MiB of each model of card, as the driver reports it."""
 
 JOB = "kaishare-agent"
@@ -70,7 +66,6 @@ class PodHistory:
         return self.uid or self.pod
 
     def times(self) -> Iterator[tuple[int, float]]:
-        """Yield Unix seconds and hours since the start."""
         for at in range(START + STEP, END + 1, STEP):
             hour = (at - START) / 3600
             is_gap = any(begin < hour <= end for begin, end in self.gaps)
@@ -93,18 +88,15 @@ class PodHistory:
         return f"GPU-{list(MODELS).index(self.model)}-{gpu}"
 
     def instances(self, hour: float) -> Iterator[str]:
-        """Yield the agents that report the pod at a time."""
         generation = sum(hour > at for at in self.restarts)
         yield from (f"10.0.{generation}.{agent}:9445" for agent in range(self.agents))
 
 
 def recorded(folder: Path, *names: str) -> None:
     """Add some records of pods to a folder's `tsdb`, as if Prometheus had evaluated the rules at the time.
-
     A record that reads other records needs their blocks, so that there are several rounds. Made-up series have no
-    end that Prometheus marks, so that a sample counts for a minute. `promtool tsdb create-blocks-from rules` does the
-    same in three times the processor time: it writes a block for every rule and every two hours.
-    """
+    end that Prometheus marks, so that a sample counts for a minute. `promtool tsdb create-blocks-from rules` does
+    the same in three times the processor time: it writes a block for every rule and every two hours."""
     rules = default_rules()
     groups = {group["name"]: group for group in rules["groups"]}
     seen, *of_pods = groups["kaishare-usage-pods"]["rules"]
@@ -130,9 +122,7 @@ def _records(running: Prometheus, rule: Mapping[str, Any], interval: int) -> Ite
 @contextmanager
 def records_of(folder: Path, *pods: "PodHistory", lines: Iterable[str] = ()) -> Iterator[str]:
     """Run a Prometheus with the histories of pods and their records, or with lines; yield its address.
-
-    Made-up series have no end that Prometheus marks, so that a sample counts for a minute.
-    """
+    Made-up series have no end that Prometheus marks, so that a sample counts for a minute."""
     needed("prometheus")
     if pods:
         History(pods).write(folder)
@@ -144,7 +134,6 @@ def records_of(folder: Path, *pods: "PodHistory", lines: Iterable[str] = ()) -> 
 
 
 def create_blocks(folder: Path, lines: Iterable[str]) -> None:
-    """Add samples to the folder's `tsdb`."""
     text = folder / "history.om"
     with text.open("w") as stream:
         stream.writelines(f"{line}\n" for line in (*lines, "# EOF"))
@@ -166,7 +155,6 @@ class History:
     lines: dict[str, list[str]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the samples into the folder's `tsdb`."""
         create_blocks(folder, self.openmetrics())
 
     def openmetrics(self) -> Iterator[str]:

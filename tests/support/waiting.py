@@ -1,11 +1,10 @@
 """Waits until something holds, by looking again and again.
-
-A condition that looks for something that is not there yet (LookupError) does not hold yet.
-"""
+A condition that looks for something that is not there yet (LookupError) does not hold yet."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 PATIENCE_SECONDS: Final = 45.0
@@ -36,7 +35,6 @@ async def until(
     what: Callable[[], object] | object = "",
     seconds: float = PATIENCE_SECONDS,
 ) -> Any:
-    """Wait for a condition; return its value."""
     wait = _Wait(what, seconds)
     while True:
         error = None
@@ -57,7 +55,6 @@ async def seconds_until(
     what: Callable[[], object] | object = "",
     seconds: float = PATIENCE_SECONDS,
 ) -> float:
-    """Wait for a condition; return the seconds that it took."""
     began = time.monotonic()
     await until(condition, what, seconds)
     return time.monotonic() - began
@@ -81,3 +78,16 @@ def wait_until(
             return result
         wait.go_on(error)
         time.sleep(pause)
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """Run work that may not end before the block does; cancel it then."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

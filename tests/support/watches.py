@@ -10,6 +10,7 @@ from typing import Any
 from kube.client import KubeClient
 from kube.watch import Key, Resource, Watch, WatchTiming
 from tests.support.api_server import PODS
+from tests.support.waiting import in_background
 
 QUICK = WatchTiming(watch=1, grace=0.2, first_pause=0.01, longest_pause=0.04, healthy_after=0.1)
 """Timing about 500 times as fast as in production."""
@@ -38,18 +39,8 @@ async def running(
         changes.append({name for _, name in objects})
 
     watch: Watch[Any] = Watch(
-        client,
-        resource or Resource(name="pods", path=PODS),
-        timing=timing,
-        on_change=changed,
-        on_trouble=troubles.append,
-        **{"read": json.loads, **options},
-    )
-    task = asyncio.create_task(watch.run())
-    try:
+        client, resource or Resource(name="pods", path=PODS), timing=timing, on_change=changed,
+        on_trouble=troubles.append, **{"read": json.loads, **options},
+    )  # fmt: skip
+    async with in_background(watch.run()) as task:
         yield Running(watch, troubles, changes, task)
-        assert not task.done(), task.exception()
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

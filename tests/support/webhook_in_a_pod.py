@@ -21,8 +21,6 @@ sys.exit(main(sys.argv[1:]))
 
 @dataclass(frozen=True, kw_only=True)
 class InAPod:
-    """Program and environment of a Python process as in a pod."""
-
     program: tuple[str, ...]
     environment: dict[str, str]
     loaded: Path

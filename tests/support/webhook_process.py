@@ -53,14 +53,11 @@ class Reply:
 
 
 class Connection(Client):
-    """A connection to the webhook."""
-
     async def reply(self) -> Reply:
         status, headers, body = await self.answer()
         return Reply(status=status, headers=headers, body=body)
 
     async def post(self, body: bytes = REVIEW, path: str = "/mutate") -> Reply:
-        """Send a review; return its answer."""
         await self.send(request(body, path))
         return await self.reply()
 
@@ -96,11 +93,8 @@ def request(
 ) -> bytes:
     """Return the bytes of a POST; `length` overrides the Content-Length."""
     head = [
-        f"POST {path} HTTP/1.1",
-        "Host: webhook",
-        f"Content-Length: {len(body) if length is None else length}",
-        *more,
-    ]
+        f"POST {path} HTTP/1.1", "Host: webhook", f"Content-Length: {len(body) if length is None else length}", *more,
+    ]  # fmt: skip
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
@@ -159,7 +153,6 @@ class Live:
         return await self._connect(None, sock=plain, **tls)
 
     async def connect_plainly(self, source: str = "127.0.0.1") -> Connection:
-        """Open a TCP connection to the port without TLS."""
         return await self._connect(self.admission, local_addr=(source, 0))
 
     async def _connect(self, address: Address | None, **options: Any) -> Connection:
@@ -266,9 +259,7 @@ async def serving(
 @asynccontextmanager
 async def running(folder: Path, policies: Path | None = None, **settings: Any) -> AsyncIterator[Live]:
     """Run everything of `serve` in this process, including watched files.
-
-    All but the garbage collection at its start, which takes 0.25 s in a process with the objects of all tests.
-    """
+    All but the garbage collection at its start, which takes 0.25 s in a process with the objects of all tests."""
     if policies is None:
         policies = folder / "policies.yaml"
         policies.write_text(POLICIES)
@@ -293,8 +284,6 @@ async def running(folder: Path, policies: Path | None = None, **settings: Any) -
 
 @dataclass(kw_only=True)
 class Process:
-    """A process of `kaishare-webhook serve`."""
-
     live: Live
     process: cluster_webhook.Serving
 

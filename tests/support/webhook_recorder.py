@@ -7,7 +7,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from certs.authority import Authority
+from tests.support.certificates import serving_context
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Returns the patch for a request."""
@@ -28,7 +29,6 @@ class Recorder:
     """Paths and requests."""
 
     def paths(self) -> list[str]:
-        """Return the paths of calls since the last use."""
         paths = [path for path, _ in self.calls]
         self.calls.clear()
         return paths
@@ -97,13 +97,8 @@ async def _served(
     folder: Path, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> AsyncIterator[tuple[str, bytes]]:
     """Serve every POST with TLS on loopback; yield the URL and the CA in PEM."""
-    now = datetime.now(UTC)
-    authority = Authority.create(now=now)
-    pair = authority.issue(["127.0.0.1"], now=now, lifetime=timedelta(days=1))
-    (folder / "recorder.crt").write_bytes(pair.certificate_pem)
-    (folder / "recorder.key").write_bytes(pair.key_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "recorder.crt", folder / "recorder.key")
+    authority = Authority.create(now=datetime.now(UTC))
+    context = serving_context(authority, folder)
     app = web.Application(client_max_size=_LARGEST)
     app.router.add_post("/{path:.*}", answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

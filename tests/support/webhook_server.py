@@ -105,13 +105,9 @@ async def running_webhook(
         aiohttp.ClientSession() as session,
     ):
         yield RunningWebhook(
-            url=f"https://{live.admission}",
-            ops=f"http://{live.ops}",
-            session=session,
-            trust=live.trust,
-            stream=stream,
-            policies=policies,
-        )
+            url=f"https://{live.admission}", ops=f"http://{live.ops}", session=session, trust=live.trust,
+            stream=stream, policies=policies,
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -136,18 +132,12 @@ def review_of(pod: object, namespace: str = "team-a", **request: Any) -> dict[st
         "kind": "AdmissionReview",
         "apiVersion": "admission.k8s.io/v1",
         "request": {
-            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "namespace": namespace,
-            "operation": "CREATE",
-            "userInfo": {"username": "jane", "groups": ["system:authenticated"]},
-            "object": pod,
-            "oldObject": None,
-            "dryRun": False,
-            **request,
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"}, "namespace": namespace,
+            "operation": "CREATE", "userInfo": {"username": "jane", "groups": ["system:authenticated"]},
+            "object": pod, "oldObject": None, "dryRun": False, **request,
         },
-    }
+    }  # fmt: skip
 
 
 def namespace_review(

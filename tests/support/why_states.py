@@ -1,7 +1,5 @@
 """The recorded states of pods that do not start, on a simulated API server, for tests of `kaishare why`.
-
-A state is a folder of `KAISHARE_FIXTURES/why/RELEASE`: the objects as the API server returned them.
-"""
+A state is a folder of `KAISHARE_FIXTURES/why/RELEASE`: the objects as the API server returned them."""
 
 import json
 import os
@@ -24,7 +22,6 @@ _FILES = ("pod", "podgroup", "bindrequest", "queue", "events", "reservation-pods
 
 
 def folder() -> Path | None:
-    """Return the folder of the recordings; None without one."""
     fixtures = os.environ.get("KAISHARE_FIXTURES")
     path = Path(fixtures) / "why" if fixtures else None
     return path if path is not None and path.is_dir() else None
@@ -36,7 +33,6 @@ class State:
 
     @property
     def number(self) -> str:
-        """Its number, such as `07b`."""
         return self.path.name.partition("-")[0]
 
     def items(self, kind: str) -> list[dict[str, Any]]:
@@ -88,7 +84,6 @@ def put(server: ObjectServer, state: State, *, is_edit: bool = False) -> None:
 
 
 async def read(server: ObjectServer, namespace: str, name: str, kind: str = "Pod") -> PodEvidence:
-    """Read the evidence about a pod or workload as `kaishare why` does."""
     server.requests.clear()
     async with KubeClient(server.access) as client:
         target = Target(namespace=namespace, kind=kind, name=name)

@@ -12,7 +12,6 @@ _CLUSTER: Final = "tests/cluster/"
 
 
 def file_of(nodeid: str) -> str:
-    """Return the file of a test; one worker runs all tests of a file."""
     return nodeid.partition("::")[0]
 
 
@@ -24,20 +23,16 @@ def next_file(files: Iterable[str], *, prefers_cluster: bool) -> str:
 
 def begin_elsewhere(entries: Sequence[EntryT], worker: Mapping[str, Any]) -> list[EntryT]:
     """Return the entries of a folder in the order in which one of several workers collects them.
-
-    Each worker collects all tests. A module without stored bytecode is compiled by the first worker that reaches it;
-    the others load the result.
-    """
+    Each worker collects all tests. A module without stored bytecode is compiled by the first worker that reaches
+    it; the others load the result."""
     first = int(worker["workerid"].removeprefix("gw")) * len(entries) // worker["workercount"]
     return [*entries[first:], *entries[:first]]
 
 
 class ScheduleByFile(LoadScopeScheduling):
     """Gives each file to one worker, and the files of tests/cluster to every other worker first.
-
     A file's fixtures of scope `module` are built once. Each worker with cluster tests runs a control plane for all
-    of them. Cluster tests mostly wait, so that other workers use the processors meanwhile.
-    """
+    of them. Cluster tests mostly wait, so that other workers use the processors meanwhile."""
 
     def _split_scope(self, nodeid: str) -> str:
         return file_of(nodeid)

@@ -20,8 +20,6 @@ SECRET = "s3cr3t"
 
 @dataclass
 class RecordingAuthorizer:
-    """An authorizer that knows one token, and records the checks."""
-
     answer: AccessRefusal | None = None
     error: Exception | None = None
     checks: list[tuple[str, bool, str]] = field(default_factory=list)
@@ -108,9 +106,7 @@ async def test_the_token_that_counts(
         ("/metrics?namespace=team-a", 200, "figures\n", ["/metrics"]),
     ],
 )
-async def test_a_part_of_a_page_is_checked_as_that_part(
-    query: str, status: int, text: str, checked: list[str]
-) -> None:
+async def test_a_part_of_a_page_is_checked(query: str, status: int, text: str, checked: list[str]) -> None:
     authorizer = RecordingAuthorizer()
     async with port(authorizer, io.BytesIO()) as url:
         answer = await answered(f"{url}{query}", [("X-Kaishare-Token", SECRET)])

@@ -99,7 +99,6 @@ async def test_a_head_without_end_is_cut_off() -> None:
 
 
 async def read_single_bytes(running: RunningServer) -> None:
-    """Read an answer a byte at a time until the server ends the connection."""
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -214,9 +213,7 @@ async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
     ],
     ids=lambda value: repr(value[:30]) if isinstance(value, bytes) else None,
 )
-async def test_an_invalid_request_is_answered_in_one_line_and_closed(
-    sent: bytes, status: int, line: str | None
-) -> None:
+async def test_an_invalid_request_gets_one_line(sent: bytes, status: int, line: str | None) -> None:
     async with serving() as running:
         client = await running.connect()
         await client.send(sent)

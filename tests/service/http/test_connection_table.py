@@ -154,9 +154,7 @@ def test_all_times_are_short_while_the_server_stops() -> None:
     ("stalled", "late", "left"),
     [(1, 10, 9), (30, 7.5, 7), (60, 5, 4.5), (90, 2.5, 2), (108, 1, 0.5), (120, 1, 0.5), (160, 1, 0.5)],
 )
-def test_the_time_without_reading_shrinks_with_the_places_that_are_left(
-    stalled: int, late: float, left: float
-) -> None:
+def test_the_time_without_reading_shrinks_with_the_places(stalled: int, late: float, left: float) -> None:
     made: ConnectionTable[int] = ConnectionTable(replace(LIMITS, max_connections=160))
     for connection in range(stalled):
         made.opened(connection, 0)

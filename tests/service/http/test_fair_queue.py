@@ -49,9 +49,7 @@ async def test_a_task_alone_gets_its_turn_at_once() -> None:
     assert queue.try_take("a", LARGE)
 
 
-async def test_a_backlog_of_one_peer_delays_no_other_peer_and_small_tasks_come_first(
-    closed: pytest.MonkeyPatch,
-) -> None:
+async def test_a_backlog_delays_no_other_peer_and_no_small_task(closed: pytest.MonkeyPatch) -> None:
     record = Record()
     for number in range(4):
         record.add(f"large-{number}", "flood", LARGE)
@@ -70,9 +68,7 @@ async def test_a_large_task_is_not_starved_by_small_ones_of_many_peers(closed: p
     assert record.order.index("large") < 20 * LARGE // 6000
 
 
-async def test_a_small_task_of_another_peer_does_not_wait_for_the_next_iteration(
-    closed: pytest.MonkeyPatch,
-) -> None:
+async def test_a_small_task_of_another_peer_waits_for_no_iteration(closed: pytest.MonkeyPatch) -> None:
     record = Record()
     for number in range(4):
         record.add(f"large-{number}", "flood", LARGE)

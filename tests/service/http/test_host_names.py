@@ -72,9 +72,7 @@ def test_an_absolute_target(target: str, host: str, expected: int) -> None:
         ("/small", [("Forwarded", "for=10.0.0.1")], 421),
     ],
 )
-def test_a_forwarded_request_is_answered_under_any_host_on_some_paths(
-    path: str, more: list[tuple[str, str]], expected: int
-) -> None:
+def test_a_forwarded_request_may_have_any_host(path: str, more: list[tuple[str, str]], expected: int) -> None:
     assert status("api.example.com:6443", path=path, more=tuple(more)) == expected
 
 
@@ -109,9 +107,7 @@ def test_http_1_1_needs_one_host(hosts: tuple[str, ...]) -> None:
     ],
     ids=["own", "unknown path", "other method", "no host", "a long host"],
 )  # fmt: skip
-async def test_a_server_refuses_a_host_before_all_else(
-    request_line: str, host: str | None, code: int, line: str
-) -> None:
+async def test_a_host_is_refused_first(request_line: str, host: str | None, code: int, line: str) -> None:
     async with serving(host_names=HOSTS) as running:
         client = await running.connect()
         lines = [request_line, *([] if host is None else [f"Host: {host}"]), "", ""]

@@ -62,7 +62,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(program: str, files: int) -> str:
-    """Run a program under a limit of open files; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.limited_files", str(files), "tests.support.descriptor_programs", program],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,

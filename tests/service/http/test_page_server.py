@@ -12,9 +12,8 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.page_server import Buffer, Page, PageServer, SharedText, accepts_gzip
-from service.log import JsonLog
-from tests.support.page_server import ANY_PORT, LARGE, LIMITS, RunningServer, get, limits, serving
+from service.http.page_server import Buffer, Page, SharedText, accepts_gzip
+from tests.support.page_server import LARGE, LIMITS, get, limits, serving
 from tests.support.waiting import until
 
 
@@ -44,9 +43,7 @@ async def test_an_answer_is_a_page_or_one_line(method: str, path: str, status: i
         assert (await client.get("/small"))[0] == 200, "the connection stays open"
 
 
-async def test_a_page_that_fails_is_a_line_for_the_client_and_tracebacks_for_the_log_within_its_limit() -> (
-    None
-):
+async def test_a_page_that_fails_is_a_line_for_the_client_and_few_tracebacks_for_the_log() -> None:
     async with serving() as running:
         client = await running.connect()
         for _ in range(200):
@@ -73,21 +70,10 @@ async def test_a_page_is_rendered_once_for_all_requests_that_wait_for_it() -> No
 
 @pytest.mark.parametrize(("least", "count"), [("debug", 2), ("info", 0)])
 async def test_each_request_is_a_line_of_the_log_at_the_level_debug_only(least: str, count: int) -> None:
-    running = RunningServer()
-    running.pages = PageServer(
-        {"/small": running._small},
-        not_found="no such page",
-        method_not_allowed="",
-        log=JsonLog(running.stream, least=least),
-    )
-    running.address = await running.pages.start(ANY_PORT, LIMITS)
-    try:
-        async with running.stack:
-            client = await running.connect()
-            await client.get("/small")
-            await client.get("/nowhere")
-    finally:
-        await running.pages.stop(0.1)
+    async with serving(least=least) as running:
+        client = await running.connect()
+        await client.get("/small")
+        await client.get("/nowhere")
     lines = [(line["message"], line["path"], line["status"], line["level"]) for line in running.log]
     expected = [("request answered", "/small", 200, "debug"), ("request answered", "/nowhere", 404, "debug")]
     assert lines == expected[:count]
@@ -150,9 +136,7 @@ def test_any_text_is_one_gzip_file(parts: list[bytes], after: bytes) -> None:
     assert (member.eof, member.unused_data) == (True, b""), "one member: some clients read only the first"
 
 
-async def test_a_long_text_is_compressed_once_for_all_readers_and_outside_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_long_text_is_compressed_once_and_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     blocks = SharedText._blocks
     monkeypatch.setattr(

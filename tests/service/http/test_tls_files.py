@@ -47,7 +47,6 @@ def write_pair(folder: Path) -> int:
 
 
 async def served_serial(address: Address) -> int:
-    """Return the serial number of the certificate that a new connection gets."""
     trust = ssl.create_default_context(cadata=AUTHORITY.pair.certificate_pem.decode())
     _, writer = await asyncio.open_connection(address.host, address.port, ssl=trust)
     certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
@@ -127,9 +126,7 @@ def encrypted(key: Path) -> None:
         ("tls.key", encrypted, "no PEM certificate with its unencrypted key"),
     ],
 )
-def test_an_unusable_pair_is_an_error_in_one_line(
-    name: str, spoil: Callable[[Path], object], problem: str, tmp_path: Path
-) -> None:
+def test_an_unusable_pair(name: str, spoil: Callable[[Path], object], problem: str, tmp_path: Path) -> None:
     write_pair(tmp_path)
     spoil(tmp_path / name)
     with pytest.raises(TlsFilesError, match=problem) as error:

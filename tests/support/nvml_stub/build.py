@@ -23,10 +23,8 @@ _SOURCE = Path(__file__).with_name("nvml_stub.c")
 
 def built_library(folder: Path, *flags: str) -> Path:
     """Build the simulated driver library; return its path.
-
-    Flags: `-DWITHOUT_V3`, `-DWITHOUT_MEMORY_V2`. The library has no SONAME; with one, a later load of the
-    real library in this process would return this one.
-    """
+    Flags: `-DWITHOUT_V3`, `-DWITHOUT_MEMORY_V2`. The library has no SONAME; with one, a later load of the real
+    library in this process would return this one."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("gcc is needed: apt-get install gcc")

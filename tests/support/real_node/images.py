@@ -1,8 +1,6 @@
 """Builds the images from their Dockerfiles with buildah, and the few others that a node needs.
-
-No registry is asked. `PYTHON_IMAGE` names an archive or an image that buildah finds; without it the base image is made
-of Debian's packages by debootstrap, under the name that the Dockerfiles have.
-"""
+No registry is asked. `PYTHON_IMAGE` names an archive or an image that buildah finds; without it the base image is
+made of Debian's packages by debootstrap, under the name that the Dockerfiles have."""
 
 import os
 import shutil
@@ -27,7 +25,6 @@ _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def missing_for_images() -> str:
-    """Return what this machine lacks to build images, in one line; empty if nothing."""
     if os.geteuid() != 0:
         return "root"
     packages = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
@@ -44,7 +41,6 @@ class Builder:
     folder: Path
 
     def buildah(self, *words: str) -> str:
-        """Run buildah; return what it prints."""
         storage = [f"--root={self.folder / 'storage'}", f"--runroot={self.folder / 'run'}"]
         done = subprocess.run(["buildah", *storage, *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -123,7 +119,6 @@ def build_all(folder: Path) -> None:
 
 
 def main() -> int:
-    """Build into the folder that the command line names; print the time."""
     missing = missing_for_images()
     if missing:
         sys.stderr.write(f"images need {missing}\n")

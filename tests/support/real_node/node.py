@@ -22,10 +22,9 @@ from typing import Any, Final
 import pytest
 
 from kube.access import InCluster
-from tests.support.control_plane import ControlPlane, Program, control_plane, controller_manager
+from tests.support.control_plane import ControlPlane, component, control_plane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.credentials import write_kubeconfig
-from tests.support.free_ports import free_ports
 from tests.support.kinds import made
 from tests.support.nvml_stub.build import built_library
 from tests.support.real_node.images import BUSYBOX
@@ -45,21 +44,14 @@ GPU_BYTES: Final = 23028 << 20
 NO_INSTANCE: Final = 0xFFFFFFFF
 """GPU and compute instance of a process on a GPU that is not in MIG mode."""
 NEEDED: Final = {
-    "containerd": "containerd",
-    "runc": "runc",
-    "iptables": "iptables",
-    "conntrack": "conntrack",
-    "ip": "iproute2",
-    "unshare": "util-linux",
-    "gcc": "gcc",
-    f"{_CNI}/bridge": "containernetworking-plugins",
-}
+    "containerd": "containerd", "runc": "runc", "iptables": "iptables", "conntrack": "conntrack", "ip": "iproute2",
+    "unshare": "util-linux", "gcc": "gcc", f"{_CNI}/bridge": "containernetworking-plugins",
+}  # fmt: skip
 """The Debian package of each program."""
 _CLONE_NEWNET = 0x40000000
 
 
 def missing_for_a_node() -> str:
-    """Return what this machine lacks for a node, in one line; empty if nothing."""
     if os.geteuid() != 0:
         return "root"
     if "\toverlay" not in Path("/proc/filesystems").read_text():
@@ -70,12 +62,9 @@ def missing_for_a_node() -> str:
     if shutil.which("kubectl") is None:
         return "kubectl"
     for variable, programs in (
-        (
-            "KUBEBUILDER_ASSETS",
-            ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "helm"),
-        ),
+        ("KUBEBUILDER_ASSETS", ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "helm")),
         ("NODE_ASSETS", ("kubelet", "kube-proxy")),
-    ):
+    ):  # fmt: skip
         folder = os.environ.get(variable, "")
         if not folder or not all((Path(folder) / program).is_file() for program in programs):
             return f"{variable}={folder}, which must name a folder with {', '.join(programs)}"
@@ -97,8 +86,6 @@ def machine_state() -> set[str]:
 
 @dataclass(kw_only=True)
 class RealNode:
-    """A running node and its control plane."""
-
     folder: Path
     assets: Path
     plane: ControlPlane
@@ -191,9 +178,7 @@ class RealNode:
 
     def advertise_gpus(self, count: int = len(GPUS)) -> None:
         """Let the node have GPUs, as NVIDIA's device plugin and GPU feature discovery report them.
-
-        Without a device plugin the kubelet leaves the resource as it is in the node's status.
-        """
+        Without a device plugin the kubelet leaves the resource as it is in the node's status."""
         labels = {"present": "true", "count": count, "memory": 23028, "product": "NVIDIA-A10", "replicas": 1}
         words = [f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()]
         self.kubectl("label", "node", NODE, "--overwrite", "nvidia.com/mig.strategy=none", *words)
@@ -209,18 +194,15 @@ class RealNode:
         )  # fmt: skip
 
     def kubectl(self, *words: str, stdin: Any = None) -> str:
-        """Run kubectl as an administrator; return its output."""
         done = self.try_kubectl(*words, stdin=stdin)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
     def objects(self, *words: str) -> list[dict[str, Any]]:
-        """Return the objects that `kubectl get` lists."""
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", *words, "-o", "json"))["items"]
         return items
 
     def inside(self, *words: str) -> str:
-        """Run a program in the node's namespaces; return its output."""
         done = subprocess.run(
             ["nsenter", f"--target={self.init}", "--mount", "--pid", "--net", *words],
             capture_output=True, text=True, check=False,
@@ -271,34 +253,13 @@ def real_node(folder: Path) -> Iterator[RealNode]:
         authority = f"--root-ca-file={folder / 'ca.crt'}"
         signing = f"--service-account-private-key-file={folder / 'accounts.key'}"
         stack.enter_context(controller_manager(assets, plane, ["*"], authority, signing))
-        scheduler = _scheduler(assets, plane)
-        stack.callback(scheduler.stop, signal.SIGKILL)
-        scheduler.start()
+        stack.enter_context(component(assets, plane, "kube-scheduler"))
         node = RealNode(folder=folder, assets=programs, plane=plane)
         _configure(node)
         stack.callback(node.lose_power)
         node.boot()
         node.advertise_gpus()
         yield node
-
-
-def _scheduler(assets: Path, plane: ControlPlane) -> Program:
-    (port,) = free_ports(1)
-    config = plane.kubeconfig()
-    return Program(
-        name="kube-scheduler",
-        log=plane.folder / "kube-scheduler.log",
-        command=[
-            str(assets / "kube-scheduler"),
-            f"--kubeconfig={config}",
-            f"--authentication-kubeconfig={config}",
-            f"--authorization-kubeconfig={config}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--cert-dir={plane.folder / 'scheduler'}",
-        ],
-    )
 
 
 def _configure(node: RealNode) -> None:
@@ -334,13 +295,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     ranges = [[{"subnet": _PODS}]]
     ipam = {"type": "host-local", "dataDir": "/run/ipam", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
     bridge = {
-        "type": "bridge",
-        "bridge": "cni0",
-        "isGateway": True,
-        "ipMasq": True,
-        "hairpinMode": True,
-        "ipam": ipam,
-    }
+        "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam,
+    }  # fmt: skip
     network = {"cniVersion": "0.4.0", "name": "node", "plugins": [bridge]}
     (folder / "cni" / "10-node.conflist").write_text(json.dumps(network))
     server, ca = f"https://{_GATEWAY}:{plane.port}", folder / "ca.crt"
@@ -363,14 +319,10 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         "syncFrequency": "10s",  # how often changed Secrets are written
     }
     proxy = {
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "mode": "iptables",
-        "clientConnection": {"kubeconfig": str(plane.kubeconfig(server=server))},
-        "clusterCIDR": "10.244.0.0/16",
-        "hostnameOverride": NODE,
-        "conntrack": {"maxPerCore": 0},
-    }
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "iptables",
+        "clientConnection": {"kubeconfig": str(plane.kubeconfig(server=server))}, "clusterCIDR": "10.244.0.0/16",
+        "hostnameOverride": NODE, "conntrack": {"maxPerCore": 0},
+    }  # fmt: skip
     (folder / "kubelet.yaml").write_text(json.dumps(kubelet))
     (folder / "kube-proxy.yaml").write_text(json.dumps(proxy))
     for controller in _controllers():

@@ -7,20 +7,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
+from tests.support.kinds import made
 from tests.support.real_node.node import RealNode
+from tests.support.waiting import wait_until
 
 AGENT_NAMESPACE: Final = "kaishare-agent"
 MIB: Final = 1 << 20
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    ends = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < ends, f"not in {seconds} s: {what}"
-        time.sleep(0.5)
+    return wait_until(condition, what, seconds, 0.5)
 
 
 def print_figure(line: str) -> None:
@@ -43,10 +39,7 @@ class Release:
     def install(self, **values: Any) -> None:
         """Install the chart into a namespace with the Pod Security profile `restricted`, and wait until it is ready."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-        about = {"name": NAMESPACE, "labels": labels}
-        self.node.kubectl(
-            "apply", "-f", "-", stdin={"apiVersion": "v1", "kind": "Namespace", "metadata": about}
-        )
+        self.node.kubectl("apply", "-f", "-", stdin=made("Namespace", NAMESPACE, labels=labels))
         began = time.monotonic()
         self.run("install", str(CHART), "--wait", "--timeout=90s", values={"kaiVersion": "0.17.0", **values})
         print_figure(f"helm install --wait: {time.monotonic() - began:.0f} s")

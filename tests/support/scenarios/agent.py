@@ -1,7 +1,5 @@
 """Runs `kaishare-agent` on a scenario: `--gpus simulated:FILE` brings the node's GPUs, pods, /proc and faults.
-
-Usage: `python -m tests.support.scenarios.agent serve --gpus simulated:FILE …`, else as `kaishare-agent`.
-"""
+Usage: `python -m tests.support.scenarios.agent serve --gpus simulated:FILE …`, else as `kaishare-agent`."""
 
 import sys
 from collections.abc import Sequence

@@ -88,12 +88,9 @@ def _bind_request(pod: SimulatedPod, scenario: Scenario) -> Iterator[dict[str, A
     namespace, _, name = pod.name.partition("/")
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": identity(pod.name)[0]}
     spec = {
-        "podName": name,
-        "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
-        "receivedResourceType": "Fraction",
-        "selectedGPUGroups": groups,
-        "selectedNode": scenario.node.name,
-    }
+        "podName": name, "receivedGPU": {"count": len(groups), "portion": _portion(pod, scenario)},
+        "receivedResourceType": "Fraction", "selectedGPUGroups": groups, "selectedNode": scenario.node.name,
+    }  # fmt: skip
     about = {"ownerReferences": [owner]}
     yield made("BindRequest", name, namespace, metadata=about, spec=spec, status={"phase": "Succeeded"})
 

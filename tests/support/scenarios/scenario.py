@@ -1,7 +1,5 @@
 """Data types of a scenario file: GPUs, pods, processes over time and faults.
-
-Times are seconds since the start of the simulation. Amounts of memory are bytes or Kubernetes quantities.
-"""
+Times are seconds since the start of the simulation. Amounts of memory are bytes or Kubernetes quantities."""
 
 from enum import StrEnum
 from typing import Any
