@@ -124,12 +124,7 @@ class KaiAccounts:
     def copy(self) -> "KaiAccounts":
         return copy.deepcopy(self)
 
-    def reading(
-        self,
-        version: str | None = "v0.17.0",
-        *,
-        unread: Iterable[str] = (),
-    ) -> Reading:
+    def reading(self, version: str | None = "v0.17.0", *, unread: Iterable[str] = ()) -> Reading:
         """Decode the objects as the check does."""
         release = None if version is None else Version.parse(version)
         read: dict[str, Any] = {

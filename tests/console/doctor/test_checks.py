@@ -18,15 +18,7 @@ import webhook.policy
 from console.cluster.facts import Fact
 from console.cluster.rules import DIFFERENCES
 from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_deployment_options
-from console.doctor import (
-    cluster_state,
-    command,
-    kai_checks,
-    policy_checks,
-    queues,
-    registration,
-    serving,
-)
+from console.doctor import cluster_state, command, kai_checks, policy_checks, queues, registration, serving
 from console.doctor.check_results import CheckResult, State, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
 from console.doctor.command import anchor, with_link
