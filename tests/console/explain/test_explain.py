@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonpatch
 import pytest
 
 from tests.console.explain.conftest import Result, Run, bare, manifest
@@ -418,39 +417,6 @@ MANIFEST = [
     {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s"}, "spec": {"ports": []}},
 ]
 KAI = "--kai-version=0.13.0"
-
-
-def test_the_fields_of_json(run: Run) -> None:
-    result = run(manifest(*MANIFEST), *(QUEUE, HALF, ENFORCE, KAI, "-o", "json"))
-    web, out, service = json.loads(result.out)
-    assert result.status == 1
-    assert [web[key] for key in ("kind", "name", "namespace", "path", "action", "reason")] == [
-        "Deployment", "web", "default", "spec.template", "injected", "whole-gpu-converted"]  # fmt: skip
-    assert [warning["reason"] for warning in web["warnings"]] == ["whole-gpu-converted", "framework-default"]
-    assert (web["shareSource"], web["size"], web["sizeSelector"]) == ("default-share", None, None)
-    assert web["pod"]["metadata"]["annotations"] == {
-        "gpu-fraction": "0.5",
-        "gpu-fraction-container-name": "main",
-        "kaishare.dev/reason": "whole-gpu-converted",
-    }
-    assert web["pod"]["spec"]["schedulerName"] == "kai-scheduler"
-    assert "ownerReferences" not in web["pod"]["metadata"]
-    assert (out["action"], out["reason"], out["patch"]) == ("skipped", "opted-out", [])
-    denials = [denial["reason"] for denial in out["denials"]]
-    assert denials == ["opt-out-denied", "wrong-scheduler", "wrong-queue"]
-    assert (service["kind"], service["name"], service["reason"]) == ("Service", "s", "no-pods")
-    assert (service["message"], service["pod"], service["patch"]) == ("makes no pods", None, [])
-
-
-def test_the_patch_is_one_line_that_can_be_applied(run: Run) -> None:
-    job = deployment(bare(gpu_container()), kind="Job")
-    del job["spec"]["template"]["metadata"]
-    result = run(manifest(*MANIFEST, job), *(QUEUE, HALF, KAI, "-o", "patch"))
-    web, out, of_job = map(json.loads, result.out.splitlines())
-    assert (result.status, out) == (0, [])
-    for item, patch in ((MANIFEST[0], web), (job, of_job)):
-        patched = jsonpatch.apply_patch(item["spec"]["template"], patch)
-        assert patched["metadata"]["labels"] == {"kai.scheduler/queue": "queue-a"}
 
 
 def test_a_manifest_without_pods_names_its_objects(run: Run) -> None:

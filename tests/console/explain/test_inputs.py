@@ -195,14 +195,6 @@ def test_a_files_name_cannot_write_a_second_line(run: Run, tmp_path: Path) -> No
     assert result.err[:-1].isprintable()
 
 
-def test_a_context_that_the_kubeconfig_lacks_is_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\ncontexts: []\nclusters: []\nusers: []\n")
-    cluster = ("--policies", "cluster", "--kubeconfig", f"{tmp_path}/config", "--context", "prod")
-    result = run(pod("a"), *cluster)
-    assert (result.status, result.err.count("\n")) == (2, 1)
-    assert "prod" in result.err
-
-
 def test_braces_of_other_tools_are_no_helm_template(run: Run) -> None:
     workflow = (
         "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: w}\nspec:\n  templates:\n"

@@ -1,7 +1,6 @@
 """`kaishare top` as a command: text, JSON, errors in one line, and a terminal that is restored."""
 
 import io
-import json
 import os
 import pty
 import signal
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from console.cli import main
-from gpuagent.api_types import read_answer
 from gpuagent.first_acts import FOR_FLAG
 from tests.support.free_ports import free_port
 from tests.support.markers import sampled
@@ -58,27 +56,6 @@ def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]
     assert "fine" in lines[-1]
     assert max(map(len, lines)) <= 80
     assert ("\x1b" in out, err) == (False, "")
-
-
-def test_options_narrow_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(GOOD) as url:
-        for options, text, is_there in (
-            (["--flagged"], "fine", False),
-            (["-n", "team-b"], "flagged-", False),
-            (["--group", "namespace"], "── team-a: 1 row, 1 flagged", True),
-        ):
-            assert main(["top", "--once", "--url", url, *options]) == 0
-            assert (text in capsys.readouterr().out) == is_there
-
-
-def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(GOOD) as url:
-        assert main(["top", "-o", "json", "--url", url]) == 0
-    out = capsys.readouterr().out
-    assert out.isascii()
-    (agent,) = json.loads(out)["agents"]
-    assert (agent["agent"], agent["node"], agent["answered"]) == (url, "node-a", True)
-    assert read_answer(json.dumps(agent["shares"]).encode()) == read_answer(BODY)
 
 
 def test_an_agent_that_does_not_answer_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:

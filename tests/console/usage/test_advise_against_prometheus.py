@@ -244,11 +244,6 @@ async def test_ten_minutes_are_ten_minutes(server: str) -> None:
     assert [use.known_seconds for use in usage.uses] == [600, 600]
 
 
-async def test_a_share_that_changed_half_way_is_left_out_of_the_time_with_both(server: str) -> None:
-    left_out = "Left out: 1 pod whose share changed; give a --since after that."
-    assert (await ask(server, namespace="rebound")).remarks[0] == left_out
-
-
 async def test_commands_are_accepted_and_cover_the_need(advice: Advice) -> None:
     assert advice.dropped == 5
     outputs = [as_json(advice), *as_text(advice, OPTIONS), *advice.commands]

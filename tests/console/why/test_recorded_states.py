@@ -1,4 +1,7 @@
-"""Every recorded state of three releases of KAI: the cause, as administrator and with the role edit."""
+"""Every recorded state of three releases of KAI: the cause, as administrator and with the role edit.
+
+tests/golden has the whole answers, and those about pods that are gone.
+"""
 
 import re
 from collections.abc import Iterator
@@ -78,23 +81,6 @@ _EXPECTED = {
     **{name: (code, code) for code, names in _FOR_BOTH.items() for name in names.split()},
     **_BY_ROLE,
 }
-_GONE = {"07b": Code.EVICTED, "08": Code.EVICTED, "24b": Code.POD_DELETED, "29": Code.GANG_STALE}
-_WORDS = {
-    "02b/train-1": "has the parent deleted-department, which does not exist",
-    "03/train-1": "to one of its child queues: in a new pod",
-    "05/train-2": "limit-one may use 1 GPU and uses 1; the pod requests 1",
-    "06/train-2": "limited-department, above the pod's queue limited-team-b, may use 1 GPU and uses 1",
-    "07a/share-1": "all GPUs are in use",
-    "09/share-3": "the largest free part of a shared GPU is at most 0.4 (0.8 in 2 parts)",
-    "09/memory-3": "the largest free part of a shared GPU is at most 0.4 (0.8 in 2 parts)",
-    "12a/train-1": "no node has more than 2",
-    "12d/share-1": "64 CPU cores, and no node has more than 16 cores",
-    "14c/rank-0": "needs 4 pods at the same time, and KAI finds room for 2",
-    "17/share-1": "kubectl delete pod share-1",
-    "18/share-1": "its share of 0.5 of a GPU is ignored, and it runs without a GPU",
-    "25/train-1": "kubectl describe persistentvolumeclaim data",
-}
-"""Figures and names in the cause or in what to do, for an administrator."""
 
 
 def targets(release: str) -> Iterator[tuple[State, str, str]]:
@@ -148,26 +134,9 @@ async def test_each_recorded_state_has_its_cause(server: ObjectServer, release: 
         assert not evidence.notes
         assert len(server.urls) <= MOST_REQUESTS
         assert is_edit or not evidence.not_visible
-        text = " ".join([answer.cause.sentence, *(f"{r.text} {r.command}" for r in answer.cause.remedies)])
         evidence.kai_version = Version.parse(release.removeprefix("kai-"))
         assert find_cause(evidence).code is expected, "KAI's release changes no cause"
-        assert is_edit or _WORDS.get(_key(state, kind, name), "") in text
         _check(answer, pod)
-
-
-@pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
-@pytest.mark.parametrize("release", RELEASES)
-async def test_events_tell_how_a_gone_pod_ended(server: ObjectServer, release: str, is_edit: bool) -> None:
-    for state in states(release):
-        if state.number in _GONE:
-            put(server, state, is_edit=is_edit)
-            gone = {item["metadata"]["name"] for item in state.items("pod-deleted")}
-            gone -= {pod.name for pod in state.pods()}
-            assert gone
-            for name in gone:
-                answer = explain(await read(server, state.namespace, name))
-                assert (answer.state, answer.cause.code) == ("No pod", _GONE[state.number]), name
-                _check(answer, None)
 
 
 def test_kais_webhook_names_a_config_map_on_every_pod_with_a_share() -> None:

@@ -113,34 +113,6 @@ def test_times_of_several_days_have_their_date() -> None:
     ]
 
 
-def test_the_document() -> None:
-    document: dict[str, Any] = json.loads(as_json(ANSWER))
-    place = {"namespace": "team", "kind": "Pod", "name": "train-0"}
-    assert document.items() >= (place | {"state": "Pending", "fine": False}).items()
-    assert document["findings"][1] == {
-        "code": "evicted",
-        "fine": False,
-        "sentence": "KAI evicted an earlier pod",
-        "remedies": [{"text": "Look.", "command": "kubectl get events"}],
-        "details": {},
-        "page": "docs/troubleshooting.md#evicted",
-    }
-    assert document["findings"][0]["details"] == {"quota": 1.0, "queue": "vision"}
-    assert document["findings"][0]["remedies"][0]["command"] is None
-    unknown, waits = document["story"][1:3]
-    assert unknown == {
-        "at": None,
-        "last": None,
-        "times": 1,
-        "what": "grouped",
-        "text": "by KAI in the queue vision",
-    }
-    times = {"at": "2026-05-01T11:59:07Z", "last": "2026-05-01T12:01:07Z", "times": 25}
-    assert waits == {**times, "what": "waiting", "text": "no room " * 12}
-    assert document["notVisible"] == ["Queue vision", "Node"]
-    assert document["notes"] == ["the agent on node-1 did not answer"]
-
-
 @given(sentence=st.text(), command=st.text(), columns=st.integers(40, 200))
 def test_any_text_is_printable_and_fits(sentence: str, command: str, columns: int) -> None:
     finding = PodFinding(Code.UNDECIDED, sentence, [Remedy(sentence, command)], {"text": sentence})
