@@ -3,21 +3,16 @@
 import os
 import pty
 import resource
-import shutil
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from console.caller import cluster_access
-from console.cli import main, parser, program_name
-from kube.kubeconfig import KubeConfig
+from console.cli import main, program_name
 from service.version import version
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("explain", "why", "doctor", "policies", "top", "advise", "report", "render", "completion")
 
 
 @pytest.mark.parametrize(
@@ -38,23 +33,6 @@ def test_the_version_has_the_name_of_the_program(capsys: pytest.CaptureFixture[s
         main(["--version"])
     assert exit_.value.code == 0
     assert capsys.readouterr().out == f"kaishare {version()}\n"
-
-
-@pytest.mark.parametrize("command", ["explain", "doctor"])
-def test_messages_name_the_running_program(command: str) -> None:
-    arguments = ["-f", "-", "--label", "a=b"] if command == "explain" else []
-    for name in ("kaishare", "kubectl kaishare"):
-        assert parser(name).parse_args([command, *arguments]).program == name
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_names_no_default_of_the_services(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main([command, "--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    assert f"usage: kaishare {command}" in text
-    assert not {"kaishare-webhook", "serve", "serve:", "pod's"} & set(text.split())
 
 
 @pytest.mark.parametrize(
@@ -108,30 +86,6 @@ def test_an_unreachable_cluster_is_one_line(tmp_path: Path, capsys: pytest.Captu
         written = capsys.readouterr()
         assert (written.out, written.err.count("\n")) == ("", 1)
         assert problem in written.err
-
-
-async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(CONFIG)
-    access = await cluster_access(Namespace(kubeconfig=str(tmp_path / "config"), context=None))
-    assert isinstance(access, KubeConfig)
-    assert await access.headers() == (("Authorization", "Bearer t"),)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_a_completion_script_has_all_words(
-    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    options = ("--agent-namespace", "--kubeconfig") if shell != "tcsh" else ()  # shtab has none there
-    for word in (*COMMANDS, *options):
-        assert word in script
-    program = shutil.which(shell)
-    if program is None:
-        return  # the words above are checked in any case
-    file = tmp_path / "script"
-    file.write_text(script)
-    assert subprocess.run([program, "-n", file], check=False).returncode == 0
 
 
 def test_bash_completes_commands_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_dep
 from console.doctor import cluster_state, command, kai_checks, policy_checks, queues, registration, serving
 from console.doctor.check_results import CheckResult, State, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
-from console.doctor.command import anchor, with_link
+from console.doctor.command import with_link
 from console.doctor.gpu_supply import gpus_are_plain
 from console.doctor.node_checks import nodes_are_labelled
 from console.render.policy_manifests import RELEASES
@@ -34,7 +34,6 @@ from kube.kinds import (
     NODES,
     POD_GROUPS,
     PODS,
-    QUEUES,
     LimitRange,
     Pod,
     PodGroup,
@@ -596,15 +595,6 @@ def test_a_queue_that_was_not_read_is_not_reported_as_ok() -> None:
     ]
 
 
-def test_recorded_queues_are_read() -> None:
-    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / "kai-live-v0.13.4"
-    recorded = [QUEUES.decode(file.read_bytes()) for file in sorted(folder.glob("queue-*.json"))]
-    assert len(recorded) == 5
-    managed = whole(*(namespace(f"in-{each.name}", **{QUEUE: each.name}) for each in recorded))
-    lines = bad(queues.queues_are_usable, but(queues=whole(*recorded), namespaces=managed))
-    assert [line.split()[4] for line in lines] == ["default-parent-queue", "department-1"]
-
-
 @pytest.mark.parametrize(
     ("resources", "has_pods"),
     [
@@ -771,4 +761,3 @@ def test_a_finding_links_to_the_section_of_its_check() -> None:
     result = CheckResult(State.PROBLEM, "x", check="KAI's version")
     assert with_link(result).docs == "docs/doctor.md#kais-version"
     assert with_link(replace(result, state=State.OK)).docs == ""
-    assert {anchor(check.name) for check in command.CHECKS} <= set(map(anchor, HEADINGS))

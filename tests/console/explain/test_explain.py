@@ -231,24 +231,14 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     assert items[0]["gpuRequests"][0] == "spec.predictor.model.resources.limits: nvidia.com/gpu"
 
 
-SPARK = """\
-apiVersion: sparkoperator.k8s.io/v1beta2
-kind: SparkApplication
-metadata: {name: pi}
-spec: {executor: {template: {spec: {containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}}}}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: closed}
----
-apiVersion: autoscaling.k8s.io/v1
-kind: VerticalPodAutoscaler
-metadata: {name: taller}
-"""
-
-
 def test_only_kubernetes_own_groups_have_no_workloads(run: Run) -> None:
-    items = json.loads(run(SPARK, *SIZES, "-o", "json").out)
+    spec = {"executor": ONE_GPU}
+    documents = [
+        {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "metadata": {"name": "pi"}, "spec": spec},
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "closed"}},
+        {"apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler", "metadata": {"name": "taller"}},
+    ]  # fmt: skip
+    items = json.loads(run(manifest(*documents), *SIZES, "-o", "json").out)
     assert [(item["kind"], item["path"], item["reason"]) for item in items] == [
         ("SparkApplication", "spec.executor.template", "whole-gpu-converted"),
         ("NetworkPolicy", "", "no-pods"),

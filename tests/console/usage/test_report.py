@@ -29,18 +29,6 @@ def report(*by: str, **more: object) -> Report:
     return build_report(sums, labels, **{"prices": {}, **more})  # type: ignore[arg-type]
 
 
-def test_rows_are_by_model_with_the_largest_first() -> None:
-    rows = report().rows
-    assert [(row.names["namespace"], row.model, row.hours["promised"]) for row in rows] == [
-        ("vision", T4, 15.0),
-        ("vision", H100, 4.0),
-        ("speech", H100, 2.0),
-    ]
-    assert [row.hours["saved"] for row in rows] == [45.0, 0.0, 6.0]
-    assert [row.hours["coverage"] for row in rows] == [0.75, 0.0, 0.0]
-    assert [row.hours["used"] for row in rows] == [6.0, None, None]
-
-
 def test_unknown_is_null_and_an_empty_cell() -> None:
     document = json.loads(as_json(report()))
     speech = document["rows"][2]

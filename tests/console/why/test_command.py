@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
@@ -60,11 +59,3 @@ async def test_an_error_is_one_line(server: ObjectServer, fault: str, target: st
     ended = await why(server, target)
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert ended.err.startswith("kaishare: ")
-
-
-@pytest.mark.parametrize(
-    "words", ["", "a b", "a/b/c", "../a", "a -n ..", "a --kubeconfig /no/such/file", "a -o x"]
-)
-def test_unusable_input_is_one_line(tmp_path: Path, words: str) -> None:
-    ended = run_why(*words.split(), HOME=str(tmp_path))
-    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)

@@ -66,24 +66,6 @@ def requested(server: ObjectServer, part: str) -> list[str]:
 # --- a pod that waits ---
 
 
-async def test_everything_about_a_pod_that_waits(server: ObjectServer) -> None:
-    server.add(*cluster())
-    evidence = await read(server)
-    assert evidence.pod.known is not None
-    assert evidence.pod_group.known is not None
-    assert evidence.bind_request.is_missing
-    assert list(evidence.queues) == ["vision", "research"]
-    assert all(each.known for each in evidence.queues.values())
-    assert [each.metadata.name for each in items(evidence.nodes)] == ["node-1"]
-    assert [each.name for each in items(evidence.shared_gpu_pods)] == ["other"]
-    assert [each.message for each in items(evidence.pod_events)] == [FULL]
-    assert [each.involved_object.name for each in items(evidence.group_events)] == [GROUP]
-    assert (evidence.not_visible, evidence.notes) == ((), ())
-    assert evidence.decision.known is not None
-    assert evidence.decision.known.now_reason == "own-share"
-    assert (evidence.shards.why, evidence.claims.why) == (Why.NOT_READ, Why.NOT_READ)
-
-
 @pytest.mark.parametrize(
     ("message", "reads_nodes", "reads_claims"),
     [
@@ -258,22 +240,6 @@ async def test_discovery_tells_whether_kai_is_there(server: ObjectServer, is_ser
     server.refusals = {"/apis/scheduling.run.ai$": group}
     evidence = await read(server)
     assert evidence.is_kai_served is is_served
-
-
-async def test_with_the_role_edit(server: ObjectServer) -> None:
-    server.add(*cluster())
-    own = f"/api/v1/namespaces/{TEAM}"
-    server.forbidden = lambda path: not (path == own or f"/namespaces/{TEAM}/" in path) or ".run.ai" in path
-    evidence = await read(server)
-    assert evidence.nodes.why is evidence.shared_gpu_pods.why is evidence.pod_group.why is Why.FORBIDDEN
-    assert set(evidence.not_visible) == {
-        f"PodGroup {GROUP}", f"BindRequest {NAME}", "Queue vision", "nodes", "pods of other namespaces",
-    }  # fmt: skip
-    assert evidence.notes == (
-        "what a new pod would get is not known: ConfigMap kaishare-settings in namespace kaishare: you may not get it",
-    )
-    assert evidence.decision.known is not None
-    assert evidence.decision.known.now == "", "without the settings a preview would be a guess"
 
 
 def cut() -> Answer:

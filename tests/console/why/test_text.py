@@ -83,13 +83,6 @@ def test_the_text() -> None:
     assert "\033[2mnot visible to you: Queue vision, Node\033[0m" in text(ANSWER, colour=True)
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 200])
-def test_only_commands_are_wider_than_the_terminal(columns: int) -> None:
-    wide = [line for line in text(ANSWER, columns) if width(line) > columns]
-    assert all(line.startswith("      kubectl ") for line in wide)
-    assert len(wide) == 1 or columns == 200
-
-
 @pytest.mark.parametrize(
     ("state", "code", "colour"),
     [("Pending", Code.NO_GPU_FITS, "33"), ("No pod", Code.NO_POD, "31"), ("Running", Code.FLAGGED, "31"), ("Running", Code.RUNNING, "")],
