@@ -79,9 +79,7 @@ async def test_agents_of_the_namespace_are_listed_by_labels(server: ApiServer, a
         ({"conditions": None, "containerStatuses": [{"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}, "CrashLoopBackOff"),
     ],
 )  # fmt: skip
-async def test_why_a_pod_is_not_ready(
-    server: ApiServer, agents: Agents, status: dict[str, Any], trouble: str
-) -> None:
+async def test_unready_pods(server: ApiServer, agents: Agents, status: dict[str, Any], trouble: str) -> None:
     server.pods = {"agent-0": agent(**status)}
     pod = await only(agents)
     assert (pod.status.is_ready, pod.status.trouble) == (False, trouble)
@@ -118,9 +116,7 @@ async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agen
         ),
     ],
 )  # fmt: skip
-async def test_failures_are_one_line_each(
-    server: ApiServer, agents: Agents, answer: Answer, words: str
-) -> None:
+async def test_failures_are_one_line(server: ApiServer, agents: Agents, answer: Answer, words: str) -> None:
     server.refusals = {"/proxy/": answer}
     line = (await agents.read(await only(agents))).failure
     assert line.startswith(words)
@@ -244,9 +240,7 @@ async def test_a_repeated_token_is_not_shown(server: ApiServer, agents: Agents, 
 @pytest.mark.parametrize(
     ("scheme", "name"), [("HTTPS", "https:agent-0"), ("HTTP", "agent-0"), ("", "agent-0")]
 )
-async def test_the_scheme_is_that_of_probes(
-    server: ApiServer, agents: Agents, scheme: str, name: str
-) -> None:
+async def test_the_scheme_is_the_probes(server: ApiServer, agents: Agents, scheme: str, name: str) -> None:
     item = agent()
     own = {
         **item["spec"]["containers"][0],

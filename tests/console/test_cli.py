@@ -1,7 +1,5 @@
 """The command line `kaishare`: names, exit statuses, completion, colour."""
 
-import os
-import pty
 import resource
 import subprocess
 import sys
@@ -49,9 +47,7 @@ def test_the_version_has_the_name_of_the_program(capsys: pytest.CaptureFixture[s
         (["doctor", "--kubeconfig", "/nowhere"], "kaishare: no cluster: /nowhere: no such kubeconfig"),
     ],
 )
-def test_unusable_input_is_one_line(
-    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     written = capsys.readouterr()
     assert written.out == ""
@@ -60,9 +56,7 @@ def test_unusable_input_is_one_line(
     assert "\x1b" not in written.err
 
 
-def test_a_pod_has_no_rights_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pod_has_no_own_rights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The service account of a pod belongs to a service and not to the caller."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
@@ -109,48 +103,28 @@ def test_bash_completes_commands_and_files(capsys: pytest.CaptureFixture[str], t
     assert "manifest.yaml" in completed("kaishare", "explain", "-f", "mani")
 
 
-def test_without_shtab_completion_is_unusable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completion_needs_shtab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert capsys.readouterr().err == "kaishare: completion needs the Python package shtab\n"
 
 
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """Run the command with a terminal as its standard output."""
-    main_end, other_end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "console", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "TERM": "xterm", **environment},
-        stdout=other_end,
-    ) as process:
-        os.close(other_end)
-        written = b""
-        while True:
-            try:
-                data = os.read(main_end, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            if not data:
-                break
-            written += data
-        process.wait()
-    os.close(main_end)
-    return written.decode()
-
-
-def test_colour_on_a_terminal_unless_no_color_is_set(capsys: pytest.CaptureFixture[str]) -> None:
-    explain = (
-        "explain", "--policies", f"{ROOT}/examples/namespaces.yaml", "-f", f"{ROOT}/examples/workloads/classify.yaml",
-        "-n", "inference",
-    )  # fmt: skip
-    assert "\x1b[32m" in on_a_terminal(*explain, NO_COLOR="")
-    assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="1")
-    assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="", TERM="dumb")
-    main(list(explain))
-    assert "\x1b" not in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("is_terminal", "no_color", "term", "is_coloured"),
+    [(True, "", "xterm", True), (True, "1", "xterm", False), (True, "", "dumb", False), (False, "", "xterm", False)],
+)  # fmt: skip
+def test_colour_on_a_terminal_unless_no_color_is_set(
+    is_terminal: bool, no_color: str, term: str, is_coloured: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", term)
+    folder = f"{ROOT}/examples"
+    main(
+        f"explain --policies {folder}/namespaces.yaml -f {folder}/workloads/classify.yaml -n inference".split()
+    )
+    assert ("\x1b[32m" in capsys.readouterr().out) is is_coloured
 
 
 def test_a_command_imports_what_it_needs_alone() -> None:

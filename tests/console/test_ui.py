@@ -184,9 +184,7 @@ class TestInABrowser:
     @pytest.mark.parametrize(
         ("width", "is_dark"), [(390, True), (1280, False), (1920, True)], ids=["390", "1280", "1920"]
     )
-    async def test_trouble_comes_first_and_a_node_opens(
-        self, browser: Browser, width: int, is_dark: bool
-    ) -> None:
+    async def test_trouble_is_first_and_nodes_open(self, browser: Browser, width: int, is_dark: bool) -> None:
         async with serving(three_nodes()) as url:
             await browser.show(width, 800, is_dark=is_dark)
             await browser.open(url)

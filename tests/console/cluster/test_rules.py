@@ -32,9 +32,7 @@ PART = QueueTree([queue("team", "top"), queue("lost", "gone")], missing=["gone"]
         (PART, "lost", (), "queue-missing: the queue lost has the parent gone, which"),
     ],
 )  # fmt: skip
-def test_kai_cannot_use_a_queue(
-    tree: QueueTree, name: str, versions: tuple[Version, ...], expected: str
-) -> None:
+def test_unusable_queues(tree: QueueTree, name: str, versions: tuple[Version, ...], expected: str) -> None:
     fault = tree.fault(name, versions)
     assert f"{fault.code}: {fault.sentence}".startswith(expected) if fault and expected else not expected
     assert (fault is None) is (not expected)

@@ -52,16 +52,8 @@ UNREAD = "1 GPU can be shared by claims, which enforce no memory, and the agents
         (found(gpu_slice(GPU_0), nodes=(PLUGIN,), agents=(agent("--resource-claims=true"),)), [APART]),
         (found(gpu_slice(GPU_0), nodes=(PLUGIN,), agents=(agent("--resource-claims", "true"),)), [APART]),
     ],
-    ids=[
-        "apart",
-        "twice",
-        "no plugin there",
-        "whole GPUs",
-        "claims are not read",
-        "read",
-        "read, by extraArgs",
-    ],
-)
+    ids=["apart", "twice", "no plugin there", "whole GPUs", "claims are not read", "read", "read, by extraArgs"],
+)  # fmt: skip
 def test_who_hands_out_which_gpu(results: list[tuple[str, str]], expected: list[tuple[str, str]]) -> None:
     assert [state for state, _ in results] == [state for state, _ in expected]
     for (_, what), (_, start) in zip(results, expected, strict=True):

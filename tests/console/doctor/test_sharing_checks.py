@@ -1,39 +1,28 @@
 """Doctor on KAI's sharing mode, its operator, and keys of other products."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from console.cluster.agents import AgentReading, Received
+from console.cluster.agents import AgentReading
 from console.cluster.facts import Fact, FactReader, Why
 from console.doctor.admission import AdmissionObjects
-from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import ClusterFacts, ClusterNode
 from console.doctor.sharing_checks import limits_can_hold, mode_findings, resource_management, run_ai_keys
-from gpuagent.api_types import AgentResponse, ApiPod
+from gpuagent.api_types import ApiPod
 from kai.share import run_ai_limit
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicy, FullMeta, Pod
-from tests.console.doctor.test_node_checks import pod as agent_pod
+from tests.console.doctor.test_node_checks import lines_of, reading
 from tests.support.api_server import ApiServer, lists, says
 from tests.support.cluster_facts import but, installed, mutating, other, whole
 
 SHARING = "--gpu-sharing-enabled=true"
 NV_FRACTIONS = but(installation=installed("--nv-fractions-enabled=true"))
 UNENFORCED = but(installation=installed(SHARING))
-
-
-def lines_of(findings: Iterable[CheckResult]) -> list[str]:
-    return [f"{each.state}: {each.what} -> {each.advice}" for each in findings]
-
-
-def reading(number: int = 0, **answer: Any) -> AgentReading:
-    response = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})
-    return AgentReading(pod=agent_pod(number), received=Received(answer=response, body=b"", at=0.0, age=1.0))
 
 
 WITHHELD = (

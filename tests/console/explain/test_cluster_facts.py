@@ -22,9 +22,7 @@ NO_NAMES = (
 
 
 @pytest.mark.parametrize("name", NO_NAMES)
-async def test_a_text_that_is_no_name_reaches_no_path(
-    server: ApiServer, client: KubeClient, name: str
-) -> None:
+async def test_a_text_that_is_no_name_is_in_no_path(server: ApiServer, client: KubeClient, name: str) -> None:
     server.always = says("{}")
     with pytest.raises(PoliciesError, match="is not the name of a namespace") as error:
         await read_facts(client, KnownSettings(), names=[name], settings_namespace="kaishare")

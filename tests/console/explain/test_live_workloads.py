@@ -152,9 +152,7 @@ async def test_only_managed_namespaces_of_all(client: KubeClient, server: ApiSer
 @pytest.mark.parametrize(
     ("name", "reason"), [("team-c", "not-managed"), ("kube-system", "namespace-excluded")]
 )
-async def test_a_named_namespace_is_always_read(
-    client: KubeClient, server: ApiServer, name: str, reason: str
-) -> None:
+async def test_named_namespace_is_read(client: KubeClient, server: ApiServer, name: str, reason: str) -> None:
     managed = ("team-a", "kube-system")
     result = await read(client, server, live_pod("p", namespace=name), namespaces=[name], managed=managed)
     assert lines(result) == [f"Pod p: {reason}, 1 pods, 1 GPU"]
@@ -192,9 +190,7 @@ async def test_a_missing_right_is_a_note(
         ("/apis/batch/v1/namespaces/team-a/jobs", refuses(404, "NotFound"), ""),
     ],
 )  # fmt: skip
-async def test_a_failed_list_is_a_note(
-    client: KubeClient, server: ApiServer, part: str, answer: Any, note: str
-) -> None:
+async def test_failed_lists(client: KubeClient, server: ApiServer, part: str, answer: Any, note: str) -> None:
     server.refusals = {part: answer}
     result = await read(client, server, DEPLOYMENT, workload("Job", "job"))
     assert "Deployment web" in lines(result)[0]
@@ -219,9 +215,7 @@ async def test_an_owner_elsewhere_hides_no_object(client: KubeClient, server: Ap
     assert [item.namespace for item in result.items] == ["team-a", "team-b"]
 
 
-async def test_pods_without_the_templates_label_are_not_counted(
-    client: KubeClient, server: ApiServer
-) -> None:
+async def test_pods_without_the_templates_label_do_not_count(client: KubeClient, server: ApiServer) -> None:
     job, *pods = of_operator(py_torch_job(template(), {"Master": 1, "Worker": 1}))
     pods[1]["metadata"]["labels"] = {}
     result = await read(client, server, job, *pods)
@@ -231,9 +225,7 @@ async def test_pods_without_the_templates_label_are_not_counted(
     ]
 
 
-async def test_too_many_objects(
-    client: KubeClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many(client: KubeClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MOST_WORKLOADS", 3)
     items = [workload("StatefulSet", f"set-{number}") for number in range(5)]
     result = await read(

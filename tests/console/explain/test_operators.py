@@ -123,9 +123,7 @@ def assert_preview_equals_answer(policy: NamespacePolicy, job: OperatorJob) -> l
 
 @pytest.mark.parametrize("template", [TEMPLATE, BARE], ids=["with labels", "with a second container"])
 @pytest.mark.parametrize("case", JOBS, ids=lambda case: case[0])
-def test_a_job_of_several_ranks_keeps_its_gpus(
-    case: tuple[str, Build, str], template: dict[str, Any]
-) -> None:
+def test_a_job_of_many_ranks_keeps_its_gpus(case: tuple[str, Build, str], template: dict[str, Any]) -> None:
     _, build, evidence = case
     decisions = assert_preview_equals_answer(policy_of(HALF), build(template))
     assert evidence or len(decisions) == 1

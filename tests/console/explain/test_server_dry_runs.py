@@ -207,9 +207,7 @@ async def test_the_cause_of_a_denial_that_was_not_predicted_is_told(
     assert words in answer.causes[0]
 
 
-async def test_a_pod_that_should_have_been_denied_is_a_difference(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_pod_that_should_be_denied_is_a_difference(server: ApiServer, client: KubeClient) -> None:
     server.always = says(json.dumps(OPTED_OUT), status=201)
     item = server_answers.explained(OPTED_OUT, managed_namespace("asked", mode="enforce"))
     (answer,) = await answers(client, [item])

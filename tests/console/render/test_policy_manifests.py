@@ -139,9 +139,7 @@ def test_a_variable_reads_only_those_before_it() -> None:
         ("", "--as"),
     ],
 )  # fmt: skip
-def test_an_unusable_option_is_one_line(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_option_is_one_line(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", *arguments.split()]) == 2
     printed = capsys.readouterr()
     assert not printed.out

@@ -108,9 +108,7 @@ def test_unusable_options_are_one_line(words: str, problem: str, capsys: pytest.
         (["--kubeconfig", "/home/config"], "kubectl"),
     ],
 )
-def test_target_cluster_has_the_options(
-    words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_target_cluster_has_options(words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/home/config")
     arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
     arguments.kubeconfig = arguments.kubeconfig or default_kubeconfig()

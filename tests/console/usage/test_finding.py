@@ -77,9 +77,7 @@ async def ask(cluster: ObjectServer, *words: str) -> int:
     return await asyncio.to_thread(main, [*options, "--kubeconfig", str(cluster.kubeconfig), *words])
 
 
-async def test_an_operators_service_is_found(
-    cluster: ObjectServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_operators_service_is_found(cluster: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
     tenant = namespace("tenant") | {"metadata": {"name": "tenant", "labels": QUEUE}}
     cluster.add(service("monitoring"), service("tenant"), tenant)
     assert await ask(cluster) == 0
@@ -103,9 +101,7 @@ async def test_the_address_of_the_installation_comes_first(
     assert remark == f"Read {name}, the address in ConfigMap kaishare-settings."
 
 
-async def test_an_option_wins(
-    cluster: ObjectServer, running: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_options_win(cluster: ObjectServer, running: str, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.add(settings("http://127.0.0.1:1"))
     assert await ask(cluster, "--prometheus", running) == 0
     assert json.loads(capsys.readouterr().out)["remarks"] == []

@@ -87,9 +87,7 @@ INSTALL = "install the recording rules: alerts.enabled in the chart, or deploy/a
         ("a job for each cluster", 1, ()),
     ],
 )  # fmt: skip
-async def test_part_of_the_time_with_records(
-    server: str, scenario: str, part: float, remarks: tuple[str, ...]
-) -> None:
+async def test_the_recorded_part(server: str, scenario: str, part: float, remarks: tuple[str, ...]) -> None:
     recorded = await recorded_time(server, scenario)
     assert recorded.part == pytest.approx(part, abs=0.03)
     assert [re.sub("[0-9]+%", "N%", text) for text in recorded.remarks] == list(remarks)

@@ -255,9 +255,7 @@ CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771
 @given(
     pods=st.lists(st.tuples(CARDS, st.floats(0.001, 0.98)), min_size=1, max_size=4), is_memory=st.booleans()
 )
-def test_the_suggested_share_is_the_smallest_that_covers(
-    pods: list[tuple[int, float]], is_memory: bool
-) -> None:
+def test_the_suggestion_is_the_smallest_that_covers(pods: list[tuple[int, float]], is_memory: bool) -> None:
     needs = [(part * card_of(gpu).units * MIB, gpu) for gpu, part in pods]
     share = smallest_memory(needs) if is_memory else smallest_fraction(needs)
     assert all(share.bytes_on(gpu) >= need for need, gpu in needs)
@@ -348,9 +346,7 @@ def test_pods_that_may_be_ranks_or_have_several_gpus_keep_them(uses: list[PodUse
     }.values(),
     ids=lambda value: "",
 )
-def test_no_command_for_whole_gpus_of_ranks(
-    ranks: list[PodUse], labels: dict[str, str], has_command: bool
-) -> None:
+def test_no_command_for_gpus_of_ranks(ranks: list[PodUse], labels: dict[str, str], has_command: bool) -> None:
     other = whole("web", "Deployment", "web", size="small" if labels else "")
     rows = OPTIONS.advise([*ranks, other], namespaces(**labels)).rows
     (row,) = [row for row in rows if not row.key.keeps_gpu]
