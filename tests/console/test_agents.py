@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -139,12 +140,14 @@ async def test_a_401_of_a_pod_renews_no_credentials(server: ApiServer, agents: A
 # --- agents that ask for authentication ---
 
 
+@dataclass
 class TokenAgent:
-    """An agent that answers 401 without a token of the issuer, and records the tokens of its requests."""
+    """An agent that answers 401 without an accepted token, and records the tokens of its requests."""
 
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-        self.in_flight = self.most_in_flight = 0
+    accepted: str = ""
+    sent: list[str] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
@@ -154,13 +157,13 @@ class TokenAgent:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         await asyncio.sleep(0.001)
         self.in_flight -= 1
-        if token.startswith("issued"):
+        if self.accepted and token.startswith(self.accepted):
             return web.json_response(FIGURES)
         return web.Response(status=401, text="a bearer token is required")
 
 
 async def test_a_token_is_sent_after_a_401_and_to_no_other(server: ApiServer, client: KubeClient) -> None:
-    guarded, issuer, others = TokenAgent(), TokenIssuer(), []
+    guarded, issuer, others = TokenAgent("issued"), TokenIssuer(), []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         others.append(request.headers.get("X-Kaishare-Token"))
@@ -180,13 +183,32 @@ async def test_a_token_is_sent_after_a_401_and_to_no_other(server: ApiServer, cl
 
 
 async def test_many_agents_cost_one_token_and_sixteen_slots(server: ApiServer, client: KubeClient) -> None:
-    guarded, issuer = TokenAgent(), TokenIssuer()
+    guarded, issuer = TokenAgent("issued"), TokenIssuer()
     answers(server, {"/proxy/": guarded, "/token": issuer}, count=40)
     agents = Agents(client)
     await asyncio.gather(*map(agents.read, await agents.list()))
     assert len(issuer.requests) == 1
     assert guarded.sent.count("issued-1") == 40
     assert 2 <= guarded.most_in_flight <= MOST_AT_ONCE
+
+
+async def test_an_agent_that_refuses_each_token_causes_few_requests(
+    server: ApiServer, client: KubeClient
+) -> None:
+    now = 50.0
+    guarded, issuer = TokenAgent(), TokenIssuer()
+    answers(server, {"/proxy/": guarded, "/token": issuer})
+    agents = Agents(client, clock=lambda: now)
+    pod = await only(agents)
+    refuses_account = "the agent refuses the service account kaishare-reader in kaishare-agent: 401"
+    for _ in range(30):  # a minute of rounds
+        assert (await agents.read(pod)).failure == f"{refuses_account}, a bearer token is required"
+        now += 2.0
+    assert (len(issuer.requests), len(guarded.sent)) == (1, 31)
+    for _ in range(2):
+        await agents.read(pod)
+    assert guarded.sent[31:33] == ["issued-1", "issued-2"], "after a minute the refused token is replaced"
+    assert len(issuer.requests) == 2
 
 
 ASKS = "; the agent asks for authentication"
