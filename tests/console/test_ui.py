@@ -72,12 +72,9 @@ async def serving(agents: FakeAgents) -> AsyncIterator[str]:
 def three_nodes() -> AgentsWithHistory:
     risky = gpu("node-1", usedBytes=22 * GIB, promisedBytes=20 * GIB, atRiskBytes=2 * GIB)
     return AgentsWithHistory(
-        {
-            "node-1": document("node-1", FLAGGED, pod("victim", "node-1"), gpus=[risky], simulated=True),
-            "node-2": document("node-2", pod("quiet", "node-2")),
-            "node-3": HANGING,
-        }
-    )
+        {"node-1": document("node-1", FLAGGED, pod("victim", "node-1"), gpus=[risky], simulated=True),
+            "node-2": document("node-2", pod("quiet", "node-2")), "node-3": HANGING}
+    )  # fmt: skip
 
 
 async def get(url: str, **headers: str) -> tuple[int, str]:

@@ -58,21 +58,13 @@ def of_kai(
 ) -> WebhookConfiguration:
     hook = {
         "name": "admission.kai-scheduler.svc",
-        "clientConfig": {
-            "service": {
-                "name": "admission",
-                "namespace": "kai-scheduler",
-                "path": "/mutate--v1-pod",
-                "port": 443,
-            }
-        },
+        "clientConfig": {"service": {"name": "admission", "namespace": "kai-scheduler",
+            "path": "/mutate--v1-pod", "port": 443}},
         "matchConditions": [{"name": "scheduler-name-match", "expression": condition}] if condition else [],
         "reinvocationPolicy": "IfNeeded",
-        "rules": [
-            {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced"}
-        ],
+        "rules": [{"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced"}],
         **changes,
-    }
+    }  # fmt: skip
     return configuration({"metadata": {"name": name}, "webhooks": [hook]})
 
 
@@ -175,12 +167,9 @@ def by_policies(
 def alone(policies: AdmissionObjects, **changes: Any) -> ClusterFacts:
     """Return a cluster in which admission policies decide about pods, without kaishare's webhook."""
     return but(
-        mutating=whole(of_kai()),
-        validating=whole(),
-        admission=policies,
-        running=RunningSettings(deployed=policies.settings),
-        **changes,
-    )
+        mutating=whole(of_kai()), validating=whole(), admission=policies,
+        running=RunningSettings(deployed=policies.settings), **changes,
+    )  # fmt: skip
 
 
 WELL = ClusterFacts(

@@ -54,19 +54,10 @@ class KaiAccounts:
         return cls(queues=queues, nodes=[node("gpu-node-0"), node("gpu-node-1")])
 
     def run(
-        self,
-        name: str,
-        gpus: int = 0,
-        *,
-        fraction: str = "",
-        counted: str | None = None,
-        queue: str = "team-b",
-        namespace: str = "team-b",
-        node: str = "gpu-node-0",
-        group: str = GROUP,
-        labels: dict[str, str] | None = None,
-        annotations: dict[str, str] | None = None,
-    ) -> dict[str, Any]:
+        self, name: str, gpus: int = 0, *, fraction: str = "", counted: str | None = None,
+        queue: str = "team-b", namespace: str = "team-b", node: str = "gpu-node-0", group: str = GROUP,
+        labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """Add a running pod and its PodGroup."""
         amounts = {GPU: str(gpus)} if gpus else {}
         pod_labels = {"kai.scheduler/queue": queue, **({"runai-gpu-group": group} if fraction else {})}
@@ -76,27 +67,17 @@ class KaiAccounts:
             **({"gpu-fraction": fraction} if fraction else {}),
         }
         pod = made(
-            "Pod",
-            name,
-            namespace,
-            labels=pod_labels | (labels or {}),
+            "Pod", name, namespace, labels=pod_labels | (labels or {}),
             annotations=pod_annotations | (annotations or {}),
-            spec={
-                "nodeName": node,
-                "schedulerName": "kai-scheduler",
-                "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}}],
-            },
+            spec={"nodeName": node, "schedulerName": "kai-scheduler",
+                "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}}]},
             status={"phase": "Running"},
-        )
+        )  # fmt: skip
         allocated = {GPU: (fraction or str(gpus)) if counted is None else counted}
         group_of_pod = made(
-            "PodGroup",
-            f"pg-{name}",
-            namespace,
-            labels={"kai.scheduler/queue": queue},
-            spec={"queue": queue, "minMember": 1},
-            status={"resourcesStatus": {"allocated": allocated}},
-        )
+            "PodGroup", f"pg-{name}", namespace, labels={"kai.scheduler/queue": queue},
+            spec={"queue": queue, "minMember": 1}, status={"resourcesStatus": {"allocated": allocated}},
+        )  # fmt: skip
         self.pods.append(pod)
         self.pod_groups.append(group_of_pod)
         return pod
@@ -128,16 +109,12 @@ class KaiAccounts:
         """Decode the objects as the check does."""
         release = None if version is None else Version.parse(version)
         read: dict[str, Any] = {
-            "queues": QUEUES.decode,
-            "pod_groups": POD_GROUPS.decode,
+            "queues": QUEUES.decode, "pod_groups": POD_GROUPS.decode,
             "nodes": lambda document: ClusterNode.of(NODES.decode(document), release),
-            "pods": partial(
-                read_request,
-                schedulers={"kai-scheduler"},
+            "pods": partial(read_request, schedulers={"kai-scheduler"},
                 reservation_namespace="kai-resource-reservation",
-                reads_container_memory=release is not None and release.reads_container_memory,
-            ),
-        }
+                reads_container_memory=release is not None and release.reads_container_memory),
+        }  # fmt: skip
         lists: dict[str, Listing[Any]] = {}
         for name, decode in read.items():
             items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]

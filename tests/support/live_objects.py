@@ -10,15 +10,11 @@ from tests.support.pods import gpu_container
 
 Json = dict[str, Any]
 RESOURCES = {
-    "Pod": ("", "pods"),
-    "ReplicationController": ("", "replicationcontrollers"),
-    "Deployment": ("apps", "deployments"),
-    "ReplicaSet": ("apps", "replicasets"),
-    "StatefulSet": ("apps", "statefulsets"),
-    "DaemonSet": ("apps", "daemonsets"),
-    "Job": ("batch", "jobs"),
+    "Pod": ("", "pods"), "ReplicationController": ("", "replicationcontrollers"),
+    "Deployment": ("apps", "deployments"), "ReplicaSet": ("apps", "replicasets"),
+    "StatefulSet": ("apps", "statefulsets"), "DaemonSet": ("apps", "daemonsets"), "Job": ("batch", "jobs"),
     "CronJob": ("batch", "cronjobs"),
-}
+}  # fmt: skip
 OPERATOR_KINDS = {
     "PyTorchJob": ("kubeflow.org", "v1", "pytorchjobs"),
     "JobSet": ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
@@ -28,12 +24,9 @@ OPERATOR_KINDS = {
 def reference(kind: str, name: str, *, controller: bool = True, api_version: str = "apps/v1") -> Json:
     """Return an owner reference; the uid of an object is its kind and name."""
     return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "name": name,
-        "uid": f"{kind}/{name}",
+        "apiVersion": api_version, "kind": kind, "name": name, "uid": f"{kind}/{name}",
         "controller": controller,
-    }
+    }  # fmt: skip
 
 
 def template(**metadata: Any) -> Json:
@@ -46,45 +39,25 @@ def workload(kind: str, name: str, *owners: Json, namespace: str = "team-a", **s
     if kind == "CronJob":
         body = {"schedule": "0 * * * *", "jobTemplate": {"spec": {"template": template()}}}
     return {
-        "apiVersion": f"{group}/v1" if group else "v1",
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": f"{kind}/{name}",
-            "ownerReferences": list(owners),
-            "managedFields": [{"manager": "kubectl"}],
-        },
-        "spec": body,
-        "status": {},
-    }
+        "apiVersion": f"{group}/v1" if group else "v1", "kind": kind,
+        "metadata": {"name": name, "namespace": namespace, "uid": f"{kind}/{name}",
+            "ownerReferences": list(owners), "managedFields": [{"manager": "kubectl"}]},
+        "spec": body, "status": {},
+    }  # fmt: skip
 
 
 def live_pod(
-    name: str,
-    *owners: Json,
-    namespace: str = "team-a",
-    phase: str = "Running",
-    labels: Json | None = None,
-    annotations: Json | None = None,
-    created: str = "2026-01-01T00:00:00Z",
-    **spec: Any,
-) -> Json:
+    name: str, *owners: Json, namespace: str = "team-a", phase: str = "Running", labels: Json | None = None,
+    annotations: Json | None = None, created: str = "2026-01-01T00:00:00Z", **spec: Any,
+) -> Json:  # fmt: skip
     return made(
-        "Pod",
-        name,
-        namespace,
+        "Pod", name, namespace,
         metadata={"uid": f"Pod/{name}", "creationTimestamp": created, "ownerReferences": list(owners)},
-        labels=labels or {},
-        annotations=annotations or {},
-        spec={
-            "containers": [gpu_container()],
-            "nodeName": "node-1",
-            "schedulerName": "default-scheduler",
-            **spec,
-        },
+        labels=labels or {}, annotations=annotations or {},
+        spec={"containers": [gpu_container()], "nodeName": "node-1", "schedulerName": "default-scheduler",
+            **spec},
         status={"phase": phase},
-    )
+    )  # fmt: skip
 
 
 def of_operator(job: OperatorJob) -> list[Json]:

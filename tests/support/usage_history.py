@@ -21,13 +21,9 @@ END = 1_767_225_600
 START = END - HOURS * 3600
 
 MODELS = {
-    "NVIDIA H100 80GB HBM3": 81559,
-    "Tesla T4": 15360,
-    "NVIDIA A10": 23028,
-    "NVIDIA L40S": 46068,
-    "NVIDIA A100-SXM4-80GB": 81920,
-    "NVIDIA H200": 143771,
-}
+    "NVIDIA H100 80GB HBM3": 81559, "Tesla T4": 15360, "NVIDIA A10": 23028, "NVIDIA L40S": 46068,
+    "NVIDIA A100-SXM4-80GB": 81920, "NVIDIA H200": 143771,
+}  # fmt: skip
 """MiB of each model of card, as the driver reports it."""
 
 JOB = "kaishare-agent"
@@ -187,11 +183,8 @@ class History:
         for index, (model, mib) in enumerate(MODELS.items()):
             for gpu in range(2):
                 labels = {
-                    "job": JOB,
-                    "instance": "10.0.0.0:9445",
-                    "gpu_uuid": f"GPU-{index}-{gpu}",
-                    "model": model,
-                }
+                    "job": JOB, "instance": "10.0.0.0:9445", "gpu_uuid": f"GPU-{index}-{gpu}", "model": model,
+                }  # fmt: skip
                 for at in range(START + STEP, END + 1, STEP):
                     yield f"kaishare_gpu_memory_total_bytes{rendered(labels)} {mib * MIB} {at}"
 

@@ -88,18 +88,12 @@ def bad(check: Check, cluster: ClusterFacts) -> list[str]:
 
 
 registered = (
-    registration.policies_stand,
-    registration.webhook_exists,
-    registration.mutating_as_shipped,
-    registration.validating_as_shipped,
-    registration.order_is_right,
-)
+    registration.policies_stand, registration.webhook_exists, registration.mutating_as_shipped,
+    registration.validating_as_shipped, registration.order_is_right,
+)  # fmt: skip
 of_kai_itself = (
-    kai_checks.release_fits,
-    kai_checks.sharing_is_on,
-    kai_checks.label_is_read,
-    kai_checks.kai_sees_the_pods,
-)
+    kai_checks.release_fits, kai_checks.sharing_is_on, kai_checks.label_is_read, kai_checks.kai_sees_the_pods,
+)  # fmt: skip
 namespaces = (
     policy_checks.namespaces_are_managed,
     policy_checks.enforce_is_enforced,

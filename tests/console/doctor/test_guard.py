@@ -218,14 +218,9 @@ LACKS = (
     " refused"
 )
 TENANTS = but(
-    namespaces=whole(
-        namespace("vision"),
-        namespace("strict", mode="enforce"),
-        namespace("paused", mode="off"),
-        namespace("kube-system"),
-        namespace("vcluster-a", **{"kai.scheduler/queue": "-"}, vcluster="true"),
-    )
-)
+    namespaces=whole(namespace("vision"), namespace("strict", mode="enforce"), namespace("paused", mode="off"),
+        namespace("kube-system"), namespace("vcluster-a", **{"kai.scheduler/queue": "-"}, vcluster="true"))
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

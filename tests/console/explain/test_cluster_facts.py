@@ -10,15 +10,8 @@ from webhook.settings.decision_options import KnownSettings
 
 SETTINGS = "/api/v1/namespaces/kaishare/configmaps/kaishare-settings"
 NO_NAMES = (
-    "team/services/web/proxy/shutdown",
-    "../nodes",
-    "team?watch=1",
-    "team#x",
-    "Team",
-    "",
-    "a" * 64,
-    "a\nb",
-)
+    "team/services/web/proxy/shutdown", "../nodes", "team?watch=1", "team#x", "Team", "", "a" * 64, "a\nb",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NO_NAMES)

@@ -284,16 +284,13 @@ def test_a_kind_hands_its_own_scheduler_down(case: tuple[str, dict[str, Any], st
 
 
 MAKE_NO_PODS = [
-    ("kueue.x-k8s.io/v1beta1", "Workload"),
-    ("v1", "PodTemplate"),
+    ("kueue.x-k8s.io/v1beta1", "Workload"), ("v1", "PodTemplate"),
     ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"),
     ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"),
-    ("serving.kserve.io/v1alpha1", "ServingRuntime"),
-    ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"),
-    ("argoproj.io/v1alpha1", "WorkflowTemplate"),
-    ("argoproj.io/v1alpha1", "ClusterWorkflowTemplate"),
+    ("serving.kserve.io/v1alpha1", "ServingRuntime"), ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"),
+    ("argoproj.io/v1alpha1", "WorkflowTemplate"), ("argoproj.io/v1alpha1", "ClusterWorkflowTemplate"),
     ("flow.volcano.sh/v1alpha1", "JobTemplate"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("version", "kind"), MAKE_NO_PODS)

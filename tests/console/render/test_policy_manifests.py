@@ -49,14 +49,9 @@ OF_KUBERNETES = {
 }  # fmt: skip
 """Words of Kubernetes, and of JSON patches."""
 OWN_FORMS = {
-    "^[1-9][0-9]{0,8}$$",
-    "^0?[.][0-9]{1,30}$$",
-    "^[0-9]{1,18}$$",
-    "^[1-9][0-9]{0,17}(Ki|Mi|Gi|Ti|k|M|G|T)?$$",
-    "[0-9]+$$",
-    r"[=\\s]1$$",
-    r"(?:^|\\s)[$$]",
-}
+    "^[1-9][0-9]{0,8}$$", "^0?[.][0-9]{1,30}$$", "^[0-9]{1,18}$$", "^[1-9][0-9]{0,17}(Ki|Mi|Gi|Ti|k|M|G|T)?$$",
+    "[0-9]+$$", r"[=\\s]1$$", r"(?:^|\\s)[$$]",
+}  # fmt: skip
 """Forms of the documented differences `plain-shares` and `commands`, and the last number of a range."""
 
 
@@ -150,12 +145,9 @@ def test_a_bad_option_is_one_line(arguments: str, message: str, capsys: pytest.C
 def test_the_command_prints_the_objects(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--kai-version 0.17.0 --inject-shares=false --default-mode observe --exclude-namespaces a,b"
     rules = DecisionSettings(
-        kai_version=Version.parse("0.17.0"),
-        inject_shares=False,
-        default_mode=Mode.OBSERVE,
-        default_priority_class="usual",
-        excluded_namespaces=frozenset({"a", "b"}),
-    )
+        kai_version=Version.parse("0.17.0"), inject_shares=False, default_mode=Mode.OBSERVE,
+        default_priority_class="usual", excluded_namespaces=frozenset({"a", "b"}),
+    )  # fmt: skip
     for kind, file in (("mutatingadmissionpolicy", MUTATING), ("validatingadmissionpolicy", VALIDATING)):
         words = f"render --as {kind} --kube-version 1.36 --default-priority-class usual {options}"
         assert main(words.split()) == 0

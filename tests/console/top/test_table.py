@@ -100,13 +100,10 @@ def test_the_head_names_lost_and_overpromised_gpus_and_silent_agents() -> None:
     away = pod("away", "node-a", index=1, shares={}, gpus=[], verdicts=[])
     lost = [{"uuid": "GPU-gone", "index": 1}]
     fleet = fleet_of(
-        {
-            "node-a": document("node-a", away, problems=[problem, partly], lostGpus=lost),
-            "node-b": document("node-b", gpus=[gpu("node-b", 3, promisedBytes=30 * GIB)]),
-            "node-c": SILENT,
-            "node-d": document("node-d", attributionOk=False),
-        }
-    )
+        {"node-a": document("node-a", away, problems=[problem, partly], lostGpus=lost),
+            "node-b": document("node-b", gpus=[gpu("node-b", 3, promisedBytes=30 * GIB)]), "node-c": SILENT,
+            "node-d": document("node-d", attributionOk=False)}
+    )  # fmt: skip
     memory, gpus, agents = head(fleet, 30.0)
     assert "used ≥30.0 GiB, promised ≥70.0 GiB of ≥72.0 GiB" in memory.text
     overpromised = "overpromised: node-b GPU 3: 30.0 GiB of 24.0 GiB"

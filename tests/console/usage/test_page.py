@@ -44,11 +44,8 @@ def advice_page() -> str:
     }
     metadata = PolicyMetadata(labels)
     uses = [
-        use("a"),
-        use("b", gap=True),
-        use("c", size="serve", share="0.25"),
-        use("d", size="", share="0.1"),
-    ]
+        use("a"), use("b", gap=True), use("c", size="serve", share="0.25"), use("d", size="", share="0.1"),
+    ]  # fmt: skip
     advice = Strategy().advise(uses, {"team": KnownNamespace(metadata, metadata.policy("team"))})
     return as_html(advice, Strategy(), WINDOW)
 

@@ -168,18 +168,11 @@ def assert_equal(actual: Hours, expected: Hours) -> None:
 
 
 BY_NAMESPACE = [
-    ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
-    ("names", H100, ("first", "second")),
-    ("rebound", H100, ("again", "other")),
-    ("mixed", T4, ("on-t4",)),
-    ("mixed", A100, ("on-a100",)),
-    ("mixed", H100, ("in-mib",)),
-    ("blind", H100, ("partly", "never")),
-    ("over", H100, ("greedy",)),
-    ("moved", H100, ("pod",)),
-    ("tenant-a", H100, ("x-default",)),
-    ("whole", H100, ("train",)),
-]
+    ("vision", H100, ("web-a", "web-b", "lies", "spaces")), ("names", H100, ("first", "second")),
+    ("rebound", H100, ("again", "other")), ("mixed", T4, ("on-t4",)), ("mixed", A100, ("on-a100",)),
+    ("mixed", H100, ("in-mib",)), ("blind", H100, ("partly", "never")), ("over", H100, ("greedy",)),
+    ("moved", H100, ("pod",)), ("tenant-a", H100, ("x-default",)), ("whole", H100, ("train",)),
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -199,12 +192,9 @@ async def test_a_time_without_pods_is_an_error(server: str) -> None:
 
 
 QUEUES = {
-    ("science", "", T4),
-    ("science", "", A100),
-    ("science", "", H100),
-    ("team", "", H100),
+    ("science", "", T4), ("science", "", A100), ("science", "", H100), ("team", "", H100),
     ("team", "red", H100),
-}
+}  # fmt: skip
 SIZES = {("", H100), ("small", H100), ("", T4), ("", A100)}
 
 

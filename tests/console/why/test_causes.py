@@ -156,13 +156,10 @@ def test_an_init_container_that_runs_is_named_with_its_log() -> None:
 
 def _figures(**verdict: Any) -> AgentFigures:
     pod = ApiPod(
-        namespace="team",
-        name=NAME,
-        uid="u",
-        shares={"GPU-1": ApiAmount(bytes=8 << 30, source="bind-request")},
+        namespace="team", name=NAME, uid="u", shares={"GPU-1": ApiAmount(bytes=8 << 30, source="bind-request")},
         gpus=[ApiHolding(gpu_uuid="GPU-1", gpu=0, used_bytes=10 << 30)],
         verdicts=[ApiVerdict(reason="over-share", gpu_uuid="GPU-1", **verdict)],
-    )
+    )  # fmt: skip
     return AgentFigures(pod=pod, neighbours=1)
 
 
@@ -226,22 +223,16 @@ HOSTILE = [
 def test_a_hostile_text_is_bounded_and_escaped_in_linear_time(text: str) -> None:
     broken = [{"name": text[:5000], "state": {"waiting": {"reason": "Odd", "message": text}}}]
     pods: list[Pod | Fact[Any]] = [
-        make_pod(unschedulable=text),
-        make_pod(unschedulable=f"OverLimit: {text}"),
+        make_pod(unschedulable=text), make_pod(unschedulable=f"OverLimit: {text}"),
         make_pod(unschedulable=f"{_HEAD}1 {text}"),
         make_pod(unschedulable=f"{_HEAD}1 only whole gpu jobs can run {text}"),
         make_pod(unschedulable=f"No node in the x node-pool has {text} resources"),
         make_pod(**_RUNS, containers=broken),
-        make_pod(
-            **_RUNS,
-            containers=[
-                {"name": text[:5000], "state": {"terminated": {"reason": "StartError", "message": text}}}
-            ],
-        ),
+        make_pod(**_RUNS, containers=[
+            {"name": text[:5000], "state": {"terminated": {"reason": "StartError", "message": text}}}]),
         make_pod(phase="Failed", node=text[:5000], status={"reason": text[:5000], "message": text}),
-        make_pod(node=text[:5000]),
-        GONE,
-    ]
+        make_pod(node=text[:5000]), GONE,
+    ]  # fmt: skip
     refused = [make_event("FailedCreate", f'admission webhook "x.example.com" denied the request: {text}')]
     group = make_pod_group(queue=text[:5000], priorityClassName=text[:5000])
     events = [
@@ -325,12 +316,8 @@ def _flagged(*events: Event, **verdict: Any) -> PodEvidence:
 
 
 _OVER: dict[str, Any] = {
-    "message": _USES,
-    "flagged": True,
-    "lasted_seconds": 60.0,
-    "used_bytes": 10 << 30,
-    "allowed_bytes": 8 << 30,
-}
+    "message": _USES, "flagged": True, "lasted_seconds": 60.0, "used_bytes": 10 << 30, "allowed_bytes": 8 << 30,
+}  # fmt: skip
 _TOLD = "the pod is flagged (over-share): it uses "
 _PAST = "the pod was flagged ({}) at 2026-05-01 11:05 UTC, because it"
 _ENDED = [reason for reason in FlagReason if reason is not FlagReason.OVER_SHARE]

@@ -92,13 +92,10 @@ _ENDS: Final = (
     "team/d (1 GPU, queue vision)",
 )
 _HELD = _gpu_pods(
-    holder("a", node="node-1"),
-    holder("b", node="node-1", ends=3600),
-    holder("c", node="node-1", ends=7200, queue="speech"),
-    holder("d", node="node-2", age=9000),
-    holder("waits", age=200, metadata={"annotations": {keys.POD_GROUP_NAME: "older"}}),
-    make_pod(),
-)
+    holder("a", node="node-1"), holder("b", node="node-1", ends=3600),
+    holder("c", node="node-1", ends=7200, queue="speech"), holder("d", node="node-2", age=9000),
+    holder("waits", age=200, metadata={"annotations": {keys.POD_GROUP_NAME: "older"}}), make_pod(),
+)  # fmt: skip
 
 
 def _deployment(**status: int) -> PodOwner:
@@ -134,12 +131,8 @@ _DRA = f"{_HEAD}1 fractional/shared GPU pods are not yet supported on DRA-only n
 _CONVERTED = PolicyDecision(reason="whole-gpu-converted")
 _SWITCHED = PolicyDecision(now_reason="whole-gpu-converted", now="changed (share)")
 _OUTSIDE: dict[str, Any] = {
-    **_RUNS,
-    "scheduler": "default-scheduler",
-    "fraction": None,
-    "grouped": False,
-    "whole": 1,
-}
+    **_RUNS, "scheduler": "default-scheduler", "fraction": None, "grouped": False, "whole": 1,
+}  # fmt: skip
 _NO_QUEUE = make_pod(**_OUTSIDE, metadata={"labels": {}})
 _FAILED_RESERVATION = make_pod(
     name="gpu-reservation-group-1", namespace=keys.RESERVATION_APP, fraction=None, grouped=False, phase="Failed",

@@ -256,17 +256,12 @@ def cut() -> Answer:
 
 
 FAULTS = {
-    "forbidden": refuses(403, "Forbidden"),
-    "not found": refuses(404, "NotFound"),
-    "not served": says("404 page not found\n", status=404, kind="text/plain"),
-    "gone": refuses(410, "Expired"),
-    "failed": refuses(500, "InternalError", "etcd\x1b[2J is\ndown"),
-    "cut": cut(),
-    "no JSON": says("<html>"),
-    "another type": says('{"metadata": 7, "items": 7}'),
-    "nothing": says(""),
+    "forbidden": refuses(403, "Forbidden"), "not found": refuses(404, "NotFound"),
+    "not served": says("404 page not found\n", status=404, kind="text/plain"), "gone": refuses(410, "Expired"),
+    "failed": refuses(500, "InternalError", "etcd\x1b[2J is\ndown"), "cut": cut(), "no JSON": says("<html>"),
+    "another type": says('{"metadata": 7, "items": 7}'), "nothing": says(""),
     "deep": says('{"metadata":' + "[" * 10_000),
-}
+}  # fmt: skip
 PARTS = (
     f"/namespaces/{TEAM}$", "/events", "/podgroups", "/bindrequests", "/queues/vision", "/queues/research", "/nodes",
     "/pods[?]labelSelector", "/pods[?]fieldSelector", "/kai-scale-adjust/", "/configmaps", "/replicasets", "/deployments",
