@@ -1,8 +1,6 @@
 """Queues, PodGroups, nodes and bound pods of a cluster with KAI, with the figures that KAI writes."""
 
-import copy
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -16,7 +14,7 @@ from console.doctor.cluster_state import ClusterNode
 from kai.numbers import parse_quantity
 from kai.releases import Version
 from kube.kinds import NODES, POD_GROUPS, QUEUES
-from tests.support.cluster_facts import UNREAD, but, installed, whole
+from tests.support.cluster_facts import but, installed, whole
 from tests.support.kinds import made
 
 GPU = "nvidia.com/gpu"
@@ -102,10 +100,7 @@ class KaiAccounts:
             each["status"] = {"allocated": {GPU: f"{int(nanos)}n"}}
         return self
 
-    def copy(self) -> "KaiAccounts":
-        return copy.deepcopy(self)
-
-    def reading(self, version: str | None = "v0.17.0", *, unread: Iterable[str] = ()) -> Reading:
+    def reading(self, version: str | None = "v0.17.0") -> Reading:
         """Decode the objects as the check does."""
         release = None if version is None else Version.parse(version)
         read: dict[str, Any] = {
@@ -119,14 +114,11 @@ class KaiAccounts:
         for name, decode in read.items():
             items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]
             lists[name] = whole(*(item for item in items if item is not None))
-            if name in unread:
-                lists[name] = UNREAD
         pods = lists.pop("pods")
         scheduler = None if version is None else installed(program="scheduler", tag=version)
         return Reading(but(**lists, installation=scheduler, now=NOW), pods)
 
-    def findings(self, version: str | None = "v0.17.0", *, later: "KaiAccounts | None" = None) -> list[str]:
-        """Return the findings of two readings as lines; the second one is the same unless `later` is set."""
-        first = evaluate(self.reading(version))
-        last = evaluate(later.reading(version)) if later else first
-        return [f"{finding.state}: {finding.what}" for finding in persistent_findings(first, last)]
+    def findings(self, version: str | None = "v0.17.0") -> list[str]:
+        """Return the findings of two equal readings as lines."""
+        reading = evaluate(self.reading(version))
+        return [f"{finding.state}: {finding.what}" for finding in persistent_findings(reading, reading)]

@@ -15,10 +15,10 @@ BUILT_IN = (
 OF_OPERATORS = {"PyTorchJob": "kubeflow.org/v1", "JobSet": "jobset.x-k8s.io/v1alpha2"}
 
 
-def reference(kind: str, name: str, *, controller: bool = True, api_version: str = "apps/v1") -> Json:
+def reference(kind: str, name: str, *, api_version: str = "apps/v1") -> Json:
     """Return an owner reference; the uid of an object is its kind and name."""
     about = {"apiVersion": api_version, "kind": kind, "name": name}
-    return {**about, "uid": f"{kind}/{name}", "controller": controller}
+    return {**about, "uid": f"{kind}/{name}", "controller": True}
 
 
 def template(**metadata: Any) -> Json:

@@ -102,15 +102,15 @@ def received(body: bytes, at: float = 0.0) -> Received:
     return Received(answer=read_answer(body), body=body, at=at, age=1.0)
 
 
-def fleet_of(bodies: Mapping[str, bytes | str], at: float = 0.0) -> Fleet:
+def fleet_of(bodies: Mapping[str, bytes | str]) -> Fleet:
     """Return a cluster whose nodes have answered with a document, or failed for a reason."""
     fleet = Fleet()
-    fleet.set_agents([agent_pod(node) for node in bodies], at)
+    fleet.set_agents([agent_pod(node) for node in bodies], 0.0)
     for node, body in bodies.items():
         if isinstance(body, str):
             fleet.set_failure(f"agent-of-{node}", body)
         else:
-            fleet.set_response(f"agent-of-{node}", received(body, at))
+            fleet.set_response(f"agent-of-{node}", received(body))
     return fleet
 
 

@@ -98,11 +98,9 @@ def make_pod_group(
     return POD_GROUPS.decode(json.dumps(document).encode())
 
 
-def make_bind_request(
-    *, groups: Sequence[str] = ("group-1",), age: float = 60, reason: str = ""
-) -> BindRequest:
+def make_bind_request(*, age: float = 60, reason: str = "") -> BindRequest:
     """Return the pod's BindRequest; without a reason the binder has not answered."""
-    spec = {"selectedNode": "node-1", "selectedGPUGroups": list(groups)}
+    spec = {"selectedNode": "node-1", "selectedGPUGroups": ["group-1"]}
     document = made("BindRequest", NAME, NAMESPACE, metadata={"creationTimestamp": at(age)}, spec=spec)
     if reason:
         document["status"] = {"phase": "Failed", "reason": reason}
@@ -110,17 +108,15 @@ def make_bind_request(
 
 
 def make_queue(
-    name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), quota: float = -1,
-    used: float | None = None, display_name: str = "",
+    name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), display_name: str = "",
 ) -> Queue:  # fmt: skip
     """Return a queue; what it uses is unknown by default."""
     spec = {
         "parentQueue": parent,
         "displayName": display_name,
-        "resources": {"gpu": {"quota": quota, "limit": -1}},
+        "resources": {"gpu": {"quota": -1, "limit": -1}},
     }
-    allocated = {} if used is None else {keys.GPU_RESOURCE: str(used)}
-    document = made("Queue", name, spec=spec, status={"childQueues": list(children), "allocated": allocated})
+    document = made("Queue", name, spec=spec, status={"childQueues": list(children)})
     return QUEUES.decode(json.dumps(document).encode())
 
 
@@ -131,12 +127,12 @@ def make_node(name: str = "node-1", *, gpus: int = 2) -> Node:
     return NODES.decode(json.dumps(document).encode())
 
 
-def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node: str = "node-1") -> Pod:
+def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1") -> Pod:
     """Return a reservation pod of KAI; without a GPU it has not reported one yet."""
     return make_pod(
         name=f"gpu-reservation-{group}", namespace=keys.RESERVATION_APP, fraction=None, grouped=False,
         labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: group},
-        annotations={} if gpu is None else {keys.RESERVED_GPU: gpu}, node=node, phase="Running",
+        annotations={} if gpu is None else {keys.RESERVED_GPU: gpu}, node="node-1", phase="Running",
     )  # fmt: skip
 
 
