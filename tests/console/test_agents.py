@@ -31,7 +31,6 @@ from tests.support.token_requests import TokenIssuer
 from tests.support.top_agents import gives, serving
 
 PODS = "/api/v1/namespaces/kaishare-agent/pods"
-SHARES = f"{PODS}/agent-0:9445/proxy/api/v1/shares"
 FIGURES = {"node": "n0", "lastGoodSampleTimestamp": 1_800_000_000.0, "gpus": [], "pods": []}
 
 
@@ -94,7 +93,7 @@ async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agen
     assert reading.received is not None
     age = reading.received.age_at(52.0)
     assert age == pytest.approx(9.0), "7 s by the agent's clock, and 2 s since"
-    assert server.requests[-1].path == SHARES
+    assert server.requests[-1].path == f"{PODS}/agent-0:9445/proxy/api/v1/shares"
     now = client.server_time()
     assert now is not None
     assert now.year < 2027, "the date of a pod is not the time of the API server"

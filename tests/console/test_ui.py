@@ -23,10 +23,12 @@ from tests.support.browser import CHROMIUM, Browser
 from tests.support.top_agents import GIB, FakeAgents, agent_pod, document, gpu, pod, received
 from tests.support.waiting import until
 
-NO_CHROMIUM = pytest.mark.skipif(
-    CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"
-)
-BROWSER = [pytest.mark.browser, NO_CHROMIUM]
+BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"
+    ),
+]
 HANGING = "no answer within 5 s"
 FLAGGED = pod("greedy", "node-1", 9 * GIB, share=6 * GIB, lasted=400.0, is_flagged=True)
 

@@ -44,16 +44,13 @@ def test_a_part_of_the_queues_proves_no_queue_missing() -> None:
     assert TREE.usable == ["team", "below"][::-1]
 
 
-DENIAL = 'admission webhook "x" denied the request: failed calling webhook "pods.mutate.kaishare.dev"'
-
-
 @pytest.mark.parametrize(
     ("message", "who", "fault"),
     [
         ('Internal error occurred: failed calling webhook "pods.mutate.kaishare.dev": EOF', "pods.mutate.kaishare.dev", "kaishare does not answer"),
         ('failed calling webhook "admission.kai-scheduler.svc": no endpoints', "admission.kai-scheduler.svc", "KAI's admission does not answer"),
         ('failed calling webhook "other": EOF', "other", "a webhook does not answer"),
-        (DENIAL, "x", ""),
+        ('admission webhook "x" denied the request: failed calling webhook "pods.mutate.kaishare.dev"', "x", ""),
         ("ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no", "a", ""),
         ("exceeded quota: q, ", "", ""),
     ],

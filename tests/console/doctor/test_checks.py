@@ -688,7 +688,6 @@ def test_a_node_has_gpus_by_any_resource_of_nvidia(resource: str, amount: str, h
 
 
 _FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
-_NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
 
 
 def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> ClusterFacts:
@@ -696,7 +695,7 @@ def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> ClusterFacts:
     return but(waiting=make(*kept), now=now)
 
 
-LOST = make_pod(name="lost", unschedulable=_NO_QUEUE)
+LOST = make_pod(name="lost", unschedulable="QueueDoesNotExist: Queue 'vision' does not exist.")
 WAITS = "warning: pending pods: 1 pod waits for KAI (queue-missing): team/lost -> kaishare why -n team lost"
 NONE = "ok: pending pods: no pod has waited for KAI for a minute -> "
 

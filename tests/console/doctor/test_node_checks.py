@@ -139,7 +139,6 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 GPU = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
 UNSELECTED = ["not selected by the node affinity (agent.affinity)"]
 UNTOLERATED = ["taint nvidia.com/gpu=present:NoSchedule without a toleration (agent.tolerations)"]
-LABELS = {"pool": "a", "gpus": "8"}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +166,7 @@ LABELS = {"pool": "a", "gpus": "8"}
 def test_a_daemon_set_needs_selection_and_tolerations(
     spec: dict[str, Any], taints: tuple[Taint, ...], expected: list[str]
 ) -> None:
-    node = ClusterNode(name="n0", labels=LABELS, taints=taints)
+    node = ClusterNode(name="n0", labels={"pool": "a", "gpus": "8"}, taints=taints)
     assert list(obstacles(daemon_set(**spec), node)) == expected
 
 

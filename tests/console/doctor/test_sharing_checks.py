@@ -20,16 +20,14 @@ from tests.console.doctor.test_node_checks import lines_of, reading
 from tests.support.api_server import ApiServer, lists, says
 from tests.support.cluster_facts import but, installed, mutating, other, whole
 
-SHARING = "--gpu-sharing-enabled=true"
 NV_FRACTIONS = but(installation=installed("--nv-fractions-enabled=true"))
-UNENFORCED = but(installation=installed(SHARING))
+UNENFORCED = but(installation=installed("--gpu-sharing-enabled=true"))
 
 
 WITHHELD = (
     "problem: evictions are withheld, since the agents do not know KAI's sharing mode: train -> install kaishare"
     " with agent.gpuSharingMode=NonMemoryEnforced"
 )
-KEPT = ApiPod(namespace="a", name="train", uid="u", not_evicted="mode-unknown")
 CASES: dict[str, tuple[ClusterFacts, list[AgentReading], list[str]]] = {
     "no agent says a mode": (UNENFORCED, [reading()], []),
     "the same mode": (UNENFORCED, [reading(gpu_sharing_mode="NonMemoryEnforced")], []),
@@ -41,7 +39,7 @@ CASES: dict[str, tuple[ClusterFacts, list[AgentReading], list[str]]] = {
     "KAI's mode is not known": (but(installation=None), [reading(gpu_sharing_mode="HamiCore")], []),
     "withheld evictions": (
         UNENFORCED,
-        [reading(pods=[KEPT])],
+        [reading(pods=[ApiPod(namespace="a", name="train", uid="u", not_evicted="mode-unknown")])],
         [WITHHELD],
     ),
     "an old driver in NvFractions": (
@@ -142,9 +140,6 @@ def test_kai_resource_management_and_the_guard_exclude_each_other() -> None:
     assert lines_of(resource_management(but(mutating=whole(mutating())))) == []
 
 
-WRITE = "write nvidia.com/container.main.gpu-memory.request: 4000Mi and"
-
-
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -157,7 +152,7 @@ WRITE = "write nvidia.com/container.main.gpu-memory.request: 4000Mi and"
         ({"gpu-fraction": "0.5", "gpu-fraction-limit": "0.5"}, "remove gpu-fraction-limit"),
         ({"gpu-fraction": "0.5", "gpu-fraction-limit": "nan"}, "remove gpu-fraction-limit"),
         ({"gpu-fraction": "half", "gpu-fraction-limit": "x"}, "remove gpu-fraction-limit"),
-        ({"gpu-memory": "4000", "gpu-memory-limit": "8000"}, WRITE),
+        ({"gpu-memory": "4000", "gpu-memory-limit": "8000"}, "write nvidia.com/container.main.gpu-memory.request: 4000Mi and"),
         ({"gpu-memory": "4Gi", "gpu-memory-limit": "8000"}, "remove gpu-memory-limit"),
     ],
 )  # fmt: skip

@@ -33,7 +33,6 @@ def deployment(template: dict[str, Any], kind: str = "Deployment", **metadata: A
 
 
 TRAIN_SIZE = "--annotation=size.kaishare.dev/train=batch.kubernetes.io/job-name"
-SERVE_SIZE = "--annotation=size.kaishare.dev/serve=app in (api,web)"
 SIZES = (
     QUEUE,
     "--label=kaishare.dev/gpu-fraction=0.4",
@@ -147,7 +146,7 @@ def test_what_is_said_about_a_pod(
 def test_the_line_that_decided_is_named(
     run: Run, document: dict[str, Any], sentence: str, fields: tuple[str | None, ...]
 ) -> None:
-    policy = (*SIZES, TRAIN_SIZE, SERVE_SIZE)
+    policy = (*SIZES, TRAIN_SIZE, "--annotation=size.kaishare.dev/serve=app in (api,web)")
     assert run(manifest(document), *policy).out.splitlines()[3] == f"  decided by: {sentence}"
     (item,) = json.loads(run(manifest(document), *policy, "-o", "json").out)
     assert tuple(item[key] for key in ("shareSource", "size", "sizeSelector")) == fields

@@ -70,7 +70,6 @@ async def test_at_most_eight_pods_are_sent_at_once(server: ApiServer, client: Ku
 
 
 POD = json.dumps(bare_pod("p"))
-DEEP = '{"kind":"Pod","metadata":' + '{"a":' * 5000 + "{}" + "}" * 5000 + ',"spec":{}}'
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ DEEP = '{"kind":"Pod","metadata":' + '{"a":' * 5000 + "{}" + "}" * 5000 + ',"spe
         ('{"kind": "Pod"}', 201, "expected a pod with metadata and spec"),
         ('{"kind": "Pod", "metadata": [], "spec": 5}', 201, "expected a pod with metadata and spec"),
         ('["Pod"]', 201, "expected Pod: "),
-        (DEEP, 201, ""),
+        ('{"kind":"Pod","metadata":' + '{"a":' * 5000 + "{}" + "}" * 5000 + ',"spec":{}}', 201, ""),
         ("", 302, "the API server answered 302 Found"),
         ("no upstream", 502, "the API server answered 502 Bad Gateway: no upstream"),
         (POD[:50], 201, "expected Pod: Input data was truncated"),
@@ -351,8 +350,7 @@ def test_answers_that_say_nothing_about_the_pod(
 
 # --- how answers are shown ---------------------------------------------------------------------------------
 
-LABELS = {"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.25"}
-POLICY = PolicyMetadata(LABELS).policy("default")
+POLICY = PolicyMetadata({"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.25"}).policy("default")
 assert POLICY is not None
 DIFFERENT = ServerAnswer(
     is_admitted=True,

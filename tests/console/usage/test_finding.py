@@ -20,7 +20,6 @@ from tests.support.api_server import ObjectServer, object_server, refuses, says
 from tests.support.usage_history import END, JOB, records_of, rendered
 
 PROXY = r"/services/prometheus-operated:9090/proxy"
-QUEUE = {"kai.scheduler/queue": "team"}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ async def ask(cluster: ObjectServer, *words: str) -> int:
 
 
 async def test_operators_service_is_found(cluster: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
-    tenant = namespace("tenant") | {"metadata": {"name": "tenant", "labels": QUEUE}}
+    tenant = namespace("tenant") | {"metadata": {"name": "tenant", "labels": {"kai.scheduler/queue": "team"}}}
     cluster.add(service("monitoring"), service("tenant"), tenant)
     assert await ask(cluster) == 0
     document = json.loads(capsys.readouterr().out)

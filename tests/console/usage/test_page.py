@@ -21,12 +21,11 @@ from webhook.policy.labels import PolicyMetadata
 GIB = 1 << 30
 END = 1_767_225_600.0
 WINDOW = Window(start=END - 14 * 86400, end=END)
-_HOURS = 336
 
 
 def use(uid: str, *, gap: bool = False, **names: Any) -> PodUse:
     """Return a pod's use that rises and falls every day."""
-    hours = [hour for hour in range(_HOURS) if not (gap and 100 < hour < 160)]
+    hours = [hour for hour in range(336) if not (gap and 100 < hour < 160)]
     peaks = [(14 + 6 * abs(12 - hour % 24) / 12) * GIB for hour in hours]
     seconds = len(hours) * 3600.0
     return pod(

@@ -304,9 +304,7 @@ def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: 
     return pod(uid, first=first, last=first + 2 * DAY, **more)
 
 
-PLAIN_JOB = [whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")]
 INDEXED_JOB = [whole("train-0-x4k2p", "Job", "train"), whole("train-1-a1b2c", "Job", "train")]
-JOB_SET = [whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)]
 TWO_GPUS = whole("both", "Deployment", "web")
 LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "StatefulSet", "lws-0")]
 
@@ -315,11 +313,11 @@ LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "Sta
     ("uses", "kept"),
     {
         "Indexed Job": (INDEXED_JOB, 2),
-        "Jobs of a JobSet": (JOB_SET, 2),
+        "Jobs of a JobSet": ([whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)], 2),
         "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
         "Indexed Job in a vCluster": ([replace(use, names=use.names._replace(pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB], 2),
         "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
-        "plain Job": (PLAIN_JOB, 0),
+        "plain Job": ([whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")], 0),
         "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
         "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
         "pod with several GPUs": ([TWO_GPUS, replace(TWO_GPUS, names=TWO_GPUS.names._replace(gpu_uuid="GPU-2"))], 1),

@@ -179,7 +179,6 @@ _USES = "uses 10.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 60 s"
 # --- any text ---
 
 _PHRASES = 'OverLimit: |VolumeBinding|2 node(s) |Waiting for |denied the request "|Requested topology '
-_texts = st.text(max_size=200) | st.sampled_from(_PHRASES.split("|"))
 
 
 def _check(answer: Explanation) -> None:
@@ -199,7 +198,7 @@ def _check(answer: Explanation) -> None:
 
 
 @given(
-    message=st.lists(_texts, max_size=6).map("".join),
+    message=st.lists(st.text(max_size=200) | st.sampled_from(_PHRASES.split("|")), max_size=6).map("".join),
     reason=st.sampled_from(
         ["BindingError", "NotReady", "Evict", "StaleJob", "SyncError", "GPUMemoryOverShare"]
     ),
@@ -475,7 +474,6 @@ def _warned(*events: Event) -> _Row:
 
 
 _OTHER = "ValidatingAdmissionPolicy 'other' with binding 'b' denied request: kaishare-guard: x"
-_ELSE = make_event("PodGrouperWarning", "something else", component="pod-grouper", age=1)
 _EXISTS = make_event("PodGrouperWarning", 'podgroups "x" already exists', component="pod-grouper", age=1)
 GUARD: list[_Row] = [
     # Only the Event of KAI's pod-grouper about this pod is believed; the newest counts, and harmless ones do not.
@@ -483,7 +481,7 @@ GUARD: list[_Row] = [
     _warned(refusal_event(_QUEUE, uid="uid-of-another-pod")),
     _warned(refusal_event(_QUEUE, message=f"denied request: kaishare-guard: {_QUEUE}")),
     _warned(refusal_event(_QUEUE, message=_OTHER)),
-    _warned(refusal_event(_QUEUE, age=9), _ELSE),
+    _warned(refusal_event(_QUEUE, age=9), make_event("PodGrouperWarning", "something else", component="pod-grouper", age=1)),
     _warned(_EXISTS),
     (_ungrouped(refusal_event(_QUEUE, age=9), _EXISTS), Code.GROUP_REFUSED, "the guard refuses"),
     # Its sentence is the cause, on the host and inside a vCluster.
@@ -636,7 +634,6 @@ BOUND: list[_Row] = [
     (of_pod(_SHARING, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
     (of_pod(_SHARING, shared_gpu_pods=[make_reservation()]), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a"),
 ]  # fmt: skip
-_FINE = (Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI)
 
 
 _TABLES = (UNKNOWN, OUTSIDE, FLAGS, KAIS_WORDS, NOT_TOLD, CLAIMS, ROOM, GUARD, IN_VCLUSTER, NO_POD, BOUND)
@@ -648,7 +645,7 @@ def test_the_cause_follows_from_the_evidence(row: _Row) -> None:
     answer = explain(evidence)
     assert answer.cause.code is code
     assert words in answer.cause.sentence
-    assert answer.is_fine is (code in _FINE)
+    assert answer.is_fine is (code in (Code.RUNNING, Code.SUCCEEDED, Code.OUTSIDE_KAI))
     assert all(answer.cause.remedies[0].text.startswith(act) for act in acts)
 
 

@@ -22,7 +22,6 @@ LISTS = {
     "nodes": "/api/v1/nodes",
     "pods": "/api/v1/pods",
 }
-MIG = {"nvidia.com/mig-1g.5gb": "0"}
 
 
 def serve(server: ApiServer, accounts: KaiAccounts) -> None:
@@ -56,7 +55,7 @@ class Doctor:
 
 def attacked() -> KaiAccounts:
     accounts = KaiAccounts.of_two_nodes()
-    accounts.run("w1", 2, annotations=MIG)
+    accounts.run("w1", 2, annotations={"nvidia.com/mig-1g.5gb": "0"})
     accounts.run("x1", 2)
     return accounts.add_up()
 
