@@ -102,11 +102,9 @@ async def test_requests_beyond_the_budget_are_named_once(server: ApiServer, clie
 
 def resource(name: str, kind: str, group: str, *, scope: str = "Namespaced") -> dict[str, Any]:
     return {
-        "resource": name,
-        "scope": scope,
-        "responseKind": {"group": group, "version": "", "kind": kind},
+        "resource": name, "scope": scope, "responseKind": {"group": group, "version": "", "kind": kind},
         "subresources": [{"subresource": "status"}],
-    }
+    }  # fmt: skip
 
 
 def group(name: str, **versions: list[dict[str, Any]]) -> dict[str, Any]:

@@ -25,10 +25,8 @@ from tests.support.waiting import until
 
 BROWSER = [
     pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"
-    ),
-]
+    pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"),
+]  # fmt: skip
 HANGING = "no answer within 5 s"
 FLAGGED = pod("greedy", "node-1", 9 * GIB, share=6 * GIB, lasted=400.0, is_flagged=True)
 

@@ -57,11 +57,9 @@ def make_queue(name: str, parent: str = "") -> Item:
 
 def cluster(**pod: Any) -> list[Item]:
     group = make(
-        "PodGroup",
-        GROUP,
-        spec={"queue": "vision", "minMember": 1},
+        "PodGroup", GROUP, spec={"queue": "vision", "minMember": 1},
         status={"resourcesStatus": {"allocated": {"nvidia.com/gpu": "500m"}}},
-    )
+    )  # fmt: skip
     chain = [owner("ReplicaSet", "web-7f6b5d")]
     return [
         make("Namespace", TEAM, "",

@@ -112,10 +112,8 @@ def make_queue(
 ) -> Queue:  # fmt: skip
     """Return a queue; what it uses is unknown by default."""
     spec = {
-        "parentQueue": parent,
-        "displayName": display_name,
-        "resources": {"gpu": {"quota": -1, "limit": -1}},
-    }
+        "parentQueue": parent, "displayName": display_name, "resources": {"gpu": {"quota": -1, "limit": -1}},
+    }  # fmt: skip
     document = made("Queue", name, spec=spec, status={"childQueues": list(children)})
     return QUEUES.decode(json.dumps(document).encode())
 

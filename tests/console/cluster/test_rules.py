@@ -1,12 +1,9 @@
 """The rules that `doctor` and `why` share."""
 
-import json
-
 import pytest
 
-from console.cluster.rules import QueueTree, is_missed_by_kai, refuser_of, unreachable_webhook
+from console.cluster.rules import QueueTree, refuser_of, unreachable_webhook
 from kai.releases import Version
-from kube.kinds import PODS
 from tests.support.cluster_facts import queue
 
 OLD, NEW = (Version.parse("v0.12.23"),), (Version.parse("v0.16.5"),)
@@ -62,10 +59,3 @@ def test_a_refusal_names_who_refuses(message: str, who: str, fault: str) -> None
     assert (
         (unreachable is not None and unreachable.sentence.startswith(fault)) if fault else unreachable is None
     )
-
-
-def test_a_pod_without_kais_mark_was_missed() -> None:
-    marks = [{}, {"gpu-fraction": "0.5"}, {"gpu-memory": "1", "runai/shared-gpu-configmap": "x"}]
-    documents = [{"metadata": {"name": "p", "annotations": each}} for each in marks]
-
-    assert [is_missed_by_kai(PODS.decode(json.dumps(each))) for each in documents] == [False, True, False]

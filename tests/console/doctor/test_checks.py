@@ -95,10 +95,8 @@ of_kai_itself = (
     kai_checks.release_fits, kai_checks.sharing_is_on, kai_checks.label_is_read, kai_checks.kai_sees_the_pods,
 )  # fmt: skip
 namespaces = (
-    policy_checks.namespaces_are_managed,
-    policy_checks.enforce_is_enforced,
-    policy_checks.labels_are_valid,
-)
+    policy_checks.namespaces_are_managed, policy_checks.enforce_is_enforced, policy_checks.labels_are_valid,
+)  # fmt: skip
 of_queues = (queues.queues_are_usable, queues.priorities_exist)
 
 HEALTHY = [
@@ -233,10 +231,8 @@ def synced(labels: dict[str, dict[str, str]], *with_pods: str) -> ClusterFacts:
 def webhook_pod(name: str, *, ready: bool, deleted: bool = False) -> Pod:
     waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}}
     metadata = {
-        "name": name,
-        "namespace": "kaishare",
-        "deletionTimestamp": "2026-01-01T00:00:00Z" if deleted else "",
-    }
+        "name": name, "namespace": "kaishare", "deletionTimestamp": "2026-01-01T00:00:00Z" if deleted else "",
+    }  # fmt: skip
     conditions = [{"type": "Ready", "status": str(ready)}]
     status = {"conditions": conditions, "containerStatuses": [] if ready else [waiting]}
     return PODS.decode(json.dumps({"metadata": metadata, "status": status}))

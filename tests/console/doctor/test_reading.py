@@ -406,13 +406,9 @@ UNSEEN = "warning: no node is added for a pod with a share: "
     ],
 )  # fmt: skip
 async def test_autoscaling(
-    server: ApiServer,
-    client: KubeClient,
-    cluster: ClusterFacts,
-    has_status: bool,
-    groups: tuple[str, ...],
+    server: ApiServer, client: KubeClient, cluster: ClusterFacts, has_status: bool, groups: tuple[str, ...],
     expected: list[str],
-) -> None:
+) -> None:  # fmt: skip
     missing = {**status_object(404, "NotFound"), "details": {"name": "cluster-autoscaler-status"}}
 
     async def answer(request: web.Request) -> web.StreamResponse:

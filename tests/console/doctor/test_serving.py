@@ -131,10 +131,8 @@ async def test_an_invalid_address_is_a_problem(url: str) -> None:
 
 PORT = {"name": "https", "port": 443}
 SLICE = {
-    "metadata": {"name": "s"},
-    "endpoints": [{"addresses": ["127.0.0.1"]}],
-    "ports": [{**PORT, "port": 1}],
-}
+    "metadata": {"name": "s"}, "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{**PORT, "port": 1}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

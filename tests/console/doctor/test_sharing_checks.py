@@ -94,14 +94,9 @@ OF_26_7 = ("nvcr.io/nvidia/k8s/container-toolkit:v1.20.1", "nvcr.io/nvidia/k8s-d
     ],
 )  # fmt: skip
 async def test_what_limits_of_the_driver_need_is_looked_for(
-    server: ApiServer,
-    client: KubeClient,
-    kind: str,
-    condition: str,
-    images: tuple[str, ...],
-    nri: Any,
+    server: ApiServer, client: KubeClient, kind: str, condition: str, images: tuple[str, ...], nri: Any,
     expected: list[str],
-) -> None:
+) -> None:  # fmt: skip
     resource = {"resource": f"{kind.lower()}s", "scope": "Cluster", "responseKind": {"kind": kind}}
     group = {"metadata": {"name": "nvidia.com"}, "versions": [{"version": "v1", "resources": [resource]}]}
     spec = {"template": {"spec": {"containers": [{"name": "main", "image": image} for image in images]}}}

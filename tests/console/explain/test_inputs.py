@@ -224,10 +224,8 @@ def test_documents_are_utf_8_in_every_locale(tmp_path: Path) -> None:
     )
     result = subprocess.run(
         [sys.executable, "-m", "console", "explain", QUEUE, "-o", "json", "-f", str(tmp_path / "pod.json")],
-        capture_output=True,
-        check=True,
-        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
-    )
+        capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
     assert "größe≥" in result.stdout.decode()
 
 

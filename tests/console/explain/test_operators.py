@@ -24,18 +24,6 @@ from tests.support.operator_jobs import (
 from tests.support.pods import container, gpu_container
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.distributed import (
-    CLUSTER,
-    JAX_PROCESSES,
-    JOB_SET,
-    KUEUE_COUNT,
-    LWS_SIZE,
-    MPI_JOB,
-    MPI_OPERATOR,
-    NODES_OPTION,
-    RENDEZVOUS,
-    VARIABLES,
-)
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.operators import OPERATORS, additions_of
 from webhook.policy.patch import mutate
@@ -300,29 +288,6 @@ def test_kinds_that_make_no_pods_are_not_counted(version: str, kind: str, run: R
     assert "makes no pods (no-pods)" in " ".join(result.out.split())
     assert result.out.splitlines()[-1] == "0 pods; 1 other object."
     assert (f" in namespace {NAMESPACE}" in result.out) != kind.startswith("Cluster")
-
-
-WRITERS: dict[str, set[str]] = {
-    "training-operator": {"PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob"},
-    "mpi-operator": {"MPIJob"},
-    "JobSet": {"JobSet"},
-    "LeaderWorkerSet": {"LeaderWorkerSet"},
-    "Volcano's plugin": {"Job", "CronJob"},
-    # A TrainJob's manifest has no templates; the others are users and launchers.
-    **{
-        key: set()
-        for key in ("Trainer v2", "PyTorch", "TensorFlow", "Open MPI", "Slurm", "Kueue's plain pods")
-    },
-}
-"""Who writes the names of the table of evidence, and the kinds whose templates lack them."""
-
-
-def test_each_writer_of_evidence_is_known_to_the_preview() -> None:
-    rows = [*VARIABLES, JAX_PROCESSES, CLUSTER, LWS_SIZE, KUEUE_COUNT, *JOB_SET, MPI_JOB, MPI_OPERATOR, NODES_OPTION, *RENDEZVOUS]  # fmt: skip
-    sources = [source.strip() for row in rows for source in row.source.split(";")]
-    unknown = [source for source in sources if not source.startswith(tuple(WRITERS))]
-    assert not unknown
-    assert set().union(*WRITERS.values()) == {kind for _, kind in OPERATORS}
 
 
 def test_a_template_in_another_place_has_no_additions() -> None:

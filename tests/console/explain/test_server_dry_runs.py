@@ -353,12 +353,10 @@ def test_answers_that_say_nothing_about_the_pod(
 POLICY = PolicyMetadata({"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.25"}).policy("default")
 assert POLICY is not None
 DIFFERENT = ServerAnswer(
-    is_admitted=True,
-    warnings=["w1: be careful"],
-    fields={"annotation gpu-fraction": "0.5"},
+    is_admitted=True, warnings=["w1: be careful"], fields={"annotation gpu-fraction": "0.5"},
     differences=[AnswerDifference("annotation gpu-fraction", "0.25", "0.5")],
     causes=["another webhook changed the same field"],
-)
+)  # fmt: skip
 REFUSED = ServerAnswer(
     is_admitted=False, refused_by="quota q", refusal='pods "a" is forbidden: exceeded quota'
 )
@@ -414,10 +412,8 @@ async def test_an_option_of_a_framework_that_does_not_come_back_is_a_difference(
     serving = copy.deepcopy(bare_pod("p"))
     serving["spec"]["containers"] = [gpu_container(command=["vllm", "serve", "M"])]
     labels = {
-        "kai.scheduler/queue": "q",
-        "kaishare.dev/gpu-fraction": "0.5",
-        "kaishare.dev/framework-memory": "set",
-    }
+        "kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/framework-memory": "set",
+    }  # fmt: skip
     policy = NamespacePolicy.from_labels("team", labels)
     rules = DecisionSettings(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)
     (item,) = Explainer("team", {"team": policy}, rules).explain(serving)

@@ -26,13 +26,9 @@ from tests.support.prometheus_standin import prometheus_standin
     ],
 )
 async def test_unusable_answer_is_one_line(
-    command: str,
-    answer: Any,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, answer: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
 
     async def empty(request: web.Request) -> web.StreamResponse:

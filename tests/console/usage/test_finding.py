@@ -123,12 +123,8 @@ ONE, SEVERAL = [service("a")], [service("a"), service("b")]
     ],
 )  # fmt: skip
 async def test_without_one_prometheus_a_line_says_what_to_give(
-    cluster: ObjectServer,
-    objects: list[Any],
-    forbidden: str,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    cluster: ObjectServer, objects: list[Any], forbidden: str, message: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     cluster.add(*objects)
     cluster.forbidden = lambda path: path == f"/api/v1/{forbidden}"
     assert await ask(cluster) == 2

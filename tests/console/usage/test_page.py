@@ -37,10 +37,8 @@ def use(uid: str, *, gap: bool = False, **names: Any) -> PodUse:
 
 def advice_page() -> str:
     labels = {
-        "kai.scheduler/queue": "team",
-        "size.kaishare.dev/small": "0.5",
-        "size.kaishare.dev/serve": "0.25",
-    }
+        "kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.5", "size.kaishare.dev/serve": "0.25",
+    }  # fmt: skip
     metadata = PolicyMetadata(labels)
     uses = [
         use("a"), use("b", gap=True), use("c", size="serve", share="0.25"), use("d", size="", share="0.1"),

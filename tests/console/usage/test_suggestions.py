@@ -140,13 +140,9 @@ CONTEXT = "'--context=prod;reboot'"
     ],
 )  # fmt: skip
 def test_a_row(
-    uses: PodUse | list[PodUse],
-    labels: dict[str, str],
-    options: Strategy,
-    suggested: str,
-    command: str,
+    uses: PodUse | list[PodUse], labels: dict[str, str], options: Strategy, suggested: str, command: str,
     notes: list[Any],
-) -> None:
+) -> None:  # fmt: skip
     """A note is given by its begin, and … stands for any others; an empty command is no command."""
     row = only(*([uses] if isinstance(uses, PodUse) else uses), options=options, **labels)
     assert str(row.suggested) == suggested

@@ -600,11 +600,9 @@ _BROKEN: dict[str, Any] = {"restartCount": 3, "lastState": _ended(1)}
 _BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}
 _OUTSIDE: dict[str, Any] = {**_RUNS, "scheduler": "default-scheduler", "fraction": None, "grouped": False}
 _ELSEWHERE = make_pod(
-    name="poses",
-    labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: "group-1"},
-    annotations={keys.RESERVED_GPU: "GPU-1"},
-    **_RUNS,
-)
+    name="poses", labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: "group-1"},
+    annotations={keys.RESERVED_GPU: "GPU-1"}, **_RUNS,
+)  # fmt: skip
 BOUND: list[_Row] = [
     (of_pod({"metadata": {"deletionTimestamp": at(60)}}), Code.TERMINATING, "is being deleted"),
     (of_pod({**_RUNS, "phase": "Succeeded"}), Code.SUCCEEDED, "have ended without an error"),

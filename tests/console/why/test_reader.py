@@ -569,13 +569,9 @@ async def test_without_a_pod_the_events_of_its_creation_count(server: ObjectServ
     ],
 )
 async def test_the_pods_of_a_workload_without_selector(
-    server: ObjectServer,
-    kind: str,
-    whole_kind: str,
-    name: str,
-    pod_owner: Item | None,
+    server: ObjectServer, kind: str, whole_kind: str, name: str, pod_owner: Item | None,
     labels: Mapping[str, str],
-) -> None:
+) -> None:  # fmt: skip
     server.add(make("Namespace", TEAM, ""), make(whole_kind, name), make_pod("bare"))
     server.add(make_pod("own", owners=[pod_owner] if pod_owner else [], labels=labels))
     if kind != "job":

@@ -17,11 +17,9 @@ from tests.support.cluster_facts import but, installed, namespace, of_kai, whole
 from tests.support.kai_accounts import KaiAccounts
 
 LISTS = {
-    "queues": "/apis/scheduling.run.ai/v2/queues",
-    "pod_groups": "/apis/scheduling.run.ai/v2alpha2/podgroups",
-    "nodes": "/api/v1/nodes",
-    "pods": "/api/v1/pods",
-}
+    "queues": "/apis/scheduling.run.ai/v2/queues", "pod_groups": "/apis/scheduling.run.ai/v2alpha2/podgroups",
+    "nodes": "/api/v1/nodes", "pods": "/api/v1/pods",
+}  # fmt: skip
 
 
 def serve(server: ApiServer, accounts: KaiAccounts) -> None:
