@@ -101,17 +101,18 @@ async def test_requests_beyond_the_budget_are_named_once(server: ApiServer, clie
 
 
 def resource(name: str, kind: str, group: str, *, scope: str = "Namespaced") -> dict[str, Any]:
+    kinds = {"group": group, "version": "", "kind": kind}
     return {
-        "resource": name, "scope": scope, "responseKind": {"group": group, "version": "", "kind": kind},
+        "resource": name,
+        "scope": scope,
+        "responseKind": kinds,
         "subresources": [{"subresource": "status"}],
-    }  # fmt: skip
+    }
 
 
 def group(name: str, **versions: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name},
-        "versions": [{"version": version, "resources": kinds} for version, kinds in versions.items()],
-    }
+    served = [{"version": version, "resources": kinds} for version, kinds in versions.items()]
+    return {"metadata": {"name": name}, "versions": served}
 
 
 JOBS = group(

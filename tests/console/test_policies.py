@@ -31,12 +31,10 @@ LABELS = {
 }
 
 
-def row(
-    name: str = "vision", *, excluded: bool = False, pods: dict[str, int] | None = None, **labels: str
-) -> PolicyRow:
+def row(name: str = "vision", *, pods: dict[str, int] | None = None, **labels: str) -> PolicyRow:
     policy = PolicyMetadata({**LABELS, **labels}).policy(name)
     assert policy is not None
-    return PolicyRow(policy=policy, is_excluded=excluded, pods=pods)
+    return PolicyRow(policy=policy, is_excluded=False, pods=pods)
 
 
 def table(*rows: PolicyRow) -> PolicyTable:

@@ -82,8 +82,8 @@ async def get(url: str, **headers: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def documents(url: str, since: int = 0) -> dict[str, Any]:
-    status, text = await get(f"{url}api/v1/shares?since={since}")
+async def documents(url: str) -> dict[str, Any]:
+    status, text = await get(f"{url}api/v1/shares?since=0")
     assert status == 200
     return json.loads(text)  # type: ignore[no-any-return]
 

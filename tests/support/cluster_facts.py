@@ -141,12 +141,9 @@ def admission(documents: Iterable[dict[str, Any]], unread: Iterable[str] = ()) -
 
 
 def by_policies(
-    *,
-    rules: DecisionSettings | None = None,
-    unread: Iterable[str] = (),
-    variables: Mapping[str, str] | None = None,
-    **selectors: dict[str, Any],
-) -> AdmissionObjects:
+    *, rules: DecisionSettings | None = None, unread: Iterable[str] = (),
+    variables: Mapping[str, str] | None = None, **selectors: dict[str, Any],
+) -> AdmissionObjects:  # fmt: skip
     """Return kaishare's admission policies."""
     documents = [
         *objects_of(MUTATING, rules or DecisionSettings()),

@@ -1,6 +1,7 @@
 """Queues, PodGroups, nodes and bound pods of a cluster with KAI, with the figures that KAI writes."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -79,6 +80,33 @@ class KaiAccounts:
         self.pods.append(pod)
         self.pod_groups.append(group_of_pod)
         return pod
+
+    def pod(
+        self, name: str, gpus: int = 0, *, many: int = 1, ungrouped: bool = False, **fields: Any
+    ) -> "KaiAccounts":
+        """Add pods; the parts `spec`, `status` and `metadata` are merged into each of them."""
+        parts = {part: fields.pop(part) for part in ("spec", "status", "metadata") if part in fields}
+        for number in range(many):
+            each = {key: value(number) if callable(value) else value for key, value in fields.items()}
+            made = self.run(f"{name}{number}" if many > 1 else name, gpus, **each)
+            for part, changes in parts.items():
+                made[part] |= changes
+            if ungrouped:
+                self.pod_groups.pop()
+        return self
+
+    def annotated(self, **annotations: str | None) -> "KaiAccounts":
+        """Change the annotations of the newest pod."""
+        kept = self.pods[-1]["metadata"]["annotations"]
+        for key, value in annotations.items():
+            kept[key.replace("_", "-")] = value
+            if value is None:
+                del kept[key.replace("_", "-")]
+        return self
+
+    def edit(self, change: Callable[["KaiAccounts"], object]) -> "KaiAccounts":
+        change(self)
+        return self
 
     def add_up(self, *, by_label: bool = False) -> "KaiAccounts":
         """Write `Queue.status` as KAI's queue-controller does; return the cluster."""

@@ -360,7 +360,6 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     # queues
     (of_queues, but(queues=whole(DEPARTMENT)), "problem: queues: the queue team-a does not exist (for vision) -> create the queue, or name an existing one"),
     (of_queues, but(queues=part(DEPARTMENT)), "unknown: queues: not all queues could be read: 1 queue not checked (team-a)"),
-    (of_queues, but(queues=part(queue("team-a", "gone"))), "unknown: queues: not all queues could be read"),
     (of_queues, but(queues=part(queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and"),
     (of_queues, but(queues=part(DEPARTMENT, queue("team-a"))), ""),
     (of_queues, but(queues=part(queue("team-a", ""))), ROOT_QUEUE),

@@ -195,12 +195,9 @@ DIFFERENT = [ClusterNode(name=f"m{n}", taints=(Taint(key=f"k{n}", effect="NoSche
     ],
 )  # fmt: skip
 def test_nodes_with_gpus_need_an_agent(
-    cluster: ClusterFacts,
-    nodes: list[ClusterNode],
-    pods: list[Pod] | None,
-    sets: tuple[Controller, ...],
+    cluster: ClusterFacts, nodes: list[ClusterNode], pods: list[Pod] | None, sets: tuple[Controller, ...],
     expected: list[str],
-) -> None:
+) -> None:  # fmt: skip
     lines = lines_of(coverage(replace(cluster, nodes=whole(*nodes)), pods, sets))
     assert len(lines) == len(expected), lines
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines

@@ -32,19 +32,14 @@ CASES: dict[str, tuple[ClusterFacts, list[AgentReading], list[str]]] = {
     "no agent says a mode": (UNENFORCED, [reading()], []),
     "the same mode": (UNENFORCED, [reading(gpu_sharing_mode="NonMemoryEnforced")], []),
     "another mode": (
-        UNENFORCED,
-        [reading(gpu_sharing_mode="HamiCore"), reading(1, gpu_sharing_mode="NonMemoryEnforced")],
+        UNENFORCED, [reading(gpu_sharing_mode="HamiCore"), reading(1, gpu_sharing_mode="NonMemoryEnforced")],
         ["problem: KAI's sharing mode is NonMemoryEnforced, and agents run with --gpu-sharing-mode HamiCore: n0"],
     ),
     "KAI's mode is not known": (but(installation=None), [reading(gpu_sharing_mode="HamiCore")], []),
     "withheld evictions": (
-        UNENFORCED,
-        [reading(pods=[ApiPod(namespace="a", name="train", uid="u", not_evicted="mode-unknown")])],
-        [WITHHELD],
-    ),
+        UNENFORCED, [reading(pods=[ApiPod(namespace="a", name="train", uid="u", not_evicted="mode-unknown")])], [WITHHELD]),
     "an old driver in NvFractions": (
-        NV_FRACTIONS,
-        [reading(driver_version="595.91.07"), reading(1, driver_version="620.70.06"), reading(2)],
+        NV_FRACTIONS, [reading(driver_version="595.91.07"), reading(1, driver_version="620.70.06"), reading(2)],
         ["problem: in NvFractions the driver must hold the limits, and that of n0 is older than 615"],
     ),
     "an old driver by the node's label": (

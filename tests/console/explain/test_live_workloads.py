@@ -33,12 +33,9 @@ def explainer(*namespaces: str) -> Explainer:
 
 
 async def read(
-    client: KubeClient,
-    server: ApiServer,
-    *items: Json,
-    namespaces: Sequence[str] | None = TEAM,
+    client: KubeClient, server: ApiServer, *items: Json, namespaces: Sequence[str] | None = TEAM,
     managed: Sequence[str] = (),
-) -> LiveWorkloads:
+) -> LiveWorkloads:  # fmt: skip
     server.path = "no path"
     server.objects = LiveObjects(items).answers
     return await live_workloads(client, explainer(*managed), namespaces=namespaces)

@@ -81,12 +81,9 @@ def test_what_a_row_and_the_sums_tell(run: Run, document: object, mode: str, row
 @pytest.mark.parametrize("output", ["text", "table"])
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_no_line_is_wider_than_the_output(
-    output: str,
-    columns: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    output: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     folder = tmp_path / LONG[:100]
     folder.mkdir()
     sizes = [f"--label=size.kaishare.dev/{'s' * 38}{index}=0.{index}" for index in range(2, 9)]

@@ -77,12 +77,9 @@ def test_an_agent_that_does_not_answer_is_one_line_and_status_2(capsys: pytest.C
     ],
 )
 def test_a_token_for_one_agent_comes_from_a_file(
-    given: str | None,
-    reason: str,
-    asks: bool,
-    capsys: pytest.CaptureFixture[str],
+    given: str | None, reason: str, asks: bool, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     options = [] if given is None else ["--token-file", "-"]
     monkeypatch.setattr("sys.stdin", io.StringIO(given or ""))
     with serving(asks_for_token) as url:

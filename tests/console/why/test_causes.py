@@ -361,11 +361,7 @@ KAIS_WORDS: list[_Row] = [
     (kai_says("racks: no domains found for the job"), Code.TOPOLOGY_DOES_NOT_FIT, "no domains found"),
     (kai_says("rack-1 can allocate only 2 of 4 required pods"), Code.TOPOLOGY_DOES_NOT_FIT, "only 2 of 4"),
     (kai_says(f"{_HEAD}{_TAINTS} \n{_NO_GPUS}"), Code.NO_NODE_FITS, "3 node(s) had untolerated taint"),
-    (
-        kai_says(f"{_HEAD}{_TAINTS} \n2 node(s) didn't match affinity/selector."),
-        Code.NO_NODE_FITS,
-        "affinity",
-    ),
+    (kai_says(f"{_HEAD}{_TAINTS} \n2 node(s) didn't match affinity/selector."), Code.NO_NODE_FITS, "affinity"),
     (kai_says(f"{_HEAD}{_TAINTS} \n5 non MIG jobs cant run on a node"), Code.NO_NODE_FITS, "non MIG jobs"),
     (kai_says(f"{_HEAD}9 lack resources: CPU cores. \n{_NO_GPUS}"), Code.NO_NODE_FITS, "CPU cores"),
     (kai_says(f"{_HEAD}1 node(s) had a cold."), Code.NO_NODE_FITS, "1 node(s) had a cold"),
@@ -375,12 +371,8 @@ KAIS_WORDS: list[_Row] = [
     (_memory(f"{_SMALL} \n{_NO_GPUS}"), Code.GPU_MEMORY_TOO_BIG, "more than any GPU has"),
     (_memory(f"{_SMALL} \n3 didn't have enough resources: GPUs."), Code.NO_GPU_FITS, "in one piece"),
     (_memory(_SMALL, "1000", nodes=[make_node()]), Code.NO_GPU_FITS, "1000 MiB of a GPU"),
-    (
-        kai_says("the moon of rivals/secret is in the wrong house"),
-        Code.UNDECIDED,
-        "not placed the pod for 90 s; its last words: the moon of rivals/secret is in the wrong house",
-    ),
-]
+    (kai_says("the moon is in the wrong house"), Code.UNDECIDED, "not placed the pod for 90 s; its last words: the moon is in the wrong house"),
+]  # fmt: skip
 
 
 def _not_ready(age: float = 10) -> list[Event]:

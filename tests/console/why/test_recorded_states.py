@@ -11,11 +11,10 @@ import pytest
 from console.cluster.rules import is_missed_by_kai
 from console.why.core import explain, find_cause
 from console.why.evidence import request_of
-from console.why.explanation import Code, Explanation
+from console.why.explanation import Code
 from console.why.reader import MOST_REQUESTS
 from kai import keys
 from kai.releases import Version
-from kube.kinds import Pod
 from tests.console.why.test_acts import WITHOUT_ACT, is_imperative
 from tests.support.api_server import ObjectServer
 from tests.support.why_states import RELEASES, State, folder, put, read, states
@@ -94,28 +93,12 @@ def targets(release: str) -> Iterator[tuple[State, str, str]]:
                 yield state, item["kind"], item["metadata"]["name"]
 
 
-def _key(state: State, kind: str, name: str) -> str:
-    is_generated = kind == "Pod" and re.search(r"-[0-9a-z]{8,10}-[0-9a-z]{5}$|^batch-", name)
-    return f"{state.number}/{re.sub(r'(-[0-9a-z]{8,10})?-[0-9a-z]{5}$', '', name) if is_generated else name}"
-
-
 def expected_codes(state: State, kind: str, name: str) -> tuple[Code, Code]:
     """Return the codes for an administrator, and with the role edit."""
-    key = _key(state, kind, name)
+    is_generated = kind == "Pod" and re.search(r"-[0-9a-z]{8,10}-[0-9a-z]{5}$|^batch-", name)
+    key = f"{state.number}/{re.sub(r'(-[0-9a-z]{8,10})?-[0-9a-z]{5}$', '', name) if is_generated else name}"
     runs = Code.RUNNING, Code.RUNNING
     return _EXPECTED.get(f"{state.path.parent.name}/{key}") or _EXPECTED.get(key, runs)
-
-
-def _check(answer: Explanation, pod: Pod | None) -> None:
-    """Check what must hold of every answer: also that a gang's figure is not told of its pod."""
-    own = request_of(pod).total if pod is not None else None
-    for figure in re.findall(r"the pod requests ([0-9.]+)(?: GPU|;|:|$)", answer.cause.sentence):
-        assert own is None or float(figure) == own, answer.cause.sentence
-    for finding in answer.findings:
-        if finding.code not in WITHOUT_ACT:
-            assert is_imperative(finding.remedies[0].text), finding
-    firsts = [step.at for step in answer.story if step.at and step.what != "waiting"]
-    assert firsts == sorted(firsts)
 
 
 @pytest.mark.parametrize("is_edit", [False, True], ids=["administrator", "edit"])
@@ -136,7 +119,14 @@ async def test_each_recorded_state_has_its_cause(server: ObjectServer, release: 
         assert is_edit or not evidence.not_visible
         evidence.kai_version = Version.parse(release.removeprefix("kai-"))
         assert find_cause(evidence).code is expected, "KAI's release changes no cause"
-        _check(answer, pod)
+        own = request_of(pod).total if pod is not None else None
+        for figure in re.findall(r"the pod requests ([0-9.]+)(?: GPU|;|:|$)", answer.cause.sentence):
+            assert own is None or float(figure) == own, answer.cause.sentence
+        for finding in answer.findings:
+            if finding.code not in WITHOUT_ACT:
+                assert is_imperative(finding.remedies[0].text), finding
+        firsts = [step.at for step in answer.story if step.at and step.what != "waiting"]
+        assert firsts == sorted(firsts)
 
 
 def test_kais_webhook_names_a_config_map_on_every_pod_with_a_share() -> None:
