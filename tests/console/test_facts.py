@@ -101,13 +101,9 @@ async def test_requests_beyond_the_budget_are_named_once(server: ApiServer, clie
 
 
 def resource(name: str, kind: str, group: str, *, scope: str = "Namespaced") -> dict[str, Any]:
-    kinds = {"group": group, "version": "", "kind": kind}
-    return {
-        "resource": name,
-        "scope": scope,
-        "responseKind": kinds,
-        "subresources": [{"subresource": "status"}],
-    }
+    kind_of = {"group": group, "version": "", "kind": kind}
+    served = {"resource": name, "scope": scope, "responseKind": kind_of}
+    return {**served, "subresources": [{"subresource": "status"}]}
 
 
 def group(name: str, **versions: list[dict[str, Any]]) -> dict[str, Any]:

@@ -394,9 +394,7 @@ def test_a_manifest_without_pods_names_its_objects(run: Run) -> None:
     service = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s"}, "spec": {"ports": []}}
     result = run(manifest(service), QUEUE)
     assert (result.status, result.out.splitlines()[0]) == (0, "The manifests contain no pods.")
-    assert (
-        "  Service s in namespace default (standard input, line 1): makes no pods (no-pods)\n" in result.out
-    )
+    assert "Service s in namespace default (standard input, line 1): makes no pods (no-pods)\n" in result.out
     empty = {"kind": "List", "apiVersion": "v1", "items": []}
     assert run(manifest(empty), QUEUE).out == "The manifests contain no pods.\n0 pods.\n"
 

@@ -228,11 +228,8 @@ async def test_too_many(client: KubeClient, server: ApiServer, monkeypatch: pyte
     result = await read(
         client, server, *items, live_pod("p", reference("StatefulSet", "set-0")), live_pod("x")
     )
-    assert lines(result) == [
-        f"StatefulSet set-0, {ONE_POD}",
-        f"StatefulSet set-1, {NO_PODS}",
-        f"StatefulSet set-2, {NO_PODS}",
-    ]
+    without = [f"StatefulSet set-{number}, {NO_PODS}" for number in (1, 2)]
+    assert lines(result) == [f"StatefulSet set-0, {ONE_POD}", *without]
     assert result.notes == ["only the first 3 workloads and pods are explained"]
 
 
@@ -262,7 +259,8 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
     head = b'{"kind": "List", "metadata": {"resourceVersion": "1"}, "items": ['
     server.refusals = {path: says(head + item + b"]}") for path, item in bodies.items()}
     result = await read(client, server)
-    assert [line.partition(":")[0] for line in lines(result)] == [
+    titles = [line.partition(":")[0] for line in lines(result)]
+    assert titles == [
         "Deployment web",
         "Job job",
         "Pod flow-1",

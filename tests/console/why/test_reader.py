@@ -320,16 +320,12 @@ HOSTILE = ("../../secrets", "..", "a/b", "a?watch=true", "a%2fb", "a\x1b[2J", "A
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_name_that_a_tenant_wrote_becomes_no_part_of_a_path(server: ObjectServer, name: str) -> None:
     chain = [owner("ReplicaSet", name), owner("Job", "a", f"batch/{name}"), owner("Secret", "a", "v1")]
+    labels = {"kai.scheduler/queue": name, "kai.scheduler/node-pool": name}
+    named: dict[str, Any] = {"labels": labels, "annotations": {"pod-group-name": name}}
+    named["volumes"] = [{"name": "a", "persistentVolumeClaim": {"claimName": name}}]
     for reference in chain:
         server.objects.clear()
-        server.add(
-            *cluster(
-                annotations={"pod-group-name": name},
-                labels={"kai.scheduler/queue": name, "kai.scheduler/node-pool": name},
-                owners=[reference],
-                volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": name}}],
-            )
-        )
+        server.add(*cluster(**named, owners=[reference]))
         evidence = await read(server)
         assert evidence.pod_group.is_missing
         assert [(each, queue.is_missing) for each, queue in evidence.queues.items()] == [(name, True)]
