@@ -50,6 +50,7 @@ def test_wide_is_a_table_of_all_values_whole() -> None:
     in_a_pipe = list(as_table(rows))
     assert in_a_pipe[0].split()[-2:] == ["PODS-IN-KAI", "PROBLEMS"]
     assert in_a_pipe[1].split()[0] == "n" * 63
+    assert list(as_table(table())) == ["No namespace is managed: none has the label kai.scheduler/queue."]
 
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=63)

@@ -178,6 +178,11 @@ def test_labels_that_would_be_refused_give_status_1(run: Run, options: tuple[str
         assert problem in result.out + result.err, output
 
 
+def test_a_denial_stands_on_standard_error_beside_a_patch(run: Run) -> None:
+    result = run(manifest(OPTED_OUT), QUEUE, HALF, ENFORCE, "-o", "patch")
+    assert (result.status, "error: Pod case in namespace default: denied: " in result.err) == (1, True)
+
+
 # Text, and namespace and line of each object in it without known pods.
 OBJECTS = """\
 apiVersion: serving.kserve.io/v1beta1

@@ -94,8 +94,9 @@ def test_a_valid_token_is_sent_to_one_agent_alone(capsys: pytest.CaptureFixture[
     file = tmp_path / "token"
     file.write_text("good-token\n")
     with serving(asks_for_token) as url:
-        assert main(["top", "--once", "--url", url, "--token-file", str(file)]) == 0
+        assert main(["top", "-o", "json", "--url", url, "--token-file", str(file)]) == 0
     out, err = capsys.readouterr()
+    assert '"answered": true' in out
     assert "good-token" not in out + err
     assert main(["top", "--once", "--token-file", str(file)]) == 2
     assert "--token-file needs --url" in capsys.readouterr().err

@@ -243,6 +243,11 @@ def test_pods_outside_the_balance_are_named() -> None:
     )
 
 
+def test_rows_by_workload_have_no_balance() -> None:
+    options = Strategy(by_workload=True)
+    assert "No balance by workload" in " ".join(as_text(options.advise([pod()], {}), options))
+
+
 CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771, 189471]).map(
     lambda mib: mib * MIB
 )
