@@ -170,18 +170,12 @@ def alone(policies: AdmissionObjects, **changes: Any) -> ClusterFacts:
 
 
 WELL = ClusterFacts(
-    options=DoctorOptions(),
-    mutating=whole(mutating(), of_kai()),
-    validating=whole(validating(), of_kai("validating-kai-admission")),
-    namespaces=whole(namespace("vision")),
-    queues=whole(queue("department", ""), queue("team-a")),
-    pod_groups=whole(),
-    priorities=whole(priority("train", 50), priority("build-preemptible", 75)),
-    limit_ranges=whole(),
-    installation=installed("--gpu-sharing-enabled=true"),
-    kai_namespace="kai-scheduler",
-    running=running(),
-)
+    options=DoctorOptions(), mutating=whole(mutating(), of_kai()),
+    validating=whole(validating(), of_kai("validating-kai-admission")), namespaces=whole(namespace("vision")),
+    queues=whole(queue("department", ""), queue("team-a")), pod_groups=whole(),
+    priorities=whole(priority("train", 50), priority("build-preemptible", 75)), limit_ranges=whole(),
+    installation=installed("--gpu-sharing-enabled=true"), kai_namespace="kai-scheduler", running=running(),
+)  # fmt: skip
 
 
 def but(**changes: Any) -> ClusterFacts:

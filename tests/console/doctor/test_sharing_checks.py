@@ -23,7 +23,6 @@ from tests.support.cluster_facts import but, installed, mutating, other, whole
 NV_FRACTIONS = but(installation=installed("--nv-fractions-enabled=true"))
 UNENFORCED = but(installation=installed("--gpu-sharing-enabled=true"))
 
-
 WITHHELD = (
     "problem: evictions are withheld, since the agents do not know KAI's sharing mode: train -> install kaishare"
     " with agent.gpuSharingMode=NonMemoryEnforced"

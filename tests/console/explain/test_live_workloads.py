@@ -59,7 +59,6 @@ CONVERTED = "whole-gpu-converted"
 WORKFLOW = reference("Workflow", "flow", api_version="argoproj.io/v1alpha1")
 SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1beta1")
 
-
 NIGHT = workload("CronJob", "night")
 OF_ROLLOUT = reference("Rollout", "r")
 OF_JOB = reference("Job", "b", api_version="batch/v1")

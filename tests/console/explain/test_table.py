@@ -16,7 +16,6 @@ POLICY = ("--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.
 FILE = "standard input:{}"
 LONG = "a-very-long-name-" * 14
 
-
 FIVE = (
     bare(gpu_container(), name="converted"),
     bare(container(), name="cpu"),

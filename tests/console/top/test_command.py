@@ -26,7 +26,6 @@ BODY = document(
     pod("flagged-\x1b[31m", "node-a", 3 * GIB, lasted=300.0, is_flagged=True),
 )
 
-
 GOOD = gives(BODY)
 
 

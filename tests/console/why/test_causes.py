@@ -345,7 +345,6 @@ FLAGS: list[_Row] = [
     (of_pod(_RUNS, pod_events=FORBIDDEN, figures=_figures(flagged=False)), Code.RUNNING, "nothing is wrong"),
 ]  # fmt: skip
 
-
 _SMALL = f"{_HEAD}2 node(s) didn't have enough resources: GPU memory."
 _FULL_NODES = _HEAD + _NO_GPUS
 
@@ -624,7 +623,6 @@ BOUND: list[_Row] = [
     (of_pod(_SHARING, shared_gpu_pods=[_ELSEWHERE]), Code.RUNNING, "whether its GPU is reserved is not known"),
     (of_pod(_SHARING, shared_gpu_pods=[make_reservation()]), Code.RUNNING, "nothing is wrong; the pod has 0.5 of a"),
 ]  # fmt: skip
-
 
 _TABLES = (UNKNOWN, OUTSIDE, FLAGS, KAIS_WORDS, NOT_TOLD, CLAIMS, ROOM, GUARD, IN_VCLUSTER, NO_POD, BOUND)
 
