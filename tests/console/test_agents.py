@@ -31,7 +31,6 @@ from tests.support.token_requests import TokenIssuer
 from tests.support.top_agents import gives, serving
 
 PODS = "/api/v1/namespaces/kaishare-agent/pods"
-SHARES = f"{PODS}/agent-0:9445/proxy/api/v1/shares"
 FIGURES = {"node": "n0", "lastGoodSampleTimestamp": 1_800_000_000.0, "gpus": [], "pods": []}
 
 
@@ -80,9 +79,7 @@ async def test_agents_of_the_namespace_are_listed_by_labels(server: ApiServer, a
         ({"conditions": None, "containerStatuses": [{"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}, "CrashLoopBackOff"),
     ],
 )  # fmt: skip
-async def test_why_a_pod_is_not_ready(
-    server: ApiServer, agents: Agents, status: dict[str, Any], trouble: str
-) -> None:
+async def test_unready_pods(server: ApiServer, agents: Agents, status: dict[str, Any], trouble: str) -> None:
     server.pods = {"agent-0": agent(**status)}
     pod = await only(agents)
     assert (pod.status.is_ready, pod.status.trouble) == (False, trouble)
@@ -96,7 +93,7 @@ async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agen
     assert reading.received is not None
     age = reading.received.age_at(52.0)
     assert age == pytest.approx(9.0), "7 s by the agent's clock, and 2 s since"
-    assert server.requests[-1].path == SHARES
+    assert server.requests[-1].path == f"{PODS}/agent-0:9445/proxy/api/v1/shares"
     now = client.server_time()
     assert now is not None
     assert now.year < 2027, "the date of a pod is not the time of the API server"
@@ -119,9 +116,7 @@ async def test_figures_and_their_age(server: ApiServer, client: KubeClient, agen
         ),
     ],
 )  # fmt: skip
-async def test_failures_are_one_line_each(
-    server: ApiServer, agents: Agents, answer: Answer, words: str
-) -> None:
+async def test_failures_are_one_line(server: ApiServer, agents: Agents, answer: Answer, words: str) -> None:
     server.refusals = {"/proxy/": answer}
     line = (await agents.read(await only(agents))).failure
     assert line.startswith(words)
@@ -266,9 +261,7 @@ async def test_a_repeated_token_is_not_shown(server: ApiServer, agents: Agents, 
 @pytest.mark.parametrize(
     ("scheme", "name"), [("HTTPS", "https:agent-0"), ("HTTP", "agent-0"), ("", "agent-0")]
 )
-async def test_the_scheme_is_that_of_probes(
-    server: ApiServer, agents: Agents, scheme: str, name: str
-) -> None:
+async def test_the_scheme_is_the_probes(server: ApiServer, agents: Agents, scheme: str, name: str) -> None:
     item = agent()
     own = {
         **item["spec"]["containers"][0],

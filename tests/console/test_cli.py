@@ -1,23 +1,16 @@
 """The command line `kaishare`: names, exit statuses, completion, colour."""
 
-import os
-import pty
 import resource
-import shutil
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from console.caller import cluster_access
-from console.cli import main, parser, program_name
-from kube.kubeconfig import KubeConfig
+from console.cli import main, program_name
 from service.version import version
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("explain", "why", "doctor", "policies", "top", "advise", "report", "render", "completion")
 
 
 @pytest.mark.parametrize(
@@ -40,23 +33,6 @@ def test_the_version_has_the_name_of_the_program(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"kaishare {version()}\n"
 
 
-@pytest.mark.parametrize("command", ["explain", "doctor"])
-def test_messages_name_the_running_program(command: str) -> None:
-    arguments = ["-f", "-", "--label", "a=b"] if command == "explain" else []
-    for name in ("kaishare", "kubectl kaishare"):
-        assert parser(name).parse_args([command, *arguments]).program == name
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_names_no_default_of_the_services(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main([command, "--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    assert f"usage: kaishare {command}" in text
-    assert not {"kaishare-webhook", "serve", "serve:", "pod's"} & set(text.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -71,9 +47,7 @@ def test_the_help_names_no_default_of_the_services(command: str, capsys: pytest.
         (["doctor", "--kubeconfig", "/nowhere"], "kaishare: no cluster: /nowhere: no such kubeconfig"),
     ],
 )
-def test_unusable_input_is_one_line(
-    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     written = capsys.readouterr()
     assert written.out == ""
@@ -82,9 +56,7 @@ def test_unusable_input_is_one_line(
     assert "\x1b" not in written.err
 
 
-def test_a_pod_has_no_rights_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pod_has_no_own_rights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The service account of a pod belongs to a service and not to the caller."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
@@ -110,30 +82,6 @@ def test_an_unreachable_cluster_is_one_line(tmp_path: Path, capsys: pytest.Captu
         assert problem in written.err
 
 
-async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(CONFIG)
-    access = await cluster_access(Namespace(kubeconfig=str(tmp_path / "config"), context=None))
-    assert isinstance(access, KubeConfig)
-    assert await access.headers() == (("Authorization", "Bearer t"),)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_a_completion_script_has_all_words(
-    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    options = ("--agent-namespace", "--kubeconfig") if shell != "tcsh" else ()  # shtab has none there
-    for word in (*COMMANDS, *options):
-        assert word in script
-    program = shutil.which(shell)
-    if program is None:
-        return  # the words above are checked in any case
-    file = tmp_path / "script"
-    file.write_text(script)
-    assert subprocess.run([program, "-n", file], check=False).returncode == 0
-
-
 def test_bash_completes_commands_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
@@ -155,48 +103,28 @@ def test_bash_completes_commands_and_files(capsys: pytest.CaptureFixture[str], t
     assert "manifest.yaml" in completed("kaishare", "explain", "-f", "mani")
 
 
-def test_without_shtab_completion_is_unusable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completion_needs_shtab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert capsys.readouterr().err == "kaishare: completion needs the Python package shtab\n"
 
 
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """Run the command with a terminal as its standard output."""
-    main_end, other_end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "console", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "TERM": "xterm", **environment},
-        stdout=other_end,
-    ) as process:
-        os.close(other_end)
-        written = b""
-        while True:
-            try:
-                data = os.read(main_end, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            if not data:
-                break
-            written += data
-        process.wait()
-    os.close(main_end)
-    return written.decode()
-
-
-def test_colour_on_a_terminal_unless_no_color_is_set(capsys: pytest.CaptureFixture[str]) -> None:
-    explain = (
-        "explain", "--policies", f"{ROOT}/examples/namespaces.yaml", "-f", f"{ROOT}/examples/workloads/classify.yaml",
-        "-n", "inference",
-    )  # fmt: skip
-    assert "\x1b[32m" in on_a_terminal(*explain, NO_COLOR="")
-    assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="1")
-    assert "\x1b" not in on_a_terminal(*explain, NO_COLOR="", TERM="dumb")
-    main(list(explain))
-    assert "\x1b" not in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("is_terminal", "no_color", "term", "is_coloured"),
+    [(True, "", "xterm", True), (True, "1", "xterm", False), (True, "", "dumb", False), (False, "", "xterm", False)],
+)  # fmt: skip
+def test_colour_on_a_terminal_unless_no_color_is_set(
+    is_terminal: bool, no_color: str, term: str, is_coloured: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", term)
+    folder = f"{ROOT}/examples"
+    main(
+        f"explain --policies {folder}/namespaces.yaml -f {folder}/workloads/classify.yaml -n inference".split()
+    )
+    assert ("\x1b[32m" in capsys.readouterr().out) is is_coloured
 
 
 def test_a_command_imports_what_it_needs_alone() -> None:

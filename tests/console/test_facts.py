@@ -87,9 +87,7 @@ async def test_a_list_ends_at_its_bound_and_proves_nothing(
     assert listing.line.startswith("pods in team-a not read whole: more than 1 objects")
 
 
-async def test_requests_beyond_the_budget_are_named_in_one_line(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_requests_beyond_the_budget_are_named_once(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(403, "Forbidden")
     reader = FactReader(client, most_requests=2)
     await reader.list(NODES)
@@ -103,19 +101,14 @@ async def test_requests_beyond_the_budget_are_named_in_one_line(
 
 
 def resource(name: str, kind: str, group: str, *, scope: str = "Namespaced") -> dict[str, Any]:
-    return {
-        "resource": name,
-        "scope": scope,
-        "responseKind": {"group": group, "version": "", "kind": kind},
-        "subresources": [{"subresource": "status"}],
-    }
+    kind_of = {"group": group, "version": "", "kind": kind}
+    served = {"resource": name, "scope": scope, "responseKind": kind_of}
+    return {**served, "subresources": [{"subresource": "status"}]}
 
 
 def group(name: str, **versions: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name},
-        "versions": [{"version": version, "resources": kinds} for version, kinds in versions.items()],
-    }
+    served = [{"version": version, "resources": kinds} for version, kinds in versions.items()]
+    return {"metadata": {"name": name}, "versions": served}
 
 
 JOBS = group(
@@ -144,9 +137,7 @@ async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer
 
 
 @pytest.mark.parametrize("answer", ["<html>", "[]", '{"kind": "APIGroupList", "groups": []}'])
-async def test_discovery_that_is_not_aggregated(
-    client: KubeClient, discovery: ApiServer, answer: str
-) -> None:
+async def test_discovery_not_aggregated(client: KubeClient, discovery: ApiServer, answer: str) -> None:
     discovery.always = says(answer)
     with pytest.raises(Unreachable, match="GET /apis: expected aggregated discovery"):
         await discover_groups(client)

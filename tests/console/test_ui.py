@@ -23,10 +23,10 @@ from tests.support.browser import CHROMIUM, Browser
 from tests.support.top_agents import GIB, FakeAgents, agent_pod, document, gpu, pod, received
 from tests.support.waiting import until
 
-NO_CHROMIUM = pytest.mark.skipif(
-    CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"
-)
-BROWSER = [pytest.mark.browser, NO_CHROMIUM]
+BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"),
+]  # fmt: skip
 HANGING = "no answer within 5 s"
 FLAGGED = pod("greedy", "node-1", 9 * GIB, share=6 * GIB, lasted=400.0, is_flagged=True)
 
@@ -72,12 +72,9 @@ async def serving(agents: FakeAgents) -> AsyncIterator[str]:
 def three_nodes() -> AgentsWithHistory:
     risky = gpu("node-1", usedBytes=22 * GIB, promisedBytes=20 * GIB, atRiskBytes=2 * GIB)
     return AgentsWithHistory(
-        {
-            "node-1": document("node-1", FLAGGED, pod("victim", "node-1"), gpus=[risky], simulated=True),
-            "node-2": document("node-2", pod("quiet", "node-2")),
-            "node-3": HANGING,
-        }
-    )
+        {"node-1": document("node-1", FLAGGED, pod("victim", "node-1"), gpus=[risky], simulated=True),
+            "node-2": document("node-2", pod("quiet", "node-2")), "node-3": HANGING}
+    )  # fmt: skip
 
 
 async def get(url: str, **headers: str) -> tuple[int, str]:
@@ -85,8 +82,8 @@ async def get(url: str, **headers: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def documents(url: str, since: int = 0) -> dict[str, Any]:
-    status, text = await get(f"{url}api/v1/shares?since={since}")
+async def documents(url: str) -> dict[str, Any]:
+    status, text = await get(f"{url}api/v1/shares?since=0")
     assert status == 200
     return json.loads(text)  # type: ignore[no-any-return]
 
@@ -184,9 +181,7 @@ class TestInABrowser:
     @pytest.mark.parametrize(
         ("width", "is_dark"), [(390, True), (1280, False), (1920, True)], ids=["390", "1280", "1920"]
     )
-    async def test_trouble_comes_first_and_a_node_opens(
-        self, browser: Browser, width: int, is_dark: bool
-    ) -> None:
+    async def test_trouble_is_first_and_nodes_open(self, browser: Browser, width: int, is_dark: bool) -> None:
         async with serving(three_nodes()) as url:
             await browser.show(width, 800, is_dark=is_dark)
             await browser.open(url)

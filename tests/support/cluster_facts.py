@@ -55,21 +55,13 @@ def of_kai(
 ) -> WebhookConfiguration:
     hook = {
         "name": "admission.kai-scheduler.svc",
-        "clientConfig": {
-            "service": {
-                "name": "admission",
-                "namespace": "kai-scheduler",
-                "path": "/mutate--v1-pod",
-                "port": 443,
-            }
-        },
+        "clientConfig": {"service": {"name": "admission", "namespace": "kai-scheduler",
+            "path": "/mutate--v1-pod", "port": 443}},
         "matchConditions": [{"name": "scheduler-name-match", "expression": condition}] if condition else [],
         "reinvocationPolicy": "IfNeeded",
-        "rules": [
-            {"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced"}
-        ],
+        "rules": [{"apiGroups": [""], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced"}],
         **changes,
-    }
+    }  # fmt: skip
     return configuration({"metadata": {"name": name}, "webhooks": [hook]})
 
 
@@ -144,12 +136,9 @@ def admission(documents: Iterable[dict[str, Any]], unread: Iterable[str] = ()) -
 
 
 def by_policies(
-    *,
-    rules: DecisionSettings | None = None,
-    unread: Iterable[str] = (),
-    variables: Mapping[str, str] | None = None,
-    **selectors: dict[str, Any],
-) -> AdmissionObjects:
+    *, rules: DecisionSettings | None = None, unread: Iterable[str] = (),
+    variables: Mapping[str, str] | None = None, **selectors: dict[str, Any],
+) -> AdmissionObjects:  # fmt: skip
     """Return kaishare's admission policies."""
     documents = [
         *objects_of(MUTATING, rules or DecisionSettings()),
@@ -170,27 +159,18 @@ def by_policies(
 def alone(policies: AdmissionObjects, **changes: Any) -> ClusterFacts:
     """Return a cluster in which admission policies decide about pods, without kaishare's webhook."""
     return but(
-        mutating=whole(of_kai()),
-        validating=whole(),
-        admission=policies,
-        running=RunningSettings(deployed=policies.settings),
-        **changes,
-    )
+        mutating=whole(of_kai()), validating=whole(), admission=policies,
+        running=RunningSettings(deployed=policies.settings), **changes,
+    )  # fmt: skip
 
 
 WELL = ClusterFacts(
-    options=DoctorOptions(),
-    mutating=whole(mutating(), of_kai()),
-    validating=whole(validating(), of_kai("validating-kai-admission")),
-    namespaces=whole(namespace("vision")),
-    queues=whole(queue("department", ""), queue("team-a")),
-    pod_groups=whole(),
-    priorities=whole(priority("train", 50), priority("build-preemptible", 75)),
-    limit_ranges=whole(),
-    installation=installed("--gpu-sharing-enabled=true"),
-    kai_namespace="kai-scheduler",
-    running=running(),
-)
+    options=DoctorOptions(), mutating=whole(mutating(), of_kai()),
+    validating=whole(validating(), of_kai("validating-kai-admission")), namespaces=whole(namespace("vision")),
+    queues=whole(queue("department", ""), queue("team-a")), pod_groups=whole(),
+    priorities=whole(priority("train", 50), priority("build-preemptible", 75)), limit_ranges=whole(),
+    installation=installed("--gpu-sharing-enabled=true"), kai_namespace="kai-scheduler", running=running(),
+)  # fmt: skip
 
 
 def but(**changes: Any) -> ClusterFacts:

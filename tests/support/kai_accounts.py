@@ -1,8 +1,7 @@
 """Queues, PodGroups, nodes and bound pods of a cluster with KAI, with the figures that KAI writes."""
 
-import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -16,7 +15,7 @@ from console.doctor.cluster_state import ClusterNode
 from kai.numbers import parse_quantity
 from kai.releases import Version
 from kube.kinds import NODES, POD_GROUPS, QUEUES
-from tests.support.cluster_facts import UNREAD, but, installed, whole
+from tests.support.cluster_facts import but, installed, whole
 from tests.support.kinds import made
 
 GPU = "nvidia.com/gpu"
@@ -54,19 +53,10 @@ class KaiAccounts:
         return cls(queues=queues, nodes=[node("gpu-node-0"), node("gpu-node-1")])
 
     def run(
-        self,
-        name: str,
-        gpus: int = 0,
-        *,
-        fraction: str = "",
-        counted: str | None = None,
-        queue: str = "team-b",
-        namespace: str = "team-b",
-        node: str = "gpu-node-0",
-        group: str = GROUP,
-        labels: dict[str, str] | None = None,
-        annotations: dict[str, str] | None = None,
-    ) -> dict[str, Any]:
+        self, name: str, gpus: int = 0, *, fraction: str = "", counted: str | None = None,
+        queue: str = "team-b", namespace: str = "team-b", node: str = "gpu-node-0", group: str = GROUP,
+        labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """Add a running pod and its PodGroup."""
         amounts = {GPU: str(gpus)} if gpus else {}
         pod_labels = {"kai.scheduler/queue": queue, **({"runai-gpu-group": group} if fraction else {})}
@@ -76,30 +66,47 @@ class KaiAccounts:
             **({"gpu-fraction": fraction} if fraction else {}),
         }
         pod = made(
-            "Pod",
-            name,
-            namespace,
-            labels=pod_labels | (labels or {}),
+            "Pod", name, namespace, labels=pod_labels | (labels or {}),
             annotations=pod_annotations | (annotations or {}),
-            spec={
-                "nodeName": node,
-                "schedulerName": "kai-scheduler",
-                "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}}],
-            },
+            spec={"nodeName": node, "schedulerName": "kai-scheduler",
+                "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}}]},
             status={"phase": "Running"},
-        )
+        )  # fmt: skip
         allocated = {GPU: (fraction or str(gpus)) if counted is None else counted}
         group_of_pod = made(
-            "PodGroup",
-            f"pg-{name}",
-            namespace,
-            labels={"kai.scheduler/queue": queue},
-            spec={"queue": queue, "minMember": 1},
-            status={"resourcesStatus": {"allocated": allocated}},
-        )
+            "PodGroup", f"pg-{name}", namespace, labels={"kai.scheduler/queue": queue},
+            spec={"queue": queue, "minMember": 1}, status={"resourcesStatus": {"allocated": allocated}},
+        )  # fmt: skip
         self.pods.append(pod)
         self.pod_groups.append(group_of_pod)
         return pod
+
+    def pod(
+        self, name: str, gpus: int = 0, *, many: int = 1, ungrouped: bool = False, **fields: Any
+    ) -> "KaiAccounts":
+        """Add pods; the parts `spec`, `status` and `metadata` are merged into each of them."""
+        parts = {part: fields.pop(part) for part in ("spec", "status", "metadata") if part in fields}
+        for number in range(many):
+            each = {key: value(number) if callable(value) else value for key, value in fields.items()}
+            made = self.run(f"{name}{number}" if many > 1 else name, gpus, **each)
+            for part, changes in parts.items():
+                made[part] |= changes
+            if ungrouped:
+                self.pod_groups.pop()
+        return self
+
+    def annotated(self, **annotations: str | None) -> "KaiAccounts":
+        """Change the annotations of the newest pod."""
+        kept = self.pods[-1]["metadata"]["annotations"]
+        for key, value in annotations.items():
+            kept[key.replace("_", "-")] = value
+            if value is None:
+                del kept[key.replace("_", "-")]
+        return self
+
+    def edit(self, change: Callable[["KaiAccounts"], object]) -> "KaiAccounts":
+        change(self)
+        return self
 
     def add_up(self, *, by_label: bool = False) -> "KaiAccounts":
         """Write `Queue.status` as KAI's queue-controller does; return the cluster."""
@@ -121,40 +128,25 @@ class KaiAccounts:
             each["status"] = {"allocated": {GPU: f"{int(nanos)}n"}}
         return self
 
-    def copy(self) -> "KaiAccounts":
-        return copy.deepcopy(self)
-
-    def reading(
-        self,
-        version: str | None = "v0.17.0",
-        *,
-        unread: Iterable[str] = (),
-    ) -> Reading:
+    def reading(self, version: str | None = "v0.17.0") -> Reading:
         """Decode the objects as the check does."""
         release = None if version is None else Version.parse(version)
         read: dict[str, Any] = {
-            "queues": QUEUES.decode,
-            "pod_groups": POD_GROUPS.decode,
+            "queues": QUEUES.decode, "pod_groups": POD_GROUPS.decode,
             "nodes": lambda document: ClusterNode.of(NODES.decode(document), release),
-            "pods": partial(
-                read_request,
-                schedulers={"kai-scheduler"},
+            "pods": partial(read_request, schedulers={"kai-scheduler"},
                 reservation_namespace="kai-resource-reservation",
-                reads_container_memory=release is not None and release.reads_container_memory,
-            ),
-        }
+                reads_container_memory=release is not None and release.reads_container_memory),
+        }  # fmt: skip
         lists: dict[str, Listing[Any]] = {}
         for name, decode in read.items():
             items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]
             lists[name] = whole(*(item for item in items if item is not None))
-            if name in unread:
-                lists[name] = UNREAD
         pods = lists.pop("pods")
         scheduler = None if version is None else installed(program="scheduler", tag=version)
         return Reading(but(**lists, installation=scheduler, now=NOW), pods)
 
-    def findings(self, version: str | None = "v0.17.0", *, later: "KaiAccounts | None" = None) -> list[str]:
-        """Return the findings of two readings as lines; the second one is the same unless `later` is set."""
-        first = evaluate(self.reading(version))
-        last = evaluate(later.reading(version)) if later else first
-        return [f"{finding.state}: {finding.what}" for finding in persistent_findings(first, last)]
+    def findings(self, version: str | None = "v0.17.0") -> list[str]:
+        """Return the findings of two equal readings as lines."""
+        reading = evaluate(self.reading(version))
+        return [f"{finding.state}: {finding.what}" for finding in persistent_findings(reading, reading)]

@@ -26,8 +26,6 @@ class TokenIssuer:
         }
         answer = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "status": status}
         return web.Response(
-            status=201,
-            text=json.dumps(answer),
-            content_type="application/json",
+            status=201, text=json.dumps(answer), content_type="application/json",
             headers={"Date": format_datetime(SERVER_NOW, usegmt=True)},
-        )
+        )  # fmt: skip

@@ -42,16 +42,9 @@ def gpu(node: str, index: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def pod(
-    name: str,
-    node: str,
-    used: int | None = GIB,
-    *,
-    share: int = 2 * GIB,
-    index: int = 0,
-    lasted: float | None = None,
-    is_flagged: bool = False,
-    **fields: Any,
-) -> dict[str, Any]:
+    name: str, node: str, used: int | None = GIB, *, share: int = 2 * GIB, index: int = 0,
+    lasted: float | None = None, is_flagged: bool = False, **fields: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Return a pod on one GPU in an agent's JSON; `lasted` are seconds above its share."""
     uuid = f"GPU-{node}-{index}"
     verdict = {
@@ -74,12 +67,8 @@ def pod(
 def document(node: str, *pods: Mapping[str, Any], gpus: Sequence[Any] = (), **fields: Any) -> bytes:
     """Return an agent's JSON; without GPUs the node has one."""
     whole = {
-        "node": node,
-        "attributionOk": True,
-        "gpus": list(gpus) or [gpu(node)],
-        "pods": list(pods),
-        **fields,
-    }
+        "node": node, "attributionOk": True, "gpus": list(gpus) or [gpu(node)], "pods": list(pods), **fields,
+    }  # fmt: skip
     return json.dumps(whole).encode()
 
 
@@ -113,15 +102,15 @@ def received(body: bytes, at: float = 0.0) -> Received:
     return Received(answer=read_answer(body), body=body, at=at, age=1.0)
 
 
-def fleet_of(bodies: Mapping[str, bytes | str], at: float = 0.0) -> Fleet:
+def fleet_of(bodies: Mapping[str, bytes | str]) -> Fleet:
     """Return a cluster whose nodes have answered with a document, or failed for a reason."""
     fleet = Fleet()
-    fleet.set_agents([agent_pod(node) for node in bodies], at)
+    fleet.set_agents([agent_pod(node) for node in bodies], 0.0)
     for node, body in bodies.items():
         if isinstance(body, str):
             fleet.set_failure(f"agent-of-{node}", body)
         else:
-            fleet.set_response(f"agent-of-{node}", received(body, at))
+            fleet.set_response(f"agent-of-{node}", received(body))
     return fleet
 
 

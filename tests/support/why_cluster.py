@@ -25,45 +25,30 @@ def make(kind: str, name: str, namespace: str = TEAM, **more: Any) -> Item:
 
 
 def make_pod(
-    name: str = NAME,
-    namespace: str = TEAM,
-    *,
-    message: str = FULL,
-    labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    owners: Sequence[Item] = (),
-    node: str = "",
-    phase: str = "Pending",
-    **spec: Any,
-) -> Item:
+    name: str = NAME, namespace: str = TEAM, *, message: str = FULL, labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None, owners: Sequence[Item] = (), node: str = "",
+    phase: str = "Pending", **spec: Any,
+) -> Item:  # fmt: skip
     """Return a pod of KAI with half a GPU; by default one that waits."""
     condition = {"type": "PodScheduled", "status": "False", "message": message}
     return make(
-        "Pod",
-        name,
-        namespace,
-        metadata={
-            "labels": {"kai.scheduler/queue": "vision", **(labels or {})},
+        "Pod", name, namespace,
+        metadata={"labels": {"kai.scheduler/queue": "vision", **(labels or {})},
             "annotations": {"gpu-fraction": "0.5", "pod-group-name": GROUP, **(annotations or {})},
-            "ownerReferences": list(owners),
-        },
+            "ownerReferences": list(owners)},
         spec={"schedulerName": "kai-scheduler", "nodeName": node, "containers": [{"name": "main"}], **spec},
         status={"phase": phase, "conditions": [condition] if message and not node else []},
-    )
+    )  # fmt: skip
 
 
 def make_event(
     number: int = 0, *, kind: str = "Pod", about: str = NAME, message: str = FULL, **more: Any
 ) -> Item:
     return make(
-        "Event",
-        f"event-{number}",
-        involvedObject={"kind": kind, "name": about},
-        reason=more.pop("reason", "Unschedulable"),
-        message=message,
-        lastTimestamp=f"2026-05-01T{12 + number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z",
-        **more,
-    )
+        "Event", f"event-{number}", involvedObject={"kind": kind, "name": about},
+        reason=more.pop("reason", "Unschedulable"), message=message,
+        lastTimestamp=f"2026-05-01T{12 + number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z", **more,
+    )  # fmt: skip
 
 
 def make_queue(name: str, parent: str = "") -> Item:
@@ -72,28 +57,17 @@ def make_queue(name: str, parent: str = "") -> Item:
 
 def cluster(**pod: Any) -> list[Item]:
     group = make(
-        "PodGroup",
-        GROUP,
-        spec={"queue": "vision", "minMember": 1},
+        "PodGroup", GROUP, spec={"queue": "vision", "minMember": 1},
         status={"resourcesStatus": {"allocated": {"nvidia.com/gpu": "500m"}}},
-    )
+    )  # fmt: skip
     chain = [owner("ReplicaSet", "web-7f6b5d")]
     return [
-        make(
-            "Namespace",
-            TEAM,
-            "",
-            metadata={"labels": {"kai.scheduler/queue": "vision", "kaishare.dev/gpu-fraction": "0.5"}},
-        ),
-        settings_object(DecisionSettings()),
-        make_pod(**{"owners": chain, **pod}),
+        make("Namespace", TEAM, "",
+            metadata={"labels": {"kai.scheduler/queue": "vision", "kaishare.dev/gpu-fraction": "0.5"}}),
+        settings_object(DecisionSettings()), make_pod(**{"owners": chain, **pod}),
         make("ReplicaSet", "web-7f6b5d", metadata={"ownerReferences": [owner("Deployment", "web")]}),
-        make("Deployment", "web", spec={"selector": {"matchLabels": {"kai.scheduler/queue": "vision"}}}),
-        group,
-        make_queue("vision", "research"),
-        make_queue("research"),
-        make("Node", "node-1", ""),
+        make("Deployment", "web", spec={"selector": {"matchLabels": {"kai.scheduler/queue": "vision"}}}), group,
+        make_queue("vision", "research"), make_queue("research"), make("Node", "node-1", ""),
         make_pod("other", "rivals", labels={"runai-gpu-group": "group-1"}, node="node-1", phase="Running"),
-        make_event(),
-        make_event(1, kind="PodGroup", about=GROUP),
-    ]
+        make_event(), make_event(1, kind="PodGroup", about=GROUP),
+    ]  # fmt: skip

@@ -1,12 +1,9 @@
 """The rules that `doctor` and `why` share."""
 
-import json
-
 import pytest
 
-from console.cluster.rules import QueueTree, is_missed_by_kai, refuser_of, unreachable_webhook
+from console.cluster.rules import QueueTree, refuser_of, unreachable_webhook
 from kai.releases import Version
-from kube.kinds import PODS
 from tests.support.cluster_facts import queue
 
 OLD, NEW = (Version.parse("v0.12.23"),), (Version.parse("v0.16.5"),)
@@ -32,9 +29,7 @@ PART = QueueTree([queue("team", "top"), queue("lost", "gone")], missing=["gone"]
         (PART, "lost", (), "queue-missing: the queue lost has the parent gone, which"),
     ],
 )  # fmt: skip
-def test_kai_cannot_use_a_queue(
-    tree: QueueTree, name: str, versions: tuple[Version, ...], expected: str
-) -> None:
+def test_unusable_queues(tree: QueueTree, name: str, versions: tuple[Version, ...], expected: str) -> None:
     fault = tree.fault(name, versions)
     assert f"{fault.code}: {fault.sentence}".startswith(expected) if fault and expected else not expected
     assert (fault is None) is (not expected)
@@ -46,16 +41,13 @@ def test_a_part_of_the_queues_proves_no_queue_missing() -> None:
     assert TREE.usable == ["team", "below"][::-1]
 
 
-DENIAL = 'admission webhook "x" denied the request: failed calling webhook "pods.mutate.kaishare.dev"'
-
-
 @pytest.mark.parametrize(
     ("message", "who", "fault"),
     [
         ('Internal error occurred: failed calling webhook "pods.mutate.kaishare.dev": EOF', "pods.mutate.kaishare.dev", "kaishare does not answer"),
         ('failed calling webhook "admission.kai-scheduler.svc": no endpoints', "admission.kai-scheduler.svc", "KAI's admission does not answer"),
         ('failed calling webhook "other": EOF', "other", "a webhook does not answer"),
-        (DENIAL, "x", ""),
+        ('admission webhook "x" denied the request: failed calling webhook "pods.mutate.kaishare.dev"', "x", ""),
         ("ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no", "a", ""),
         ("exceeded quota: q, ", "", ""),
     ],
@@ -67,10 +59,3 @@ def test_a_refusal_names_who_refuses(message: str, who: str, fault: str) -> None
     assert (
         (unreachable is not None and unreachable.sentence.startswith(fault)) if fault else unreachable is None
     )
-
-
-def test_a_pod_without_kais_mark_was_missed() -> None:
-    marks = [{}, {"gpu-fraction": "0.5"}, {"gpu-memory": "1", "runai/shared-gpu-configmap": "x"}]
-    documents = [{"metadata": {"name": "p", "annotations": each}} for each in marks]
-
-    assert [is_missed_by_kai(PODS.decode(json.dumps(each))) for each in documents] == [False, True, False]

@@ -18,18 +18,10 @@ import webhook.policy
 from console.cluster.facts import Fact
 from console.cluster.rules import DIFFERENCES
 from console.cluster.webhook import UNKNOWN_SETTINGS, RunningSettings, parse_deployment_options
-from console.doctor import (
-    cluster_state,
-    command,
-    kai_checks,
-    policy_checks,
-    queues,
-    registration,
-    serving,
-)
+from console.doctor import cluster_state, command, kai_checks, policy_checks, queues, registration, serving
 from console.doctor.check_results import CheckResult, State, named
 from console.doctor.cluster_state import ClusterFacts, ClusterNode, KeptPod, Namespace
-from console.doctor.command import anchor, with_link
+from console.doctor.command import with_link
 from console.doctor.gpu_supply import gpus_are_plain
 from console.doctor.node_checks import nodes_are_labelled
 from console.render.policy_manifests import RELEASES
@@ -42,7 +34,6 @@ from kube.kinds import (
     NODES,
     POD_GROUPS,
     PODS,
-    QUEUES,
     LimitRange,
     Pod,
     PodGroup,
@@ -97,23 +88,15 @@ def bad(check: Check, cluster: ClusterFacts) -> list[str]:
 
 
 registered = (
-    registration.policies_stand,
-    registration.webhook_exists,
-    registration.mutating_as_shipped,
-    registration.validating_as_shipped,
-    registration.order_is_right,
-)
+    registration.policies_stand, registration.webhook_exists, registration.mutating_as_shipped,
+    registration.validating_as_shipped, registration.order_is_right,
+)  # fmt: skip
 of_kai_itself = (
-    kai_checks.release_fits,
-    kai_checks.sharing_is_on,
-    kai_checks.label_is_read,
-    kai_checks.kai_sees_the_pods,
-)
+    kai_checks.release_fits, kai_checks.sharing_is_on, kai_checks.label_is_read, kai_checks.kai_sees_the_pods,
+)  # fmt: skip
 namespaces = (
-    policy_checks.namespaces_are_managed,
-    policy_checks.enforce_is_enforced,
-    policy_checks.labels_are_valid,
-)
+    policy_checks.namespaces_are_managed, policy_checks.enforce_is_enforced, policy_checks.labels_are_valid,
+)  # fmt: skip
 of_queues = (queues.queues_are_usable, queues.priorities_exist)
 
 HEALTHY = [
@@ -248,10 +231,8 @@ def synced(labels: dict[str, dict[str, str]], *with_pods: str) -> ClusterFacts:
 def webhook_pod(name: str, *, ready: bool, deleted: bool = False) -> Pod:
     waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}}
     metadata = {
-        "name": name,
-        "namespace": "kaishare",
-        "deletionTimestamp": "2026-01-01T00:00:00Z" if deleted else "",
-    }
+        "name": name, "namespace": "kaishare", "deletionTimestamp": "2026-01-01T00:00:00Z" if deleted else "",
+    }  # fmt: skip
     conditions = [{"type": "Ready", "status": str(ready)}]
     status = {"conditions": conditions, "containerStatuses": [] if ready else [waiting]}
     return PODS.decode(json.dumps({"metadata": metadata, "status": status}))
@@ -379,7 +360,6 @@ FAULTS: list[tuple[Check, ClusterFacts, str | list[str]]] = [
     # queues
     (of_queues, but(queues=whole(DEPARTMENT)), "problem: queues: the queue team-a does not exist (for vision) -> create the queue, or name an existing one"),
     (of_queues, but(queues=part(DEPARTMENT)), "unknown: queues: not all queues could be read: 1 queue not checked (team-a)"),
-    (of_queues, but(queues=part(queue("team-a", "gone"))), "unknown: queues: not all queues could be read"),
     (of_queues, but(queues=part(queue("team-a"), queue("below", "team-a"))), "problem: queues: the queue team-a has child queues (below), and"),
     (of_queues, but(queues=part(DEPARTMENT, queue("team-a"))), ""),
     (of_queues, but(queues=part(queue("team-a", ""))), ROOT_QUEUE),
@@ -604,15 +584,6 @@ def test_a_queue_that_was_not_read_is_not_reported_as_ok() -> None:
     ]
 
 
-def test_recorded_queues_are_read() -> None:
-    folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / "kai-live-v0.13.4"
-    recorded = [QUEUES.decode(file.read_bytes()) for file in sorted(folder.glob("queue-*.json"))]
-    assert len(recorded) == 5
-    managed = whole(*(namespace(f"in-{each.name}", **{QUEUE: each.name}) for each in recorded))
-    lines = bad(queues.queues_are_usable, but(queues=whole(*recorded), namespaces=managed))
-    assert [line.split()[4] for line in lines] == ["default-parent-queue", "department-1"]
-
-
 @pytest.mark.parametrize(
     ("resources", "has_pods"),
     [
@@ -712,7 +683,6 @@ def test_a_node_has_gpus_by_any_resource_of_nvidia(resource: str, amount: str, h
 
 
 _FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
-_NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
 
 
 def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> ClusterFacts:
@@ -720,7 +690,7 @@ def waiting(*pods: Any, make: Any = whole, now: Any = NOW) -> ClusterFacts:
     return but(waiting=make(*kept), now=now)
 
 
-LOST = make_pod(name="lost", unschedulable=_NO_QUEUE)
+LOST = make_pod(name="lost", unschedulable="QueueDoesNotExist: Queue 'vision' does not exist.")
 WAITS = "warning: pending pods: 1 pod waits for KAI (queue-missing): team/lost -> kaishare why -n team lost"
 NONE = "ok: pending pods: no pod has waited for KAI for a minute -> "
 
@@ -779,4 +749,3 @@ def test_a_finding_links_to_the_section_of_its_check() -> None:
     result = CheckResult(State.PROBLEM, "x", check="KAI's version")
     assert with_link(result).docs == "docs/doctor.md#kais-version"
     assert with_link(replace(result, state=State.OK)).docs == ""
-    assert {anchor(check.name) for check in command.CHECKS} <= set(map(anchor, HEADINGS))

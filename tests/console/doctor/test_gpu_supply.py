@@ -15,7 +15,6 @@ from tests.support.kube_objects import GPU_0, NODE
 from tests.support.resource_claims import gpu_slice
 
 PLUGIN = ClusterNode(name="other", gpus=2)
-BOTH = ClusterNode(name=NODE, gpus=1)
 
 
 def whole() -> dict[str, Any]:
@@ -45,23 +44,15 @@ UNREAD = "1 GPU can be shared by claims, which enforce no memory, and the agents
     ("results", "expected"),
     [
         (found(gpu_slice(GPU_0), nodes=(PLUGIN,)), [APART]),
-        (found(gpu_slice(GPU_0), nodes=(PLUGIN, BOTH)), [("problem", TWICE)]),
+        (found(gpu_slice(GPU_0), nodes=(PLUGIN, ClusterNode(name=NODE, gpus=1))), [("problem", TWICE)]),
         (found(gpu_slice(GPU_0), nodes=(ClusterNode(name=NODE, gpus=0), PLUGIN)), [APART]),
         (found(whole(), nodes=(PLUGIN,)), [APART, ("warning", WHOLE)]),
         (found(gpu_slice(GPU_0), nodes=(PLUGIN,), agents=(agent(),)), [APART, ("warning", UNREAD)]),
         (found(gpu_slice(GPU_0), nodes=(PLUGIN,), agents=(agent("--resource-claims=true"),)), [APART]),
         (found(gpu_slice(GPU_0), nodes=(PLUGIN,), agents=(agent("--resource-claims", "true"),)), [APART]),
     ],
-    ids=[
-        "apart",
-        "twice",
-        "no plugin there",
-        "whole GPUs",
-        "claims are not read",
-        "read",
-        "read, by extraArgs",
-    ],
-)
+    ids=["apart", "twice", "no plugin there", "whole GPUs", "claims are not read", "read", "read, by extraArgs"],
+)  # fmt: skip
 def test_who_hands_out_which_gpu(results: list[tuple[str, str]], expected: list[tuple[str, str]]) -> None:
     assert [state for state, _ in results] == [state for state, _ in expected]
     for (_, what), (_, start) in zip(results, expected, strict=True):

@@ -159,9 +159,7 @@ async def test_what_the_guard_does_where_it_is_needed(
         ({"installation": None}, ""),
     ],
 )  # fmt: skip
-async def test_programs_that_the_rules_need(
-    client: KubeClient, changes: dict[str, Any], expected: str
-) -> None:
+async def test_programs_the_rules_need(client: KubeClient, changes: dict[str, Any], expected: str) -> None:
     assert [line[: len(expected)] for line in await lines(client, rendered(), **changes)] == [
         expected
     ] * bool(expected)
@@ -220,14 +218,9 @@ LACKS = (
     " refused"
 )
 TENANTS = but(
-    namespaces=whole(
-        namespace("vision"),
-        namespace("strict", mode="enforce"),
-        namespace("paused", mode="off"),
-        namespace("kube-system"),
-        namespace("vcluster-a", **{"kai.scheduler/queue": "-"}, vcluster="true"),
-    )
-)
+    namespaces=whole(namespace("vision"), namespace("strict", mode="enforce"), namespace("paused", mode="off"),
+        namespace("kube-system"), namespace("vcluster-a", **{"kai.scheduler/queue": "-"}, vcluster="true"))
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

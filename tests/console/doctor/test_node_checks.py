@@ -139,7 +139,6 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 GPU = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
 UNSELECTED = ["not selected by the node affinity (agent.affinity)"]
 UNTOLERATED = ["taint nvidia.com/gpu=present:NoSchedule without a toleration (agent.tolerations)"]
-LABELS = {"pool": "a", "gpus": "8"}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +166,7 @@ LABELS = {"pool": "a", "gpus": "8"}
 def test_a_daemon_set_needs_selection_and_tolerations(
     spec: dict[str, Any], taints: tuple[Taint, ...], expected: list[str]
 ) -> None:
-    node = ClusterNode(name="n0", labels=LABELS, taints=taints)
+    node = ClusterNode(name="n0", labels={"pool": "a", "gpus": "8"}, taints=taints)
     assert list(obstacles(daemon_set(**spec), node)) == expected
 
 
@@ -196,12 +195,9 @@ DIFFERENT = [ClusterNode(name=f"m{n}", taints=(Taint(key=f"k{n}", effect="NoSche
     ],
 )  # fmt: skip
 def test_nodes_with_gpus_need_an_agent(
-    cluster: ClusterFacts,
-    nodes: list[ClusterNode],
-    pods: list[Pod] | None,
-    sets: tuple[Controller, ...],
+    cluster: ClusterFacts, nodes: list[ClusterNode], pods: list[Pod] | None, sets: tuple[Controller, ...],
     expected: list[str],
-) -> None:
+) -> None:  # fmt: skip
     lines = lines_of(coverage(replace(cluster, nodes=whole(*nodes)), pods, sets))
     assert len(lines) == len(expected), lines
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines

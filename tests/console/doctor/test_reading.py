@@ -144,7 +144,6 @@ def list_path(kind: str) -> str:
     return f"/apis/admissionregistration.k8s.io/v1/{kind}"
 
 
-UNREADABLE = says('{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}')
 NOT_KNOWN = "unknown: installation: no configuration kai-00-kaishare exists, and whether "
 ABSENT = "problem: installation: kaishare's webhook is not installed here"
 ENFORCED = whole(namespace("a"), namespace("e", mode="enforce"))
@@ -166,7 +165,7 @@ def altered(field: str, value: Any) -> Answer:
     [
         (refuses(403, "Forbidden"), NOT_KNOWN),
         (refuses(500, "InternalError"), NOT_KNOWN),
-        (UNREADABLE, NOT_KNOWN),
+        (says('{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}'), NOT_KNOWN),
         *(
             (altered(field, value), NOT_KNOWN)
             for field in ("variables", "matchConstraints", "matchConstraints/resourceRules")
@@ -405,13 +404,9 @@ UNSEEN = "warning: no node is added for a pod with a share: "
     ],
 )  # fmt: skip
 async def test_autoscaling(
-    server: ApiServer,
-    client: KubeClient,
-    cluster: ClusterFacts,
-    has_status: bool,
-    groups: tuple[str, ...],
+    server: ApiServer, client: KubeClient, cluster: ClusterFacts, has_status: bool, groups: tuple[str, ...],
     expected: list[str],
-) -> None:
+) -> None:  # fmt: skip
     missing = {**status_object(404, "NotFound"), "details": {"name": "cluster-autoscaler-status"}}
 
     async def answer(request: web.Request) -> web.StreamResponse:

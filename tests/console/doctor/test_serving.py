@@ -95,9 +95,7 @@ async def test_any_ca_of_the_bundle_is_enough_and_comments_are_ignored(tmp_path:
             assert (result.state, words in result.what) == (state, True)
 
 
-async def test_without_a_ca_bundle_the_system_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_bundle_the_system_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority.create(now=NOW)
     async with served(authority, tmp_path, NOW, DAYS) as url:
         seen = await results_of(url, b"")
@@ -133,10 +131,8 @@ async def test_an_invalid_address_is_a_problem(url: str) -> None:
 
 PORT = {"name": "https", "port": 443}
 SLICE = {
-    "metadata": {"name": "s"},
-    "endpoints": [{"addresses": ["127.0.0.1"]}],
-    "ports": [{**PORT, "port": 1}],
-}
+    "metadata": {"name": "s"}, "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{**PORT, "port": 1}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,64 +1,45 @@
 """Doctor on KAI's sharing mode, its operator, and keys of other products."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from console.cluster.agents import AgentReading, Received
+from console.cluster.agents import AgentReading
 from console.cluster.facts import Fact, FactReader, Why
 from console.doctor.admission import AdmissionObjects
-from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import ClusterFacts, ClusterNode
 from console.doctor.sharing_checks import limits_can_hold, mode_findings, resource_management, run_ai_keys
-from gpuagent.api_types import AgentResponse, ApiPod
+from gpuagent.api_types import ApiPod
 from kai.releases import Version
 from kai.share import run_ai_limit
 from kube.client import KubeClient
 from kube.kinds import AdmissionPolicy, FullMeta, Pod
-from tests.console.doctor.test_node_checks import pod as agent_pod
+from tests.console.doctor.test_node_checks import lines_of, reading
 from tests.support.api_server import ApiServer, lists, says
 from tests.support.cluster_facts import but, installed, mutating, other, whole
 
-SHARING = "--gpu-sharing-enabled=true"
 NV_FRACTIONS = but(installation=installed("--nv-fractions-enabled=true"))
-UNENFORCED = but(installation=installed(SHARING))
-
-
-def lines_of(findings: Iterable[CheckResult]) -> list[str]:
-    return [f"{each.state}: {each.what} -> {each.advice}" for each in findings]
-
-
-def reading(number: int = 0, **answer: Any) -> AgentReading:
-    response = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})
-    return AgentReading(pod=agent_pod(number), received=Received(answer=response, body=b"", at=0.0, age=1.0))
-
+UNENFORCED = but(installation=installed("--gpu-sharing-enabled=true"))
 
 WITHHELD = (
     "problem: evictions are withheld, since the agents do not know KAI's sharing mode: train -> install kaishare"
     " with agent.gpuSharingMode=NonMemoryEnforced"
 )
-KEPT = ApiPod(namespace="a", name="train", uid="u", not_evicted="mode-unknown")
 CASES: dict[str, tuple[ClusterFacts, list[AgentReading], list[str]]] = {
     "no agent says a mode": (UNENFORCED, [reading()], []),
     "the same mode": (UNENFORCED, [reading(gpu_sharing_mode="NonMemoryEnforced")], []),
     "another mode": (
-        UNENFORCED,
-        [reading(gpu_sharing_mode="HamiCore"), reading(1, gpu_sharing_mode="NonMemoryEnforced")],
+        UNENFORCED, [reading(gpu_sharing_mode="HamiCore"), reading(1, gpu_sharing_mode="NonMemoryEnforced")],
         ["problem: KAI's sharing mode is NonMemoryEnforced, and agents run with --gpu-sharing-mode HamiCore: n0"],
     ),
     "KAI's mode is not known": (but(installation=None), [reading(gpu_sharing_mode="HamiCore")], []),
     "withheld evictions": (
-        UNENFORCED,
-        [reading(pods=[KEPT])],
-        [WITHHELD],
-    ),
+        UNENFORCED, [reading(pods=[ApiPod(namespace="a", name="train", uid="u", not_evicted="mode-unknown")])], [WITHHELD]),
     "an old driver in NvFractions": (
-        NV_FRACTIONS,
-        [reading(driver_version="595.91.07"), reading(1, driver_version="620.70.06"), reading(2)],
+        NV_FRACTIONS, [reading(driver_version="595.91.07"), reading(1, driver_version="620.70.06"), reading(2)],
         ["problem: in NvFractions the driver must hold the limits, and that of n0 is older than 615"],
     ),
     "an old driver by the node's label": (
@@ -108,14 +89,9 @@ OF_26_7 = ("nvcr.io/nvidia/k8s/container-toolkit:v1.20.1", "nvcr.io/nvidia/k8s-d
     ],
 )  # fmt: skip
 async def test_what_limits_of_the_driver_need_is_looked_for(
-    server: ApiServer,
-    client: KubeClient,
-    kind: str,
-    condition: str,
-    images: tuple[str, ...],
-    nri: Any,
+    server: ApiServer, client: KubeClient, kind: str, condition: str, images: tuple[str, ...], nri: Any,
     expected: list[str],
-) -> None:
+) -> None:  # fmt: skip
     resource = {"resource": f"{kind.lower()}s", "scope": "Cluster", "responseKind": {"kind": kind}}
     group = {"metadata": {"name": "nvidia.com"}, "versions": [{"version": "v1", "resources": [resource]}]}
     spec = {"template": {"spec": {"containers": [{"name": "main", "image": image} for image in images]}}}

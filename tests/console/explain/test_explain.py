@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonpatch
 import pytest
 
 from tests.console.explain.conftest import Result, Run, bare, manifest
@@ -34,28 +33,21 @@ def deployment(template: dict[str, Any], kind: str = "Deployment", **metadata: A
 
 
 TRAIN_SIZE = "--annotation=size.kaishare.dev/train=batch.kubernetes.io/job-name"
-SERVE_SIZE = "--annotation=size.kaishare.dev/serve=app in (api,web)"
 SIZES = (
-    QUEUE,
-    "--label=kaishare.dev/gpu-fraction=0.4",
-    "--label=size.kaishare.dev/train=0.5",
+    QUEUE, "--label=kaishare.dev/gpu-fraction=0.4", "--label=size.kaishare.dev/train=0.5",
     "--label=size.kaishare.dev/serve=0.25",
-)
+)  # fmt: skip
 OBSERVE = "--label=kaishare.dev/mode=observe"
 MISSPELT = (QUEUE, HALF, "--label=kaishare.de/mode=enforce", "--label=team=a")
 ONE_GPU = {"template": {"spec": {"containers": [gpu_container()]}}}
 RAY = {
-    "apiVersion": "ray.io/v1",
-    "kind": "RayCluster",
-    "metadata": {"name": "s"},
+    "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "s"},
     "spec": {"headGroupSpec": ONE_GPU},
-}
+}  # fmt: skip
 JOB_SET = {
-    "apiVersion": "jobset.x-k8s.io/v1alpha2",
-    "kind": "JobSet",
-    "metadata": {"name": "s"},
+    "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "s"},
     "spec": {"replicatedJobs": [{"name": "a", "template": {"spec": ONE_GPU}}]},
-}
+}  # fmt: skip
 JOB = deployment(bare(gpu_container()), kind="Job")
 MAY_ADD = "note: the controller of this RayCluster may add labels, which the selectors of sizes see"
 WHOLE = "container main: one whole GPU became gpu-fraction 0.5 by namespace default (whole-gpu-converted)"
@@ -148,7 +140,7 @@ def test_what_is_said_about_a_pod(
 def test_the_line_that_decided_is_named(
     run: Run, document: dict[str, Any], sentence: str, fields: tuple[str | None, ...]
 ) -> None:
-    policy = (*SIZES, TRAIN_SIZE, SERVE_SIZE)
+    policy = (*SIZES, TRAIN_SIZE, "--annotation=size.kaishare.dev/serve=app in (api,web)")
     assert run(manifest(document), *policy).out.splitlines()[3] == f"  decided by: {sentence}"
     (item,) = json.loads(run(manifest(document), *policy, "-o", "json").out)
     assert tuple(item[key] for key in ("shareSource", "size", "sizeSelector")) == fields
@@ -184,6 +176,11 @@ def test_labels_that_would_be_refused_give_status_1(run: Run, options: tuple[str
         result = run(manifest(bare(gpu_container())), *SIZES, *options, "-o", output)
         assert result.status == 1, output
         assert problem in result.out + result.err, output
+
+
+def test_a_denial_stands_on_standard_error_beside_a_patch(run: Run) -> None:
+    result = run(manifest(OPTED_OUT), QUEUE, HALF, ENFORCE, "-o", "patch")
+    assert (result.status, "error: Pod case in namespace default: denied: " in result.err) == (1, True)
 
 
 # Text, and namespace and line of each object in it without known pods.
@@ -232,24 +229,14 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     assert items[0]["gpuRequests"][0] == "spec.predictor.model.resources.limits: nvidia.com/gpu"
 
 
-SPARK = """\
-apiVersion: sparkoperator.k8s.io/v1beta2
-kind: SparkApplication
-metadata: {name: pi}
-spec: {executor: {template: {spec: {containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}}}}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: closed}
----
-apiVersion: autoscaling.k8s.io/v1
-kind: VerticalPodAutoscaler
-metadata: {name: taller}
-"""
-
-
 def test_only_kubernetes_own_groups_have_no_workloads(run: Run) -> None:
-    items = json.loads(run(SPARK, *SIZES, "-o", "json").out)
+    spec = {"executor": ONE_GPU}
+    documents = [
+        {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "metadata": {"name": "pi"}, "spec": spec},
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "closed"}},
+        {"apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler", "metadata": {"name": "taller"}},
+    ]  # fmt: skip
+    items = json.loads(run(manifest(*documents), *SIZES, "-o", "json").out)
     assert [(item["kind"], item["path"], item["reason"]) for item in items] == [
         ("SparkApplication", "spec.executor.template", "whole-gpu-converted"),
         ("NetworkPolicy", "", "no-pods"),
@@ -394,13 +381,9 @@ def test_policies_from_a_directory(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_the_cluster_of_a_kubeconfig_is_the_default(
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    options: tuple[str, ...],
-    status: int,
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...], status: int,
     words: str,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     if not options:
@@ -412,53 +395,11 @@ def test_the_cluster_of_a_kubeconfig_is_the_default(
     assert (result.status, words in result.err) == (status, True)
 
 
-MANIFEST = [
-    deployment(bare(container("side"), gpu_container(command=["vllm", "serve", "M"]))),
-    OPTED_OUT,
-    {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s"}, "spec": {"ports": []}},
-]
-KAI = "--kai-version=0.13.0"
-
-
-def test_the_fields_of_json(run: Run) -> None:
-    result = run(manifest(*MANIFEST), *(QUEUE, HALF, ENFORCE, KAI, "-o", "json"))
-    web, out, service = json.loads(result.out)
-    assert result.status == 1
-    assert [web[key] for key in ("kind", "name", "namespace", "path", "action", "reason")] == [
-        "Deployment", "web", "default", "spec.template", "injected", "whole-gpu-converted"]  # fmt: skip
-    assert [warning["reason"] for warning in web["warnings"]] == ["whole-gpu-converted", "framework-default"]
-    assert (web["shareSource"], web["size"], web["sizeSelector"]) == ("default-share", None, None)
-    assert web["pod"]["metadata"]["annotations"] == {
-        "gpu-fraction": "0.5",
-        "gpu-fraction-container-name": "main",
-        "kaishare.dev/reason": "whole-gpu-converted",
-    }
-    assert web["pod"]["spec"]["schedulerName"] == "kai-scheduler"
-    assert "ownerReferences" not in web["pod"]["metadata"]
-    assert (out["action"], out["reason"], out["patch"]) == ("skipped", "opted-out", [])
-    denials = [denial["reason"] for denial in out["denials"]]
-    assert denials == ["opt-out-denied", "wrong-scheduler", "wrong-queue"]
-    assert (service["kind"], service["name"], service["reason"]) == ("Service", "s", "no-pods")
-    assert (service["message"], service["pod"], service["patch"]) == ("makes no pods", None, [])
-
-
-def test_the_patch_is_one_line_that_can_be_applied(run: Run) -> None:
-    job = deployment(bare(gpu_container()), kind="Job")
-    del job["spec"]["template"]["metadata"]
-    result = run(manifest(*MANIFEST, job), *(QUEUE, HALF, KAI, "-o", "patch"))
-    web, out, of_job = map(json.loads, result.out.splitlines())
-    assert (result.status, out) == (0, [])
-    for item, patch in ((MANIFEST[0], web), (job, of_job)):
-        patched = jsonpatch.apply_patch(item["spec"]["template"], patch)
-        assert patched["metadata"]["labels"] == {"kai.scheduler/queue": "queue-a"}
-
-
 def test_a_manifest_without_pods_names_its_objects(run: Run) -> None:
-    assert run(manifest(MANIFEST[2]), *(QUEUE, "-o", "patch")).out == ""
-    result = run(manifest(MANIFEST[2]), QUEUE)
-    service = "  Service s in namespace default (standard input, line 1): makes no pods (no-pods)\n"
+    service = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "s"}, "spec": {"ports": []}}
+    result = run(manifest(service), QUEUE)
     assert (result.status, result.out.splitlines()[0]) == (0, "The manifests contain no pods.")
-    assert service in result.out
+    assert "Service s in namespace default (standard input, line 1): makes no pods (no-pods)\n" in result.out
     empty = {"kind": "List", "apiVersion": "v1", "items": []}
     assert run(manifest(empty), QUEUE).out == "The manifests contain no pods.\n0 pods.\n"
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.explain import DOCUMENTS, MOST_SECONDS, documents, measure, write_input
-from service.documents import load_text
+from benchmarks.explain import DOCUMENTS, MOST_SECONDS, measure, write_input
 from tests.console.explain.conftest import Run
 from tests.support.markers import nightly
 
@@ -66,17 +65,9 @@ UNUSABLE = {
     "comments": ("# nothing\n---\n# here\n", "standard input: contains no document"),
     "unclosed list": ("a: [", "line 2: not YAML"),
     "two colons": ("a: b: c", "line 1: not YAML: mapping values are not allowed"),
-    "tab": ("a:\n\tb: 1\n", "line 2: not YAML: found character that cannot start any token"),
     "second document": (pod("a") + "---\na: [}\n", "line 6: not YAML"),
     "not UTF-8": (b"\xff", "not UTF-8 at byte 0"),
-    "UTF-16": (pod("a").encode("utf-16"), "not UTF-8 at byte 0"),
-    "null byte": (b"\x00", "not YAML"),
-    "control character": ("kind: \x1b[31m", "not YAML"),
     # tests/service/test_documents.py has every limit of a document.
-    "deep maps": ("{a: " * 200_000 + "}" * 200_000, "nested too deep"),
-    "not a number": ("kind: Pod\nspec: {containers: [{name: c}], priority: .nan}\n", 'line 2: not YAML: ".nan" is not a number'),
-    "tag": ("kind: !!python/object:os.system x\n", "not YAML: could not determine a constructor"),
-    "impossible date": ("kind: Pod\nat: 2026-99-99\n", "is not a date"),
     "key twice": (pod("a") + "kind: Pod\n", 'line 5: not YAML: key "kind" occurs twice'),
     "key twice inside": ("kind: Pod\nspec: {containers: [], containers: []}\n", 'line 2: not YAML: key "containers" occurs twice'),
     "text": ("hello", "line 1: not a Kubernetes object: it has no kind"),
@@ -195,14 +186,6 @@ def test_a_files_name_cannot_write_a_second_line(run: Run, tmp_path: Path) -> No
     assert result.err[:-1].isprintable()
 
 
-def test_a_context_that_the_kubeconfig_lacks_is_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\ncontexts: []\nclusters: []\nusers: []\n")
-    cluster = ("--policies", "cluster", "--kubeconfig", f"{tmp_path}/config", "--context", "prod")
-    result = run(pod("a"), *cluster)
-    assert (result.status, result.err.count("\n")) == (2, 1)
-    assert "prod" in result.err
-
-
 def test_braces_of_other_tools_are_no_helm_template(run: Run) -> None:
     workflow = (
         "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: w}\nspec:\n  templates:\n"
@@ -241,10 +224,8 @@ def test_documents_are_utf_8_in_every_locale(tmp_path: Path) -> None:
     )
     result = subprocess.run(
         [sys.executable, "-m", "console", "explain", QUEUE, "-o", "json", "-f", str(tmp_path / "pod.json")],
-        capture_output=True,
-        check=True,
-        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
-    )
+        capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
     assert "größe≥" in result.stdout.decode()
 
 
@@ -258,12 +239,3 @@ def test_the_time_is_bounded(output: str, tmp_path: Path) -> None:
     seconds, size = measure(write_input(tmp_path, DOCUMENTS), output)
     assert seconds < SLOW_MACHINE * MOST_SECONDS
     assert size > 100_000
-
-
-def test_every_document_is_in_the_output(run: Run, tmp_path: Path) -> None:
-    arguments = write_input(tmp_path, 44)[1:]
-    text = run("", *arguments, "-o", "text").out
-    items = load_text("---\n".join(documents(44)), "input")
-    names = {f"{item['kind']} {item['metadata']['name']}" for item in items}
-    assert len(names) == 44
-    assert all(f"{name} " in text or f"{name}," in text for name in names)

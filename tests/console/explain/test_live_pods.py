@@ -36,15 +36,10 @@ def pod_with(**spec: Any) -> dict[str, Any]:
 
 OTHER_MANAGER = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:volumes": {}}}}
 KEYED = live_pod(
-    "case",
-    labels={"runai-gpu-group": "g", "app": "a", "kai.scheduler/queue": "q"},
-    annotations={
-        "pod-group-name": "g",
-        "kaishare.dev/reason": "own",
-        "gpu-fraction": "0.5",
-        "kubectl.kubernetes.io/last-applied-configuration": "{}",
-    },
-)
+    "case", labels={"runai-gpu-group": "g", "app": "a", "kai.scheduler/queue": "q"},
+    annotations={"pod-group-name": "g", "kaishare.dev/reason": "own", "gpu-fraction": "0.5",
+        "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+)  # fmt: skip
 KEPT = {
     "labels": {"app": "a", "kai.scheduler/queue": "q"},
     "annotations": {"kaishare.dev/reason": "own", "gpu-fraction": "0.5"},

@@ -33,12 +33,9 @@ def explainer(*namespaces: str) -> Explainer:
 
 
 async def read(
-    client: KubeClient,
-    server: ApiServer,
-    *items: Json,
-    namespaces: Sequence[str] | None = TEAM,
+    client: KubeClient, server: ApiServer, *items: Json, namespaces: Sequence[str] | None = TEAM,
     managed: Sequence[str] = (),
-) -> LiveWorkloads:
+) -> LiveWorkloads:  # fmt: skip
     server.path = "no path"
     server.objects = LiveObjects(items).answers
     return await live_workloads(client, explainer(*managed), namespaces=namespaces)
@@ -61,7 +58,6 @@ JOB = workload("Job", "night-1", reference("CronJob", "night", api_version="batc
 CONVERTED = "whole-gpu-converted"
 WORKFLOW = reference("Workflow", "flow", api_version="argoproj.io/v1alpha1")
 SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1beta1")
-
 
 NIGHT = workload("CronJob", "night")
 OF_ROLLOUT = reference("Rollout", "r")
@@ -152,9 +148,7 @@ async def test_only_managed_namespaces_of_all(client: KubeClient, server: ApiSer
 @pytest.mark.parametrize(
     ("name", "reason"), [("team-c", "not-managed"), ("kube-system", "namespace-excluded")]
 )
-async def test_a_named_namespace_is_always_read(
-    client: KubeClient, server: ApiServer, name: str, reason: str
-) -> None:
+async def test_named_namespace_is_read(client: KubeClient, server: ApiServer, name: str, reason: str) -> None:
     managed = ("team-a", "kube-system")
     result = await read(client, server, live_pod("p", namespace=name), namespaces=[name], managed=managed)
     assert lines(result) == [f"Pod p: {reason}, 1 pods, 1 GPU"]
@@ -192,9 +186,7 @@ async def test_a_missing_right_is_a_note(
         ("/apis/batch/v1/namespaces/team-a/jobs", refuses(404, "NotFound"), ""),
     ],
 )  # fmt: skip
-async def test_a_failed_list_is_a_note(
-    client: KubeClient, server: ApiServer, part: str, answer: Any, note: str
-) -> None:
+async def test_failed_lists(client: KubeClient, server: ApiServer, part: str, answer: Any, note: str) -> None:
     server.refusals = {part: answer}
     result = await read(client, server, DEPLOYMENT, workload("Job", "job"))
     assert "Deployment web" in lines(result)[0]
@@ -219,9 +211,7 @@ async def test_an_owner_elsewhere_hides_no_object(client: KubeClient, server: Ap
     assert [item.namespace for item in result.items] == ["team-a", "team-b"]
 
 
-async def test_pods_without_the_templates_label_are_not_counted(
-    client: KubeClient, server: ApiServer
-) -> None:
+async def test_pods_without_the_templates_label_do_not_count(client: KubeClient, server: ApiServer) -> None:
     job, *pods = of_operator(py_torch_job(template(), {"Master": 1, "Worker": 1}))
     pods[1]["metadata"]["labels"] = {}
     result = await read(client, server, job, *pods)
@@ -231,19 +221,14 @@ async def test_pods_without_the_templates_label_are_not_counted(
     ]
 
 
-async def test_too_many_objects(
-    client: KubeClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many(client: KubeClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MOST_WORKLOADS", 3)
     items = [workload("StatefulSet", f"set-{number}") for number in range(5)]
     result = await read(
         client, server, *items, live_pod("p", reference("StatefulSet", "set-0")), live_pod("x")
     )
-    assert lines(result) == [
-        f"StatefulSet set-0, {ONE_POD}",
-        f"StatefulSet set-1, {NO_PODS}",
-        f"StatefulSet set-2, {NO_PODS}",
-    ]
+    without = [f"StatefulSet set-{number}, {NO_PODS}" for number in (1, 2)]
+    assert lines(result) == [f"StatefulSet set-0, {ONE_POD}", *without]
     assert result.notes == ["only the first 3 workloads and pods are explained"]
 
 
@@ -273,7 +258,8 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
     head = b'{"kind": "List", "metadata": {"resourceVersion": "1"}, "items": ['
     server.refusals = {path: says(head + item + b"]}") for path, item in bodies.items()}
     result = await read(client, server)
-    assert [line.partition(":")[0] for line in lines(result)] == [
+    titles = [line.partition(":")[0] for line in lines(result)]
+    assert titles == [
         "Deployment web",
         "Job job",
         "Pod flow-1",

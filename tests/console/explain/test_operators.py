@@ -23,18 +23,6 @@ from tests.support.operator_jobs import (
 from tests.support.pods import container, gpu_container
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.distributed import (
-    CLUSTER,
-    JAX_PROCESSES,
-    JOB_SET,
-    KUEUE_COUNT,
-    LWS_SIZE,
-    MPI_JOB,
-    MPI_OPERATOR,
-    NODES_OPTION,
-    RENDEZVOUS,
-    VARIABLES,
-)
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.operators import OPERATORS, additions_of
 from webhook.policy.patch import mutate
@@ -116,9 +104,7 @@ def assert_preview_equals_answer(policy: NamespacePolicy, job: OperatorJob) -> l
 
 @pytest.mark.parametrize("template", [TEMPLATE, BARE], ids=["with labels", "with a second container"])
 @pytest.mark.parametrize("case", JOBS, ids=lambda case: case[0])
-def test_a_job_of_several_ranks_keeps_its_gpus(
-    case: tuple[str, Build, str], template: dict[str, Any]
-) -> None:
+def test_a_job_of_many_ranks_keeps_its_gpus(case: tuple[str, Build, str], template: dict[str, Any]) -> None:
     _, build, evidence = case
     decisions = assert_preview_equals_answer(policy_of(HALF), build(template))
     assert evidence or len(decisions) == 1
@@ -279,16 +265,13 @@ def test_a_kind_hands_its_own_scheduler_down(case: tuple[str, dict[str, Any], st
 
 
 MAKE_NO_PODS = [
-    ("kueue.x-k8s.io/v1beta1", "Workload"),
-    ("v1", "PodTemplate"),
+    ("kueue.x-k8s.io/v1beta1", "Workload"), ("v1", "PodTemplate"),
     ("trainer.kubeflow.org/v1alpha1", "TrainingRuntime"),
     ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"),
-    ("serving.kserve.io/v1alpha1", "ServingRuntime"),
-    ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"),
-    ("argoproj.io/v1alpha1", "WorkflowTemplate"),
-    ("argoproj.io/v1alpha1", "ClusterWorkflowTemplate"),
+    ("serving.kserve.io/v1alpha1", "ServingRuntime"), ("serving.kserve.io/v1alpha1", "ClusterServingRuntime"),
+    ("argoproj.io/v1alpha1", "WorkflowTemplate"), ("argoproj.io/v1alpha1", "ClusterWorkflowTemplate"),
     ("flow.volcano.sh/v1alpha1", "JobTemplate"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("version", "kind"), MAKE_NO_PODS)

@@ -70,7 +70,6 @@ async def test_at_most_eight_pods_are_sent_at_once(server: ApiServer, client: Ku
 
 
 POD = json.dumps(bare_pod("p"))
-DEEP = '{"kind":"Pod","metadata":' + '{"a":' * 5000 + "{}" + "}" * 5000 + ',"spec":{}}'
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ DEEP = '{"kind":"Pod","metadata":' + '{"a":' * 5000 + "{}" + "}" * 5000 + ',"spe
         ('{"kind": "Pod"}', 201, "expected a pod with metadata and spec"),
         ('{"kind": "Pod", "metadata": [], "spec": 5}', 201, "expected a pod with metadata and spec"),
         ('["Pod"]', 201, "expected Pod: "),
-        (DEEP, 201, ""),
+        ('{"kind":"Pod","metadata":' + '{"a":' * 5000 + "{}" + "}" * 5000 + ',"spec":{}}', 201, ""),
         ("", 302, "the API server answered 302 Found"),
         ("no upstream", 502, "the API server answered 502 Bad Gateway: no upstream"),
         (POD[:50], 201, "expected Pod: Input data was truncated"),
@@ -207,9 +206,7 @@ async def test_the_cause_of_a_denial_that_was_not_predicted_is_told(
     assert words in answer.causes[0]
 
 
-async def test_a_pod_that_should_have_been_denied_is_a_difference(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_pod_that_should_be_denied_is_a_difference(server: ApiServer, client: KubeClient) -> None:
     server.always = says(json.dumps(OPTED_OUT), status=201)
     item = server_answers.explained(OPTED_OUT, managed_namespace("asked", mode="enforce"))
     (answer,) = await answers(client, [item])
@@ -353,16 +350,13 @@ def test_answers_that_say_nothing_about_the_pod(
 
 # --- how answers are shown ---------------------------------------------------------------------------------
 
-LABELS = {"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.25"}
-POLICY = PolicyMetadata(LABELS).policy("default")
+POLICY = PolicyMetadata({"kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.25"}).policy("default")
 assert POLICY is not None
 DIFFERENT = ServerAnswer(
-    is_admitted=True,
-    warnings=["w1: be careful"],
-    fields={"annotation gpu-fraction": "0.5"},
+    is_admitted=True, warnings=["w1: be careful"], fields={"annotation gpu-fraction": "0.5"},
     differences=[AnswerDifference("annotation gpu-fraction", "0.25", "0.5")],
     causes=["another webhook changed the same field"],
-)
+)  # fmt: skip
 REFUSED = ServerAnswer(
     is_admitted=False, refused_by="quota q", refusal='pods "a" is forbidden: exceeded quota'
 )
@@ -418,10 +412,8 @@ async def test_an_option_of_a_framework_that_does_not_come_back_is_a_difference(
     serving = copy.deepcopy(bare_pod("p"))
     serving["spec"]["containers"] = [gpu_container(command=["vllm", "serve", "M"])]
     labels = {
-        "kai.scheduler/queue": "q",
-        "kaishare.dev/gpu-fraction": "0.5",
-        "kaishare.dev/framework-memory": "set",
-    }
+        "kai.scheduler/queue": "q", "kaishare.dev/gpu-fraction": "0.5", "kaishare.dev/framework-memory": "set",
+    }  # fmt: skip
     policy = NamespacePolicy.from_labels("team", labels)
     rules = DecisionSettings(gpu_sharing_mode=SharingMode.NON_MEMORY_ENFORCED)
     (item,) = Explainer("team", {"team": policy}, rules).explain(serving)

@@ -16,7 +16,6 @@ POLICY = ("--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.
 FILE = "standard input:{}"
 LONG = "a-very-long-name-" * 14
 
-
 FIVE = (
     bare(gpu_container(), name="converted"),
     bare(container(), name="cpu"),
@@ -81,12 +80,9 @@ def test_what_a_row_and_the_sums_tell(run: Run, document: object, mode: str, row
 @pytest.mark.parametrize("output", ["text", "table"])
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_no_line_is_wider_than_the_output(
-    output: str,
-    columns: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    output: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     folder = tmp_path / LONG[:100]
     folder.mkdir()
     sizes = [f"--label=size.kaishare.dev/{'s' * 38}{index}=0.{index}" for index in range(2, 9)]

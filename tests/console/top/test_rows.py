@@ -334,9 +334,7 @@ def test_problems_and_gpus_in_trouble_have_a_remedy_in_the_details() -> None:
         ({"utilizationRatio": None, "powerWatts": None, "powerLimitWatts": 300.0}, "", ()),
     ],
 )  # fmt: skip
-def test_sensors_and_the_newest_xid_of_a_gpu(
-    fields: dict[str, Any], notes: str, sensors: tuple[str, ...]
-) -> None:
+def test_sensors_and_the_newest_xid(fields: dict[str, Any], notes: str, sensors: tuple[str, ...]) -> None:
     lost = {"uuid": "GPU-gone", "index": 1, "xid": fields.get("xid")}
     fleet = fleet_of({"n": document("n", pod("a", "n"), gpus=[gpu("n", **fields)], lostGpus=[lost])})
     state, gone = fleet.agents["agent-of-n"].table.gpus

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
@@ -11,14 +10,13 @@ from console.usage.advice import KnownNamespace
 from console.usage.advise import as_json, as_text
 from console.usage.pod_use import Window
 from console.usage.records import read_usage
-from console.usage.suggestions import Advice, AdviceRow, Strategy
+from console.usage.suggestions import Advice, Strategy
 from tests.support.usage_history import (
     END,
     GIB,
     MIB,
     MODELS,
     START,
-    STEP,
     PodHistory,
     always,
     noisy,
@@ -144,109 +142,12 @@ async def ask(server: str, *, namespace: str = "") -> Advice:
     return OPTIONS.advise(usage.uses, NAMESPACES, remarks=usage.remarks)
 
 
-@dataclass
-class Reference:
-    """Figures of a row from the raw samples."""
-
-    hours: float = 0.0
-    over_hours: float | None = None
-    peak: float = 0.0
-    quantile: float = 0.0
-    samples: int = 0
-    expected: float = 0.0
-
-    @property
-    def coverage(self) -> float:
-        return self.samples / self.expected
-
-
-def reference(*uids: str, share: float | None = None) -> Reference:
-    """Compute the figures of some pods by reading every sample of the agents."""
-    figures = Reference()
-    for pod in PODS:
-        if pod.key not in uids or pod.job != "kaishare-agent":
-            continue
-        times = [(at, hour) for at, hour in pod.times() if share is None or pod.share(hour) == share]
-        used = sorted(value for _, hour in times if (value := pod.used(hour)) is not None)
-        figures.hours += len(times) * STEP / 3600
-        if pod.over:  # the others have no counter
-            seconds = sum(STEP for _, hour in times if (pod.used(hour) or 0) > pod.share(hour) * 1.05)
-            figures.over_hours = (figures.over_hours or 0.0) + seconds / 3600
-        figures.samples += len(used)
-        figures.expected += (times[-1][0] - times[0][0]) / STEP + 1
-        if used:
-            rank = 0.99 * (len(used) - 1)
-            low, high = used[int(rank)], used[min(int(rank) + 1, len(used) - 1)]
-            figures.quantile = max(figures.quantile, low + (high - low) * (rank - int(rank)))
-            figures.peak = max(figures.peak, used[-1])
-    return figures
-
-
-def smallest(need: float, model: str = H100) -> str:
-    """Return the smallest label of two decimals whose share has the bytes."""
-    return next(f"0.{h:02d}" for h in range(2, 100) if share_of(h / 100, model) >= need)
-
-
-def row(advice: Advice, namespace: str, size: str, current: str) -> AdviceRow:
-    (match,) = [
-        each
-        for each in advice.rows
-        if (each.key.namespace, each.key.size, str(each.current)) == (namespace, size, current)
-        and not each.key.keeps_gpu
-    ]
-    return match
-
-
-def assert_equal(actual: AdviceRow, expected: Reference) -> None:
-    assert actual.pod_hours == pytest.approx(expected.hours, rel=0.01)
-    if expected.over_hours is None:
-        assert actual.over_hours is None
-    else:
-        assert actual.over_hours == pytest.approx(expected.over_hours, rel=0.01, abs=0.01)
-    assert actual.coverage == pytest.approx(expected.coverage, rel=0.01)
-    if expected.samples:
-        assert actual.peak_bytes == pytest.approx(expected.peak, rel=0.01)
-        assert actual.quantile_bytes == pytest.approx(expected.quantile, rel=0.01)
-    else:
-        assert actual.peak_bytes is actual.quantile_bytes is None
-
-
-# Namespace, size and share of a row, its pods, and the note that it begins with; a share that is kept has no command.
-ROWS = {
-    "gap, restart, renamed pods, two agents, a forging exporter": ("vision", "small", "0.25", ("web-a", "web-b", "first", "second"), ""),
-    "a pod that lies about its size": ("vision", "small", "0.90", ("liar",), "pods have 0.90; the size is 0.25 now"),
-    "the share before the label changed": ("vision", "small", "0.50", ("old",), "had 0.50 until 2025-12-31; the size is 0.25 now"),
-    "use unknown in a third of the time": ("blind", "small", "0.25", ("partly",), "use known in 67% of the time"),
-    "counter with resets": ("over", "", "0.10", ("greedy",), ""),
-    "reached its share": ("llm", "grow", "0.50", ("grows",), "a pod filled its share and may need more"),
-    "holds half of its share": ("flat", "weights", "0.30", ("weights",), "1 pod of 1 held a constant amount,"),
-    "whole GPU": ("whole", "", "1", ("idle",), ""),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("namespace", "size", "current", "uids", "note"), ROWS.values(), ids=ROWS)
-async def test_row_equals_the_reference(
-    advice: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], note: str
-) -> None:
-    actual, expected = row(advice, namespace, size, current), reference(*uids)
-    assert_equal(actual, expected)
-    assert actual.pods == len(uids)
-    assert str(actual.suggested) == smallest(expected.quantile * 1.15)
-    assert not note or actual.notes[0].startswith(note)
-
-
 async def test_ten_minutes_are_ten_minutes(server: str) -> None:
     """Prometheus 2 includes both ends of a range."""
     async with Prometheus.open(PrometheusOptions(url=server)) as client:
         usage = await read_usage(client, Window(start=END - 600, end=END), quantile=0.99, namespace="mixed")
     assert [use.seconds for use in usage.uses] == [600, 600]
     assert [use.known_seconds for use in usage.uses] == [600, 600]
-
-
-async def test_a_share_that_changed_half_way_is_left_out_of_the_time_with_both(server: str) -> None:
-    left_out = "Left out: 1 pod whose share changed; give a --since after that."
-    assert (await ask(server, namespace="rebound")).remarks[0] == left_out
 
 
 async def test_commands_are_accepted_and_cover_the_need(advice: Advice) -> None:

@@ -26,13 +26,9 @@ from tests.support.prometheus_standin import prometheus_standin
     ],
 )
 async def test_unusable_answer_is_one_line(
-    command: str,
-    answer: Any,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, answer: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
 
     async def empty(request: web.Request) -> web.StreamResponse:
@@ -108,9 +104,7 @@ def test_unusable_options_are_one_line(words: str, problem: str, capsys: pytest.
         (["--kubeconfig", "/home/config"], "kubectl"),
     ],
 )
-def test_target_cluster_has_the_options(
-    words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_target_cluster_has_options(words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/home/config")
     arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
     arguments.kubeconfig = arguments.kubeconfig or default_kubeconfig()

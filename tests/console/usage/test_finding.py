@@ -20,7 +20,6 @@ from tests.support.api_server import ObjectServer, object_server, refuses, says
 from tests.support.usage_history import END, JOB, records_of, rendered
 
 PROXY = r"/services/prometheus-operated:9090/proxy"
-QUEUE = {"kai.scheduler/queue": "team"}
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +76,8 @@ async def ask(cluster: ObjectServer, *words: str) -> int:
     return await asyncio.to_thread(main, [*options, "--kubeconfig", str(cluster.kubeconfig), *words])
 
 
-async def test_an_operators_service_is_found(
-    cluster: ObjectServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tenant = namespace("tenant") | {"metadata": {"name": "tenant", "labels": QUEUE}}
+async def test_operators_service_is_found(cluster: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+    tenant = namespace("tenant") | {"metadata": {"name": "tenant", "labels": {"kai.scheduler/queue": "team"}}}
     cluster.add(service("monitoring"), service("tenant"), tenant)
     assert await ask(cluster) == 0
     document = json.loads(capsys.readouterr().out)
@@ -103,9 +100,7 @@ async def test_the_address_of_the_installation_comes_first(
     assert remark == f"Read {name}, the address in ConfigMap kaishare-settings."
 
 
-async def test_an_option_wins(
-    cluster: ObjectServer, running: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_options_win(cluster: ObjectServer, running: str, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.add(settings("http://127.0.0.1:1"))
     assert await ask(cluster, "--prometheus", running) == 0
     assert json.loads(capsys.readouterr().out)["remarks"] == []
@@ -128,12 +123,8 @@ ONE, SEVERAL = [service("a")], [service("a"), service("b")]
     ],
 )  # fmt: skip
 async def test_without_one_prometheus_a_line_says_what_to_give(
-    cluster: ObjectServer,
-    objects: list[Any],
-    forbidden: str,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    cluster: ObjectServer, objects: list[Any], forbidden: str, message: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     cluster.add(*objects)
     cluster.forbidden = lambda path: path == f"/api/v1/{forbidden}"
     assert await ask(cluster) == 2

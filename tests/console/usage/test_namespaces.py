@@ -96,13 +96,9 @@ async def test_what_pods_run_that_take_what_they_are_given(server: ApiServer, cl
         "served": f"vLLM: change --gpu-memory-utilization with the share, or label the namespace {label}",
         "own": f"JAX: change XLA_PYTHON_CLIENT_MEM_FRACTION with the share, or label the namespace {label}",
     }
-    (note,) = [
-        each
-        for row in Strategy(min_hours=0).advise(uses, {}, options=read).rows
-        for each in row.notes
-        if "vLLM:" in each
-    ]
-    assert note == f"1 pod of 4 with {read['served']}"
+    rows = Strategy(min_hours=0).advise(uses, {}, options=read).rows
+    notes = [note for row in rows for note in row.notes if "vLLM:" in note]
+    assert notes == [f"1 pod of 4 with {read['served']}"]
     enforced = await read_options(client, uses, SharingMode.HAMI_CORE)
     assert enforced["served"] == "vLLM, which takes a part of its share: its option need not change"
     server.refusals = {server.path: refuses(403, "Forbidden")}

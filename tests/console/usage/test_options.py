@@ -18,15 +18,12 @@ def _parse(*words: str) -> PrometheusOptions:
 @pytest.mark.parametrize(
     ("words", "options"),
     [
-        (
-            "--prometheus http://p",
-            PrometheusOptions(url="http://p", selector='job="kaishare-agent"', seconds=60),
-        ),
+        ("--prometheus http://p", PrometheusOptions(url="http://p", selector='job="kaishare-agent"', seconds=60)),
         ("--prometheus http://p:9090/ --timeout 90s", PrometheusOptions(url="http://p:9090", seconds=90)),
         ("--prometheus https://m.example/prometheus/", PrometheusOptions(url="https://m.example/prometheus")),
         ("--prometheus http://[::1]:9090/api/v1", PrometheusOptions(url="http://[::1]:9090")),
     ],
-)
+)  # fmt: skip
 def test_address_and_defaults(words: str, options: PrometheusOptions) -> None:
     assert _parse(*words.split()) == options
 

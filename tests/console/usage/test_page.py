@@ -21,12 +21,11 @@ from webhook.policy.labels import PolicyMetadata
 GIB = 1 << 30
 END = 1_767_225_600.0
 WINDOW = Window(start=END - 14 * 86400, end=END)
-_HOURS = 336
 
 
 def use(uid: str, *, gap: bool = False, **names: Any) -> PodUse:
     """Return a pod's use that rises and falls every day."""
-    hours = [hour for hour in range(_HOURS) if not (gap and 100 < hour < 160)]
+    hours = [hour for hour in range(336) if not (gap and 100 < hour < 160)]
     peaks = [(14 + 6 * abs(12 - hour % 24) / 12) * GIB for hour in hours]
     seconds = len(hours) * 3600.0
     return pod(
@@ -38,17 +37,12 @@ def use(uid: str, *, gap: bool = False, **names: Any) -> PodUse:
 
 def advice_page() -> str:
     labels = {
-        "kai.scheduler/queue": "team",
-        "size.kaishare.dev/small": "0.5",
-        "size.kaishare.dev/serve": "0.25",
-    }
+        "kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.5", "size.kaishare.dev/serve": "0.25",
+    }  # fmt: skip
     metadata = PolicyMetadata(labels)
     uses = [
-        use("a"),
-        use("b", gap=True),
-        use("c", size="serve", share="0.25"),
-        use("d", size="", share="0.1"),
-    ]
+        use("a"), use("b", gap=True), use("c", size="serve", share="0.25"), use("d", size="", share="0.1"),
+    ]  # fmt: skip
     advice = Strategy().advise(uses, {"team": KnownNamespace(metadata, metadata.policy("team"))})
     return as_html(advice, Strategy(), WINDOW)
 

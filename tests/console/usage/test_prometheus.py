@@ -24,12 +24,10 @@ async def _ask(respond: Respond | web.Response | str, **options: Any) -> Any:
 
 async def test_instant_query() -> None:
     answer = _vector(
-        {"metric": {"a": "1"}, "value": [1000, "1.5e9"]},
-        {"metric": {"a": "2"}, "value": [1000, "NaN"]},
-        {"metric": {"a": "3"}, "value": [1000, "+Inf"]},
-        {"metric": {"a": "4"}, "value": [1000, "-5"]},
+        {"metric": {"a": "1"}, "value": [1000, "1.5e9"]}, {"metric": {"a": "2"}, "value": [1000, "NaN"]},
+        {"metric": {"a": "3"}, "value": [1000, "+Inf"]}, {"metric": {"a": "4"}, "value": [1000, "-5"]},
         {"metric": {"a": "5"}, "value": [1000, "1e16"]},
-    )
+    )  # fmt: skip
     (samples, standin) = await _ask(answer, headers=(("X-Scope-OrgID", "team"),))
     assert [(sample.labels, sample.value) for sample in samples] == [({"a": "1"}, 1.5e9)]
     assert standin.paths == ["/prefix/api/v1/query"]

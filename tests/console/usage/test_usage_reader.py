@@ -20,16 +20,16 @@ from webhook.policy.labels import Mode, PolicyMetadata
 
 DAYS = 10
 START = END - DAYS * 86400
+BEGIN = END - round(1.5 * 86400)
+"""The first record of a pod."""
 GPU_BYTES = 80 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The records of a pod, by days since the start."""
+    """The records of a pod in the last day and a half, by days since the start."""
 
     namespace: str
-    begin: float = 0.0
-    """Days since the start."""
     share: Callable[[float], float] = lambda _: 0.25
     used: Callable[[float], float] = lambda _: 0.1
     size: Callable[[float], str] = lambda _: "small"
@@ -39,7 +39,7 @@ class Recorded:
     """Replicas of the Prometheus that have written the records; an empty name is no label."""
 
     def lines(self, record: str, figure: Callable[[float], float]) -> Iterator[str]:
-        for at in range(START + round(self.begin * 86400) + 60, END + 1, 60):
+        for at in range(BEGIN + 60, END + 1, 60):
             day = (at - START) / 86400
             labels = {
                 "job": JOB, "namespace": self.namespace, "pod": "p", "uid": self.namespace, "gpu_uuid": "GPU-1",
@@ -51,22 +51,22 @@ class Recorded:
 
 
 PODS = (
-    Recorded(namespace="moved", begin=DAYS - 1.5, share=lambda day: 0.25 if day <= DAYS - 1 else 0.5),
+    Recorded(namespace="moved", share=lambda day: 0.25 if day <= DAYS - 1 else 0.5),
     # KAI's rounding of a share in MiB is no change, and nor is a claim a share of KAI.
-    Recorded(namespace="rounded", begin=DAYS - 1.5, share=lambda day: 0.25 if day <= DAYS - 1 else 0.245),
-    Recorded(namespace="claimed", begin=DAYS - 1.5),
+    Recorded(namespace="rounded", share=lambda day: 0.25 if day <= DAYS - 1 else 0.245),
+    Recorded(namespace="claimed"),
     # The owner writes another size in the last six minutes, in which the use is another one, too.
     Recorded(
-        namespace="renamed", begin=DAYS - 1.5, used=lambda day: 0.375 if day > DAYS - 6 / 1440 else 0.05,
+        namespace="renamed", used=lambda day: 0.375 if day > DAYS - 6 / 1440 else 0.05,
         size=lambda day: "other" if day > DAYS - 6 / 1440 else "small",
     ),
     # Figures that no GPU can have: too large for Prometheus' answer, and too large for a GPU; and no figure.
-    Recorded(namespace="too-large", begin=DAYS - 1.5, share=lambda _: 1e300, used=lambda _: 1e300),
-    Recorded(namespace="large", begin=DAYS - 1.5, share=lambda _: 2.0**52),
-    Recorded(namespace="negative", begin=DAYS - 1.5, share=lambda _: -1.0),
-    Recorded(namespace="unknown", begin=DAYS - 1.5, used=lambda _: math.nan),
-    Recorded(namespace="early", begin=DAYS - 1.5),
-    Recorded(namespace="replicas", begin=DAYS - 1.5, replicas=("a", "b"), over=lambda day: round(day * 1440) % 60 < 30),
+    Recorded(namespace="too-large", share=lambda _: 1e300, used=lambda _: 1e300),
+    Recorded(namespace="large", share=lambda _: 2.0**52),
+    Recorded(namespace="negative", share=lambda _: -1.0),
+    Recorded(namespace="unknown", used=lambda _: math.nan),
+    Recorded(namespace="early"),
+    Recorded(namespace="replicas", replicas=("a", "b"), over=lambda day: round(day * 1440) % 60 < 30),
 )  # fmt: skip
 
 
@@ -81,16 +81,15 @@ def lines() -> Iterator[str]:
     labels = rendered({"job": JOB, "gpu_uuid": "GPU-1", "model": "H100"})
     yield from (f"{counted}{labels} {GPU_BYTES} {at}" for at in range(START + 60, END + 1, 3600))
     for pod in PODS:
-        begin = START + round(pod.begin * 86400)
         hours = rendered({"job": JOB, "namespace": pod.namespace})
-        yield from (f"{EXPECTED}{hours} 0.25 {at}" for at in range(begin + 900, END + 1, 900))
+        yield from (f"{EXPECTED}{hours} 0.25 {at}" for at in range(BEGIN + 900, END + 1, 900))
         if pod.namespace == "claimed":
             raw = rendered({"job": JOB, "namespace": "claimed", "uid": "claimed", "source": "resource-claim"})
             share = f"kaishare_pod_gpu_memory_share_bytes{raw} {GPU_BYTES / 4}"
-            yield from (f"{share} {at}" for at in range(begin, END + 1, 60))
+            yield from (f"{share} {at}" for at in range(BEGIN, END + 1, 60))
         if pod.namespace == "early":  # its agent was there for as long before the rules were
             raw = f"kaishare_pod_gpu_memory_share_bytes{hours}"
-            yield from (f"{raw} 1 {at}" for at in range(2 * begin - END, begin, 60))
+            yield from (f"{raw} 1 {at}" for at in range(2 * BEGIN - END, BEGIN, 60))
         yield from pod.lines("pod:kaishare_gpu_share:ratio", pod.share)
         yield from pod.lines("pod:kaishare_gpu_used:ratio", pod.used)
         yield from pod.lines("pod:kaishare_gpu_used:max1m", pod.used)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
@@ -52,28 +51,6 @@ async def test_a_pod_that_is_gone_is_status_2_and_its_events_are_an_answer(serve
     assert ended.out.startswith("No pod: KAI evicted the pod")
 
 
-async def test_a_pod_that_waits_or_a_workload_without_pods_is_status_1(server: ObjectServer) -> None:
-    server.add(*cluster())
-    ended = await why(server, NAME)
-    assert (ended.status, ended.err) == (1, "")
-    assert ended.out.startswith("Pending: ")
-    assert all(len(line) <= 80 for line in ended.out.splitlines())
-    for target in (f"pod/{NAME}", f"po/{NAME}", "deploy/web"):
-        assert (await why(server, target)).out == ended.out
-    server.objects.clear()
-    server.add(*(item for item in cluster() if item["kind"] != "Pod"))
-    ended = await why(server, "deploy/web")
-    assert (ended.status, ended.err, ended.out.partition(":")[0]) == (1, "", "No pod")
-
-
-async def test_a_pod_that_runs_is_status_0(server: ObjectServer) -> None:
-    server.add(*cluster(node="node-1", phase="Running"))
-    ended = await why(server, NAME, "-o", "json")
-    assert (ended.status, ended.err) == (0, "")
-    document = json.loads(ended.out)
-    assert (document["state"], document["findings"][0]["code"]) == ("Running", "running")
-
-
 @pytest.mark.parametrize("fault", ["failed", "no JSON", "cut", "forbidden", "gone", "nothing"])
 @pytest.mark.parametrize("target", [NAME, "deploy/web", "widget/w"])
 async def test_an_error_is_one_line(server: ObjectServer, fault: str, target: str) -> None:
@@ -82,11 +59,3 @@ async def test_an_error_is_one_line(server: ObjectServer, fault: str, target: st
     ended = await why(server, target)
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert ended.err.startswith("kaishare: ")
-
-
-@pytest.mark.parametrize(
-    "words", ["", "a b", "a/b/c", "../a", "a -n ..", "a --kubeconfig /no/such/file", "a -o x"]
-)
-def test_unusable_input_is_one_line(tmp_path: Path, words: str) -> None:
-    ended = run_why(*words.split(), HOME=str(tmp_path))
-    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)

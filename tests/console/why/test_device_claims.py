@@ -46,14 +46,10 @@ def evidence(
     pod = make_pod(fraction=None, scheduler=scheduler, grouped=False, unschedulable=words, spec=spec)
     return make_evidence(
         pod,
-        **{
-            "device_claims": listing(RESOURCE_CLAIMS, list(claims)),
-            "are_device_claims_of_all": True,
+        **{"device_claims": listing(RESOURCE_CLAIMS, list(claims)), "are_device_claims_of_all": True,
             "device_classes": listing(DEVICE_CLASSES, [CLASS] if classes is None else classes),
-            "slices": listing(RESOURCE_SLICES, [gpu_slice(GPU_0)] if slices is None else slices),
-            **fields,
-        },
-    )
+            "slices": listing(RESOURCE_SLICES, [gpu_slice(GPU_0)] if slices is None else slices), **fields},
+    )  # fmt: skip
 
 
 FULL = [holding(f"h{number}", result()) for number in range(4)]

@@ -83,13 +83,6 @@ def test_the_text() -> None:
     assert "\033[2mnot visible to you: Queue vision, Node\033[0m" in text(ANSWER, colour=True)
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 200])
-def test_only_commands_are_wider_than_the_terminal(columns: int) -> None:
-    wide = [line for line in text(ANSWER, columns) if width(line) > columns]
-    assert all(line.startswith("      kubectl ") for line in wide)
-    assert len(wide) == 1 or columns == 200
-
-
 @pytest.mark.parametrize(
     ("state", "code", "colour"),
     [("Pending", Code.NO_GPU_FITS, "33"), ("No pod", Code.NO_POD, "31"), ("Running", Code.FLAGGED, "31"), ("Running", Code.RUNNING, "")],
@@ -111,34 +104,6 @@ def test_times_of_several_days_have_their_date() -> None:
         "  2026-05-01 23:59:07  waiting  no room (2 times, last at 2026-05-02 00:01:07)",
         "  2026-05-02 00:02:07  bound    to node node-1",
     ]
-
-
-def test_the_document() -> None:
-    document: dict[str, Any] = json.loads(as_json(ANSWER))
-    place = {"namespace": "team", "kind": "Pod", "name": "train-0"}
-    assert document.items() >= (place | {"state": "Pending", "fine": False}).items()
-    assert document["findings"][1] == {
-        "code": "evicted",
-        "fine": False,
-        "sentence": "KAI evicted an earlier pod",
-        "remedies": [{"text": "Look.", "command": "kubectl get events"}],
-        "details": {},
-        "page": "docs/troubleshooting.md#evicted",
-    }
-    assert document["findings"][0]["details"] == {"quota": 1.0, "queue": "vision"}
-    assert document["findings"][0]["remedies"][0]["command"] is None
-    unknown, waits = document["story"][1:3]
-    assert unknown == {
-        "at": None,
-        "last": None,
-        "times": 1,
-        "what": "grouped",
-        "text": "by KAI in the queue vision",
-    }
-    times = {"at": "2026-05-01T11:59:07Z", "last": "2026-05-01T12:01:07Z", "times": 25}
-    assert waits == {**times, "what": "waiting", "text": "no room " * 12}
-    assert document["notVisible"] == ["Queue vision", "Node"]
-    assert document["notes"] == ["the agent on node-1 did not answer"]
 
 
 @given(sentence=st.text(), command=st.text(), columns=st.integers(40, 200))

@@ -1,4 +1,4 @@
-"""Accounts of KAI that differ from the pods' requests, and honest ones: each with what doctor says.
+"""KaiAccounts of KAI that differ from the pods' requests, and honest ones: each with what doctor says.
 
 Each attack was tried on KAI's programs (0.13.4 and 0.17.0): KAI's scheduler counts the pod as nothing, or in
 another queue. Each honest difference names its source in KAI's code.
@@ -19,40 +19,8 @@ FITS = "ok: the requests of"
 RELEASES = ("v0.9.8", "v0.13.4", "v0.17.0")
 
 
-class Accounts(KaiAccounts):
-    """Accounts whose pods can be changed in one expression."""
-
-    def pod(
-        self, name: str, gpus: int = 0, *, many: int = 1, ungrouped: bool = False, **fields: Any
-    ) -> "Accounts":
-        """Add pods; the parts `spec`, `status` and `metadata` are merged into each of them."""
-        parts = {part: fields.pop(part) for part in ("spec", "status", "metadata") if part in fields}
-        for number in range(many):
-            each = {key: value(number) if callable(value) else value for key, value in fields.items()}
-            made = self.run(f"{name}{number}" if many > 1 else name, gpus, **each)
-            for part, changes in parts.items():
-                made[part] |= changes
-            if ungrouped:
-                self.pod_groups.pop()
-        return self
-
-    def annotated(self, **annotations: str | None) -> "Accounts":
-        """Change the annotations of the newest pod."""
-        kept = self.pods[-1]["metadata"]["annotations"]
-        for key, value in annotations.items():
-            kept[key.replace("_", "-")] = value
-            if value is None:
-                del kept[key.replace("_", "-")]
-        return self
-
-    def edit(self, change: Callable[["Accounts"], object]) -> "Accounts":
-        change(self)
-        return self
-
-
-def books(limit: float | None = None) -> Accounts:
-    made = Accounts.of_two_nodes(limit=limit)
-    return Accounts(queues=made.queues, nodes=made.nodes)
+def books(limit: float | None = None) -> KaiAccounts:
+    return KaiAccounts.of_two_nodes(limit=limit)
 
 
 def container(gpus: int, **fields: Any) -> Fields:
@@ -60,7 +28,7 @@ def container(gpus: int, **fields: Any) -> Fields:
     return {"name": f"c{gpus}", "resources": {"limits": amounts, "requests": amounts}, **fields}
 
 
-def of_memory(label: str | None) -> Accounts:
+def of_memory(label: str | None) -> KaiAccounts:
     """Return a cluster with a pod of gpu-memory 2000 on a node with this label."""
     made = (
         books()
@@ -71,7 +39,7 @@ def of_memory(label: str | None) -> Accounts:
     return made
 
 
-def groups(spec: list[Fields]) -> Callable[[Accounts], object]:
+def groups(spec: list[Fields]) -> Callable[[KaiAccounts], object]:
     return lambda made: [each["spec"].update(subGroups=spec) for each in made.pod_groups]
 
 
@@ -103,7 +71,7 @@ OF_INIT = {
     "containers": [{"name": "main", "resources": {}}],
 }
 
-CASES: list[tuple[Accounts, list[str], tuple[str | None, ...]]] = [
+CASES: list[tuple[KaiAccounts, list[str], tuple[str | None, ...]]] = [
     # attacks
     (books().pod("w1", 2, annotations=MIG).pod("x1", 2), [f'{NODE} 4 GPUs: team-b/w1 (annotation nvidia.com/mig-1g.5gb="0"), beside 1 other pod'], RELEASES),
     (books(1).pod("w", 1, many=3, node=lambda n: f"gpu-node-{n % 2}", annotations=lambda n: MIG if n else {}, counted="1"), [f"{LIMIT} 3 GPUs; KAI's status has 3 GPUs: team-b/w1 (annotation"], ()),
@@ -180,7 +148,7 @@ CASES: list[tuple[Accounts, list[str], tuple[str | None, ...]]] = [
 
 @pytest.mark.parametrize(("accounts", "expected", "versions"), CASES)
 def test_books_and_requests(
-    accounts: Accounts, expected: list[str], versions: tuple[str | None, ...]
+    accounts: KaiAccounts, expected: list[str], versions: tuple[str | None, ...]
 ) -> None:
     for version in versions or ("v0.17.0",):
         lines = accounts.add_up().findings(version)

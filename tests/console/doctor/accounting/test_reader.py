@@ -17,12 +17,9 @@ from tests.support.cluster_facts import but, installed, namespace, of_kai, whole
 from tests.support.kai_accounts import KaiAccounts
 
 LISTS = {
-    "queues": "/apis/scheduling.run.ai/v2/queues",
-    "pod_groups": "/apis/scheduling.run.ai/v2alpha2/podgroups",
-    "nodes": "/api/v1/nodes",
-    "pods": "/api/v1/pods",
-}
-MIG = {"nvidia.com/mig-1g.5gb": "0"}
+    "queues": "/apis/scheduling.run.ai/v2/queues", "pod_groups": "/apis/scheduling.run.ai/v2alpha2/podgroups",
+    "nodes": "/api/v1/nodes", "pods": "/api/v1/pods",
+}  # fmt: skip
 
 
 def serve(server: ApiServer, accounts: KaiAccounts) -> None:
@@ -56,7 +53,7 @@ class Doctor:
 
 def attacked() -> KaiAccounts:
     accounts = KaiAccounts.of_two_nodes()
-    accounts.run("w1", 2, annotations=MIG)
+    accounts.run("w1", 2, annotations={"nvidia.com/mig-1g.5gb": "0"})
     accounts.run("x1", 2)
     return accounts.add_up()
 

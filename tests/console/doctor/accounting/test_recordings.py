@@ -10,10 +10,6 @@ import pytest
 from tests.support.kai_accounts import KaiAccounts
 from tests.support.pods import folder_from
 
-RELEASES = ("v0.9.8", "v0.13.4", "v0.17.0")
-_SECOND_GPU = "c35396db-dbcb-42f4-9257-0d74bc7831af"
-_OTHER_RUN = "pod-no-reservation-left.bound.json"
-
 
 def folder(release: str) -> Path:
     return folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / f"kai-live-{release}"
@@ -24,7 +20,7 @@ def load(release: str, pattern: str) -> dict[str, Any]:
     objects: dict[str, Any] = {}
     for file in sorted(folder(release).glob(pattern)):
         item = json.loads(file.read_text())
-        if file.name != _OTHER_RUN:
+        if file.name != "pod-no-reservation-left.bound.json":
             objects[f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"] = item
     return objects
 
@@ -54,7 +50,7 @@ def recorded_v0_13_4() -> KaiAccounts:
         its_group = next(group for key, group in groups.items() if f"/pg-{name}" in key)
         second = twin(pod, f"{name}second")
         second["metadata"]["annotations"]["pod-group-name"] = f"pg-{name}second"
-        second["metadata"]["labels"]["runai-gpu-group"] = _SECOND_GPU
+        second["metadata"]["labels"]["runai-gpu-group"] = "c35396db-dbcb-42f4-9257-0d74bc7831af"
         pods[f"research/{name}second"] = second
         groups[f"research/pg-{name}second"] = twin(its_group, f"pg-{name}second")
     quarter = pod_group("v0.13.4", pods["research/quarter"], "250m")
@@ -117,7 +113,7 @@ def test_v0_17_0_with_the_recorded_pod_groups() -> None:
     ]
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", ["v0.9.8", "v0.13.4", "v0.17.0"])
 @pytest.mark.parametrize("is_waiting", [True, False])
 def test_each_recorded_pod_alone(release: str, is_waiting: bool) -> None:
     """Every stage of every pod: admitted, grouped, reserved, pending, bound, without a reservation."""
