@@ -23,6 +23,18 @@ from tests.support.operator_jobs import (
 from tests.support.pods import container, gpu_container
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.distributed import (
+    CLUSTER,
+    JAX_PROCESSES,
+    JOB_SET,
+    KUEUE_COUNT,
+    LWS_SIZE,
+    MPI_JOB,
+    MPI_OPERATOR,
+    NODES_OPTION,
+    RENDEZVOUS,
+    VARIABLES,
+)
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.operators import OPERATORS, additions_of
 from webhook.policy.patch import mutate
@@ -289,9 +301,8 @@ WRITERS: dict[str, set[str]] = {
     "JobSet": {"JobSet"},
     "LeaderWorkerSet": {"LeaderWorkerSet"},
     # A TrainJob's manifest has no templates, and Volcano's Jobs are another scheduler's; the others are users.
-    **{
-        key: set()
-        for key in (
+    **dict.fromkeys(
+        (
             "Trainer v2",
             "PyTorch",
             "TensorFlow",
@@ -299,8 +310,9 @@ WRITERS: dict[str, set[str]] = {
             "Slurm",
             "Kueue's plain pods",
             "Volcano's plugin",
-        )
-    },
+        ),
+        set(),
+    ),
 }
 """Who writes the names of the table of evidence, and the kinds whose templates lack them."""
 
