@@ -88,11 +88,6 @@ class Version:
         return self._is_at_least(0, 13, 0)
 
     @property
-    def wants_claims_of_queue(self) -> bool:
-        """Whether a claim that no template made needs the queue's label (v0.13.0, `dynamicresources.go`)."""
-        return self._is_at_least(0, 13, 0)
-
-    @property
     def survives_root_queues(self) -> bool:
         """Whether the scheduler can reclaim GPUs for or from a queue without a parent (v0.16.5, PR #1866).
 

@@ -30,7 +30,6 @@ from msgspec.structs import replace
 from kai import keys
 from kai.kaishare_keys import FRAMEWORK_MEMORY, INJECT, REASON, SIZE
 from kai.pod import MalformedPod, PodView
-from kai.releases import NEWEST_READ
 from service.text import shorten
 from webhook.policy.checks import (
     cap_findings,
@@ -240,14 +239,16 @@ def _warnings(
 
 
 def queue_findings(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> Iterator[Finding]:
-    """Yield warnings about a queue that is none of the known ones, and about a claim that needs its label."""
+    """Yield warnings about a queue that KAI does not have, and about a claim that needs the queue's label.
+
+    KAI v0.13.0 and later, dynamicresources.go: a claim for GPUs that no template made.
+    """
     queue = pod.labels.get(keys.QUEUE_LABEL) or policy.queue
     if queue and policy.scheduler != keys.DEFAULT_SCHEDULER:
         unknown = unknown_queue(queue, settings.queues)
         if unknown is not None:
             yield unknown
-        claim = pod.named_claim if (settings.kai_version or NEWEST_READ).wants_claims_of_queue else None
-        if claim is not None:
+        if (claim := pod.named_claim) is not None:
             yield Finding(Reason.CLAIM_OF_QUEUE, {"claim": Clipped(shorten(claim))})
 
 
