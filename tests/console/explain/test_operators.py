@@ -301,19 +301,8 @@ WRITERS: dict[str, set[str]] = {
     "JobSet": {"JobSet"},
     "LeaderWorkerSet": {"LeaderWorkerSet"},
     # A TrainJob's manifest has no templates, and Volcano's Jobs are another scheduler's; the others are users.
-    **dict.fromkeys(
-        (
-            "Trainer v2",
-            "PyTorch",
-            "TensorFlow",
-            "Open MPI",
-            "Slurm",
-            "Kueue's plain pods",
-            "Volcano's plugin",
-        ),
-        set(),
-    ),
-}
+    **{key: set() for key in ("Trainer v2", "PyTorch", "TensorFlow", "Open MPI", "Slurm", "Kueue's plain pods", "Volcano's plugin")},
+}  # fmt: skip
 """Who writes the names of the table of evidence, and the kinds whose templates lack them."""
 
 
