@@ -18,7 +18,7 @@ from tests.support.agent_process import ROOT, Agent, agent
 from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import INTERVAL, RIGHTS, until
 from tests.support.kai_standin import Binder
-from tests.support.kube_objects import GPU_0, GPU_1, NODE, fraction, node, pod
+from tests.support.kube_objects import GPU_0, GPU_1, NODE, fraction, node
 
 MIB = 1 << 20
 HALF = 11500 * MIB  # of an A10, as KAI counts it
@@ -103,27 +103,3 @@ async def test_figures_follow_the_pods_within_an_interval_and_are_marked(cluster
         command = [sys.executable, "-m", "console", "top", "--once", "--url", running.url]
         printed = await asyncio.to_thread(subprocess.check_output, command, cwd=ROOT, text=True)
         assert "simulated: these figures are synthetic" in printed
-
-
-async def test_hostile_pods_cost_no_figure_of_others(cluster: Cluster) -> None:
-    token = await cluster.admin.token("simulated-hostile", *RIGHTS)
-    await cluster.place("half")
-    for document in (
-        pod("unplaced", 2, annotations={SIMULATE: "1000%", "gpu-fraction": "0.9"}),
-        fraction("lost-group", 3, group="no-such-group", annotations={SIMULATE: "1000%"}),
-        fraction("forged-group", 4, share="0.9", group="a", annotations={SIMULATE: "1000%"}),
-    ):
-        await cluster.admin.create(document)
-    for number, (name, value) in enumerate({"huge": "9" * 100_000 + "%", "odd": "\n0::/kubepods"}.items(), 5):
-        await cluster.place(name, number, share="0.1", percent=value)
-    with cluster.agent(token) as running:
-        tenth = 2300 * MIB * 80 // 100  # an annotation that is no percentage does not count
-        expected = {("half", GPU_0): USUAL, ("huge", GPU_0): tenth, ("odd", GPU_0): tenth}
-        # The pods without a BindRequest use nothing once a list has confirmed that they have none.
-        await until(lambda: used(running) == expected, running)
-        (line,) = running.log_lines("ignoring invalid annotation")
-        assert line["pod"] == "research/odd"
-        for name in ("unplaced", "lost-group", "forged-group", "huge", "odd"):
-            await cluster.admin.delete(f"{PODS}/{name}")
-        await until(lambda: set(used(running)) == {("half", GPU_0)}, running)
-        assert not running.log_lines("sample failed")

@@ -370,12 +370,9 @@ ADMITTED_AND_FLAGGED: dict[str, tuple[Item, str]] = {
         pod("unseen-env", container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
         "NVIDIA_VISIBLE_DEVICES",
     ),
-    "a CDI annotation": (
-        pod("unseen-cdi", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}),
-        "cdi.k8s.io",
-    ),
+    "a CDI annotation": (pod("unseen-cdi", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}), "cdi.k8s.io"),
     "a host path": (pod("unseen-path", volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]), "hostPath"),
-}
+}  # fmt: skip
 
 
 async def test_bypasses_that_admission_cannot_stop_are_documented_and_flagged(

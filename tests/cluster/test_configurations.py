@@ -156,12 +156,9 @@ DAEMON_SET_PODS = {
     "GPU": (of_daemon_set(container=amounts("nvidia.com/gpu")), [VALIDATE]),
     "GPU of zero": (of_daemon_set(container=amounts("nvidia.com/gpu", "0")), [VALIDATE]),
     "GPU of another vendor": (of_daemon_set(container=amounts("amd.com/gpu")), [VALIDATE]),
-    "device class": (
-        of_daemon_set(container=amounts("deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
-        [VALIDATE],
-    ),
+    "device class": (of_daemon_set(container=amounts("deviceclass.resource.kubernetes.io/gpu.nvidia.com")), [VALIDATE]),
     "GPU in an init container": (of_daemon_set(spec=init_container(**amounts("nvidia.com/gpu"))), [VALIDATE]),
-}
+}  # fmt: skip
 DAEMON_SET_CLAIMS = {
     "claim": (of_daemon_set(spec={"resourceClaims": CLAIMS}), [VALIDATE]),
     "claim of a container": (

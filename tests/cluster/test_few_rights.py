@@ -260,10 +260,7 @@ CASES = [
     ),
     Case(f"doctor -n {OTHER}", answer("ok settings", "unknown rights not visible to you: ", "no problem")),
     Case("doctor", answer("-> kaishare doctor -n NAMESPACE checks one namespace with your rights", "no problem")),
-    Case(
-        "doctor --pre",
-        answer("problem rights the caller may not create mutatingwebhookconfigurations", "1 problem", status=1),
-    ),
+    Case("doctor --pre", answer("problem rights the caller may not create mutatingwebhookconfigurations", "1 problem", status=1)),
     Case("top --once", error(f"the agents are not visible to you: you may not list pods in {AGENTS} as {USER}")),
     Case("completion bash", answer("_shtab_kaishare")),
     Case("--version", answer(f"kaishare {version()}")),

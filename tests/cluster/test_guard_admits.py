@@ -107,17 +107,6 @@ async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker
     assert count > 20
 
 
-async def test_generated_names_are_judged_as_others(asker: Asker) -> None:
-    item = bare(ENFORCED)
-    item["metadata"] |= {"generateName": "any-"}
-    del item["metadata"]["name"]
-    path = f"/api/v1/namespaces/{ENFORCED}/pods"
-    for _ in range(20):
-        await admitted(asker.send("POST", path, item, user=ALICE, dry_run=True))
-    item["metadata"]["annotations"]["received-resource-type"] = "x"
-    await refused(asker.send("POST", path, item, user=ALICE, dry_run=True), "received-resource-type")
-
-
 GATED: Final = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
 OPERATORS: Final[dict[str, tuple[str, str, Item]]] = given("""
 Kueue admits a Job:

@@ -29,7 +29,7 @@ CLAIM_RIGHTS = (
     right("resourceclaims", "get", group="resource.k8s.io"),
     right("resourceslices", "list", "watch", group="resource.k8s.io"),
 )
-PODS, CLAIMS = list_path("Pod", "research"), list_path("ResourceClaim", "research")
+PODS = list_path("Pod", "research")
 SLICES = list_path("ResourceSlice")
 MIB_OF_GIB = 1024
 CLASS = made(
@@ -240,34 +240,6 @@ async def test_claims_are_attributed_flagged_released_and_outlive_their_slices(
         assert requests.count(("watch", "resourceslices")) == 1
         assert peak_resident_mib(running.process.pid) <= 60
         assert running.stop() == 0
-
-
-async def test_containers_and_pods_with_one_claim_and_a_claim_made_anew(
-    node: GpuNode, admin: Administrator
-) -> None:
-    for claim in ("own", "common"):
-        await admin.create(made("ResourceClaim", claim, "research", spec=devices("10Gi")))
-    uids = {"own": await create(admin, "own", containers=2, resourceClaimName="own")}
-    for name in ("first", "second"):
-        uids[name] = await create(admin, name, resourceClaimName="common")
-    for name in uids:
-        await start(admin, name)
-    node.hold({uids["own"]: 5 * MIB_OF_GIB, uids["first"]: 8 * MIB_OF_GIB, uids["second"]: 8 * MIB_OF_GIB})
-    token = await admin.token("claims-shared", *RIGHTS, *CLAIM_RIGHTS)
-    with node.agent(token, "--resource-claims=true") as running:
-        await until_agent(lambda: shares(running) == dict.fromkeys(uids, share(10)), running)
-        assert promised(running) == 20 * GIB
-        expected = {("first", "over-share"), ("second", "over-share")}
-        await until_agent(lambda: flags(running) == expected, running)
-        await admin.merge(f"{CLAIMS}/own", {"metadata": {"finalizers": None}})
-        await admin.delete(f"{CLAIMS}/own")
-        await admin.post(CLAIMS, made("ResourceClaim", "own", "research", spec=devices("60Gi")))
-        await admin.merge(f"{PODS}/own", {"metadata": {"annotations": {"edited": "yes"}}})
-        node.hold({uids["own"]: 15 * MIB_OF_GIB})
-        await until_agent(lambda: ("own", "over-share") in flags(running), running)
-        assert shares(running)["own"] == share(10)
-        assert running.stop() == 0
-    await admin.delete(f"{CLAIMS}/own")
 
 
 async def test_without_the_right_pods_with_claims_are_excused_and_one_line_says_so(

@@ -87,12 +87,9 @@ LEAK = Cause(name="a leak", first=2, last=60, must=frozenset({"Leaks"}))
         ({minute: ["Leaks"] for minute in range(10, 61)}, []),
         ({minute: ["Leaks"] for minute in range(10, 59)}, ["minute 59: a leak, and ['Leaks'] did not fire"]),
         ({minute: ["Leaks"] for minute in range(18, 61)}, ["minute 17: a leak, and ['Leaks'] did not fire"]),
-        (
-            {1: ["Leaks"], **{minute: ["Leaks"] for minute in range(10, 61)}},
-            ["minute 1: Leaks without a cause"],
-        ),
+        ({1: ["Leaks"], **{minute: ["Leaks"] for minute in range(10, 61)}}, ["minute 1: Leaks without a cause"]),
     ],
-)
+)  # fmt: skip
 def test_an_alert_that_is_silent_or_without_a_cause_is_a_problem(
     fired: dict[int, list[str]], problems: list[str]
 ) -> None:
