@@ -130,9 +130,7 @@ LARGEST: Mapping[str, tuple[dict[str, Any], str, int]] = {
     "tolerations": (with_tolerations(MOST_KEYS - 2), CONVERTED, 201),
     "too many tolerations": (with_tolerations(30_000), UNCHANGED, 403),
     "too many owners": (
-        with_metadata(
-            ownerReferences=[{"apiVersion": "v1", "kind": "X", "name": "n", "uid": f"u{n}"} for n in range(9000)]
-        ),
+        with_metadata(ownerReferences=[{"apiVersion": "v1", "kind": "X", "name": "n", "uid": f"u{n}"} for n in range(9000)]),
         UNCHANGED,
         403,
     ),

@@ -279,9 +279,7 @@ async def created_without_pods(asker: Asker, tried: Item, *words: str) -> None:
 DRA = "deviceclass.resource.kubernetes.io/g"
 BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
     "ds-queue": (
-        controlled(
-            "DaemonSet", "ds-queue", metadata={"labels": QUEUE_B, **SHARE}, schedulerName="kai-scheduler"
-        ),
+        controlled("DaemonSet", "ds-queue", metadata={"labels": QUEUE_B, **SHARE}, schedulerName="kai-scheduler"),
         "queue-b",
     ),
     "ds-cap": (controlled("DaemonSet", "ds-cap", metadata=LARGE), "gpu-fraction"),
@@ -291,7 +289,7 @@ BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
     "ds-dra": (controlled("DaemonSet", "ds-dra", container(limits={DRA: "1"})), DRA),
     "rs-queue": (controlled("ReplicaSet", "rs-queue", metadata={"labels": QUEUE_B}), "queue-b"),
     "job-cap": (controlled("Job", "job-cap", metadata=LARGE), "0.5"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("attempt", BY_CONTROLLERS)

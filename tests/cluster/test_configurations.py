@@ -116,12 +116,7 @@ CLAIMS = [{"name": "gpu", "resourceClaimName": "gpu"}]
 DAEMON_SET_PODS = {
     "plain": (of_daemon_set(), []),
     "plain with much": (
-        of_daemon_set(
-            labels={"app": "cni"},
-            annotations={"a": "b"},
-            container={"resources": RESOURCE},
-            spec=init_container(),
-        ),
+        of_daemon_set(labels={"app": "cni"}, annotations={"a": "b"}, container={"resources": RESOURCE}, spec=init_container()),
         [],
     ),
     "1000 labels": (of_daemon_set(labels={f"a{number}": "" for number in range(1000)}), []),
@@ -162,12 +157,10 @@ DAEMON_SET_PODS = {
 DAEMON_SET_CLAIMS = {
     "claim": (of_daemon_set(spec={"resourceClaims": CLAIMS}), [VALIDATE]),
     "claim of a container": (
-        of_daemon_set(
-            spec={"resourceClaims": CLAIMS}, container={"resources": {"claims": [{"name": "gpu"}]}}
-        ),
+        of_daemon_set(spec={"resourceClaims": CLAIMS}, container={"resources": {"claims": [{"name": "gpu"}]}}),
         [VALIDATE],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -232,14 +232,11 @@ class Comparison:
         problem = self._judge(namespace, created, plain, webhook, policy)
         if problem:
             lines = (
-                f"DIFFERENCE: {problem}",
-                f"settings: {self.forms.cluster.settings}",
+                f"DIFFERENCE: {problem}", f"settings: {self.forms.cluster.settings}",
                 f"namespace: {json.dumps(dict(namespace.labels))} {json.dumps(dict(namespace.annotations))}",
-                f"limits: {namespace.limits}",
-                f"created by {created.user}: {json.dumps(created.pod)[:6000]}",
-                f"webhook: {webhook}",
-                f"policy: {policy}",
-            )
+                f"limits: {namespace.limits}", f"created by {created.user}: {json.dumps(created.pod)[:6000]}",
+                f"webhook: {webhook}", f"policy: {policy}",
+            )  # fmt: skip
             self.tally.unexpected.append("\n  ".join(lines))
 
     def _judge(

@@ -483,12 +483,9 @@ def test_every_rule_is_evaluated_and_only_faults_raise_alerts(watched: Prometheu
     # The example's pod over its share on a simulated node, the bad label among the policies, and what the page of others says. Free memory is left there
     # for what the neighbours were promised, so that none is at risk.
     expected = {
-        "KaisharePodOverShare",
-        "KaishareAgentSimulated",
-        "KaisharePolicyInvalid",
-        "KaishareFailedOpen",
+        "KaisharePodOverShare", "KaishareAgentSimulated", "KaisharePolicyInvalid", "KaishareFailedOpen",
         "KaishareAdmissionPolicyFailed",
-    }
+    }  # fmt: skip
     watched.until(lambda: watched.alerts() == expected, watched.alerts)
     rules = [rule for group in watched.get("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == len(list(known_metrics.rules()))

@@ -134,12 +134,10 @@ LISTED = {
     listed("kube_pod_status_phase", "batch", phase="Failed"): "0+0x80 1+0x20",
     listed("kube_pod_status_phase", "serve", phase="Failed"): "0+0x100",
     **{
-        listed(
-            "kube_pod_container_status_last_terminated_reason", pod, container="main", reason="Error"
-        ): "1+0x100"
+        listed("kube_pod_container_status_last_terminated_reason", pod, container="main", reason="Error"): "1+0x100"
         for pod in ("serve", "steady")
     },
-}
+}  # fmt: skip
 HIT, HIT_COUNT = (
     "Neighbours that restarted or failed in the last hour",
     "Neighbours that restarted, last hour",

@@ -188,20 +188,10 @@ SLOWER: Final = {
 
 
 _APART: Final = {
-    "kaishare-slo",
-    "kaishare-webhook-slo",
-    "kaishare-gpu-forecast",
-    "kaishare-figures",
-    "kaishare-usage",
-}
+    "kaishare-slo", "kaishare-webhook-slo", "kaishare-gpu-forecast", "kaishare-figures", "kaishare-usage",
+}  # fmt: skip
 """Groups that these series do not concern; promtool's time grows with the number of rules."""
-_DAILY: Final = {
-    "agent-lives-60-s",
-    "blind-2-of-4-minutes",
-    "updates",
-    "unattributed",
-    "a-tenant-forges-silence",
-}
+_DAILY: Final = {"agent-lives-60-s", "blind-2-of-4-minutes", "updates", "unattributed", "a-tenant-forges-silence"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name if name in _DAILY else nightly(name) for name in CASES])
