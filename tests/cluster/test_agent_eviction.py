@@ -138,22 +138,6 @@ async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) 
     assert await stored_pod(node.admin, "half") == before
 
 
-@pytest.mark.parametrize(
-    ("missing", "line"), [(0, 'cannot create resource "pods/eviction"'), (1, 'cannot get resource "pods"')]
-)
-async def test_an_eviction_without_permission_is_logged(node: GpuNode, missing: int, line: str) -> None:
-    uid = await node.pod("half", namespace=NAMESPACE)
-    rights = [right for number, right in enumerate(EVICT) if number != missing]
-    token = await node.admin.token(f"evictor-forbidden-{missing}", *RIGHTS, *rights)
-    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
-        node.hold({uid: OVER})
-        await until(lambda: counted(running, "evictions"), running)
-        assert counted(running, "evictions") == {'result="forbidden"': 1}
-        assert line in running.log_lines("pod not evicted")[0]["why"]
-        assert not await is_leaving(node.admin, "half")
-        assert running.stop() == 0
-
-
 async def test_an_eviction_is_requested_for_one_uid(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     client: KubeClient = node.admin.client
@@ -176,36 +160,6 @@ async def test_an_eviction_is_requested_for_one_uid(node: GpuNode) -> None:
     assert await stored_pod(node.admin, "half") == before, "a trial changes nothing"
     assert await ask(uid) is EvictionAnswer.EVICTED
     assert await is_leaving(node.admin, "half")
-
-
-async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending(node: GpuNode) -> None:
-    """No disruption budget protects a pod that is Pending, not even a Ready one (seen on 1.36.3)."""
-    init = {"name": "warm-up", "state": {"running": {"startedAt": "2026-11-22T00:00:00Z"}}}
-    waiting = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
-    status = {
-        each["name"]: {**each, "image": "i", "imageID": "", "ready": False, "restartCount": 0}
-        for each in (init, waiting)
-    }
-    uid = await node.pod(
-        "half",
-        namespace=NAMESPACE,
-        phase="Pending",
-        init=[{"name": "warm-up", "image": "i"}],
-        initContainerStatuses=[status["warm-up"]],
-        containerStatuses=[status["main"]],
-    )
-    await make_ready(node.admin, "half")
-    await budget(node.admin, 0)
-    token = await node.admin.token("evictor-init", *RIGHTS, *EVICT)
-    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
-        node.hold({uid: OVER})
-        await until(lambda: running.log_lines("pod evicted"), running)
-        assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {
-            "GPUMemoryOverShare",
-            "GPUShareEvicted",
-        }
-        assert await is_leaving(node.admin, "half")
-        assert running.stop() == 0
 
 
 CONSENT = {OVER_SHARE: "evict", MODE: None, "kai.scheduler/queue": "team-a"}

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.night import HOUR, Cause, Minute, judge, night
-from benchmarks.processes import ProcessState, growth
+from benchmarks.processes import ProcessState
 from benchmarks.rollout import Phase, Plan, prepared, problems
 from benchmarks.soak import Ledger, Soak, soak
 from benchmarks.soak import Plan as SoakPlan
@@ -113,11 +113,6 @@ async def test_fifteen_seconds_in_use(plane: ControlPlane, tmp_path: Path) -> No
     assert seldom > 0, "\n".join(report)
 
 
-def test_growth_is_that_of_the_line_through_the_points() -> None:
-    assert growth([(0, 50.0), (10, 51.0), (20, 52.0)]) == pytest.approx(2)
-    assert growth([(0, 50.0), (10, 54.0), (20, 50.0)]) == pytest.approx(0)
-
-
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
@@ -137,13 +132,6 @@ def test_a_leak_is_a_problem(changed: dict[str, Any], problem: str | None) -> No
     Soak.judge_resources(cast(Soak, run), "agent")
     assert len(run.ledger.wrong) == (problem is not None)
     assert problem is None or problem in run.ledger.wrong[0]
-
-
-def test_another_number_than_the_ledgers_is_a_problem() -> None:
-    ledger = Ledger()
-    ledger.expect("flags raised", 3, 3)
-    ledger.expect("flags cleared", 2, 3)
-    assert ledger.wrong == ["flags cleared: 2, and the ledger has 3"]
 
 
 # The webhook and the admission policies do the same: the short form of tests/comparisons/admission_forms.py.
