@@ -211,11 +211,8 @@ OF_CONTAINERS = ("limits", "requests", "claims")
 
 @pytest.mark.parametrize(
     "attempt",
-    [
-        pytest.param(attempt, marks=pytest.mark.kubernetes(1, 34)) if attempt == "a claim" else attempt
-        for attempt in REFUSED
-    ],
-)
+    [pytest.param(attempt, marks=pytest.mark.kubernetes(1, 34)) if attempt == "a claim" else attempt for attempt in REFUSED],
+)  # fmt: skip
 async def test_a_developers_bypass_is_refused(asker: Asker, attempt: str) -> None:
     metadata, fields, word = REFUSED[attempt]
     resources = {key: value for key, value in fields.items() if key in OF_CONTAINERS}

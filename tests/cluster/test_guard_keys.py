@@ -101,11 +101,7 @@ async def test_the_label_app_has_no_value_of_kais(asker: Asker, pods: None, plac
     assert_admitted(await edits(asker, full(place), key, value, BINDER))
 
 
-BINDING: Final[Item] = {
-    "apiVersion": "v1",
-    "kind": "Binding",
-    "target": {"kind": "Node", "name": "gpu-node-0"},
-}
+BINDING: Final[Item] = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "gpu-node-0"}}  # fmt: skip
 
 
 @PLACES

@@ -99,15 +99,6 @@ async def test_errors_are_distinguished_by_their_reason(plane: ControlPlane, adm
             await nobody.get(CONFIG_MAPS)
 
 
-async def test_a_new_token_is_read_from_the_file_when_the_old_one_is_refused(
-    plane: ControlPlane, admin: Administrator
-) -> None:
-    token = await admin.token("rotated", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]})
-    async with KubeClient(plane.access("refused-token")) as client:
-        (plane.account("refused-token") / "token").write_text(token)
-        assert json.loads(await client.get(CONFIG_MAPS))["kind"] == "ConfigMapList"
-
-
 def versions_of(objects: Iterable[dict[str, Any]]) -> dict[str, str]:
     return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in objects}
 

@@ -26,8 +26,7 @@ from tests.support.kai_definitions import DEFINITIONS, define, definition
 from tests.support.kinds import list_path, made, object_path
 from tests.support.kube_objects import namespace_object
 from tests.support.published_settings import settings_object
-from tests.support.used_rights import binding
-from tests.support.waiting import until
+from tests.support.used_rights import binding, until_aggregated
 from webhook.policy.decision_settings import DecisionSettings
 
 pytestmark = pytest.mark.slow
@@ -132,12 +131,7 @@ async def site(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Site]:
             await admin.delete(path)
         made = Site(admin=admin, proxy=proxy, folder=tmp_path / "files", tokens=tokens)
         await made.grant(TEAM)
-
-        async def has_rules() -> bool:
-            stored = await admin.read(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{EDIT}")
-            return bool(stored.get("rules"))
-
-        await until(has_rules, "the role edit has its rules")
+        await until_aggregated(admin, EDIT)
         yield made
 
 

@@ -98,11 +98,7 @@ def problem(reason: str, uuid: str = "GPU-1") -> str:
 
 
 UNWATCHED, DOWN, RESTARTS = "KaishareNodeUnwatched", "KaishareAgentDown", "KaishareAgentRestarts"
-BLIND, PARTLY_BLIND, OUTSIDE = (
-    "KaishareAgentBlind",
-    "KaishareAgentPartlyBlind",
-    "KaishareGPUMemoryOutsidePods",
-)
+BLIND, PARTLY_BLIND, OUTSIDE = ("KaishareAgentBlind", "KaishareAgentPartlyBlind", "KaishareGPUMemoryOutsidePods")  # fmt: skip
 CASES = {
     "agent-lives-1-s": (agent(during(0, 1)), {DOWN, UNWATCHED}),
     "agent-lives-30-s": (flickering(30, 300), {DOWN, UNWATCHED, RESTARTS}),
