@@ -145,16 +145,8 @@ PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
 @pytest.mark.timeout(300)
 async def test_pods_are_the_same_under_both_forms(own_plane: ControlPlane, tmp_path: Path) -> None:
     async with KubeClient(own_plane.access()) as client:
-        tally = await compare_forms(
-            own_plane,
-            client,
-            tmp_path,
-            number=15,
-            clusters=2,
-            namespaces=20,
-            pods=PODS,
-            directed_pods=3 * PODS,
-        )
+        sizes = {"clusters": 2, "namespaces": 20, "pods": PODS, "directed_pods": 3 * PODS}
+        tally = await compare_forms(own_plane, client, tmp_path, number=15, **sizes)
     assert not tally.unexpected, "\n\n".join(tally.unexpected[:3])
     assert tally.results["equal"] > PODS
     assert tally.results["denied by both"] > PODS / 20
