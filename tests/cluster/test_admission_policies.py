@@ -80,12 +80,10 @@ def of_container(**fields: Any) -> dict[str, Any]:
 def with_containers(count: int, sidecars: int = 0, limits: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a pod with a GPU in its first container, and with limits in the others."""
     pod = bare_pod("largest")
-    made = [
-        {"name": f"c{number}", "image": "example.invalid/image", "resources": {"limits": limits or {}}}
-        for number in range(1, count + sidecars)
-    ]
-    pod["spec"]["containers"] += made[: count - 1]
-    pod["spec"]["initContainers"] = [{**each, "restartPolicy": "Always"} for each in made[count - 1 :]]
+    usual = {"image": "example.invalid/image", "resources": {"limits": limits or {}}}
+    others = [{"name": f"c{number}", **usual} for number in range(1, count + sidecars)]
+    pod["spec"]["containers"] += others[: count - 1]
+    pod["spec"]["initContainers"] = [{**each, "restartPolicy": "Always"} for each in others[count - 1 :]]
     return pod
 
 
@@ -278,8 +276,7 @@ async def refuses(asker: Asker) -> bool:
 
 def namespace(name: str, metadata: tuple[dict[str, str], dict[str, str]]) -> dict[str, Any]:
     labels, annotations = metadata
-    about = {"name": name, "labels": labels, "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": about}
+    return made("Namespace", name, labels=labels, annotations=annotations)
 
 
 Json = dict[str, Any]
@@ -344,9 +341,8 @@ class Team:
 
     def admits(self, pod: Json, rules: DecisionSettings | None = None) -> bool:
         """Whether the webhook admits the pod under enforce, after its own changes."""
-        return verify(
-            self.policy, view(pod), rules or DecisionSettings(), Requester(ADMINISTRATOR)
-        ).is_allowed
+        rules = rules or DecisionSettings()
+        return verify(self.policy, view(pod), rules, Requester(ADMINISTRATOR)).is_allowed
 
 
 @pytest.fixture
@@ -488,14 +484,9 @@ async def observe(team: Team) -> None:
 
 async def default_class(team: Team) -> None:
     await team.label(priority="train")
-    item = {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": CLASS},
-        "value": 1,
-    }
+    item = made("PriorityClass", CLASS, value=1, globalDefault=True)
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    await team.client.request("POST", path, body=json.dumps({**item, "globalDefault": True}).encode())
+    await team.client.request("POST", path, body=json.dumps(item).encode())
     try:
         pod = bare_pod("case")
         # While the class becomes known, the API server refuses a pod whose priority it computed twice.

@@ -12,6 +12,7 @@ from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, component, control_plane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.helm_chart import find_object, rendered
+from tests.support.kinds import made
 from tests.support.waiting import until
 
 NAMESPACE = "kaishare-agent"
@@ -59,17 +60,9 @@ async def owner(cluster: ControlPlane) -> AsyncIterator[Administrator]:
         administrator = Administrator(client)
         node = {"name": "gpu-0", "labels": {"nvidia.com/gpu.present": "true"}}
         await administrator.ensure({"kind": "Node", "metadata": node})
-        for group, item in (
-            *(
-                (
-                    "scheduling.k8s.io/v1",
-                    {"kind": "PriorityClass", "value": value, "metadata": {"name": f"of-a-tenant-{value}"}},
-                )
-                for value in VALUES
-            ),
-            ("node.k8s.io/v1", {"kind": "RuntimeClass", "handler": "nvidia", "metadata": {"name": "nvidia"}}),
-        ):
-            await administrator.ensure({"apiVersion": group, **item})
+        await administrator.ensure(made("RuntimeClass", "nvidia", handler="nvidia"))
+        for value in VALUES:
+            await administrator.ensure(made("PriorityClass", f"of-a-tenant-{value}", value=value))
         capacity = {"cpu": "8", "memory": "64Gi", "pods": "110"}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
         ready |= dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "2026-11-28T00:00:00Z")

@@ -33,6 +33,7 @@ from tests.support.guarded_objects import (
     workload,
 )
 from tests.support.kai_definitions import definition
+from tests.support.kinds import made
 from tests.support.kube_user import ADMINISTRATOR, Asker, account, where
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -295,12 +296,8 @@ async def test_a_template_of_claims_has_no_key_of_kais(asker: Asker, place: str)
     path = f"/apis/resource.k8s.io/v1/namespaces/{place}/resourceclaimtemplates"
 
     def template(annotations: dict[str, str]) -> Item:
-        return {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": "a", "namespace": place, "labels": managed(place)},
-            "spec": {"metadata": {"annotations": annotations}, "spec": {}},
-        }
+        spec = {"metadata": {"annotations": annotations}, "spec": {}}
+        return made("ResourceClaimTemplate", "a", place, labels=managed(place), spec=spec)
 
     request = asker.send("POST", path, template({CLAIM_KEY: "true"}), user=user_of(place), dry_run=True)
     await refused(request, CLAIM_KEY, "remove it")
@@ -312,13 +309,9 @@ CLAIM_CONTROLLER = account("kube-system", "resource-claim-controller")
 
 
 def claim(namespace: str, annotations: Mapping[str, str]) -> Item:
-    metadata = {
-        "name": "gpu",
-        "namespace": namespace,
-        "labels": managed(namespace),
-        "annotations": dict(annotations),
-    }
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": {}}
+    return made(
+        "ResourceClaim", "gpu", namespace, labels=managed(namespace), annotations=dict(annotations), spec={}
+    )
 
 
 @CLAIMS

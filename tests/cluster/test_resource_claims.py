@@ -79,14 +79,10 @@ async def create(admin: Administrator, name: str, containers: int = 1, **claim: 
     spec = {
         "resourceClaims": [{"name": "gpu", **claim}],
         "containers": [
-            {
-                "name": f"c{number}",
-                "image": "example.invalid/image",
-                "resources": {"claims": [{"name": "gpu"}]},
-            }
+            {"name": f"c{number}", "image": "example.invalid/image", "resources": {"claims": [{"name": "gpu"}]}}
             for number in range(containers)
         ],
-    }
+    }  # fmt: skip
     return str((await admin.create(made("Pod", name, "research", spec=spec)))["metadata"]["uid"])
 
 

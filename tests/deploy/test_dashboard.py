@@ -331,12 +331,7 @@ def test_every_variable_offers_values(watched: Prometheus, name: str) -> None:
         if about["type"] == "query"
     }
     expected = {
-        "fleet": {
-            "cluster": ["east"],
-            "vcluster": ["team-a"],
-            "queue": ["llm", "vision"],
-            "size": ["large", "small"],
-        },
+        "fleet": {"cluster": ["east"], "vcluster": ["team-a"], "queue": ["llm", "vision"], "size": ["large", "small"]},
         "namespace": {
             "cluster": ["east"],
             "namespace": ["inference", "tenant-a", "training"],
@@ -345,7 +340,7 @@ def test_every_variable_offers_values(watched: Prometheus, name: str) -> None:
         },
         "node": {"cluster": ["east"], "node": ["east-1", "plain-1"], "vcluster": []},
         "webhook": {"cluster": ["east"]},
-    }
+    }  # fmt: skip
     assert offered == expected[name]
 
 
