@@ -16,20 +16,20 @@ from tests.support.large_objects import deep_fields
 from tests.support.waiting import until
 from webhook.registration.configurations import MUTATE
 
-NAMESPACES = [
-    managed_namespace(name, gpu_fraction="0.5", priority="train")
-    for name in ("managed", "managed-deployment", "managed-job")
-]
+MANAGED = managed_namespace("managed", gpu_fraction="0.5", priority="train")
+SIZED = managed_namespace("sized")
+SIZED["metadata"]["labels"] |= {"size.kaishare.dev/train": "0.5", "size.kaishare.dev/serve": "0.25"}
+SIZED["metadata"]["annotations"] = {"size.kaishare.dev/train": "app=train"}
 ENFORCED = managed_namespace("enforced", gpu_fraction="0.5", mode="enforce", max_gpu_fraction="0.5")
 PODS = "/api/v1/namespaces/{}/pods"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """Run the webhook, which is called for pods of `NAMESPACES` and `ENFORCED`."""
+    """Run the webhook, which is called for pods of these namespaces."""
     async with (
         KubeClient(plane.access()) as client,
-        installed(plane, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES, ENFORCED) as webhook,
+        installed(plane, client, tmp_path_factory.mktemp("webhook"), MANAGED, SIZED, ENFORCED) as webhook,
     ):
         yield webhook
 
@@ -139,3 +139,21 @@ async def test_enforce_denies_pods_that_opt_out_and_admits_the_others(
     assert "kaishare.dev/inject" in str(caught.value)
     with pytest.raises(ApiError, match="403"):
         await made(admin, "enforced", bare_pod("much", gpus=0, annotations={"gpu-fraction": "0.75"}))
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument", "message"),
+    [
+        ("label", "size.kaishare.dev/train=2", 'size.kaishare.dev/train: "2" is not allowed; allowed: 0.02'),
+        ("annotate", "size.kaishare.dev/train=app in (", "allowed: a label selector as for kubectl get -l"),
+    ],
+)
+async def test_kubectl_prints_why_a_size_or_selector_is_refused(
+    plane: ControlPlane, admin: Administrator, ours: Serving, verb: str, argument: str, message: str
+) -> None:
+    before = (await admin.read("/api/v1/namespaces/sized"))["metadata"]
+    result = await kubectl(plane, verb, "--overwrite", "namespace", "sized", argument)
+    assert result.status == 1
+    assert message in result.errors
+    after = (await admin.read("/api/v1/namespaces/sized"))["metadata"]
+    assert (after["labels"], after["annotations"]) == (before["labels"], before["annotations"])
