@@ -1,4 +1,4 @@
-"""A whole agent in a cluster: its pods, its rights, and its flags as Events, which a vCluster can copy to its tenant."""
+"""A whole agent in a cluster: its pods, its rights, and its flags as Events."""
 
 import asyncio
 import time

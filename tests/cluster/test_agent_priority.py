@@ -1,4 +1,4 @@
-"""The agent's DaemonSet on a real API server, scheduler and controller manager: priority, place and update."""
+"""The agent's DaemonSet on a real API server, scheduler and controller manager: its priority."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""Alerts that need a real API server: on its own counters, and on objects that the webhook reads from it."""
+"""Alerts on a real API server's own counters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

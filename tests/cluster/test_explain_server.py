@@ -1,4 +1,4 @@
-"""`explain --server` on the real API server: its answers equal the API server's, and who refuses or changes a pod is named."""
+"""`explain --server` on the real API server: its answers equal the API server's, and who refuses a pod is named."""
 
 import contextlib
 import json

@@ -78,28 +78,18 @@ class Site:
     async def put(self, *items: Item) -> None:
         """Create objects, or replace those of the same name, with their status."""
         for item in items:
-            kind, path = item["kind"], object_path(item)
-            kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
-            made = {
-                **item,
-                "metadata": {key: item["metadata"][key] for key in kept if key in item["metadata"]},
-            }
-            if kind == "Pod":
-                made = admissible(made)
+            path = object_path(item)
             with contextlib.suppress(ApiError):
                 await self.admin.delete(path)
-            await self.admin.post(path.rpartition("/")[0], made)
+            sent = admissible(item) if item["kind"] == "Pod" else item
+            await self.admin.post(path.rpartition("/")[0], sent)
             if item.get("status"):
                 await self.admin.merge(f"{path}/status", {"status": item["status"]})
 
-    async def grant(self, namespace: str) -> None:
-        """Give the account the role edit in a namespace."""
-        await self.admin.ensure(binding(EDIT, ACCOUNTS, role=EDIT, kind="ClusterRole", place=namespace))
-
-    async def why(self, role: str, *arguments: str, namespace: str = TEAM) -> Ended:
-        """Run the command, which sends few requests; the namespace is that of the context."""
+    async def why(self, role: str, *arguments: str) -> Ended:
+        """Run the command, which sends few requests."""
         config = json.loads(self.proxy.kubeconfig(self.tokens[role]).read_text())
-        config["contexts"][0]["context"]["namespace"] = namespace
+        config["contexts"][0]["context"]["namespace"] = TEAM
         path = self.folder / "kubeconfig"
         path.write_text(json.dumps(config))
         self.proxy.requests.clear()
@@ -129,10 +119,9 @@ async def site(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Site]:
         await admin.ensure(settings_object(DecisionSettings()))
         for path in (list_path("Pod", TEAM), list_path("Pod", RIVALS), list_path("Event", TEAM)):
             await admin.delete(path)
-        made = Site(admin=admin, proxy=proxy, folder=tmp_path / "files", tokens=tokens)
-        await made.grant(TEAM)
+        await admin.ensure(binding(EDIT, ACCOUNTS, role=EDIT, kind="ClusterRole", place=TEAM))
         await until_aggregated(admin, EDIT)
-        yield made
+        yield Site(admin=admin, proxy=proxy, folder=tmp_path / "files", tokens=tokens)
 
 
 def condition(message: str) -> Item:

@@ -1,4 +1,4 @@
-"""Warnings at the apply of a workload on a real API server, and an apply while no webhook answers."""
+"""Warnings at the apply of a workload on a real API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
