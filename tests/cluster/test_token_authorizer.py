@@ -81,7 +81,7 @@ async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPo
             status=lambda: status, unhealthy_reason=str, node=NODE, is_simulated=True, log=log,
             metrics=Metrics(node=NODE, is_simulated=True),
         )  # fmt: skip
-        authentication = Authentication(authorizer, accepts_own_header=True, log=log)
+        authentication = Authentication(authorizer.refusal, accepts_own_header=True, log=log)
         address = await served.start(
             Address("127.0.0.1", 0), security=PortSecurity(authentication=authentication)
         )
