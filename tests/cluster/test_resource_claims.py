@@ -245,7 +245,7 @@ async def test_without_the_right_pods_with_claims_are_excused_and_one_line_says_
     used = {await create(admin, "alone", resourceClaimName="alone"): 30 * MIB_OF_GIB}
     await start(admin, "alone")
     node.hold(used)
-    token = await admin.token("claims-denied", *RIGHTS)
+    token = await admin.token("claims-denied", *RIGHTS[:-1])  # and none for Events
     with node.agent(token, "--resource-claims=true") as running:
         await until_agent(lambda: len(running.log_lines("resource unavailable")) == 2, running)
         lines = " ".join(line["error"] for line in running.log_lines("resource unavailable"))
@@ -255,7 +255,11 @@ async def test_without_the_right_pods_with_claims_are_excused_and_one_line_says_
         await asyncio.sleep(2)
         assert flags(running) == set()
         assert [pod["hasUnsizedGpus"] for pod in running.shares()["pods"]] == [True]
-        assert any("resourceclaims" in problem["detail"] for problem in running.shares()["problems"])
+        (detail,) = (
+            each["detail"] for each in running.shares()["problems"] if "resourceclaims" in each["detail"]
+        )
+        assert "no right to create events, patch events: apply the chart's ClusterRole" in detail
+        assert not any("attribution_problem{" in name for name in running.series())
         assert running.stop() == 0
     assert await doctor(plane) == [
         ("ok", "GPUs of 1 node by ResourceClaims of gpu.nvidia.com, of 0 nodes by the device plugin")
