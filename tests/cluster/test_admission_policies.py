@@ -80,12 +80,10 @@ def of_container(**fields: Any) -> dict[str, Any]:
 def with_containers(count: int, sidecars: int = 0, limits: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a pod with a GPU in its first container, and with limits in the others."""
     pod = bare_pod("largest")
-    made = [
-        {"name": f"c{number}", "image": "example.invalid/image", "resources": {"limits": limits or {}}}
-        for number in range(1, count + sidecars)
-    ]
-    pod["spec"]["containers"] += made[: count - 1]
-    pod["spec"]["initContainers"] = [{**each, "restartPolicy": "Always"} for each in made[count - 1 :]]
+    usual = {"image": "example.invalid/image", "resources": {"limits": limits or {}}}
+    others = [{"name": f"c{number}", **usual} for number in range(1, count + sidecars)]
+    pod["spec"]["containers"] += others[: count - 1]
+    pod["spec"]["initContainers"] = [{**each, "restartPolicy": "Always"} for each in others[count - 1 :]]
     return pod
 
 
@@ -130,9 +128,7 @@ LARGEST: Mapping[str, tuple[dict[str, Any], str, int]] = {
     "tolerations": (with_tolerations(MOST_KEYS - 2), CONVERTED, 201),
     "too many tolerations": (with_tolerations(30_000), UNCHANGED, 403),
     "too many owners": (
-        with_metadata(
-            ownerReferences=[{"apiVersion": "v1", "kind": "X", "name": "n", "uid": f"u{n}"} for n in range(9000)]
-        ),
+        with_metadata(ownerReferences=[{"apiVersion": "v1", "kind": "X", "name": "n", "uid": f"u{n}"} for n in range(9000)]),
         UNCHANGED,
         403,
     ),
@@ -280,8 +276,7 @@ async def refuses(asker: Asker) -> bool:
 
 def namespace(name: str, metadata: tuple[dict[str, str], dict[str, str]]) -> dict[str, Any]:
     labels, annotations = metadata
-    about = {"name": name, "labels": labels, "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": about}
+    return made("Namespace", name, labels=labels, annotations=annotations)
 
 
 Json = dict[str, Any]
@@ -488,14 +483,9 @@ async def observe(team: Team) -> None:
 
 async def default_class(team: Team) -> None:
     await team.label(priority="train")
-    item = {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": CLASS},
-        "value": 1,
-    }
+    item = made("PriorityClass", CLASS, value=1, globalDefault=True)
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    await team.client.request("POST", path, body=json.dumps({**item, "globalDefault": True}).encode())
+    await team.client.request("POST", path, body=json.dumps(item).encode())
     try:
         pod = bare_pod("case")
         # While the class becomes known, the API server refuses a pod whose priority it computed twice.

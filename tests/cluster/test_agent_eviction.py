@@ -25,6 +25,7 @@ from tests.support.gpu_node import (
     until,
 )
 from tests.support.hostile_api_server import Delay, HostileApiServer
+from tests.support.kinds import made, object_path
 from tests.support.kube_objects import GROUP_0, NODE, fraction
 
 NAMESPACE = "wants-evictions"
@@ -42,18 +43,15 @@ async def stored_pod(admin: Administrator, name: str) -> dict[str, Any]:
 
 async def budget(admin: Administrator, allowed: int) -> str:
     """Create a PodDisruptionBudget for every pod of the namespace, with the status that its controller would write."""
-    metadata = {"name": "keep", "namespace": NAMESPACE}
-    item = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"kai.scheduler/queue": "team-a"}}}
-    made = await admin.create({**item, "spec": spec})
-    where = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/keep/status"
+    stored = await admin.create(made("PodDisruptionBudget", "keep", NAMESPACE, spec=spec))
+    where = f"{object_path(stored)}/status"
     status = {
-        "observedGeneration": made["metadata"]["generation"],
+        "observedGeneration": stored["metadata"]["generation"],
         "disruptionsAllowed": allowed,
-        "currentHealthy": 1 + allowed,
         "desiredHealthy": 1,
-        "expectedPods": 1 + allowed,
     }
+    status |= dict.fromkeys(("currentHealthy", "expectedPods"), 1 + allowed)
     await admin.merge(where, {"status": status})
     return where
 
@@ -122,22 +120,6 @@ async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) 
     assert await stored_pod(node.admin, "half") == before
 
 
-@pytest.mark.parametrize(
-    ("missing", "line"), [(0, 'cannot create resource "pods/eviction"'), (1, 'cannot get resource "pods"')]
-)
-async def test_an_eviction_without_permission_is_logged(node: GpuNode, missing: int, line: str) -> None:
-    uid = await node.pod("half", namespace=NAMESPACE)
-    rights = [right for number, right in enumerate(EVICT) if number != missing]
-    token = await node.admin.token(f"evictor-forbidden-{missing}", *RIGHTS, *rights)
-    with node.agent(token, "--gpu-sharing-mode=NonMemoryEnforced", "--eviction", "on") as running:
-        node.hold({uid: OVER})
-        await until(lambda: counted(running, "evictions"), running)
-        assert counted(running, "evictions") == {'result="forbidden"': 1}
-        assert line in running.log_lines("pod not evicted")[0]["why"]
-        assert not await is_leaving(node.admin, "half")
-        assert running.stop() == 0
-
-
 async def test_an_eviction_is_requested_for_one_uid(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     client: KubeClient = node.admin.client
@@ -186,17 +168,10 @@ async def test_an_eviction_that_stalls_is_not_carried_out_later(
 
 
 def of_replica_set(name: str, number: int) -> dict[str, Any]:
-    made = fraction(name, number, share="0.3", group=GROUP_0, namespace=NAMESPACE)
-    made["metadata"]["ownerReferences"] = [
-        {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "name": "train",
-            "uid": "3f1d1c1e-0000-4000-8000-000000000001",
-            "controller": True,
-        }
-    ]
-    return made
+    pod = fraction(name, number, share="0.3", group=GROUP_0, namespace=NAMESPACE)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train", "controller": True}
+    pod["metadata"]["ownerReferences"] = [{**owner, "uid": "3f1d1c1e-0000-4000-8000-000000000001"}]
+    return pod
 
 
 async def leaving(admin: Administrator, names: str) -> list[str]:

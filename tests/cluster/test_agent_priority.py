@@ -1,4 +1,4 @@
-"""The agent's DaemonSet on a real API server, scheduler and controller manager: priority, place and update."""
+"""The agent's DaemonSet on a real API server, scheduler and controller manager: its priority."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +12,7 @@ from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, component, control_plane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.helm_chart import find_object, rendered
+from tests.support.kinds import made
 from tests.support.waiting import until
 
 NAMESPACE = "kaishare-agent"
@@ -59,17 +60,9 @@ async def owner(cluster: ControlPlane) -> AsyncIterator[Administrator]:
         administrator = Administrator(client)
         node = {"name": "gpu-0", "labels": {"nvidia.com/gpu.present": "true"}}
         await administrator.ensure({"kind": "Node", "metadata": node})
-        for group, item in (
-            *(
-                (
-                    "scheduling.k8s.io/v1",
-                    {"kind": "PriorityClass", "value": value, "metadata": {"name": f"of-a-tenant-{value}"}},
-                )
-                for value in VALUES
-            ),
-            ("node.k8s.io/v1", {"kind": "RuntimeClass", "handler": "nvidia", "metadata": {"name": "nvidia"}}),
-        ):
-            await administrator.ensure({"apiVersion": group, **item})
+        await administrator.ensure(made("RuntimeClass", "nvidia", handler="nvidia"))
+        for value in VALUES:
+            await administrator.ensure(made("PriorityClass", f"of-a-tenant-{value}", value=value))
         capacity = {"cpu": "8", "memory": "64Gi", "pods": "110"}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
         ready |= dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "2026-11-28T00:00:00Z")
@@ -145,81 +138,3 @@ async def test_without_the_quota_such_a_cluster_admits_no_agent(owner: Administr
 
     await until(is_refused)
     assert await pods(owner, PODS) == []
-
-
-async def test_the_agent_leaves_a_node_while_its_driver_is_replaced(owner: Administrator) -> None:
-    await install(owner)
-    await until(lambda: bound(owner))
-    states = (
-        "cordon-required",
-        "pod-deletion-required",
-        "upgrade-done",
-        "drain-required",
-        None,
-        "pod-restart-required",
-    )
-    for state in states:
-        labels = {"nvidia.com/gpu-driver-upgrade-state": state}
-        await owner.merge("/api/v1/nodes/gpu-0", {"metadata": {"labels": labels}})
-        is_away = state in ("pod-deletion-required", "drain-required", "pod-restart-required")
-
-        async def is_so(is_away: bool = is_away) -> bool:
-            await act_as_kubelet(owner)
-            return (await bound(owner) == []) is is_away
-
-        await until(is_so)
-    await owner.merge(
-        "/api/v1/nodes/gpu-0", {"metadata": {"labels": {"nvidia.com/gpu-driver-upgrade-state": None}}}
-    )
-
-
-async def act_as_kubelet(owner: Administrator, *, broken: str = "") -> None:
-    """End the pods that terminate, and report the others as ready, but for one on a broken node."""
-    for pod in await pods(owner, PODS):
-        path = f"{PODS}/{pod['metadata']['name']}"
-        if "deletionTimestamp" in pod["metadata"]:
-            with contextlib.suppress(ApiError):
-                await owner.delete(path)
-        elif node := pod["spec"].get("nodeName"):
-            is_ready = "True" if node != broken else "False"
-            condition = {"type": "Ready", "status": is_ready, "lastTransitionTime": "2026-11-28T00:00:00Z"}
-            await owner.merge(f"{path}/status", {"status": {"phase": "Running", "conditions": [condition]}})
-
-
-async def test_a_node_whose_agent_is_not_ready_does_not_hold_up_the_update(owner: Administrator) -> None:
-    names = [f"gpu-{number}" for number in range(10)]
-    first = await owner.read("/api/v1/nodes/gpu-0")
-    for name in names[1:]:
-        await owner.ensure(
-            {
-                **{key: first[key] for key in ("apiVersion", "kind")},
-                "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}},
-            }
-        )
-        status = {key: first["status"][key] for key in ("capacity", "allocatable", "conditions")}
-        await owner.merge(f"/api/v1/nodes/{name}/status", {"status": status})
-        await owner.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": []}})
-    try:
-        await install(owner)
-
-        async def are_all_there() -> bool:
-            await act_as_kubelet(owner, broken="gpu-3")
-            return len(await bound(owner)) == len(names)
-
-        await until(are_all_there)
-        template = {"spec": {"template": {"metadata": {"annotations": {"updated": "yes"}}}}}
-        await owner.merge(f"{DAEMON_SETS}/kaishare-agent", template)
-
-        async def are_all_updated() -> bool:
-            await act_as_kubelet(owner, broken="gpu-3")
-            updated = [
-                pod["spec"].get("nodeName")
-                for pod in await pods(owner, PODS)
-                if pod["metadata"].get("annotations", {}).get("updated")
-            ]
-            return {*names} <= {*updated}
-
-        await until(are_all_updated)
-    finally:
-        for name in names[1:]:
-            await owner.delete(f"/api/v1/nodes/{name}")

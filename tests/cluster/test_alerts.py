@@ -1,4 +1,4 @@
-"""Alerts that need a real API server: on its own counters, and on objects that the webhook reads from it."""
+"""Alerts on a real API server's own counters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,15 +15,12 @@ from tests.support.cluster_webhook import (
     bare_pod,
     configured,
     ensure_namespaces,
-    from_cluster,
     managed_namespace,
     our_configurations,
-    serving,
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.kube_user import Asker
-from tests.support.other_webhooks import others_configuration
 from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.registration import UrlTarget
 from tests.support.waiting import until
@@ -140,38 +137,3 @@ async def test_an_admission_policy_that_fails_raises_its_alert(
 
             async with applied(client, [policy, binding]):
                 await until(is_raised, "KaishareAdmissionPolicyFailed")
-
-
-@pytest.mark.slow
-async def test_the_webhooks_metrics_of_the_cluster_raise_their_alerts(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path
-) -> None:
-    invalid = managed_namespace("alerts-invalid", gpu_fraction="2")
-    async with KubeClient(plane.access()) as client, recording(tmp_path) as kai:
-        await ensure_namespaces(client, NAMESPACES[0], invalid)
-        early = others_configuration("a-kai", kai, condition="object.spec.schedulerName == 'kai-scheduler'")
-        ours = our_configurations(UrlTarget(kai.url), kai.ca_bundle)
-        try:
-            async with (
-                configured(client, early, *ours),
-                serving(tmp_path / "log", *from_cluster(plane, tmp_path)) as webhook,
-            ):
-                with prometheus(tmp_path, {"kaishare-webhook": str(webhook.ops)}) as running:
-                    names = {"KaisharePolicyInvalid", "KaishareOrderWrong"}
-                    await asyncio.to_thread(running.until, lambda: names <= running.alerts(), running.alerts)
-                    alerts = running.get("alerts")["alerts"]
-        finally:
-            unlabelled = {"metadata": {"labels": dict.fromkeys(invalid["metadata"]["labels"])}}
-            await admin.merge("/api/v1/namespaces/alerts-invalid", unlabelled)
-    invalid_labels = {
-        (alert["labels"]["namespace"], alert["labels"]["label"])
-        for alert in alerts
-        if alert["labels"]["alertname"] == "KaisharePolicyInvalid"
-    }
-    assert ("alerts-invalid", "kaishare.dev/gpu-fraction") in invalid_labels
-    # A watch restarts every 40 s; a just started Prometheus may count it as silent, which is no alert yet.
-    assert {(alert["labels"]["alertname"], alert["state"]) for alert in alerts} <= {
-        ("KaisharePolicyInvalid", "pending"),
-        ("KaishareOrderWrong", "pending"),
-        ("KaishareWatchStale", "pending"),
-    }

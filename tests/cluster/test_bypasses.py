@@ -211,11 +211,8 @@ OF_CONTAINERS = ("limits", "requests", "claims")
 
 @pytest.mark.parametrize(
     "attempt",
-    [
-        pytest.param(attempt, marks=pytest.mark.kubernetes(1, 34)) if attempt == "a claim" else attempt
-        for attempt in REFUSED
-    ],
-)
+    [pytest.param(attempt, marks=pytest.mark.kubernetes(1, 34)) if attempt == "a claim" else attempt for attempt in REFUSED],
+)  # fmt: skip
 async def test_a_developers_bypass_is_refused(asker: Asker, attempt: str) -> None:
     metadata, fields, word = REFUSED[attempt]
     resources = {key: value for key, value in fields.items() if key in OF_CONTAINERS}
@@ -279,9 +276,7 @@ async def created_without_pods(asker: Asker, tried: Item, *words: str) -> None:
 DRA = "deviceclass.resource.kubernetes.io/g"
 BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
     "ds-queue": (
-        controlled(
-            "DaemonSet", "ds-queue", metadata={"labels": QUEUE_B, **SHARE}, schedulerName="kai-scheduler"
-        ),
+        controlled("DaemonSet", "ds-queue", metadata={"labels": QUEUE_B, **SHARE}, schedulerName="kai-scheduler"),
         "queue-b",
     ),
     "ds-cap": (controlled("DaemonSet", "ds-cap", metadata=LARGE), "gpu-fraction"),
@@ -291,7 +286,7 @@ BY_CONTROLLERS: dict[str, tuple[Item, str]] = {
     "ds-dra": (controlled("DaemonSet", "ds-dra", container(limits={DRA: "1"})), DRA),
     "rs-queue": (controlled("ReplicaSet", "rs-queue", metadata={"labels": QUEUE_B}), "queue-b"),
     "job-cap": (controlled("Job", "job-cap", metadata=LARGE), "0.5"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("attempt", BY_CONTROLLERS)
@@ -370,12 +365,9 @@ ADMITTED_AND_FLAGGED: dict[str, tuple[Item, str]] = {
         pod("unseen-env", container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
         "NVIDIA_VISIBLE_DEVICES",
     ),
-    "a CDI annotation": (
-        pod("unseen-cdi", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}),
-        "cdi.k8s.io",
-    ),
+    "a CDI annotation": (pod("unseen-cdi", metadata={"annotations": {"cdi.k8s.io/gpus": "nvidia.com/gpu=all"}}), "cdi.k8s.io"),
     "a host path": (pod("unseen-path", volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]), "hostPath"),
-}
+}  # fmt: skip
 
 
 async def test_bypasses_that_admission_cannot_stop_are_documented_and_flagged(

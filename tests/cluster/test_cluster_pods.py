@@ -10,7 +10,6 @@ import pytest
 
 from gpuagent.pods import lookups
 from gpuagent.pods.cluster_pods import WATCH_TIMING
-from gpuagent.pods.inventory import UnavailableReason
 from gpuagent.pods.lookups import FetchTiming
 from gpuagent.pods.node_pods import read_pod
 from kube.client import KubeClient
@@ -18,7 +17,7 @@ from kube.watch import WatchTiming
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_pods import running
 from tests.support.control_plane import AUDITED, ControlPlane
-from tests.support.kube_objects import bind_request, fraction, node, pod, reservation
+from tests.support.kube_objects import fraction, node, pod
 from tests.support.kubernetes_release import kubernetes_release
 from tests.support.large_objects import deep_fields
 from tests.support.waiting import seconds_until, until
@@ -59,31 +58,6 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_hide_no_pod(admin: A
         assert await seconds_until(lambda: run.names == {"half"}) < 5
     async with admin.client.list_objects("/api/v1/namespaces/research/pods") as items:
         assert [read_pod(item).name async for item in items] == ["half"]
-
-
-OWN = [fraction(phase="Running"), reservation(), bind_request(), pod("whole", 3, gpus="1"), node()]
-
-
-async def test_with_permission_for_pods_alone_the_other_resources_are_unavailable(
-    plane: ControlPlane, admin: Administrator
-) -> None:
-    for item in OWN:
-        await admin.create(item)
-    token = await admin.token("pods-only", PODS)
-    async with KubeClient(plane.access(token)) as client, running(client) as run:
-        await until(lambda: run.names == {"half", "whole"} and len(run.pods.unavailable) == 3)
-        assert {(lack.resource, lack.reason) for lack in run.pods.unavailable} == {
-            (resource, UnavailableReason.DENIED)
-            for resource in ("nodes", "namespaces", "bindrequests.scheduling.run.ai")
-        }
-        assert run.inventory.node_labels is None
-        assert run.inventory.reservations, "they come with the pods"
-        await admin.grant("pods-only-and-more", BIND_REQUESTS)
-        binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/pods-only-and-more"
-        subject = {"kind": "ServiceAccount", "name": "pods-only", "namespace": "team-a"}
-        await admin.merge(binding, {"subjects": [subject]})
-        await until(lambda: run.inventory.bind_requests)
-        await until(lambda: "bindrequests.scheduling.run.ai" in run.log_subjects("resource available again"))
 
 
 @pytest.mark.slow

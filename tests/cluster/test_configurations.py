@@ -116,12 +116,7 @@ CLAIMS = [{"name": "gpu", "resourceClaimName": "gpu"}]
 DAEMON_SET_PODS = {
     "plain": (of_daemon_set(), []),
     "plain with much": (
-        of_daemon_set(
-            labels={"app": "cni"},
-            annotations={"a": "b"},
-            container={"resources": RESOURCE},
-            spec=init_container(),
-        ),
+        of_daemon_set(labels={"app": "cni"}, annotations={"a": "b"}, container={"resources": RESOURCE}, spec=init_container()),
         [],
     ),
     "1000 labels": (of_daemon_set(labels={f"a{number}": "" for number in range(1000)}), []),
@@ -156,21 +151,16 @@ DAEMON_SET_PODS = {
     "GPU": (of_daemon_set(container=amounts("nvidia.com/gpu")), [VALIDATE]),
     "GPU of zero": (of_daemon_set(container=amounts("nvidia.com/gpu", "0")), [VALIDATE]),
     "GPU of another vendor": (of_daemon_set(container=amounts("amd.com/gpu")), [VALIDATE]),
-    "device class": (
-        of_daemon_set(container=amounts("deviceclass.resource.kubernetes.io/gpu.nvidia.com")),
-        [VALIDATE],
-    ),
+    "device class": (of_daemon_set(container=amounts("deviceclass.resource.kubernetes.io/gpu.nvidia.com")), [VALIDATE]),
     "GPU in an init container": (of_daemon_set(spec=init_container(**amounts("nvidia.com/gpu"))), [VALIDATE]),
-}
+}  # fmt: skip
 DAEMON_SET_CLAIMS = {
     "claim": (of_daemon_set(spec={"resourceClaims": CLAIMS}), [VALIDATE]),
     "claim of a container": (
-        of_daemon_set(
-            spec={"resourceClaims": CLAIMS}, container={"resources": {"claims": [{"name": "gpu"}]}}
-        ),
+        of_daemon_set(spec={"resourceClaims": CLAIMS}, container={"resources": {"claims": [{"name": "gpu"}]}}),
         [VALIDATE],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

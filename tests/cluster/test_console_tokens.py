@@ -32,7 +32,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.control_plane_fixtures import EGRESS_SOCKET
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.helm_chart import find_object, rendered
-from tests.support.kai_standin import Binder
+from tests.support.kai_standin import placed_by_kai
 from tests.support.kube_objects import GPU_0, fraction, made, namespace_object, node
 from tests.support.pod_network import pod_network
 from tests.support.webhook_in_a_pod import in_a_pod
@@ -100,11 +100,13 @@ def rules(name: str) -> list[dict[str, Any]]:
 @pytest.fixture
 async def site(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> AsyncIterator[Site]:
     await admin.ensure(namespace_object(NAMESPACE))
-    await Binder(admin, gpus=(GPU_0,)).place(fraction("half", node=None), group="a", gpu=GPU_0)
+    await placed_by_kai(admin, fraction("half", node=None), group="a", gpu=GPU_0)
     for number in (PLAIN, OVER_TLS):
         labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-A10"}
         await admin.create({**node(**labels), "metadata": {"name": node_name(number), "labels": labels}})
-        await create_agent_pod(admin, number, has_tls=number == OVER_TLS)
+        await admin.create(agent_pod(number, has_tls=number == OVER_TLS))
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod_name(number)}/status"
+        await admin.merge(path, {"status": pod_status(number)})
     token = await admin.token("agent", *rules("kaishare-agent"))
     certs = tmp_path / "certs"
     write_certificate(certs)
@@ -131,12 +133,6 @@ async def until_ready(running: Agent) -> None:
             await asyncio.sleep(0.05)
 
 
-async def create_agent_pod(admin: Administrator, number: int, *, has_tls: bool = False) -> None:
-    await admin.create(agent_pod(number, has_tls=has_tls))
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod_name(number)}/status"
-    await admin.merge(path, {"status": pod_status(number)})
-
-
 def address_of(number: int) -> str:
     return f"{pod_ip(number)}:9445"
 
@@ -156,9 +152,8 @@ async def test_a_named_reader_reads_real_agents_with_and_without_tls(
     assert "NOT ANSWERING" not in text.out
     assert " half " in text.out
 
-    (over_tls,) = json.loads(
-        (await kaishare(plane, platform, "top", "-o", "json", "--node", node_name(OVER_TLS))).out
-    )["agents"]
+    read = await kaishare(plane, platform, "top", "-o", "json", "--node", node_name(OVER_TLS))
+    (over_tls,) = json.loads(read.out)["agents"]
     assert (over_tls["answered"], over_tls["shares"]["node"]) == (True, node_name(OVER_TLS))
 
     report = json.loads((await kaishare(plane, platform, "doctor", "-o", "json")).out)

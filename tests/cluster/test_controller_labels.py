@@ -20,11 +20,8 @@ STAND_INS = ("hash", "uid")
 
 TEMPLATE = {
     "metadata": {"labels": {"app": "labelled"}},
-    "spec": {
-        "containers": [{"name": "main", "image": "example.invalid/image"}],
-        "tolerations": [{"operator": "Exists"}],
-    },
-}
+    "spec": {"containers": [{"name": "main", "image": "example.invalid/image"}], "tolerations": [{"operator": "Exists"}]},
+}  # fmt: skip
 ONCE = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}
 SELECTED = {"selector": {"matchLabels": {"app": "labelled"}}, "template": TEMPLATE}
 INDEXED = {"completionMode": "Indexed", "completions": 1, "template": ONCE}

@@ -1,4 +1,4 @@
-"""`explain --server` on the real API server: its answers equal the API server's, and who refuses or changes a pod is named."""
+"""`explain --server` on the real API server: its answers equal the API server's, and who refuses a pod is named."""
 
 import contextlib
 import json
@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from console.explain.explainer import AnswerDifference, ServerAnswer
+from console.explain.explainer import ServerAnswer
 from console.explain.server_dry_runs import written_fields
 from kube.kinds import LIMIT_RANGES
 from tests.support.administrator import Administrator
-from tests.support.cluster_webhook import Canary, bare_pod, configured, ensure_namespaces, installed
+from tests.support.cluster_webhook import bare_pod, ensure_namespaces, installed
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import Answer, Asker
 from tests.support.markers import scaled
-from tests.support.other_webhooks import others_configuration, patching
 from tests.support.pod_strategies import pods as any_pods
 from tests.support.server_answers import (
     ADMISSION,
@@ -37,7 +36,6 @@ from tests.support.server_answers import (
     limit_range,
 )
 from tests.support.waiting import until
-from tests.support.webhook_recorder import recording
 from webhook.policy.templates import TemplateError
 
 PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(60)))
@@ -201,32 +199,3 @@ async def test_a_limit_range_that_gives_a_gpu(
     assert answer.fields["container main: limit nvidia.com/gpu"] == "2"
     assert not expected.differences
     assert not expected.causes
-
-
-def with_another_share(pod: Json) -> Json:
-    annotations = pod["metadata"].get("annotations") or {}
-    return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations, "gpu-fraction": "0.75"}}}
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("zz-other-share", "another webhook or admission policy changed annotation gpu-fraction after kaishare"),
-        ("a-other-share", 'kaishare decided "own-share", and the decision here is "whole-gpu-converted"'),
-    ],
-    ids=["after", "before"],
-)  # fmt: skip
-async def test_another_webhook_changes_the_share(
-    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None, name: str, words: str
-) -> None:
-    (tmp_path / "other").mkdir()
-    async with (
-        installed(plane, admin.client, tmp_path, NAMESPACE),
-        recording(tmp_path / "other", patching(with_another_share)) as other,
-        configured(admin.client, others_configuration(name, other)),
-    ):
-        await Canary(admin.client, "asked").until_called(other)
-        answer = await ask(admin.client, bare_pod("p"))
-    assert AnswerDifference("annotation gpu-fraction", "0.5", "0.75") in answer.differences
-    (cause,) = answer.causes
-    assert cause.startswith(words)

@@ -33,6 +33,7 @@ from tests.support.guarded_objects import (
     workload,
 )
 from tests.support.kai_definitions import definition
+from tests.support.kinds import made
 from tests.support.kube_user import ADMINISTRATOR, Asker, account, where
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -101,11 +102,7 @@ async def test_the_label_app_has_no_value_of_kais(asker: Asker, pods: None, plac
     assert_admitted(await edits(asker, full(place), key, value, BINDER))
 
 
-BINDING: Final[Item] = {
-    "apiVersion": "v1",
-    "kind": "Binding",
-    "target": {"kind": "Node", "name": "gpu-node-0"},
-}
+BINDING: Final[Item] = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "gpu-node-0"}}  # fmt: skip
 
 
 @PLACES
@@ -133,15 +130,12 @@ async def test_another_account_of_that_name_is_not_kai(asker: Asker, pods: None)
 @pytest.mark.parametrize(
     ("key", "values"),
     [
-        (
-            "gpu-fraction",
-            {"0.5": 1, ".5": 1, "0.3333333333333333": 1, "0x1p-1": 0, "5e-1": 0, "+0.5": 0, "1_0": 0, "": 0},
-        ),
+        ("gpu-fraction", {"0.5": 1, ".5": 1, "0.3333333333333333": 1, "0x1p-1": 0, "5e-1": 0, "+0.5": 0, "1_0": 0, "": 0}),
         ("gpu-memory", {"8000": 1, "1": 1, "18446744073709551615": 0, "8Gi": 0, "0x10": 0, " 1": 0}),
         ("gpu-fraction-num-devices", {"2": 1, "16": 1, "18446744073709551615": 0, "2.0": 0, "1e1": 0}),
     ],
     ids=["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"],
-)
+)  # fmt: skip
 async def test_the_numbers_of_a_share_are_plain(
     asker: Asker, place: str, key: str, values: Mapping[str, int]
 ) -> None:
@@ -302,12 +296,8 @@ async def test_a_template_of_claims_has_no_key_of_kais(asker: Asker, place: str)
     path = f"/apis/resource.k8s.io/v1/namespaces/{place}/resourceclaimtemplates"
 
     def template(annotations: dict[str, str]) -> Item:
-        return {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": "a", "namespace": place, "labels": managed(place)},
-            "spec": {"metadata": {"annotations": annotations}, "spec": {}},
-        }
+        spec = {"metadata": {"annotations": annotations}, "spec": {}}
+        return made("ResourceClaimTemplate", "a", place, labels=managed(place), spec=spec)
 
     request = asker.send("POST", path, template({CLAIM_KEY: "true"}), user=user_of(place), dry_run=True)
     await refused(request, CLAIM_KEY, "remove it")
@@ -319,13 +309,9 @@ CLAIM_CONTROLLER = account("kube-system", "resource-claim-controller")
 
 
 def claim(namespace: str, annotations: Mapping[str, str]) -> Item:
-    metadata = {
-        "name": "gpu",
-        "namespace": namespace,
-        "labels": managed(namespace),
-        "annotations": dict(annotations),
-    }
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": {}}
+    return made(
+        "ResourceClaim", "gpu", namespace, labels=managed(namespace), annotations=dict(annotations), spec={}
+    )
 
 
 @CLAIMS
@@ -398,17 +384,11 @@ KAIS: Final = "half-abcdefg-shared-gpu"
 SYNCED: Final[dict[str, tuple[Item, str]]] = {
     "whole GPU": (past_kai(container=WHOLE_GPU), USE_KAI),
     "MIG": (past_kai(initContainers=[{**INIT_GPU, **gpu("nvidia.com/mig-1g.5gb")}]), USE_KAI),
-    "another vendor": (
-        past_kai(container=gpu("amd.com/gpu"), schedulerName="\N{GRINNING FACE}" * 2_000),
-        USE_KAI,
-    ),
+    "another vendor": (past_kai(container=gpu("amd.com/gpu"), schedulerName="\N{GRINNING FACE}" * 2_000), USE_KAI),
     "DRA": (past_kai(container=gpu("deviceclass.resource.kubernetes.io/any")), USE_KAI),
     "share": (synced_pod(schedulerName="mine"), USE_KAI),
     "node": (synced_pod(nodeName="gpu-node-0"), REMOVE),
-    "node and GPU": (
-        past_kai(container=WHOLE_GPU, schedulerName="kai-scheduler", nodeName="gpu-node-0"),
-        REMOVE,
-    ),
+    "node and GPU": (past_kai(container=WHOLE_GPU, schedulerName="kai-scheduler", nodeName="gpu-node-0"), REMOVE),
     "ConfigMap of another": (with_config_map("other-abcdefg-shared-gpu", reads=f"{KAIS}-0"), CONFIG_MAP),
     "ConfigMap of the tenant": (
         with_config_map(KAIS, reads=f"{KAIS}-0", managed="gpu-fraction\nrunai/shared-gpu-configmap"),
@@ -419,15 +399,9 @@ SYNCED: Final[dict[str, tuple[Item, str]]] = {
     "ConfigMap of KAI": (with_config_map(KAIS, reads=f"{KAIS}-0"), ""),
     "no GPU": (past_kai(container=gpu("nvidia.com/gpu", "0"), nodeName="gpu-node-0"), ""),
     "network device": (past_kai(container=gpu("nvidia.com/mlnxnics")), ""),
-    "plain pod with project": (
-        past_kai(namespace=UNLISTED, labels={"kai.scheduler/queue": None, "project": "website"}),
-        "",
-    ),
-    "of no vCluster": (
-        synced_pod(labels={"vcluster.loft.sh/managed-by": None, **GROUP}, nodeName="gpu-node-0"),
-        "",
-    ),
-}
+    "plain pod with project": (past_kai(namespace=UNLISTED, labels={"kai.scheduler/queue": None, "project": "website"}), ""),
+    "of no vCluster": (synced_pod(labels={"vcluster.loft.sh/managed-by": None, **GROUP}, nodeName="gpu-node-0"), ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("title", SYNCED)

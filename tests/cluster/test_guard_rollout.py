@@ -91,30 +91,6 @@ async def type_check(asker: Asker, path: str) -> str:
     raise AssertionError(f"{path} was not looked at")
 
 
-async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker) -> None:
-    """The binding's validationActions apply to failurePolicy Fail, too (verified on Kubernetes 1.36.3)."""
-    audited = {item["metadata"]["name"]: item for item in rendered("audit")}
-    broken, binding = audited["kaishare-guard-pods"], audited["kaishare-guard-pods-vclusters"]
-    for item in (broken, binding):
-        item["metadata"]["name"] = "broken"
-    binding["spec"]["policyName"] = "broken"
-    broken["spec"]["validations"] = [{"expression": "object.metadata.annotations['absent'] == ''"}]
-    pod = synced_pod()
-    await put_on(asker, "audit")
-    try:
-        for item in (broken, binding):
-            await asker.apply(item)
-        await until_counted(asker, {"broken"})
-        binding["spec"]["validationActions"] = ["Deny"]
-        await asker.apply(binding)
-        ends = time.monotonic() + 20
-        while (answer := await asker.create(pod, user=SYNCER, dry_run=True)).status == 201:
-            assert time.monotonic() < ends
-        assert "no such key: absent" in answer.message
-    finally:
-        await take_off(asker, [broken, binding, *audited.values(), *rendered("audit")])
-
-
 # An upgrade that renames every policy, as from kaishare 0.2.
 
 VALUES = "guard.enabled=true,guard.action=deny,webhook.enabled=false,agent.enabled=false"

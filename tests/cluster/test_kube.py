@@ -24,6 +24,7 @@ from tests.support.hostile_api_server import HostileApiServer, OlderData
 from tests.support.kube_objects import config_map
 from tests.support.kubeconfigs import CASES, SECRET, Base, Case, write
 from tests.support.markers import sampled
+from tests.support.selector_cases import BAD, MATCHES, OWN_LIMITS
 from tests.support.waiting import until
 from tests.support.watches import running
 
@@ -99,15 +100,6 @@ async def test_errors_are_distinguished_by_their_reason(plane: ControlPlane, adm
             await nobody.get(CONFIG_MAPS)
 
 
-async def test_a_new_token_is_read_from_the_file_when_the_old_one_is_refused(
-    plane: ControlPlane, admin: Administrator
-) -> None:
-    token = await admin.token("rotated", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]})
-    async with KubeClient(plane.access("refused-token")) as client:
-        (plane.account("refused-token") / "token").write_text(token)
-        assert json.loads(await client.get(CONFIG_MAPS))["kind"] == "ConfigMapList"
-
-
 def versions_of(objects: Iterable[dict[str, Any]]) -> dict[str, str]:
     return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in objects}
 
@@ -142,6 +134,31 @@ async def test_after_a_restore_of_etcd_a_watch_holds_the_restored_objects(
             assert deleted in run.names
     finally:
         await asyncio.to_thread(restoring.__exit__, None, None, None)
+
+
+@pytest.mark.kubernetes(1, 31)  # an empty item in a list
+async def test_the_api_server_reads_selectors_as_kaishare_does(plane: ControlPlane) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    names: dict[str, str] = {}
+    async with KubeClient(plane.access()) as client:
+
+        async def selected(text: str) -> set[str]:
+            listing = json.loads(await client.get(path, params={"labelSelector": text}))
+            return {item["metadata"]["name"] for item in listing["items"]}
+
+        for text, labels, expected in MATCHES:
+            key = json.dumps(labels)
+            if key not in names:
+                names[key] = f"selected-{len(names)}"
+                body = {"metadata": {"name": names[key], "labels": labels}}
+                await client.request("POST", path, body=json.dumps(body).encode())
+            assert (names[key] in await selected(text)) is expected, (text, labels)
+        for text in BAD.keys() - OWN_LIMITS:
+            with pytest.raises(ApiError) as caught:
+                await selected(text)
+            assert caught.value.status == 400, text
+        for name in names.values():
+            await client.request("DELETE", f"{path}/{name}")
 
 
 # `kaishare policies` with right, odd and wrong kubeconfigs on a real API server, beside a real kubectl.

@@ -84,11 +84,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "fewer webhooks": {"op": "remove", "path": "/webhooks/0"},
     "labels": add("/metadata/labels", {"a": "b"}),
     "annotations": add("/metadata/annotations", {"cert-manager.io/inject-ca-from": "a/b"}),
-    "ownerReferences": add(
-        "/metadata/ownerReferences", [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]
-    ),
+    "ownerReferences": add("/metadata/ownerReferences", [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]),
     "finalizers": add("/metadata/finalizers", ["example.com/stay"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

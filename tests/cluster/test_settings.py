@@ -20,6 +20,7 @@ from tests.support.free_ports import free_port
 from tests.support.helm_chart import NAMESPACE, find_object, rendered
 from tests.support.helm_release import Release, deployed_options, token_of
 from tests.support.hostile_api_server import HostileApiServer, requests
+from tests.support.kinds import made
 from tests.support.kube_user import Asker
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
@@ -31,13 +32,7 @@ from webhook.settings.published_settings import KEY, NAME, PublishedSettings, Se
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 SETTINGS = f"{CONFIG_MAPS}/{NAME}"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kaishare-webhook-ca"
-CLASS = {
-    "apiVersion": "scheduling.k8s.io/v1",
-    "kind": "PriorityClass",
-    "metadata": {"name": "usual-here"},
-    "value": 5,
-    "globalDefault": True,
-}
+CLASS = made("PriorityClass", "usual-here", value=5, globalDefault=True)
 OURS = {"metadata": {"labels": {"a": "b"}}}
 
 

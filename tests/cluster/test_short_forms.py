@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.night import HOUR, Cause, Minute, judge, night
-from benchmarks.processes import ProcessState, growth
+from benchmarks.processes import ProcessState
 from benchmarks.rollout import Phase, Plan, prepared, problems
 from benchmarks.soak import Ledger, Soak, soak
 from benchmarks.soak import Plan as SoakPlan
@@ -87,12 +87,9 @@ LEAK = Cause(name="a leak", first=2, last=60, must=frozenset({"Leaks"}))
         ({minute: ["Leaks"] for minute in range(10, 61)}, []),
         ({minute: ["Leaks"] for minute in range(10, 59)}, ["minute 59: a leak, and ['Leaks'] did not fire"]),
         ({minute: ["Leaks"] for minute in range(18, 61)}, ["minute 17: a leak, and ['Leaks'] did not fire"]),
-        (
-            {1: ["Leaks"], **{minute: ["Leaks"] for minute in range(10, 61)}},
-            ["minute 1: Leaks without a cause"],
-        ),
+        ({1: ["Leaks"], **{minute: ["Leaks"] for minute in range(10, 61)}}, ["minute 1: Leaks without a cause"]),
     ],
-)
+)  # fmt: skip
 def test_an_alert_that_is_silent_or_without_a_cause_is_a_problem(
     fired: dict[int, list[str]], problems: list[str]
 ) -> None:
@@ -116,11 +113,6 @@ async def test_fifteen_seconds_in_use(plane: ControlPlane, tmp_path: Path) -> No
     assert seldom > 0, "\n".join(report)
 
 
-def test_growth_is_that_of_the_line_through_the_points() -> None:
-    assert growth([(0, 50.0), (10, 51.0), (20, 52.0)]) == pytest.approx(2)
-    assert growth([(0, 50.0), (10, 54.0), (20, 50.0)]) == pytest.approx(0)
-
-
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
@@ -142,13 +134,6 @@ def test_a_leak_is_a_problem(changed: dict[str, Any], problem: str | None) -> No
     assert problem is None or problem in run.ledger.wrong[0]
 
 
-def test_another_number_than_the_ledgers_is_a_problem() -> None:
-    ledger = Ledger()
-    ledger.expect("flags raised", 3, 3)
-    ledger.expect("flags cleared", 2, 3)
-    assert ledger.wrong == ["flags cleared: 2, and the ledger has 3"]
-
-
 # The webhook and the admission policies do the same: the short form of tests/comparisons/admission_forms.py.
 
 PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
@@ -160,16 +145,8 @@ PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
 @pytest.mark.timeout(300)
 async def test_pods_are_the_same_under_both_forms(own_plane: ControlPlane, tmp_path: Path) -> None:
     async with KubeClient(own_plane.access()) as client:
-        tally = await compare_forms(
-            own_plane,
-            client,
-            tmp_path,
-            number=15,
-            clusters=2,
-            namespaces=20,
-            pods=PODS,
-            directed_pods=3 * PODS,
-        )
+        sizes = {"clusters": 2, "namespaces": 20, "pods": PODS, "directed_pods": 3 * PODS}
+        tally = await compare_forms(own_plane, client, tmp_path, number=15, **sizes)
     assert not tally.unexpected, "\n\n".join(tally.unexpected[:3])
     assert tally.results["equal"] > PODS
     assert tally.results["denied by both"] > PODS / 20

@@ -29,6 +29,7 @@ from tests.support.creations import created_throughout
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA, Release, define_others_kinds, lead_to_this_machine
+from tests.support.kinds import made
 from tests.support.waiting import until
 from tests.support.webhook_checks import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
@@ -193,13 +194,9 @@ async def issue_certificates(client: KubeClient) -> set[str]:
     certificates = json.loads(await client.get(CERTIFICATES))["items"]
     names = {certificate["spec"]["secretName"] for certificate in certificates}
     for name in names:
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": name, "labels": {"controller.cert-manager.io/fao": "true"}},
-            "type": "kubernetes.io/tls",
-            "data": dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), "YQ=="),
-        }
+        data = dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), "YQ==")
+        labels = {"controller.cert-manager.io/fao": "true"}
+        secret = made("Secret", name, labels=labels, type="kubernetes.io/tls", data=data)
         try:
             await client.request("POST", SECRETS, body=json.dumps(secret).encode())
         except ApiError as error:

@@ -16,20 +16,20 @@ from tests.support.large_objects import deep_fields
 from tests.support.waiting import until
 from webhook.registration.configurations import MUTATE
 
-NAMESPACES = [
-    managed_namespace(name, gpu_fraction="0.5", priority="train")
-    for name in ("managed", "managed-deployment", "managed-job")
-]
+MANAGED = managed_namespace("managed", gpu_fraction="0.5", priority="train")
+SIZED = managed_namespace("sized")
+SIZED["metadata"]["labels"] |= {"size.kaishare.dev/train": "0.5", "size.kaishare.dev/serve": "0.25"}
+SIZED["metadata"]["annotations"] = {"size.kaishare.dev/train": "app=train"}
 ENFORCED = managed_namespace("enforced", gpu_fraction="0.5", mode="enforce", max_gpu_fraction="0.5")
 PODS = "/api/v1/namespaces/{}/pods"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """Run the webhook, which is called for pods of `NAMESPACES` and `ENFORCED`."""
+    """Run the webhook, which is called for pods of these namespaces."""
     async with (
         KubeClient(plane.access()) as client,
-        installed(plane, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES, ENFORCED) as webhook,
+        installed(plane, client, tmp_path_factory.mktemp("webhook"), MANAGED, SIZED, ENFORCED) as webhook,
     ):
         yield webhook
 
@@ -70,46 +70,25 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_change_no_answer(
 
 
 @pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
-async def test_a_bare_pod_whose_gpu_became_a_share_cannot_be_applied_again(
-    plane: ControlPlane, admin: Administrator, ours: Serving, how: tuple[str, ...]
-) -> None:
-    """Known limit: the resources of a pod cannot change. Templates of controllers have no such limit."""
-    pod = bare_pod("again", namespace="managed")
-    try:
-        result = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
-        assert result.status == 0, result.errors
-        assert has_share(await admin.read(f"{PODS.format('managed')}/again"))
-        result = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
-        assert result.status == 1
-        assert "Forbidden: pod updates may not change fields" in result.errors
-        assert has_share(await admin.read(f"{PODS.format('managed')}/again"))
-    finally:
-        await admin.delete(f"{PODS.format('managed')}/again")
-
-
-@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
 @pytest.mark.parametrize(
-    ("gpus", "annotations"),
-    [(0, {"gpu-fraction": "0.25"}), (1, {"kaishare.dev/whole-gpu": "true"})],
-    ids=["a share of its own", "a whole GPU that is kept"],
-)
-async def test_a_bare_pod_that_keeps_its_resources_can_be_applied_again(
-    plane: ControlPlane,
-    admin: Administrator,
-    ours: Serving,
-    gpus: int,
-    annotations: dict[str, str],
-    how: tuple[str, ...],
-) -> None:
-    """The ways that docs/policy.md names for bare pods under GitOps."""
+    ("gpus", "annotations", "refusal"),
+    [(1, {}, "Forbidden: pod updates may not change fields"), (0, {"gpu-fraction": "0.25"}, ""), (1, {"kaishare.dev/whole-gpu": "true"}, "")],
+    ids=["a GPU that became a share", "a share of its own", "a whole GPU that is kept"],
+)  # fmt: skip
+async def test_a_bare_pod_can_be_applied_again_if_it_keeps_its_resources(
+    plane: ControlPlane, admin: Administrator, ours: Serving, gpus: int, annotations: dict[str, str], refusal: str, how: tuple[str, ...]
+) -> None:  # fmt: skip
+    """The ways that docs/policy.md names for bare pods under GitOps: the resources of a pod cannot change."""
     pod = bare_pod("again", gpus=gpus, namespace="managed", annotations=annotations)
     try:
-        for _ in range(2):
-            applied = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
-            assert applied.status == 0, applied.errors
+        applied = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
+        assert applied.status == 0, applied.errors
+        again = await kubectl(plane, "apply", *how, "-f", "-", manifest=pod)
+        assert (again.status, refusal in again.errors) == (1 if refusal else 0, True), again.errors
         stored = await admin.read(f"{PODS.format('managed')}/again")
         assert stored["spec"]["schedulerName"] == "kai-scheduler"
         assert stored["metadata"]["annotations"].items() >= annotations.items()
+        assert not refusal or has_share(stored)
     finally:
         await admin.delete(f"{PODS.format('managed')}/again")
 
@@ -160,3 +139,21 @@ async def test_enforce_denies_pods_that_opt_out_and_admits_the_others(
     assert "kaishare.dev/inject" in str(caught.value)
     with pytest.raises(ApiError, match="403"):
         await made(admin, "enforced", bare_pod("much", gpus=0, annotations={"gpu-fraction": "0.75"}))
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument", "message"),
+    [
+        ("label", "size.kaishare.dev/train=2", 'size.kaishare.dev/train: "2" is not allowed; allowed: 0.02'),
+        ("annotate", "size.kaishare.dev/train=app in (", "allowed: a label selector as for kubectl get -l"),
+    ],
+)
+async def test_kubectl_prints_why_a_size_or_selector_is_refused(
+    plane: ControlPlane, admin: Administrator, ours: Serving, verb: str, argument: str, message: str
+) -> None:
+    before = (await admin.read("/api/v1/namespaces/sized"))["metadata"]
+    result = await kubectl(plane, verb, "--overwrite", "namespace", "sized", argument)
+    assert result.status == 1
+    assert message in result.errors
+    after = (await admin.read("/api/v1/namespaces/sized"))["metadata"]
+    assert (after["labels"], after["annotations"]) == (before["labels"], before["annotations"])

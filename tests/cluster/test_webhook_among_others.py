@@ -1,8 +1,6 @@
 """The webhook beside other webhooks and LimitRanges, how an API server reaches it, and the fate of pods if it cannot."""
 
 import asyncio
-import signal
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from itertools import count
@@ -250,24 +248,3 @@ async def test_a_foreign_certificate_costs_no_pod(admin: Administrator, tmp_path
 
             await until(is_tried, "the configuration is taken up")
         assert await webhook.answered() == 0
-
-
-async def test_a_hanging_webhook_delays_a_pod_by_its_time_limit_only(
-    admin: Administrator, tmp_path: Path
-) -> None:
-    await ensure_namespaces(admin.client, REACHED)
-    async with serving(tmp_path / "log", *from_files(tmp_path, REACHED)) as webhook:
-        mutating, _ = our_configurations(webhook.target, ca_of(tmp_path))
-        mutating["webhooks"][0]["timeoutSeconds"] = 1
-        async with configured(admin.client, mutating):
-            canary = Canary(admin.client, "reached")
-            await canary.until_mutated()
-            webhook.process.send_signal(signal.SIGSTOP)
-            try:
-                began = time.monotonic()
-                assert is_unchanged(await canary.pod())
-                assert 0.9 < time.monotonic() - began < 8, "the API server's usual limit is 10 s"
-            finally:
-                webhook.process.send_signal(signal.SIGCONT)
-            await canary.until_mutated()
-        await canary.until_unchanged()

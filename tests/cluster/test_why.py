@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from console.why.explanation import Code
 from console.why.reader import MOST_REQUESTS
 from kube.answers import ApiError
 from kube.client import KubeClient
-from tests.console.why.test_recorded_states import expected_codes, targets
 from tests.support.administrator import Administrator, admissible
 from tests.support.agent_fleet import gpu_node, node_name
 from tests.support.cluster_webhook import managed_namespace
@@ -28,9 +26,7 @@ from tests.support.kai_definitions import DEFINITIONS, define, definition
 from tests.support.kinds import list_path, made, object_path
 from tests.support.kube_objects import namespace_object
 from tests.support.published_settings import settings_object
-from tests.support.used_rights import binding
-from tests.support.waiting import until
-from tests.support.why_states import State, folder, states
+from tests.support.used_rights import binding, until_aggregated
 from webhook.policy.decision_settings import DecisionSettings
 
 pytestmark = pytest.mark.slow
@@ -82,32 +78,18 @@ class Site:
     async def put(self, *items: Item) -> None:
         """Create objects, or replace those of the same name, with their status."""
         for item in items:
-            kind, path = item["kind"], object_path(item)
-            kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
-            made = {
-                **item,
-                "metadata": {key: item["metadata"][key] for key in kept if key in item["metadata"]},
-            }
-            if kind == "Pod":
-                made = admissible(made)
-                made["spec"].pop("serviceAccountName", None)
-            if kind == "Job":  # the API server fills in the selector by the new uid
-                template = {"spec": item["spec"]["template"]["spec"]}
-                made["spec"] = {**item["spec"], "selector": None, "template": template}
+            path = object_path(item)
             with contextlib.suppress(ApiError):
                 await self.admin.delete(path)
-            await self.admin.post(path.rpartition("/")[0], made)
-            if kind in ("Pod", "Node", "PersistentVolumeClaim") and item.get("status"):
+            sent = admissible(item) if item["kind"] == "Pod" else item
+            await self.admin.post(path.rpartition("/")[0], sent)
+            if item.get("status"):
                 await self.admin.merge(f"{path}/status", {"status": item["status"]})
 
-    async def grant(self, namespace: str) -> None:
-        """Give the account the role edit in a namespace."""
-        await self.admin.ensure(binding(EDIT, ACCOUNTS, role=EDIT, kind="ClusterRole", place=namespace))
-
-    async def why(self, role: str, *arguments: str, namespace: str = TEAM) -> Ended:
-        """Run the command, which sends few requests; the namespace is that of the context."""
+    async def why(self, role: str, *arguments: str) -> Ended:
+        """Run the command, which sends few requests."""
         config = json.loads(self.proxy.kubeconfig(self.tokens[role]).read_text())
-        config["contexts"][0]["context"]["namespace"] = namespace
+        config["contexts"][0]["context"]["namespace"] = TEAM
         path = self.folder / "kubeconfig"
         path.write_text(json.dumps(config))
         self.proxy.requests.clear()
@@ -137,15 +119,9 @@ async def site(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Site]:
         await admin.ensure(settings_object(DecisionSettings()))
         for path in (list_path("Pod", TEAM), list_path("Pod", RIVALS), list_path("Event", TEAM)):
             await admin.delete(path)
-        made = Site(admin=admin, proxy=proxy, folder=tmp_path / "files", tokens=tokens)
-        await made.grant(TEAM)
-
-        async def has_rules() -> bool:
-            stored = await admin.read(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{EDIT}")
-            return bool(stored.get("rules"))
-
-        await until(has_rules, "the role edit has its rules")
-        yield made
+        await admin.ensure(binding(EDIT, ACCOUNTS, role=EDIT, kind="ClusterRole", place=TEAM))
+        await until_aggregated(admin, EDIT)
+        yield Site(admin=admin, proxy=proxy, folder=tmp_path / "files", tokens=tokens)
 
 
 def condition(message: str) -> Item:
@@ -251,74 +227,3 @@ async def test_an_account_with_the_role_edit_is_told_what_the_api_server_answers
     assert edit.code == administrator.code == Code.NO_GPU_FITS
     assert "not visible" not in administrator.text
     assert f"{RIVALS}/{SECRET}-pod (0.5 of a GPU, queue {SECRET}-queue)" in administrator.text
-
-
-YOUNG = {"27d-podgroupcontroller-down": (Code.RUNNING, Code.RUNNING)}
-"""The codes of states that show only after some time: the pods on the API server are seconds old."""
-
-
-@pytest.mark.skipif(
-    folder() is None, reason="NOT VERIFIED: KAISHARE_FIXTURES must name the folder of the recorded objects"
-)
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in (1, 2))]
-)
-async def test_the_recorded_states_have_their_codes_for_both_roles(site: Site, first: int) -> None:
-    for state in islice(states("kai-v0.17.0"), first, None, 3):
-        kind, name = interesting(state)
-        namespace = await load(site, state)
-        codes = YOUNG.get(state.path.name) or expected_codes(state, kind, name)
-        for role, code in zip((ADMINISTRATOR, EDIT), codes, strict=True):
-            target = name if kind == "Pod" else f"{kind}/{name}"
-            ended = await site.why(role, target, "-o", "json", namespace=namespace)
-            assert ended.code == code, (state.path.name, role, ended.text)
-            assert (ended.console.status, ended.console.err) == (0 if code.is_fine else 1, ""), (
-                state.path.name
-            )
-
-
-def interesting(state: State) -> tuple[str, str]:
-    """Return a pod or workload of a state that does not run as it should, else any.
-
-    Of workloads that lost pods to others (07b and 08), some pods run.
-    """
-    bound = {pod.name for pod in state.pods() if pod.is_bound and state.path.name.startswith(("07b", "08"))}
-    of_state = [(kind, name) for each, kind, name in targets("kai-v0.17.0") if each == state]
-    odd = (
-        (kind, name)
-        for kind, name in of_state
-        if expected_codes(state, kind, name)[0] is not Code.RUNNING and name not in bound
-    )
-    return next(odd, of_state[0])
-
-
-async def load(site: Site, state: State) -> str:
-    """Put a state into the cluster; return its namespace."""
-    files = [
-        "queue",
-        "nodes",
-        "owners",
-        "podgroup",
-        "pod",
-        "reservation-pods",
-        "bindrequest",
-        "other",
-        "events",
-    ]
-    named = (each["metadata"]["namespace"] for file in ("pod", "owners") for each in state.items(file))
-    namespace = next(named, state.path.name)
-    await site.admin.ensure(namespace_object(namespace))
-    await site.grant(namespace)
-    for kind in ("Event", "PodGroup", "BindRequest"):  # of a state that was recorded in the same namespace
-        await site.admin.delete(list_path(kind, namespace))
-    for kind in ("Queue", "Node", "Pod"):
-        for other in (await site.admin.read(list_path(kind)))["items"]:
-            await site.admin.delete(object_path({**other, "kind": kind}))
-    for file in files:
-        for item in state.items(file):
-            item.get("involvedObject", {}).pop("uid", None)  # the pods get new ones here
-            if item["kind"] == "BindRequest":
-                item["metadata"].pop("ownerReferences", None)
-            if item["kind"] != "ResourceQuota":
-                await site.put(item)
-    return namespace

@@ -1,8 +1,6 @@
-"""Warnings at the apply of a workload on a real API server, and an apply while no webhook answers."""
+"""Warnings at the apply of a workload on a real API server."""
 
 import asyncio
-import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.kinds import made
 from tests.support.kube_user import Asker
 from tests.support.pods import gpu_container
-from tests.support.registration import UrlTarget, mutating_configuration, validating_configuration
+from tests.support.registration import mutating_configuration, validating_configuration
 
 TEAM = "warned-team"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{TEAM}/deployments"
@@ -85,25 +83,3 @@ async def test_the_author_of_a_deployment_is_told_at_its_apply(
         await label_mode(asker, "observe")
         await asyncio.sleep(1)  # the API server reads namespaces from a cache
         assert (await asker.create(deployment("other"), dry_run=True)).warnings == []
-
-
-async def test_an_apply_waits_at_most_a_second_for_a_webhook_that_does_not_answer(
-    own_plane: ControlPlane, asker: Asker
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never answers
-        target = UrlTarget(f"https://127.0.0.1:{silent.getsockname()[1]}")
-        configuration = validating_configuration(target)
-        hooks = [hook for hook in configuration["webhooks"] if hook["name"] == "workloads.warn.kaishare.dev"]
-        async with (
-            KubeClient(own_plane.access()) as client,
-            configured(client, {**configuration, "webhooks": hooks}),
-        ):
-            seconds = 0.0
-            for number in range(20):
-                began = time.monotonic()
-                assert (await asker.create(deployment(f"web-{number}"))).status == 201
-                seconds = time.monotonic() - began
-                if seconds > 0.9:
-                    break  # the configuration is in force
-                await asyncio.sleep(0.2)
-            assert 0.9 < seconds < 1.9

@@ -94,13 +94,8 @@ def _objects(namespace: GeneratedNamespace, form: str, number: str) -> Iterator[
 
 async def _apply(client: KubeClient, item: Json) -> None:
     path = object_path(item)
-    await client.request(
-        "PATCH",
-        path,
-        params={"fieldManager": "tests", "force": "true"},
-        body=json.dumps(item).encode(),
-        content_type="application/apply-patch+yaml",
-    )
+    params, body = {"fieldManager": "tests", "force": "true"}, json.dumps(item).encode()
+    await client.request("PATCH", path, params=params, body=body, content_type="application/apply-patch+yaml")
 
 
 def _only_for(form: str, number: str, selector: Json) -> None:
@@ -184,7 +179,6 @@ async def default_class(client: KubeClient, *, exists: bool) -> AsyncIterator[No
             await client.request("DELETE", f"{path}/{name}")
 
 
-Json = dict[str, Any]
 _AT_ONCE: Final = 16
 
 
@@ -232,14 +226,11 @@ class Comparison:
         problem = self._judge(namespace, created, plain, webhook, policy)
         if problem:
             lines = (
-                f"DIFFERENCE: {problem}",
-                f"settings: {self.forms.cluster.settings}",
+                f"DIFFERENCE: {problem}", f"settings: {self.forms.cluster.settings}",
                 f"namespace: {json.dumps(dict(namespace.labels))} {json.dumps(dict(namespace.annotations))}",
-                f"limits: {namespace.limits}",
-                f"created by {created.user}: {json.dumps(created.pod)[:6000]}",
-                f"webhook: {webhook}",
-                f"policy: {policy}",
-            )
+                f"limits: {namespace.limits}", f"created by {created.user}: {json.dumps(created.pod)[:6000]}",
+                f"webhook: {webhook}", f"policy: {policy}",
+            )  # fmt: skip
             self.tally.unexpected.append("\n  ".join(lines))
 
     def _judge(
@@ -344,15 +335,10 @@ async def create(asker: Asker, namespace: str, created: CreatedPod) -> Stored:
     """Create a pod by dry run; return it without what differs between two creations."""
     written = created.pod.get("metadata") or {}
     metadata = {key: value for key, value in written.items() if key != "namespace"}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        **created.pod,
-        "metadata": {**metadata, "namespace": namespace},
-    }
-    answer = await asker.send(
-        "POST", f"/api/v1/namespaces/{namespace}/pods", body, user=created.user, dry_run=True
-    )
+    own = {"metadata": {**metadata, "namespace": namespace}}
+    body = {"apiVersion": "v1", "kind": "Pod", **created.pod, **own}
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    answer = await asker.send("POST", path, body, user=created.user, dry_run=True)
     if answer.status != 201:
         return Stored(status=answer.status, message=answer.message[:1000])
     kept = answer.body
@@ -370,16 +356,8 @@ async def create(asker: Asker, namespace: str, created: CreatedPod) -> Stored:
 
 
 async def compare_forms(
-    plane: ControlPlane,
-    client: KubeClient,
-    folder: Path,
-    *,
-    number: int,
-    clusters: int,
-    namespaces: int,
-    pods: int,
-    directed_pods: int,
-) -> Tally:
+    plane: ControlPlane, client: KubeClient, folder: Path, *, number: int, clusters: int, namespaces: int, pods: int, directed_pods: int
+) -> Tally:  # fmt: skip
     """Compare both forms in generated clusters."""
     given = of_folder(ROOT / "examples")
     tally = Tally()

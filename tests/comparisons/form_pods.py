@@ -32,16 +32,8 @@ class CreatedPod:
 
 
 _LIMITS: Final = (
-    "none",
-    "cpu",
-    "one GPU",
-    "two GPUs",
-    "no GPU",
-    "cpu request",
-    "two ranges",
-    "another GPU",
-    "a MIG device",
-)
+    "none", "cpu", "one GPU", "two GPUs", "no GPU", "cpu request", "two ranges", "another GPU", "a MIG device",
+)  # fmt: skip
 """LimitRanges that refuse no pod: a refusal depends on whether a GPU was converted before."""
 RESTORING: Final = ("one GPU", "two GPUs", "no GPU", "two ranges")
 
@@ -175,11 +167,8 @@ def _directed(chance: random.Random) -> list[tuple[int, Json]]:
         "a.b",
     )
     shares = (
-        (keys.GPU_FRACTION, "0.5"),
-        (keys.GPU_FRACTION, "0.25"),
-        (keys.GPU_MEMORY, "2000"),
-        (keys.GPU_MEMORY, "8192"),
-    )
+        (keys.GPU_FRACTION, "0.5"), (keys.GPU_FRACTION, "0.25"), (keys.GPU_MEMORY, "2000"), (keys.GPU_MEMORY, "8192"),
+    )  # fmt: skip
     daemon_set = {**_OWNER, "apiVersion": "apps/v1", "kind": "DaemonSet"}
     other_owner = {"apiVersion": "v1", "kind": pick(("Namespace", "Node")), "name": "owner", "uid": "u"}
     rank = [{"name": "WORLD_SIZE", "value": "2"}]
@@ -231,14 +220,10 @@ _ACCELERATORS: Final = (
     "rdma/hca", "intel.com/sriov_net", "github.com/fuse", "nvidia.com/hostdev",
 )  # fmt: skip
 _NODE_LABELS: Final = (
-    (keys.NODE_GPU_PRODUCT, "NVIDIA-A100-MIG-1g.5gb"),
-    (keys.NODE_GPU_PRODUCT, "NVIDIA-A100"),
-    ("nvidia.com/mig.strategy", "single"),
-    ("nvidia.com/mig.strategy", "none"),
-    ("nvidia.com/mig.capable", "false"),
-    ("cloud.google.com/gke-gpu-partition-size", "1g.5gb"),
-    ("zone", "a"),
-)
+    (keys.NODE_GPU_PRODUCT, "NVIDIA-A100-MIG-1g.5gb"), (keys.NODE_GPU_PRODUCT, "NVIDIA-A100"),
+    ("nvidia.com/mig.strategy", "single"), ("nvidia.com/mig.strategy", "none"), ("nvidia.com/mig.capable", "false"),
+    ("cloud.google.com/gke-gpu-partition-size", "1g.5gb"), ("zone", "a"),
+)  # fmt: skip
 
 
 def _affinity(chance: random.Random) -> Json:

@@ -27,17 +27,14 @@ LIMITS: Final[Mapping[str, Sequence[Json]]] = {
     "no GPU": ({"type": "Container", "default": {GPU: "0"}},),
     "GPU request": ({"type": "Container", "defaultRequest": {GPU: "1"}},),
     "cpu request": ({"type": "Container", "defaultRequest": {"cpu": "100m"}},),
-    "two ranges": (
-        {"type": "Container", "default": {"cpu": "1"}},
-        {"type": "Container", "default": {GPU: "1"}},
-    ),
+    "two ranges": ({"type": "Container", "default": {"cpu": "1"}}, {"type": "Container", "default": {GPU: "1"}}),
     "most": ({"type": "Container", "max": {GPU: "1"}},),
     "most and default": ({"type": "Container", "max": {GPU: "4"}, "default": {GPU: "0"}},),
     "least": ({"type": "Container", "min": {GPU: "1"}},),
     "of pods": ({"type": "Pod", "max": {GPU: "1"}},),
     "another GPU": ({"type": "Container", "default": {"amd.com/gpu": "1"}},),
     "a MIG device": ({"type": "Container", "default": {MIG: "1"}},),
-}
+}  # fmt: skip
 """LimitRanges of a namespace by a name for counts: one item for each LimitRange."""
 
 

@@ -60,12 +60,9 @@ def test_secrets_come_from_files() -> None:
         ("alertname=KaisharePodOverShare severity=warning namespace=team-a", "team-a"),
         ("alertname=KaisharePolicyInvalid severity=warning namespace=team-a-dev", "team-a"),
         ("alertname=KaisharePodOverShare severity=warning namespace=team-ab", "gpu-platform"),
-        *(
-            (f"alertname={name} severity={severity}", RECEIVERS[severity])
-            for name, severity in SEVERITIES.items()
-        ),
+        *((f"alertname={name} severity={severity}", RECEIVERS[severity]) for name, severity in SEVERITIES.items()),
     ],
-)
+)  # fmt: skip
 def test_an_alert_reaches_its_receiver(labels: str, receiver: str) -> None:
     command = ("config", "routes", "test", f"--config.file={CONFIGURATION}")
     amtool(*command, f"--verify.receivers={receiver}", *labels.split())

@@ -8,14 +8,7 @@ import pytest
 
 from kai import gpu_resources, keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
-from kai.key_classes import (
-    CREATION_KEYS,
-    FREE_KEYS,
-    KAI_KEYS,
-    RESERVED_APPS,
-    USER_PREFIXES,
-    is_of_kai,
-)
+from kai.key_classes import CREATION_KEYS, FREE_KEYS, KAI_KEYS, RESERVED_APPS, USER_PREFIXES, is_of_kai
 from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
 from tests.support.helm_chart import CHART, DEPLOY, helm, options
 from webhook.policy.labels import MODE

@@ -16,14 +16,7 @@ from kai.releases import Version
 from service.units import parse_duration
 from tests.support import yaml_text
 from tests.support.chart_variants import PEM
-from tests.support.helm_chart import (
-    CHART,
-    EVERYTHING,
-    Object,
-    helm,
-    options,
-    rendered,
-)
+from tests.support.helm_chart import CHART, EVERYTHING, Object, helm, options, rendered
 from tests.support.markers import sampled
 
 SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())

@@ -330,12 +330,7 @@ def test_every_variable_offers_values(watched: Prometheus, name: str) -> None:
         if about["type"] == "query"
     }
     expected = {
-        "fleet": {
-            "cluster": ["east"],
-            "vcluster": ["team-a"],
-            "queue": ["llm", "vision"],
-            "size": ["large", "small"],
-        },
+        "fleet": {"cluster": ["east"], "vcluster": ["team-a"], "queue": ["llm", "vision"], "size": ["large", "small"]},
         "namespace": {
             "cluster": ["east"],
             "namespace": ["inference", "tenant-a", "training"],
@@ -344,7 +339,7 @@ def test_every_variable_offers_values(watched: Prometheus, name: str) -> None:
         },
         "node": {"cluster": ["east"], "node": ["east-1", "plain-1"], "vcluster": []},
         "webhook": {"cluster": ["east"]},
-    }
+    }  # fmt: skip
     assert offered == expected[name]
 
 
@@ -482,12 +477,9 @@ def test_every_rule_is_evaluated_and_only_faults_raise_alerts(watched: Prometheu
     # The example's pod over its share on a simulated node, the bad label among the policies, and what the page of others says. Free memory is left there
     # for what the neighbours were promised, so that none is at risk.
     expected = {
-        "KaisharePodOverShare",
-        "KaishareAgentSimulated",
-        "KaisharePolicyInvalid",
-        "KaishareFailedOpen",
+        "KaisharePodOverShare", "KaishareAgentSimulated", "KaisharePolicyInvalid", "KaishareFailedOpen",
         "KaishareAdmissionPolicyFailed",
-    }
+    }  # fmt: skip
     watched.until(lambda: watched.alerts() == expected, watched.alerts)
     rules = [rule for group in watched.get("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == len(list(known_metrics.rules()))

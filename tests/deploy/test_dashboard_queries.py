@@ -9,10 +9,7 @@ from tests.support import grafana
 from tests.support.promtool import assert_samples
 
 BOARDS = {name: grafana.load(name) for name in grafana.NAMES}
-SELECTED: dict[str, grafana.Selection] = {
-    "node": {"node": "n"},
-    "namespace": {"namespace": ["team", "one", "two"]},
-}
+SELECTED: dict[str, grafana.Selection] = {"node": {"node": "n"}, "namespace": {"namespace": ["team", "one", "two"]}}  # fmt: skip
 Series = dict[str, str]
 
 
@@ -45,10 +42,7 @@ def restarts(pod: str, **others: str) -> str:
 # The webhook's API server, with an hour of samples; `windowed` makes the queries read an hour.
 TARGET = '{job="api", instance="i"}'
 API_SERVER = {f"up{TARGET}": "1+0x100", f"process_start_time_seconds{TARGET}": "-90000+0x100"}
-RESTARTED = {
-    f"up{TARGET}": "1+0x80 0 1+0x20",
-    f"process_start_time_seconds{TARGET}": "-90000+0x80 stale 4860+0x20",
-}
+RESTARTED = {f"up{TARGET}": "1+0x80 0 1+0x20", f"process_start_time_seconds{TARGET}": "-90000+0x80 stale 4860+0x20"}  # fmt: skip
 FAIL_OPEN = "apiserver_admission_webhook_fail_open_count" + labels(
     name="pods.mutate.kaishare.dev", job="api", instance="i"
 )
@@ -134,16 +128,11 @@ LISTED = {
     listed("kube_pod_status_phase", "batch", phase="Failed"): "0+0x80 1+0x20",
     listed("kube_pod_status_phase", "serve", phase="Failed"): "0+0x100",
     **{
-        listed(
-            "kube_pod_container_status_last_terminated_reason", pod, container="main", reason="Error"
-        ): "1+0x100"
+        listed("kube_pod_container_status_last_terminated_reason", pod, container="main", reason="Error"): "1+0x100"
         for pod in ("serve", "steady")
     },
-}
-HIT, HIT_COUNT = (
-    "Neighbours that restarted or failed in the last hour",
-    "Neighbours that restarted, last hour",
-)
+}  # fmt: skip
+HIT, HIT_COUNT = ("Neighbours that restarted or failed in the last hour", "Neighbours that restarted, last hour")  # fmt: skip
 
 # Nothing is at risk on GPU-2, whose pods differ from their shares, too. The use of the pod dark is unknown.
 AT_RISK = {
@@ -156,10 +145,7 @@ AT_RISK = {
 }  # fmt: skip
 TWO_AGENTS = {f'kaishare_gpu_at_risk_bytes{GPU[:-1]}, instance="{agent}"}}': "3+0x100" for agent in "ab"}
 NO_RISK = {f"kaishare_gpu_memory_total_bytes{GPU}": "99+0x100"}
-FREE = {
-    f"kaishare_gpu_memory_{name}_bytes{GPU}": f"{value}+0x100"
-    for name, value in (("total", 100), ("used", 40))
-}
+FREE = {f"kaishare_gpu_memory_{name}_bytes{GPU}": f"{value}+0x100" for name, value in (("total", 100), ("used", 40))}  # fmt: skip
 
 
 def waiting() -> Series:

@@ -98,11 +98,7 @@ def problem(reason: str, uuid: str = "GPU-1") -> str:
 
 
 UNWATCHED, DOWN, RESTARTS = "KaishareNodeUnwatched", "KaishareAgentDown", "KaishareAgentRestarts"
-BLIND, PARTLY_BLIND, OUTSIDE = (
-    "KaishareAgentBlind",
-    "KaishareAgentPartlyBlind",
-    "KaishareGPUMemoryOutsidePods",
-)
+BLIND, PARTLY_BLIND, OUTSIDE = ("KaishareAgentBlind", "KaishareAgentPartlyBlind", "KaishareGPUMemoryOutsidePods")  # fmt: skip
 CASES = {
     "agent-lives-1-s": (agent(during(0, 1)), {DOWN, UNWATCHED}),
     "agent-lives-30-s": (flickering(30, 300), {DOWN, UNWATCHED, RESTARTS}),
@@ -188,20 +184,10 @@ SLOWER: Final = {
 
 
 _APART: Final = {
-    "kaishare-slo",
-    "kaishare-webhook-slo",
-    "kaishare-gpu-forecast",
-    "kaishare-figures",
-    "kaishare-usage",
-}
+    "kaishare-slo", "kaishare-webhook-slo", "kaishare-gpu-forecast", "kaishare-figures", "kaishare-usage",
+}  # fmt: skip
 """Groups that these series do not concern; promtool's time grows with the number of rules."""
-_DAILY: Final = {
-    "agent-lives-60-s",
-    "blind-2-of-4-minutes",
-    "updates",
-    "unattributed",
-    "a-tenant-forges-silence",
-}
+_DAILY: Final = {"agent-lives-60-s", "blind-2-of-4-minutes", "updates", "unattributed", "a-tenant-forges-silence"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name if name in _DAILY else nightly(name) for name in CASES])

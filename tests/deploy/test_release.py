@@ -145,13 +145,7 @@ def test_the_chart_has_an_icon_and_what_artifact_hub_reads() -> None:
     assert kind == "data:image/svg+xml"
     assert base64.b64decode(encoded) == (ROOT / "docs" / "icon.svg").read_bytes()
     # The names of internal/hub/package.go of Artifact Hub.
-    categories = (
-        "ai-machine-learning",
-        "database",
-        "integration-delivery",
-        "monitoring-logging",
-        "networking",
-    )
+    categories = ("ai-machine-learning", "database", "integration-delivery", "monitoring-logging", "networking")  # fmt: skip
     assert about["annotations"]["artifacthub.io/category"] in categories
     assert about["annotations"]["artifacthub.io/license"] == "Apache-2.0"
     assert (ROOT / "LICENSE").read_text().split()[:2] == ["Apache", "License"]

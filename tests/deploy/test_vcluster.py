@@ -14,11 +14,7 @@ FOLDER = ROOT / "deploy" / "vcluster"
 VALUES = FOLDER / "values.yaml"
 KAI_INSIDE = FOLDER / "values-kai-inside.yaml"
 DEFAULT_SCHEDULER = FOLDER / "values-default-scheduler.yaml"
-TEAMS = {
-    "KAI on the host": (VALUES,),
-    "KAI inside": (VALUES, KAI_INSIDE),
-    "default scheduler": (DEFAULT_SCHEDULER,),
-}
+TEAMS = {"KAI on the host": (VALUES,), "KAI inside": (VALUES, KAI_INSIDE), "default scheduler": (DEFAULT_SCHEDULER,)}  # fmt: skip
 """Values files of each kind of team, in the order of the command line."""
 REFUSED = ("sync.fromHost.event.enabled=true", "experimental.syncSettings.syncLabels={x}")
 """A misspelt value, and one of releases before the oldest."""

@@ -54,14 +54,11 @@ WAITING: Final = [
 ]
 EXPECTED: Final = {
     "four-0": ("queue-over-limit", "the workload needs 4 pods at the same time, which request 4 in all"),
-    "three-0": (
-        "gang-does-not-fit",
-        "KAI finds room for 0: the pod requests 0.6 of a GPU, and all GPUs are in use",
-    ),
+    "three-0": ("gang-does-not-fit", "KAI finds room for 0: the pod requests 0.6 of a GPU, and all GPUs are in use"),
     "rdma": ("resource-not-offered", "the pod requests 1 rdma/hca, and no node offers rdma/hca"),
     "pool": ("queue-of-other-pool", "the queue pooled is of the node pool h100"),
     "share": ("no-gpu-fits", "all GPUs are in use"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

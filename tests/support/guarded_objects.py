@@ -155,12 +155,8 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
     answers = {
         "update": update,
         "merge patch": await asker.merge(path, change, user=user, dry_run=True),
-        "JSON patch": await asker.send(
-            "PATCH", path, [operation], user=user, content_type=JSON_PATCH, dry_run=True
-        ),
-        "strategic patch": await asker.send(
-            "PATCH", path, change, user=user, content_type=STRATEGIC, dry_run=True
-        ),
+        "JSON patch": await asker.send("PATCH", path, [operation], user=user, content_type=JSON_PATCH, dry_run=True),
+        "strategic patch": await asker.send("PATCH", path, change, user=user, content_type=STRATEGIC, dry_run=True),
         "server-side apply": await asker.send(
             "PATCH",
             path,
@@ -171,7 +167,7 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
             fieldManager="test",
             force="true",
         ),
-    }
+    }  # fmt: skip
     if item["kind"] in ("Pod", "Job"):
         answers["status"] = await asker.merge(path + "/status", change, user=user, dry_run=True)
     return answers

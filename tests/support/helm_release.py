@@ -71,19 +71,12 @@ class Release:
 
     def uninstall(self) -> str:
         """Uninstall the chart; return helm's output, which lists the deletions in order."""
-        return self._helm(
-            "uninstall", "kaishare", "--namespace", self.namespace, "--debug", "--ignore-not-found"
-        )
+        where = ("--namespace", self.namespace)
+        return self._helm("uninstall", "kaishare", *where, "--debug", "--ignore-not-found")
 
     def _what(self) -> list[str]:
-        return [
-            "kaishare",
-            str(self.chart),
-            "--namespace",
-            self.namespace,
-            WITHOUT_SCHEMA,
-            *options(self.values),
-        ]
+        where = ("kaishare", str(self.chart), "--namespace", self.namespace)
+        return [*where, WITHOUT_SCHEMA, *options(self.values)]
 
     def _helm(self, *arguments: str) -> str:
         done = helm(*arguments, kubeconfig=self.plane.kubeconfig())
@@ -141,9 +134,6 @@ async def _until_served(client: KubeClient, path: str) -> None:
     raise AssertionError(f"{path} is not served")
 
 
-path_of = object_path
-
-
 @contextlib.asynccontextmanager
 async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[None]:
     """Create objects with strict field validation, and delete them at the end, except namespaces."""
@@ -151,7 +141,7 @@ async def kept(client: KubeClient, items: Iterable[Object]) -> AsyncIterator[Non
     made: list[str] = []
     try:
         for item in sorted(items, key=lambda item: item["kind"] != "Namespace"):
-            where, body = path_of(item), json.dumps(item).encode()
+            where, body = object_path(item), json.dumps(item).encode()
             if item["kind"] == "Namespace":
                 applied = {**strict, "fieldManager": "tests", "force": "true"}
                 await client.request(

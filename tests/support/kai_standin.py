@@ -33,43 +33,25 @@ def mutated_by_kai(pod: dict[str, Any], *, container: int = 0, init: bool = Fals
     return pod
 
 
-class Binder:
-    """Places pods as KAI's binder does, in the order of its writes (v0.13.4, from the API server's audit log).
+async def placed_by_kai(admin: Administrator, pod: dict[str, Any], *, group: str, gpu: str) -> None:
+    """Create a pod and bind it to a GPU as KAI's binder does, in the order of its writes (v0.13.4, from the API server's audit log).
 
     The reservation pod's annotation is written by its own process, or by a fake device plugin.
     """
-
-    def __init__(self, admin: Administrator, *, gpus: tuple[str, ...]) -> None:
-        self._admin = admin
-        self._gpus = gpus
-        self._groups: dict[str, str] = {}
-
-    async def place(self, pod: dict[str, Any], *, group: str, gpu: str) -> dict[str, Any]:
-        """Create a pod and bind it to the node, on a GPU that the group shares; return the stored pod."""
-        assert gpu in self._gpus
-        metadata = copy.deepcopy(pod["metadata"])
-        share = metadata["annotations"]["gpu-fraction"]
-        metadata["labels"].pop("runai-gpu-group", None)
-        del metadata["annotations"]["received-resource-type"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        stored = await self._admin.create({**pod, "metadata": metadata, "status": {}})
-        portion = f"{float(share):.2f}"
-        request = bind_request(name, portion=portion, groups=(group,), namespace=namespace)
-        request["metadata"]["ownerReferences"][0]["uid"] = stored["metadata"]["uid"]
-        await self._admin.create(request)
-        if group not in self._groups:
-            self._groups[group] = gpu
-            holder = reservation(group, None, 900 + len(self._groups))
-            await self._admin.create(holder)
-            path = f"/api/v1/namespaces/{RESERVATIONS}/pods/{holder['metadata']['name']}"
-            await self._admin.merge(path, {"metadata": {"annotations": {keys.RESERVED_GPU: gpu}}})
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        await self._admin.merge(path, {"metadata": {"labels": {keys.GPU_GROUP: group}}})
-        await self._admin.merge(
-            path, {"metadata": {"annotations": {keys.RECEIVED_RESOURCE_TYPE: "Fraction"}}}
-        )
-        await self._admin.bind(namespace, name)
-        return stored
-
-    async def start(self, name: str, namespace: str = "research") -> None:
-        await self._admin.set_status(f"/api/v1/namespaces/{namespace}/pods/{name}", {"phase": "Running"})
+    metadata = copy.deepcopy(pod["metadata"])
+    metadata["labels"].pop(keys.GPU_GROUP, None)
+    del metadata["annotations"][keys.RECEIVED_RESOURCE_TYPE]
+    namespace, name = metadata["namespace"], metadata["name"]
+    stored = await admin.create({**pod, "metadata": metadata, "status": {}})
+    portion = f"{float(metadata['annotations'][keys.GPU_FRACTION]):.2f}"
+    request = bind_request(name, portion=portion, groups=(group,), namespace=namespace)
+    request["metadata"]["ownerReferences"][0]["uid"] = stored["metadata"]["uid"]
+    await admin.create(request)
+    holder = reservation(group, None, 901)
+    await admin.create(holder)
+    path = f"/api/v1/namespaces/{RESERVATIONS}/pods/{holder['metadata']['name']}"
+    await admin.merge(path, {"metadata": {"annotations": {keys.RESERVED_GPU: gpu}}})
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    await admin.merge(path, {"metadata": {"labels": {keys.GPU_GROUP: group}}})
+    await admin.merge(path, {"metadata": {"annotations": {keys.RECEIVED_RESOURCE_TYPE: "Fraction"}}})
+    await admin.bind(namespace, name)

@@ -37,21 +37,10 @@ def _queue(name: str, parent: str, quota: float, limit: float) -> Object:
 def ready_node(name: str, place: str, gpus: int) -> Object:
     """Return a node that is ready, with GPUs of an A10."""
     amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi", GPU: str(gpus)}
-    labels = {
-        "kubernetes.io/hostname": name,
-        "nvidia.com/gpu.count": str(gpus),
-        "nvidia.com/gpu.memory": "23028",
-        "place": place,
-    }
-    at = "2026-01-01T00:00:00Z"
-    ready = {
-        "type": "Ready",
-        "status": "True",
-        "reason": "KubeletReady",
-        "message": "",
-        "lastHeartbeatTime": at,
-        "lastTransitionTime": at,
-    }
+    labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.count": str(gpus), "place": place}
+    labels["nvidia.com/gpu.memory"] = "23028"
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    ready |= dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), "2026-01-01T00:00:00Z")
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
     return made("Node", name, labels=labels, status=status)
 
@@ -99,16 +88,12 @@ class Tenant:
         for name in (self.name, self.other):
             await self._admin("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
             await self.set_namespace(name, is_enforced=self.is_enforced)
+        group = {"apiGroup": "rbac.authorization.k8s.io"}
         for role in ("edit", _DEVELOPER):  # nothing is written before alice has both
-            await self._admin(
-                "POST",
-                list_path("RoleBinding", self.name),
-                {
-                    "metadata": {"name": role},
-                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-                    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": ALICE}],
-                },
-            )
+            reference = {**group, "kind": "ClusterRole", "name": role}
+            alice = {**group, "kind": "User", "name": ALICE}
+            body = {"metadata": {"name": role}, "roleRef": reference, "subjects": [alice]}
+            await self._admin("POST", list_path("RoleBinding", self.name), body)
 
         async def may_write() -> bool:
             lists = [self.path(kind) for kind in ("ConfigMap", "RayCluster")]
@@ -127,9 +112,7 @@ class Tenant:
         await self._admin("DELETE", f"/api/v1/nodes/{self.name}-node")
         for name in (self.name, self.other):
             path = f"/api/v1/namespaces/{name}/pods"
-            await self.asker.send(
-                "DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-            )
+            await self.asker.send("DELETE", path, gracePeriodSeconds="0")
 
     async def _admin(self, method: str, path: str, body: Object | None = None) -> Answer:
         kind = MERGE if method == "PATCH" else "application/json"
@@ -161,29 +144,16 @@ class Tenant:
         self, kind: str, name: str, *, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None,
         owners: Sequence[Object] = (), user: str = ALICE, **content: Any,
     ) -> Answer:  # fmt: skip
-        metadata: Object = {
-            "labels": labels or {},
-            "annotations": annotations or {},
-            "ownerReferences": list(owners),
-        }
-        metadata["generateName" if name.endswith("-") else "name"] = name
-        return await self.send(
-            "POST",
-            self.path(kind),
-            {"apiVersion": version_of(kind), "kind": kind, "metadata": metadata, **content},
-            user=user,
-        )
+        metadata: Object = {"labels": labels or {}, "annotations": annotations or {}}
+        metadata |= {"ownerReferences": list(owners), "generateName" if name.endswith("-") else "name": name}
+        item = {"apiVersion": version_of(kind), "kind": kind, "metadata": metadata, **content}
+        return await self.send("POST", self.path(kind), item, user=user)
 
     async def reference(self, kind: str, name: str) -> Object:
         item = (await self.asker.send("GET", self.path(kind, name))).body
-        uid = item["metadata"].get(
-            "uid", "11111111-1111-1111-1111-111111111111"
-        )  # refused: the owner does not exist
+        # Where the owner was refused, there is none.
+        uid = item["metadata"].get("uid", "11111111-1111-1111-1111-111111111111")
         return {"apiVersion": version_of(kind), "kind": kind, "name": name, "uid": uid}
-
-    async def owner(self, name: str, **metadata: Any) -> Object:
-        await self.create("ConfigMap", name, **metadata)
-        return await self.reference("ConfigMap", name)
 
     def pod_template(self, gpus: float = 1, *, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None,
                      container: Object | None = None, queue: bool = True, **spec: Any) -> Object:  # fmt: skip
@@ -375,15 +345,9 @@ class Tenant:
         """Let the rival ask for GPUs; return `.` once the rival's pods run, `kept` if they go on waiting."""
         for index in range(gpus):
             item = self.pod_template(1)
-            metadata = {
-                **item["metadata"],
-                "name": f"rival-{index}",
-                "labels": {"kai.scheduler/queue": self.other},
-            }
-            path = self.path("Pod", namespace=self.other)
-            await self._admin(
-                "POST", path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": item["spec"]}
-            )
+            labels = {"kai.scheduler/queue": self.other}
+            metadata = {**item["metadata"], "name": f"rival-{index}", "labels": labels}
+            await self._admin("POST", self.path("Pod", namespace=self.other), {**item, "metadata": metadata})
 
         async def run() -> bool:
             pods = await self.objects("Pod", self.other)

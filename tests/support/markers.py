@@ -42,7 +42,7 @@ ON_THE_OLDEST: Final = frozenset(
         "guard",
         "guard_keys",
         "guard_optional",
-        "guard_ordinary_work",
+        "guard_admits",
         "guard_rollout",
         "policies",
         "self_policy",

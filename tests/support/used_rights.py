@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.administrator import Administrator
 from tests.support.hostile_api_server import SeenRequest
+from tests.support.waiting import until
 
 _GROUP = "rbac.authorization.k8s.io"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -82,3 +84,13 @@ def binding(account: str, namespace: str, *, role: str, kind: str, place: str) -
         "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     }
+
+
+async def until_aggregated(admin: Administrator, role: str) -> None:
+    """Wait until the controller has filled in the rules of one of Kubernetes' own roles."""
+
+    async def has_rules() -> bool:
+        stored = await admin.read(f"/apis/{_GROUP}/v1/clusterroles/{role}")
+        return bool(stored.get("rules"))
+
+    await until(has_rules, f"the role {role} has its rules")

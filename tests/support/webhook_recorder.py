@@ -1,17 +1,15 @@
-"""A webhook that records its requests, a proxy that records a webhook's, and API clients of other users."""
+"""A webhook that records its requests."""
 
 import asyncio
 import base64
 import contextlib
 import json
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 
 from certs.authority import Authority
@@ -49,47 +47,6 @@ async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIt
 
     async with _served(folder, answer) as (recorder.url, recorder.ca_bundle):
         yield recorder
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One review that passed through a proxy, and its answer."""
-
-    path: str
-    request: dict[str, Any]
-    response: dict[str, Any]
-
-
-@dataclass(kw_only=True)
-class RecordingProxy:
-    """A proxy between the API server and a webhook, which keeps the reviews and their answers in order."""
-
-    url: str
-    ca_bundle: bytes
-    exchanges: list[Exchange] = field(default_factory=list)
-
-
-@contextlib.asynccontextmanager
-async def proxied(folder: Path, url: str, ca_bundle: bytes) -> AsyncIterator[RecordingProxy]:
-    """Serve a proxy in front of a webhook on loopback; bodies pass unchanged."""
-    proxy = RecordingProxy(url="", ca_bundle=b"")
-    trust = ssl.create_default_context(cadata=ca_bundle.decode())
-    connector = aiohttp.TCPConnector(ssl=trust)
-    async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
-
-        async def answer(request: web.Request) -> web.Response:
-            body = await request.read()
-            headers = {"Content-Type": request.headers.get("Content-Type", "")}
-            async with session.post(url + request.path_qs, data=body, headers=headers) as reply:
-                content = await reply.read()
-                if reply.status == 200:
-                    review, answered = json.loads(body), json.loads(content)
-                    exchange = Exchange(request.path, review["request"], answered["response"])
-                    proxy.exchanges.append(exchange)
-                return web.Response(status=reply.status, body=content, content_type=reply.content_type)
-
-        async with _served(folder, answer) as (proxy.url, proxy.ca_bundle):
-            yield proxy
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,6 @@
 """Selectors are what `labels.Parse` of k8s.io/apimachinery accepts, with the same meaning.
 
-tests/cluster/test_sizes.py sends the same cases to an API server.
+tests/cluster/test_kube.py sends the same cases to an API server.
 """
 
 import time
