@@ -504,7 +504,7 @@ ATTACKS: Final[list[Attack]] = [
         "N3 a claim deleted while its pod runs, owner deleted", "OVER", create("ResourceClaim/gone", spec={"devices": {}}),
         run("c", 0, ["o"], 10, **_CPU, **_claims("gone")), patch("ResourceClaim/gone", {"metadata": {"finalizers": None}}),
         delete("ResourceClaim/gone"), wait(1), run("a", 1, ["o"], 20), lose("a"), more(),
-        guarded="OVER", since="0.13.0", needs_optional=True,
+        since="0.13.0",
     ),
     attack(
         "N4 a class that does not exist, owner deleted", "OVER",
