@@ -55,12 +55,10 @@ def test_a_bucket_has_the_peak_of_its_samples() -> None:
 
 BLIND: dict[str, Callable[[int], Snapshot]] = {
     "memory unknown": lambda used: node(None, at=15),
-    "suspended on the GPU": lambda used: node(
-        used, at=15, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]
-    ),
+    "suspended on the GPU": lambda used: node(used, at=15, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]),
     "suspended on the node": lambda used: node(used, at=15, problems=[Problem(Cause.PODS_STALE, "")]),
     "no GPU": lambda used: replace(node(used, at=15), gpus=(), holdings=()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("blind", BLIND.values(), ids=BLIND)

@@ -64,9 +64,7 @@ def with_gpus(number: int, **more: str) -> dict[str, Any]:
         ([with_gpus(3), with_gpus(1, restartPolicy="Always")], 3),
         ([with_gpus(1, restartPolicy="Always"), with_gpus(2, restartPolicy="Always")], 5),
     ],
-    ids=[
-        "none", "smaller", "larger", "a sidecar", "larger beside a sidecar", "larger before a sidecar", "two sidecars"
-    ],
+    ids=["none", "smaller", "larger", "a sidecar", "larger beside a sidecar", "larger before a sidecar", "two sidecars"],
 )  # fmt: skip
 def test_whole_gpus_of_init_containers_and_sidecars(init: list[dict[str, Any]], gpus: int) -> None:
     (made,) = inventory(pod(containers=[with_gpus(2)], init=init)).pods.values()

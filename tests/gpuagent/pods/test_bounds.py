@@ -93,14 +93,8 @@ def test_the_worst_pod_keeps_72_kib() -> None:
         fraction(containers=names(6000)),
         fraction(containers=names(1, resources={"limits": resources(20_000), "requests": resources(20_000)})),
     ],
-    ids=[
-        "80 long scripts",
-        "a megabyte of arguments",
-        "25,000 variables",
-        "6,000 containers",
-        "40,000 resources",
-    ],
-)
+    ids=["80 long scripts", "a megabyte of arguments", "25,000 variables", "6,000 containers", "40,000 resources"],
+)  # fmt: skip
 def test_fields_that_are_not_read_take_no_memory(document: dict[str, Any]) -> None:
     data = encoded(document)
     read_pod(data)

@@ -245,14 +245,8 @@ def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
         (snapshot_of(sample(gpu(uuid=B), at=11, problems=[Problem(Cause.NVML, A)])), Change.DROPPED),
         (node(OVER, at=11, problems=[Problem(Cause.NVML, A)]), None),
     ],
-    ids=[
-        "pod gone",
-        "pod finished",
-        "GPU gone without a word",
-        "pod gone while the GPU is lost",
-        "GPU in trouble",
-    ],
-)
+    ids=["pod gone", "pod finished", "GPU gone without a word", "pod gone while the GPU is lost", "GPU in trouble"],
+)  # fmt: skip
 def test_a_flag_that_no_longer_applies_is_dropped_not_cleared(after: Snapshot, change: Change | None) -> None:
     by = judge(interval=GRACE / 2)
     run(node(OVER, at=0), node(OVER, at=5), node(OVER, at=10), by=by)

@@ -63,21 +63,13 @@ def required(*terms: list[tuple[str, str, list[str] | None]]) -> dict[str, Any]:
 
 LEFT_ALONE = [
     ("mirror pod", pod(gpu_container(), annotations={"kubernetes.io/config.mirror": "x"}), "mirror-pod"),
-    (
-        "mirror pod with nodeName",
-        pod(annotations={"kubernetes.io/config.mirror": "x"}, nodeName="n"),
-        "mirror-pod",
-    ),
+    ("mirror pod with nodeName", pod(annotations={"kubernetes.io/config.mirror": "x"}, nodeName="n"), "mirror-pod"),
     ("nodeName set", pod(gpu_container(), nodeName="node-1"), "node-name-set"),
     ("owned by a DaemonSet", pod(gpu_container(), metadata=owned_by("DaemonSet")), "daemonset"),
     ("opted out", pod(gpu_container(), labels={"kaishare.dev/inject": "false"}), "opted-out"),
     ("another scheduler", pod(gpu_container(), schedulerName="volcano"), "other-scheduler"),
-    (
-        "opted out and another scheduler",
-        pod(labels={"kaishare.dev/inject": "false"}, schedulerName="v"),
-        "opted-out",
-    ),
-]
+    ("opted out and another scheduler", pod(labels={"kaishare.dev/inject": "false"}, schedulerName="v"), "opted-out"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["default", "observe", "enforce"])

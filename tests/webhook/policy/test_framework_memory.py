@@ -80,13 +80,11 @@ SERVE = ["vllm", "serve", "M"]
 SET: dict[str, tuple[dict[str, Any], Any, str]] = {
     "vLLM": ({"command": SERVE}, VLLM, "vllm=0.49"),
     "vLLM with arguments": ({"command": ["/opt/bin/vllm"], "args": ["serve", "M"]}, VLLM, "vllm=0.49"),
-    "vLLM's module": (
-        {"command": ["python3", "-u", "-m", "vllm.entrypoints.openai.api_server"]}, VLLM, "vllm=0.49"),
+    "vLLM's module": ({"command": ["python3", "-u", "-m", "vllm.entrypoints.openai.api_server"]}, VLLM, "vllm=0.49"),
     "vLLM in a shell": ({"command": ["/bin/sh", "-c", "exec vllm serve 'a b'"]}, VLLM, "vllm=0.49"),
     "vLLM in a shell's arguments": ({"command": ["bash", "-ec"], "args": ["vllm serve M"]}, VLLM, "vllm=0.49"),
     "vLLM's image": ({"image": "reg:5000/vllm-openai:v1@sha256:0", "args": ["--model", "M"]}, VLLM, "vllm=0.49"),
-    "vLLM beside envFrom": (
-        {"command": SERVE, "envFrom": [{"secretRef": {"name": "hf"}}]}, VLLM, "vllm=0.49"),
+    "vLLM beside envFrom": ({"command": SERVE, "envFrom": [{"secretRef": {"name": "hf"}}]}, VLLM, "vllm=0.49"),
     "vLLM with a variable's value": ({"command": [*SERVE, "--port=$(PORT)"]}, VLLM, "vllm=0.49"),
     "TGI": ({"command": ["text-generation-launcher"], "args": ["--model-id=M"]}, TGI, "tgi=0.49"),
     "TGI's image": ({"image": "ghcr.io/huggingface/text-generation-inference:3"}, TGI, "tgi=0.49"),

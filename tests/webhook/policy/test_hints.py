@@ -69,17 +69,14 @@ ABOVE: list[tuple[str, dict[str, Any]]] = [
     ("in a shell", {"command": ["/bin/sh", "-c", "vllm serve M --gpu-memory-utilization=0.7"]}),
     ("in a shell with a space and quotes", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization '0.7'"]}),
     ("before a semicolon", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization=0.7; sleep 1"]}),
-    ("the last one counts", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.3",
-                                         "--gpu-memory-utilization=0.7"]}),
+    ("the last one counts", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.3", "--gpu-memory-utilization=0.7"]}),
     ("SGLang", {"command": ["python", "-m", "sglang.launch_server", "--mem-fraction-static", "0.7"]}),
     ("TGI", {"command": ["text-generation-launcher", "--cuda-memory-fraction=0.7"]}),
     ("abbreviated", {"command": ["vllm", "serve", "M", "--gpu-mem=0.7"]}),
     ("JAX", {"env": [{"name": "XLA_CLIENT_MEM_FRACTION", "value": "0.7"}]}),
-    ("PyTorch", {"env": [{"name": "PYTORCH_ALLOC_CONF",
-                          "value": "expandable_segments:True,per_process_memory_fraction:0.7"}]}),
+    ("PyTorch", {"env": [{"name": "PYTORCH_ALLOC_CONF", "value": "expandable_segments:True,per_process_memory_fraction:0.7"}]}),
     ("CuPy", {"env": [{"name": "CUPY_GPU_MEMORY_LIMIT", "value": "70%"}]}),
-    ("TGI by its variable", {"command": ["text-generation-launcher"],
-                             "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.7"}]}),
+    ("TGI by its variable", {"command": ["text-generation-launcher"], "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.7"}]}),
 ]  # fmt: skip
 
 

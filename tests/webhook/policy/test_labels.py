@@ -75,9 +75,7 @@ BAD = {
     "gpu_fraction": (
         "", "0", "0.0", "0.01", "1", "1.0", "0.995", "0.555", ".5", "5e-1", "0,5", "50", "0.5 ", "-0.5", "0.5\n", "٠.٥",
     ),
-    "gpu_memory": (
-        "", "0", "02000", "2Gi", "2000Mi", "1.5", "-1", "+1", "1e3", "9223372036854775808", "9" * 63,
-    ),
+    "gpu_memory": ("", "0", "02000", "2Gi", "2000Mi", "1.5", "-1", "+1", "1e3", "9223372036854775808", "9" * 63),
     "share_for": ("", "gpu", "whole", "ALL"),
     "max_gpu_fraction": ("", "0.01", "1.0", "1.5", "2", "0.995"),
     "max_gpu_memory": ("", "0", "8Gi"),
@@ -112,17 +110,13 @@ def test_a_bad_queue_leaves_no_queue(value: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "label", "part"),
     [
-        (
-            {"gpu_fraction": "0.5", "gpu_memory": "2000"},
-            "gpu-memory",
-            "conflicts with kaishare.dev/gpu-fraction",
-        ),
+        ({"gpu_fraction": "0.5", "gpu_memory": "2000"}, "gpu-memory", "conflicts with kaishare.dev/gpu-fraction"),
         ({"gpu_fraction": "0.6", "max_gpu_fraction": "0.5"}, "gpu-fraction", "above this namespace's own"),
         ({"gpu_memory": "9000", "max_gpu_memory": "8000"}, "gpu-memory", "above this namespace's own"),
         ({"gpu_fraction": "0.5", "max_gpu_fraction": "0.5"}, None, ""),
         ({"gpu_fraction": "0.5", "max_gpu_fraction": "1"}, None, ""),
     ],
-)
+)  # fmt: skip
 def test_a_default_that_another_label_excludes_is_invalid(
     labels: dict[str, str], label: str | None, part: str
 ) -> None:
