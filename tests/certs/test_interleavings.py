@@ -133,12 +133,8 @@ class Participant:
 
 
 STEPS = (
-    Participant.read_secret,
-    Participant.decide_and_write,
-    Participant.look_at_bundle,
-    Participant.mend_bundle,
-    Participant.renew,
-)
+    Participant.read_secret, Participant.decide_and_write, Participant.look_at_bundle, Participant.mend_bundle, Participant.renew,
+)  # fmt: skip
 
 
 def run(seed: int, replicas: int, idle: float, restarts: float) -> World:

@@ -10,7 +10,6 @@ from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.kaishare_keys import SIZE
 from tests.support.decisions import decide
 from tests.support.pods import container, gpu_container, pod, view
-from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import (
     CLUSTER,
@@ -165,32 +164,6 @@ TABLE: list[tuple[str, dict[str, Any], str | None]] = [
 def test_the_evidence_of_a_pod(case: tuple[str, dict[str, Any], str | None]) -> None:
     _, document, expected = case
     assert evidence_text(document) == expected
-
-
-def decided(document: dict[str, Any], **labels: str) -> Decision:
-    named = HALF | {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **named})
-    assert policy is not None
-    assert policy.problems == ()
-    return decide(policy, document, DecisionSettings())
-
-
-@pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
-def test_evidence_keeps_the_whole_gpu(case: tuple[str, dict[str, Any], str | None]) -> None:
-    _, document, expected = case
-    decision = decided(document)
-    if expected is None:
-        assert decision.reason is Reason.WHOLE_GPU_CONVERTED
-        return
-    assert decision.reason is Reason.DISTRIBUTED
-    assert set(decision.changes.annotations) == {"kaishare.dev/reason"}
-    assert not decision.changes.removed_gpu_keys
-    assert decision.changes.scheduler == "kai-scheduler"
-    assert decision.changes.labels == {"kai.scheduler/queue": "queue-a"}
-    assert [warning.reason for warning in decision.warnings] == [Reason.DISTRIBUTED]
-    shared = decided(document, distributed="share")
-    assert shared.reason is Reason.WHOLE_GPU_CONVERTED
-    assert Reason.RANKS_MAY_MEET not in [warning.reason for warning in shared.warnings]
 
 
 @pytest.mark.parametrize(

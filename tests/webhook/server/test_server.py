@@ -1,7 +1,6 @@
 """The server over real TLS: reviews in, answers out, and errors without tracebacks."""
 
 import asyncio
-import base64
 import io
 import json
 import ssl
@@ -15,41 +14,6 @@ from tests.support.pods import gpu_container, pod
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.policy.labels import NamespacePolicy, policy_json
 from webhook.server.bodies import LARGEST_BODY
-
-
-def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
-    assert response["patchType"] == "JSONPatch"
-    operations: list[dict[str, Any]] = json.loads(base64.b64decode(response["patch"]))
-    return operations
-
-
-async def test_a_whole_gpu_becomes_a_share(webhook: RunningWebhook) -> None:
-    response = await webhook.review(review_of(pod(gpu_container())))
-    assert response["allowed"] is True
-    assert patch_of(response) == [
-        {"op": "add", "path": "/metadata/labels", "value": {"kai.scheduler/queue": "queue-a"}},
-        {
-            "op": "add",
-            "path": "/metadata/annotations",
-            "value": {
-                "gpu-fraction": "0.5",
-                "gpu-fraction-container-name": "main",
-                "kaishare.dev/reason": "whole-gpu-converted",
-            },
-        },
-        {"op": "add", "path": "/spec/schedulerName", "value": "kai-scheduler"},
-        {"op": "remove", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu"},
-        {"op": "remove", "path": "/spec/containers/0/resources/requests/nvidia.com~1gpu"},
-    ]
-    assert response["auditAnnotations"] == {
-        "action": "injected",
-        "reason": "whole-gpu-converted",
-        "warnings": "whole-gpu-converted",
-    }
-    assert response["warnings"] == [
-        "kaishare: container main: one whole GPU became gpu-fraction 0.5 by namespace team-a"
-    ]
-
 
 OTHER_KIND = {"group": "apps", "version": "v1", "kind": "Deployment"}
 FOREIGN_POD = {"group": "example.com", "version": "v1", "kind": "Pod"}
