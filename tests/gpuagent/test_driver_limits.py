@@ -163,9 +163,7 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("is_private", [False, True], ids=["host's namespace", "private namespace"])
-def test_each_answer_of_the_driver_leads_to_its_verdict(
-    limited: MakeNode, row: Row, is_private: bool
-) -> None:
+def test_each_answer_of_the_driver_has_its_verdict(limited: MakeNode, row: Row, is_private: bool) -> None:
     node = limited(mode=row.mode, backend=row.backend, is_private=is_private)
     node.add(annotations=row.annotations, env=row.env)
     node.add(2, annotations=SHARE)
@@ -232,9 +230,7 @@ def test_what_the_driver_cannot_say_keeps_a_flag_and_exports_none(limited: MakeN
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["", "also over a restart of the agent"])
-def test_an_edit_of_the_annotation_changes_no_promise(
-    limited: MakeNode, tmp_path: Path, is_restarted: bool
-) -> None:
+def test_an_edit_changes_no_promise(limited: MakeNode, tmp_path: Path, is_restarted: bool) -> None:
     node = limited(backend="dmem")
     node.add(annotations=dict(PROMISED))
     node.limit(hard=16 * GIB)

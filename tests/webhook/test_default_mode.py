@@ -57,9 +57,7 @@ def test_enforce_is_no_default_mode(capsys: pytest.CaptureFixture[str]) -> None:
         (Mode.OFF, "skipped", "mode-off"),
     ],
 )
-async def test_pods_are_decided_counted_and_listed_by_it(
-    tmp_path: Path, mode: Mode, action: str, reason: str
-) -> None:
+async def test_it_decides_counts_and_lists_pods(tmp_path: Path, mode: Mode, action: str, reason: str) -> None:
     async with running_webhook(tmp_path, DecisionSettings(default_mode=mode)) as webhook:
         response = await webhook.review(review_of(pod(gpu_container()), "team-a"))
         assert ("patch" in response) is ("warnings" in response) is (mode is Mode.DEFAULT)
@@ -80,9 +78,7 @@ async def test_a_reloaded_file_keeps_the_default_mode(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-async def test_policies_of_a_cluster_have_it_without_further_requests(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_policies_of_a_cluster_have_it_without_requests(server: ApiServer, client: KubeClient) -> None:
     serve_namespaces(server, namespace("team-a"), namespace("team-b", mode="enforce"))
     by_name = await source(client, default_mode=Mode.OFF).policies.find("team-a")
     assert by_name is not None
@@ -119,9 +115,7 @@ async def test_policies_of_a_cluster_have_it_without_further_requests(
         (Mode.DEFAULT, "observed", True),
     ],
 )
-def test_labels_are_refused_by_the_effective_mode(
-    default_mode: Mode, named: str | None, is_refused: bool
-) -> None:
+def test_the_effective_mode_refuses_labels(default_mode: Mode, named: str | None, is_refused: bool) -> None:
     labels = PolicyMetadata(BAD | ({MODE: named} if named else {}))
     for before in (PolicyMetadata({}), PolicyMetadata(QUEUE)):
         assert label_problems(labels, before, default_mode=default_mode).is_refused is is_refused

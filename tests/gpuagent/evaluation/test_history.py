@@ -131,7 +131,7 @@ def test_uids_recycled_in_each_sample_leave_nothing_behind() -> None:
     assert len(history) == 0
 
 
-def test_at_the_limit_a_pod_with_usage_takes_the_place_of_a_series_without(
+def test_at_the_limit_a_pod_with_usage_replaces_a_series_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gpuagent.evaluation.history.MAX_SERIES", 2)

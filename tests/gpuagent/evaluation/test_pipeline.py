@@ -181,7 +181,7 @@ async def test_the_agent_is_ready_whatever_the_driver_says(session: aiohttp.Clie
     assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
 
 
-async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(
+async def test_the_server_answers_its_paths_and_others_in_one_line(
     session: aiohttp.ClientSession,
 ) -> None:
     desk = Desk()

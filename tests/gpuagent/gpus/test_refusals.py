@@ -243,9 +243,7 @@ MIG_CASES = {
 
 
 @pytest.mark.parametrize(("lines", "used_bytes", "present", "figures"), MIG_CASES.values(), ids=MIG_CASES)
-def test_on_a_mig_gpu_no_byte_of_a_listed_process_is_lost(
-    chain, clock, lines, used_bytes, present, figures
-) -> None:
+def test_on_a_mig_gpu_no_listed_byte_is_lost(chain, clock, lines, used_bytes, present, figures) -> None:
     made, _ = chain(*lines, mig=MIG)
     for _ in range(3):
         series = made.sample()

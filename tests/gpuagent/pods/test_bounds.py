@@ -125,9 +125,7 @@ def test_no_command_line_is_split_while_pods_are_read(monkeypatch: pytest.Monkey
     ],
     ids=["both", "no share", "no framework", "behind long ones", "1,000 of them", "init container"],
 )
-def test_excerpts_are_kept_of_few_containers_of_pods_with_a_share(
-    document: dict[str, Any], count: int
-) -> None:
+def test_few_containers_of_pods_with_a_share_have_excerpts(document: dict[str, Any], count: int) -> None:
     kept = read_pod(encoded(document)).commands
     assert len(kept) == count
     assert all(any(settings_of(command)) for command in kept)

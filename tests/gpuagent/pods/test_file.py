@@ -117,9 +117,7 @@ def test_a_file_that_was_read_is_logged_once(source: Source) -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_a_file_that_is_missing_or_broken_from_the_start(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
+def test_a_missing_or_broken_file_at_the_start(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "pods.yaml"
     if content is not None:
         path.write_bytes(content)

@@ -59,9 +59,7 @@ ROUNDED = {
 
 
 @pytest.mark.parametrize(("documents", "is_changed"), ROUNDED.values(), ids=ROUNDED)
-def test_an_annotation_counts_as_kai_rounds_it(
-    documents: tuple[dict[str, Any], ...], is_changed: bool
-) -> None:
+def test_an_annotation_is_rounded_as_by_kai(documents: tuple[dict[str, Any], ...], is_changed: bool) -> None:
     assert bool(share_of(*documents).changed) is is_changed
 
 

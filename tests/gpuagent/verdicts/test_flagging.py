@@ -175,9 +175,7 @@ def test_flags_after_the_grace(
     [(pod_share("train", pod=SYSTEM), None), (STRANGER, True), (TRAIN, True)],
     ids=["system pod without a share", "pod without a share", "pod with a share"],
 )
-def test_the_name_of_a_process_prevents_no_flag(
-    comm: str, pod_share: PodShare, is_flagged: bool | None
-) -> None:
+def test_a_process_name_prevents_no_flag(comm: str, pod_share: PodShare, is_flagged: bool | None) -> None:
     verdicts, _ = run(*(node(OVER, at=at, pod_share=pod_share, comm=comm) for at in (0, 10)))
     reason = "over-share@a" if pod_share is TRAIN else "no-share@a"
     assert flags(verdicts).get(reason) is is_flagged
@@ -200,9 +198,7 @@ def test_share_changed_is_flagged_and_cleared_at_once() -> None:
     ("fields", "reason"),
     [({"changed": "0.5, not 0.25"}, "share-changed"), ({"lacks_reservation": True}, "no-reservation")],
 )
-def test_a_flag_about_records_is_raised_once_whether_or_not_the_gpu_is_known(
-    fields: dict[str, Any], reason: str
-) -> None:
+def test_a_flag_about_records_is_raised_once_with_a_gpu_or_not(fields: dict[str, Any], reason: str) -> None:
     by = judge()
     on_b = replace(pod_share("train", SHARE, gpus=(B,)), **fields)
     known, unknown = replace(TRAIN, **fields), replace(UNRESOLVED, **fields)

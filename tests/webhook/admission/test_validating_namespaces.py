@@ -52,9 +52,7 @@ async def message_of(webhook: RunningWebhook, labels: Any, before: Any = None) -
         ("kaishare.dev/whole-gpu", "x", "belongs on pods (as an annotation)"),
     ],
 )
-def test_a_problem_names_the_allowed_values_or_the_nearest_known_label(
-    label: str, value: str, part: str
-) -> None:
+def test_a_problem_names_allowed_values_or_the_nearest_label(label: str, value: str, part: str) -> None:
     for before in ({}, QUEUE):
         problems = label_problems(PolicyMetadata(QUEUE | {label: value}), PolicyMetadata(before))
         assert problems.is_refused
@@ -153,9 +151,7 @@ async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhoo
         (ours(gpu_memory="2000", max_gpu_fraction="0.5"), "different units"),
     ],
 )
-async def test_labels_without_effect_are_warned_about(
-    webhook: RunningWebhook, labels: dict[str, str], part: str
-) -> None:
+async def test_useless_labels_are_told(webhook: RunningWebhook, labels: dict[str, str], part: str) -> None:
     response = await webhook.review(namespace_review(labels), PATH)
     assert response["allowed"] is True
     (warning,) = response["warnings"]
@@ -178,7 +174,7 @@ async def test_only_creation_and_update_of_namespaces_are_judged(
     assert response == {"uid": response["uid"], "allowed": True}
 
 
-async def test_a_namespace_that_cannot_be_read_is_a_bad_review_and_no_internal_error(
+async def test_an_unreadable_namespace_is_a_bad_review_and_no_error(
     webhook: RunningWebhook,
 ) -> None:
     for labels in ([], "x", {"a": 1}):
@@ -294,9 +290,7 @@ ALLOWED: list[tuple[str, Any, Any, list[str]]] = [
 
 
 @pytest.mark.parametrize("case", ALLOWED, ids=lambda case: case[0])
-async def test_an_edit_that_is_allowed(
-    webhook: RunningWebhook, case: tuple[str, Any, Any, list[str]]
-) -> None:
+async def test_an_allowed_edit(webhook: RunningWebhook, case: tuple[str, Any, Any, list[str]]) -> None:
     _, before, after, warnings = case
     response = await answer(webhook, after, before)
     assert response["allowed"]

@@ -145,9 +145,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize(("own", "default", "written"), CLASSES)
-def test_the_policys_priority_never_overrules_the_pods_own(
-    own: str | None, default: str | None, written: bool
-) -> None:
+def test_a_pods_own_priority_stays(own: str | None, default: str | None, written: bool) -> None:
     decision = decided(
         pod(priorityClassName=own),
         DEFAULT_SHARE | {"kaishare.dev/priority": "train"},
@@ -183,7 +181,7 @@ PUT_BACK: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize("case", PUT_BACK, ids=lambda case: case[0])
-def test_a_gpu_that_is_added_again_beside_the_policys_share_is_removed_again(
+def test_a_gpu_added_beside_the_policys_share_is_removed_again(
     case: tuple[str, dict[str, Any], int],
 ) -> None:
     _, document, removed = case

@@ -261,7 +261,7 @@ BY_SIZE: list[tuple[str, dict[str, str], str, list[str]]] = [
 
 
 @pytest.mark.parametrize("case", BY_SIZE, ids=lambda case: case[0])
-def test_a_size_that_the_pod_names_decides_before_the_evidence(
+def test_a_named_size_beats_the_evidence(
     case: tuple[str, dict[str, str], str, list[str]],
 ) -> None:
     _, labels, reason, warnings = case

@@ -156,9 +156,7 @@ def test_a_hint_is_one_line_of_120_characters_at_most(name: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", UNBOUNDED, ids=lambda case: case[0])
-def test_the_mode_decides_what_is_advised(
-    case: tuple[str, dict[str, Any], str], mode: SharingMode | None
-) -> None:
+def test_the_mode_decides_the_advice(case: tuple[str, dict[str, Any], str], mode: SharingMode | None) -> None:
     """Where KAI enforces memory, the container may see a GPU of its share's size."""
     _, fields, hint = case
     above = {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.7"]}

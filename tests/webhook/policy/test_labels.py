@@ -117,9 +117,7 @@ def test_a_bad_queue_leaves_no_queue(value: str) -> None:
         ({"gpu_fraction": "0.5", "max_gpu_fraction": "1"}, None, ""),
     ],
 )  # fmt: skip
-def test_a_default_that_another_label_excludes_is_invalid(
-    labels: dict[str, str], label: str | None, part: str
-) -> None:
+def test_an_excluded_default_is_invalid(labels: dict[str, str], label: str | None, part: str) -> None:
     read = policy(**labels)
     assert [problem.label for problem in read.problems] == ([f"kaishare.dev/{label}"] if label else [])
     assert (read.share is None) is (label is not None)

@@ -69,9 +69,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("place", "key", "value", "warning"), KEYS)
-def test_a_key_without_effect_is_told_with_the_right_one(
-    place: str, key: str, value: str, warning: str | None
-) -> None:
+def test_a_key_without_effect_is_told(place: str, key: str, value: str, warning: str | None) -> None:
     assert told(**{place: {key: value}}) == ([warning] if warning else [])
 
 

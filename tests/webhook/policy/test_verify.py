@@ -352,9 +352,7 @@ def test_a_tenants_own_label_proves_no_syncer() -> None:
 
 @pytest.mark.parametrize("owner", [None, "ReplicaSet"])
 @pytest.mark.parametrize("version", [None, Version(0, 9, 8), Version(0, 13, 0), Version(0, 17, 0)], ids=str)
-def test_fields_that_kai_wrote_are_neither_denied_nor_warned_about(
-    owner: str | None, version: Version | None
-) -> None:
+def test_kais_fields_are_neither_denied_nor_told(owner: str | None, version: Version | None) -> None:
     rules = DecisionSettings(kai_version=version)
     policy = policy_of(ENFORCE | {"kaishare.dev/gpu-fraction": "0.5"})
     created = pod(gpu_container(), metadata=owned(owner) if owner else {})
@@ -402,9 +400,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("name", "named", "is_own"), NAMED)
-def test_a_name_that_the_pods_author_wrote_is_denied_although_kai_reads_it(
-    name: str, named: str, is_own: bool
-) -> None:
+def test_an_authors_name_is_denied_though_kai_reads_it(name: str, named: str, is_own: bool) -> None:
     written = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": named}
     spoofed = mutated_by_kai(settled(metadata={"name": name}, annotations=written))
     assert spoofed["metadata"]["annotations"]["runai/shared-gpu-configmap"] == named
@@ -465,8 +461,6 @@ async def test_an_internal_error_leaves_the_review_to_the_failure_policy(
         ("max_gpu_memory", {"nvidia.com/container.main.gpu-memory.request": "80e0009"}),
     ],
 )
-def test_an_amount_that_only_kai_reads_does_not_pass_below_a_cap(
-    label: str, annotations: dict[str, str]
-) -> None:
+def test_an_amount_that_only_kai_reads_passes_below_no_cap(label: str, annotations: dict[str, str]) -> None:
     cap = {"max_gpu_fraction": "0.5", "max_gpu_memory": "1000"}[label]
     assert codes(judged(settled(annotations=annotations), **{label: cap})) == ["cap-unit"]

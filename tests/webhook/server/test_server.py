@@ -42,7 +42,7 @@ UNPATCHED: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-async def test_reviews_without_a_patch_are_counted_and_nothing_else_is_answered(
+async def test_reviews_without_a_patch_are_counted_and_admit(
     webhook: RunningWebhook,
 ) -> None:
     for number, (review, action, reason) in enumerate(UNPATCHED):
@@ -203,9 +203,7 @@ def test_sizes_in_the_list_of_policies() -> None:
     ]
 
 
-async def test_large_pages_are_written_one_at_a_time(
-    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_are_written_one_by_one(webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = most = 0
 
     def slow(_policies: object, _queues: object) -> bytes:
