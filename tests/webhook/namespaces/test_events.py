@@ -12,22 +12,15 @@ from webhook.policy.labels import NamespacePolicy
 
 @dataclass
 class Desk:
-    """Takes events as a writer does, and keeps them."""
+    """Takes events as a writer does, and keeps them; with a clock."""
 
     emitted: list[Event] = field(default_factory=list)
     waiting: int = 0
+    now: float = 1000.0
 
     def emit(self, event: Event) -> None:
         self.emitted.append(event)
         self.waiting += 1
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def managed(name: str, uid: str = "uid-1", **labels: str) -> dict[str, ManagedNamespace]:
@@ -43,13 +36,8 @@ def desk() -> Desk:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def events(desk: Desk, clock: Clock) -> PolicyEvents:
-    return PolicyEvents(desk, clock=clock)
+def events(desk: Desk) -> PolicyEvents:
+    return PolicyEvents(desk, clock=lambda: desk.now)
 
 
 def test_an_event_is_in_its_namespace_and_names_every_bad_label(desk: Desk, events: PolicyEvents) -> None:
@@ -72,15 +60,13 @@ def test_an_event_is_in_its_namespace_and_names_every_bad_label(desk: Desk, even
     assert desk.emitted[1].message.endswith("; and 4 more")
 
 
-def test_an_event_is_refreshed_before_the_api_server_deletes_it(
-    desk: Desk, events: PolicyEvents, clock: Clock
-) -> None:
+def test_an_event_is_refreshed_before_the_api_server_deletes_it(desk: Desk, events: PolicyEvents) -> None:
     for _ in range(3):
         events.take(managed("team-a", gpu_fraction="2"))
-    clock.now += 0.9 * REFRESH_SECONDS - 1
+    desk.now += 0.9 * REFRESH_SECONDS - 1
     events.emit()
     assert len(desk.emitted) == 1
-    clock.now += 0.1 * REFRESH_SECONDS + 1
+    desk.now += 0.1 * REFRESH_SECONDS + 1
     events.emit()
     events.emit()
     assert len(desk.emitted) == 2
