@@ -155,9 +155,8 @@ ROWS = {
             limit(**{**HELD, "hard": 16 * GIB}, promised=16 * GIB, source="variables", inForce=True),
         ],
     ),
-    "HAMi's variable and MPS' pinned limit are not the driver's": Row(
-        mode=SharingMode.HAMI_CORE, annotations=SHARE, env=OTHERS_VARIABLES, expected=[]
-    ),
+    "HAMi's variable and MPS' pinned limit are not the driver's": Row(mode=SharingMode.HAMI_CORE, annotations=SHARE,
+        env=OTHERS_VARIABLES, expected=[]),
 }  # fmt: skip
 
 

@@ -213,30 +213,18 @@ MIG_CASES = {
     "privileged": ((), ON_MIG, set(), {"total", "used", "host", "unattributed"}),
     "unprivileged": (UNPRIVILEGED, ON_MIG, set(), {"host"}),
     "unprivileged, and a MIG device that tells no memory": ((*UNPRIVILEGED, "fail nvmlDeviceGetMemoryInfo 0/1 4"), ON_MIG, set(), {"host"}),
-    "unprivileged, and a MIG device that tells no processes": (
-        (*UNPRIVILEGED, f"fail {LISTS[0]} 0/1 4"),
-        {("train", "MIG-1"): GIB}, {("nvml", "MIG-2"), ("nvml", A)}, set(),
-    ),
-    "unprivileged, and a MIG device that cannot be opened": (
-        (*UNPRIVILEGED, "fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4"),
-        {("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, set(),
-    ),
-    "a MIG device without processes, whose own the GPU lists": (
-        (f"fail {LISTS[0]} 0/1 999",),
-        {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB}, {("nvml", "MIG-2")}, {"total", "used"},
-    ),
-    "a MIG device that cannot be opened": (
-        ("fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4",),
-        {("train", A): GIB, ("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
-    "a MIG device without a UUID": (
-        ("fail nvmlDeviceGetUUID 0/1 999",),
-        {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
-    "MIG devices that cannot be counted": (
-        ("fail nvmlDeviceGetMaxMigDeviceCount 0 4",),
-        {("train", A): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
+    "unprivileged, and a MIG device that tells no processes": ((*UNPRIVILEGED, f"fail {LISTS[0]} 0/1 4"),
+        {("train", "MIG-1"): GIB}, {("nvml", "MIG-2"), ("nvml", A)}, set()),
+    "unprivileged, and a MIG device that cannot be opened": ((*UNPRIVILEGED, "fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4"),
+        {("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, set()),
+    "a MIG device without processes, whose own the GPU lists": ((f"fail {LISTS[0]} 0/1 999",),
+        {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB}, {("nvml", "MIG-2")}, {"total", "used"}),
+    "a MIG device that cannot be opened": (("fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4",),
+        {("train", A): GIB, ("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
+    "a MIG device without a UUID": (("fail nvmlDeviceGetUUID 0/1 999",), {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB},
+        {("nvml", A)}, {"total", "used", "host", "unattributed"}),
+    "MIG devices that cannot be counted": (("fail nvmlDeviceGetMaxMigDeviceCount 0 4",),
+        {("train", A): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
     "a GPU that refuses one of its own lists": ((f"fail {LISTS[1]} 0/- 4",), ON_MIG, {("nvml", A)}, {"total", "used"}),
     "a mode that is not told": (("fail nvmlDeviceGetMigMode 0 4",), ON_MIG, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
 }  # fmt: skip
