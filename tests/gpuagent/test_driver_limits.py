@@ -337,9 +337,7 @@ def test_one_call_a_cgroup_gpu_and_sample(limited: MakeNode, monkeypatch: pytest
     asked: list[str] = []
     driver = node.chain.source._driver  # type: ignore[attr-defined]
     ask = driver.memory_limit
-    monkeypatch.setattr(
-        driver, "memory_limit", lambda device, group: asked.append(group) or ask(device, group)
-    )
+    monkeypatch.setattr(driver, "memory_limit", lambda device, path: asked.append(path) or ask(device, path))
     node.used |= {1900: GIB}
     node.proc.add(1900, (node.proc.root / str(node.pids[1, "main"]) / "cgroup").read_text().strip())
     node.sample()

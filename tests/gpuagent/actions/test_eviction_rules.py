@@ -181,13 +181,9 @@ def test_pods_of_one_controller_have_one_owner() -> None:
     assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
     assert first != owner(tenant=other, annotations=owner_references)
     elsewhere = replace(vc, namespace="another")
-    assert first != owner(tenant=elsewhere, annotations=owner_references), (
-        "a copied UID delays no eviction there"
-    )
+    assert first != owner(tenant=elsewhere, annotations=owner_references), "a copied UID delays none there"
     assert first != owner(tenant=vc, annotations=owner_references, namespace="other")
-    assert first != owner(annotations=owner_references), (
-        "outside a vCluster any user may write that annotation"
-    )
+    assert first != owner(annotations=owner_references), "outside a vCluster anyone may write that annotation"
 
 
 def test_an_owner_reference_to_another_namespace_delays_no_eviction_there() -> None:

@@ -131,9 +131,7 @@ def test_an_unreadable_value_is_logged_once_and_the_rest_counts() -> None:
     assert len(lines) == 1
     assert lines[0]["pod"] == "odd"
     assert '"half"' in lines[0]["problem"]
-    assert any(
-        verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.by_key.values()
-    )
+    assert any(each.pod_share.pod.name == "train" for each in desk.books.status().verdicts.by_key.values())
 
 
 @pytest.mark.parametrize(

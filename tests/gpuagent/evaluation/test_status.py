@@ -81,9 +81,7 @@ def test_problems_affect_attribution_and_verdicts(problems: list[Problem], ok: b
     assert status_now.attribution_ok is ok
     reasons = {key.reason for key in status_now.verdicts.by_key}
     assert ("over-share" in reasons) is ok
-    assert ("no-reservation" in reasons) is records, (
-        "only stale pods, or a lost GPU, hide a verdict on records"
-    )
+    assert ("no-reservation" in reasons) is records, "stale pods or a lost GPU alone hide one on records"
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:

@@ -251,10 +251,7 @@ def test_memory_that_does_not_add_up_is_no_figure(driven, clock):
     gpus, answers = driven(node())
     answers.write([f"gpu 0 {A} {GIB} {GIB} 1 NVIDIA A10", f"gpu 1 {B} {GIB} 0 1 NVIDIA A10"])
     reading = gpus.read()
-    assert [(gpu.uuid, gpu.total_bytes, gpu.used_bytes) for gpu in reading.gpus] == [
-        (A, None, None),
-        (B, GIB, 1),
-    ]
+    assert [(x.uuid, x.total_bytes, x.used_bytes) for x in reading.gpus] == [(A, None, None), (B, GIB, 1)]
     assert causes(reading) == [(Cause.NVML, A)]
 
 

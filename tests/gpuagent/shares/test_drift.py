@@ -108,9 +108,7 @@ def test_a_difference_is_named_and_what_counted_counts(
         )
         assert pod_share.shares == {GPU_0: Amount(11500 * MIB, source)}
         assert not edited(then, half(), bind_request()).changed, "the difference is gone"
-    assert share_of(then, *BESIDE, bind_request()).changed == against_record, (
-        "whether or not the edit was seen"
-    )
+    assert share_of(then, *BESIDE, bind_request()).changed == against_record, "seen as an edit or not"
 
 
 def test_groups_beyond_those_given_do_not_count() -> None:

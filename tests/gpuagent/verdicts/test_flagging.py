@@ -104,9 +104,7 @@ def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: 
     small = pod_share("train", 1, shares={A: Amount(share, ShareSource.ANNOTATION)})
     for used_bytes, expected in ((still_fine, False), (still_fine + 1, True)):
         by = judge(slack=Slack.parse(slack))
-        verdicts, _ = run(
-            node(used_bytes, at=0, pod_share=small), node(used_bytes, at=10, pod_share=small), by=by
-        )
+        verdicts, _ = run(*(node(used_bytes, at=at, pod_share=small) for at in (0, 10)), by=by)
         assert flags(verdicts)["over-share@a"] is expected
 
 
@@ -227,9 +225,7 @@ def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
     run(node(GIB, at=0, uuid=B), node(GIB, at=10, uuid=B), by=by)
     ended = [with_ended(0, GIB, at=at, uuid=B) for at in range(11, 20)]
     verdicts, transitions = run(*ended, by=by)
-    assert (flags(verdicts)["unassigned-gpu@b"], transitions) == (True, []), (
-        "processes that ended clear no flag"
-    )
+    assert (flags(verdicts)["unassigned-gpu@b"], transitions) == (True, []), "ended processes clear no flag"
 
 
 @pytest.mark.parametrize(
@@ -356,9 +352,7 @@ def test_a_lower_bound_on_a_foreign_gpu_accuses(made: PodShare) -> None:
     steps = [two_gpus([], [SMALL_BYTES + 1, None], made, at) for at in (0, 5, 10)]
     (key,) = [key for key, verdict in run(*steps)[0].by_key.items() if verdict.is_flagged]
     assert (key.gpu_uuid, key.reason) == (B, "no-share" if made is STRANGER else "unassigned-gpu")
-    assert not any(
-        verdict.is_flagged for verdict in run(two_gpus([], [MIB, None], made, 0))[0].by_key.values()
-    )
+    assert not any(each.is_flagged for each in run(two_gpus([], [MIB, None], made, 0))[0].by_key.values())
 
 
 def test_a_lower_bound_clears_no_flag_and_takes_nothing_off_a_balance() -> None:

@@ -126,9 +126,7 @@ async def test_every_label_that_the_edit_breaks_is_named(webhook: RunningWebhook
     assert message is not None
     parts = [part.partition(":")[0] for part in message.split("; kai")]
     assert parts == ["kaishare.dev/gpu-fraction", "share.dev/mode"]
-    assert await message_of(webhook, {"kai.scheduler/queue": None}) is not None, (
-        "Go reads null as an empty text"
-    )
+    assert await message_of(webhook, {"kai.scheduler/queue": None}) is not None, "null is an empty text in Go"
 
 
 async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhook: RunningWebhook) -> None:

@@ -98,9 +98,7 @@ def test_a_changed_problem_has_an_event_at_once(
 
 
 def test_events_above_the_writers_bound_wait_and_none_is_lost(desk: Desk, events: PolicyEvents) -> None:
-    many = {
-        name: value for number in range(100) for name, value in managed(f"team-{number}", mode="x").items()
-    }
+    many = {name: each for number in range(100) for name, each in managed(f"team-{number}", mode="x").items()}
     events.take(many)
     assert len(desk.emitted) == 32
     for _ in range(5):

@@ -105,7 +105,7 @@ async def followed(path: Path, problems: list[str]) -> AsyncIterator[Callable[[]
     task = asyncio.create_task(policies.run())
     try:
         yield lambda: {
-            name: policy.share.value if policy.share else None for name, policy in policies.all().items()
+            name: each.share.value if each.share else None for name, each in policies.all().items()
         }
     finally:
         task.cancel()

@@ -178,7 +178,7 @@ async def test_the_cache_of_answers_is_bounded(
     assert server.requested_paths("/namespaces/") == [f"{PATH}/{name}" for name in ("a", "b", "c")]
     await lookups.find("b", ANY_MODE)
     assert server.requested_paths("/namespaces/")[-1] == f"{PATH}/b", (
-        "the one not used for longest was forgotten"
+        "the one unused for longest was forgotten"
     )
 
 

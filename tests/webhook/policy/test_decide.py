@@ -24,7 +24,7 @@ def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **ru
     """Return the decision for a pod of namespace team-a, whose queue is `queue-a`."""
     labels = {"kai.scheduler/queue": "queue-a", **(DEFAULT_SHARE if labels is None else labels)}
     policy = NamespacePolicy.from_labels(
-        "team-a", {key: value for key, value in labels.items() if value is not None}
+        "team-a", {key: text for key, text in labels.items() if text is not None}
     )
     assert policy is not None
     return decide(policy, document, DecisionSettings(**rules))

@@ -23,11 +23,7 @@ def told(**metadata: Any) -> list[str]:
     warnings = decide(policy, pod(gpu_container(), **metadata), DecisionSettings()).warnings
     about_keys = ("key-without-effect", "misspelt-prefix", "reserved-key", "unknown-value", "run-ai-key")
     assert all(len(finding.warning) <= 120 for finding in warnings)
-    return [
-        finding.warning.removeprefix("kaishare: ")
-        for finding in warnings
-        if finding.reason.code in about_keys
-    ]
+    return [x.warning.removeprefix("kaishare: ") for x in warnings if x.reason.code in about_keys]
 
 
 # the map, the key, its value, what the author is told

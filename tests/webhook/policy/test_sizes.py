@@ -315,10 +315,7 @@ def test_an_edit_is_judged_by_what_it_sets() -> None:
         before: tuple[dict[str, str], dict[str, str]], after: tuple[dict[str, str], dict[str, str]]
     ) -> list[str]:
         states = [PolicyMetadata(keyed(sizes), keyed(selectors)) for sizes, selectors in (after, before)]
-        return [
-            f"{'selector' * problem.is_annotation}{problem.label}"
-            for problem in label_problems(*states).first
-        ]
+        return [f"{'selector' * each.is_annotation}{each.label}" for each in label_problems(*states).first]
 
     a, b = SIZE_PREFIX + "a", SIZE_PREFIX + "b"
     assert problems(({}, {}), ({"a": "7"}, {})) == [a]

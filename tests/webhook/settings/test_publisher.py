@@ -109,9 +109,7 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
     assert await publishing.after(3) == 3
     assert decode_settings(publishing.texts[2]).rules.default_priority_class == "usual"
     assert await publishing.after(0.79 * REPAIR_SECONDS) == 3
-    assert await publishing.after(0.42 * REPAIR_SECONDS) == 4, (
-        "unchanged settings are written again after ten minutes"
-    )
+    assert await publishing.after(0.42 * REPAIR_SECONDS) == 4, "they are written again after ten minutes"
     assert publishing.log == []
 
 

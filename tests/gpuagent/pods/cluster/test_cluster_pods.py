@@ -112,7 +112,7 @@ async def test_what_cannot_be_read_is_logged_once_and_requested_again_and_the_re
     server.refusals = {part: answer, **({"bindrequests": FORBIDDEN} if answer is FORBIDDEN else {})}
     async with running(client) as run:
         await until(
-            lambda: run.names == {"half"} and [x for x in run.pods.unavailable if x.resource == resource]
+            lambda: run.names == {"half"} and resource in {each.resource for each in run.pods.unavailable}
         )
         (lack,) = [lack for lack in run.pods.unavailable if lack.resource == resource]
         assert (lack.reason, line in lack.line) == (reason, True)
