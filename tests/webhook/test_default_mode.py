@@ -12,7 +12,7 @@ from tests.support.api_server import ApiServer
 from tests.support.followed_namespaces import following, namespace, serve_namespaces, source
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
-from tests.support.webhook_server import namespace_review, review_of, running_webhook
+from tests.support.webhook_server import namespace_review, running_webhook
 from webhook.metrics import Metrics
 from webhook.namespaces.file_policies import FilePolicies
 from webhook.policy.decision_settings import DecisionSettings
@@ -47,25 +47,6 @@ def test_enforce_is_no_default_mode(capsys: pytest.CaptureFixture[str]) -> None:
             (line,) = capsys.readouterr().err.splitlines()
             assert "--default-mode" in line
             assert problem in line
-
-
-@pytest.mark.parametrize(
-    ("mode", "action", "reason"),
-    [
-        (Mode.DEFAULT, "injected", "whole-gpu-converted"),
-        (Mode.OBSERVE, "observed", "whole-gpu-converted"),
-        (Mode.OFF, "skipped", "mode-off"),
-    ],
-)
-async def test_it_decides_counts_and_lists_pods(tmp_path: Path, mode: Mode, action: str, reason: str) -> None:
-    async with running_webhook(tmp_path, DecisionSettings(default_mode=mode)) as webhook:
-        response = await webhook.review(review_of(pod(gpu_container()), "team-a"))
-        assert ("patch" in response) is ("warnings" in response) is (mode is Mode.DEFAULT)
-        series = f'{{action="{action}",reason="{reason}",webhook="mutate"}}'
-        assert await webhook.figure("kaishare_webhook_requests_total" + series) == 1
-        modes = {each["namespace"]: each["mode"] for each in json.loads((await webhook.get("/policies"))[1])}
-        assert modes == {"team-a": mode, "broken": mode, "watched": "observe", "guarded": "enforce"}
-        assert await webhook.figure('kaishare_webhook_policies{state="off"}') == 2 * (mode is Mode.OFF)
 
 
 async def test_a_reloaded_file_keeps_the_default_mode(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.decisions import decide
+from tests.support.decisions import decide, policy_of
 from tests.support.pods import pod
 from tests.support.webhook_server import RunningWebhook, namespace_review
 from webhook.admission.review import decode
 from webhook.admission.validating import NamespaceValidator
 from webhook.metrics import Metrics
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems, with_queue_problem
+from webhook.policy.labels import PolicyMetadata, label_problems, with_queue_problem
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 PATH = "/validate/namespaces"
@@ -135,8 +135,7 @@ async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhoo
     assert message is not None
     assert message.endswith("; and 2992 more")
     assert len(message) < 8000
-    policy = NamespacePolicy.from_labels("team-x", many | {"kaishare.dev/mode": "z"})
-    assert policy is not None
+    policy = policy_of(many | {"kaishare.dev/mode": "z"})
     assert (len(policy.problems), policy.more_problems) == (9, 2992)
     assert "kaishare.dev/mode" in {problem.label for problem in policy.problems}
 
@@ -319,8 +318,7 @@ async def test_a_queue_that_does_not_exist_is_a_warning_when_it_is_typed(
         decode(json.dumps(namespace_review(labels | {"a": "b"}, labels)).encode()), ""
     )
     assert "warnings" not in json.loads(outcome.body)["response"], "the edit does not set the queue"
-    policy = NamespacePolicy.from_labels("team-a", labels)
-    assert policy is not None
+    policy = policy_of(labels)
     checked = with_queue_problem(policy, rules.queues)
     assert [problem.label for problem in checked.problems] == ["kai.scheduler/queue"] * len(warnings)
     decision = decide(policy, pod(), rules)

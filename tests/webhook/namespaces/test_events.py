@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from kube.events import Event
+from tests.support.decisions import ours, policy_of
 from webhook.namespaces.cluster_policies import ManagedNamespace
 from webhook.namespaces.policy_events import REFRESH_SECONDS, PolicyEvents
-from webhook.policy.labels import NamespacePolicy
 
 
 @dataclass
@@ -24,9 +24,7 @@ class Desk:
 
 
 def managed(name: str, uid: str = "uid-1", **labels: str) -> dict[str, ManagedNamespace]:
-    ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    policy = NamespacePolicy.from_labels(name, {"kai.scheduler/queue": "queue-a", **ours})
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "queue-a", **ours(**labels)}, namespace=name)
     return {name: ManagedNamespace(policy=policy, uid=uid)}
 
 

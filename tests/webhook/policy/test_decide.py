@@ -7,7 +7,7 @@ import pytest
 
 from kai.kaishare_keys import REASON, SIZE
 from kai.releases import Version
-from tests.support.decisions import decide
+from tests.support.decisions import decide, policy_of
 from tests.support.pods import GPU, container, gpu_container, pod
 from webhook.policy.decide import Decision
 from webhook.policy.decide_share import GpuKey
@@ -23,10 +23,7 @@ MIG = "nvidia.com/mig-1g.5gb"
 def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **rules: Any) -> Decision:
     """Return the decision for a pod of namespace team-a, whose queue is `queue-a`."""
     labels = {"kai.scheduler/queue": "queue-a", **(DEFAULT_SHARE if labels is None else labels)}
-    policy = NamespacePolicy.from_labels(
-        "team-a", {key: text for key, text in labels.items() if text is not None}
-    )
-    assert policy is not None
+    policy = policy_of({key: value for key, value in labels.items() if value is not None})
     return decide(policy, document, DecisionSettings(**rules))
 
 
@@ -87,8 +84,7 @@ def test_pods_that_are_left_alone(case: tuple[str, dict[str, Any], str], mode: s
      "kai-scale-adjust", "gpu-operator", "kaishare", "kaishare-agent"],
 )  # fmt: skip
 def test_excluded_namespaces(namespace: str) -> None:
-    policy = NamespacePolicy.from_labels(namespace, {"kai.scheduler/queue": "q"})
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "q"}, namespace=namespace)
     assert outcome(decide(policy, pod(), DecisionSettings())) == ("skipped", "namespace-excluded")
     replaced = DecisionSettings(excluded_namespaces=frozenset({"other"}))
     assert outcome(decide(policy, pod(), replaced)) == ("injected", "no-default-share")

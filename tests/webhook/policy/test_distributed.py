@@ -8,7 +8,7 @@ import pytest
 
 from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.kaishare_keys import SIZE
-from tests.support.decisions import decide
+from tests.support.decisions import decide, policy_of
 from tests.support.pods import container, gpu_container, pod, view
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import (
@@ -26,7 +26,6 @@ from webhook.policy.distributed import (
     Evidence,
     evidence_of,
 )
-from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import LONGEST_WARNING, Clipped, Finding, Reason
 
 HALF = {"kaishare.dev/gpu-fraction": "0.5"}
@@ -265,8 +264,7 @@ def test_a_named_size_beats_the_evidence(
     case: tuple[str, dict[str, str], str, list[str]],
 ) -> None:
     _, labels, reason, warnings = case
-    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "q", **HALF, **SIZES}, SELECTORS)
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "q", **HALF, **SIZES}, SELECTORS)
     document = rank(env=variables(WORLD_SIZE="4"), labels=labels)
     decision = decide(policy, document, DecisionSettings())
     assert decision.reason.code == reason
@@ -278,8 +276,7 @@ def test_a_named_size_beats_the_evidence(
 
 
 def test_a_rank_that_names_a_size_without_a_gpu_gets_the_hint() -> None:
-    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "q", **SIZES}, {})
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "q", **SIZES})
     document = pod(container(env=variables(WORLD_SIZE="4")), labels={SIZE: "train"})
     decision = decide(policy, document, DecisionSettings())
     assert decision.reason is Reason.SHARE_INJECTED

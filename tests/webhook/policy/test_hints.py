@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from kai.installation import SharingMode
-from tests.support.decisions import decide
+from tests.support.decisions import decide, ours, policy_of
 from tests.support.pods import container, gpu_container, pod
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
 
 HINTS = {"framework-default", "framework-above-share", "framework-memory", "framework-either"}
 MODES = (None, *SharingMode)
@@ -19,9 +18,7 @@ MODES = (None, *SharingMode)
 def decided(
     document: dict[str, Any], mode: SharingMode | None = SharingMode.NON_MEMORY_ENFORCED, **labels: str
 ) -> Decision:
-    named = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **named})
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "queue-a", **ours(**labels)})
     return decide(policy, document, DecisionSettings(gpu_sharing_mode=mode))
 
 

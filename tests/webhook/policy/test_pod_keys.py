@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.decisions import decide
+from tests.support.decisions import decide, policy_of
 from tests.support.pods import gpu_container, pod
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
 
 LABELS = {
     "kai.scheduler/queue": "queue-a",
@@ -18,9 +17,7 @@ LABELS = {
 
 def told(**metadata: Any) -> list[str]:
     """Return what the author of a pod is told about its keys."""
-    policy = NamespacePolicy.from_labels("team-a", LABELS)
-    assert policy is not None
-    warnings = decide(policy, pod(gpu_container(), **metadata), DecisionSettings()).warnings
+    warnings = decide(policy_of(LABELS), pod(gpu_container(), **metadata), DecisionSettings()).warnings
     about_keys = ("key-without-effect", "misspelt-prefix", "reserved-key", "unknown-value", "run-ai-key")
     assert all(len(finding.warning) <= 120 for finding in warnings)
     return [x.warning.removeprefix("kaishare: ") for x in warnings if x.reason.code in about_keys]

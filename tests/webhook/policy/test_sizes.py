@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kai.kaishare_keys import SIZE_PREFIX
-from tests.support.decisions import decide
+from tests.support.decisions import decide, ours, policy_of
 from tests.support.pods import container, gpu_container, pod, view
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
@@ -29,12 +29,8 @@ def policy(
     sizes: dict[str, str], selectors: dict[str, str] | None = None, namespace: str = "vision", **labels: str
 ) -> NamespacePolicy:
     """Return a policy of queue `vision`; keywords are kaishare's labels with `_` for `-`."""
-    own = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    result = NamespacePolicy.from_labels(
-        namespace, {"kai.scheduler/queue": "vision"} | own | keyed(sizes), keyed(selectors or {})
-    )
-    assert result is not None
-    return result
+    own = {"kai.scheduler/queue": "vision"} | ours(**labels) | keyed(sizes)
+    return policy_of(own, keyed(selectors or {}), namespace=namespace)
 
 
 def decided(policy: NamespacePolicy, document: dict[str, Any], **rules: Any) -> Decision:

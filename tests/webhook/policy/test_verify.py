@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from kai.releases import Version
-from tests.support.decisions import decide
+from tests.support.decisions import decide, ours, policy_of
 from tests.support.kai_standin import mutated_by_kai
 from tests.support.pods import container, gpu_container, pod, view
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import apply_to_document, mutate
 from webhook.policy.reasons import Reason
 from webhook.policy.verify import Verification, verify
@@ -23,12 +22,6 @@ DAEMON_SETS = "system:serviceaccount:kube-system:daemon-set-controller"
 MANAGER = "system:kube-controller-manager"
 
 
-def policy_of(labels: dict[str, str], namespace: str = "team-a") -> NamespacePolicy:
-    policy = NamespacePolicy.from_labels(namespace, labels)
-    assert policy is not None
-    return policy
-
-
 def settled(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """Return a pod that already satisfies the policy."""
     labels = {"kai.scheduler/queue": "queue-a"} | (fields.pop("labels", None) or {})
@@ -38,8 +31,8 @@ def settled(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
 def judged(
     document: dict[str, Any], username: str = JANE, namespace: str = "team-a", **labels: str
 ) -> Verification:
-    extra = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    return verify(policy_of(ENFORCE | extra, namespace), view(document), DecisionSettings(), username)
+    policy = policy_of(ENFORCE | ours(**labels), namespace=namespace)
+    return verify(policy, view(document), DecisionSettings(), username)
 
 
 def codes(verdict: Verification) -> list[str]:
@@ -247,9 +240,7 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
 def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> None:
     _, labels, document, expected = case
     assert codes(judged(document, **labels)) == expected
-    policy = policy_of({"kai.scheduler/queue": "queue-a"} | {
-        f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()
-    })  # fmt: skip
+    policy = policy_of({"kai.scheduler/queue": "queue-a"} | ours(**labels))
     warned = {finding.reason.code for finding in decide(policy, document, DecisionSettings()).warnings}
     assert warned & {"above-cap", "cap-unit"} == set(expected)
 
