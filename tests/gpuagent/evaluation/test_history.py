@@ -131,9 +131,7 @@ def test_uids_recycled_in_each_sample_leave_nothing_behind() -> None:
     assert len(history) == 0
 
 
-def test_at_the_limit_a_pod_with_usage_replaces_a_series_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_at_the_limit_a_pod_with_usage_replaces_a_series_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuagent.evaluation.history.MAX_SERIES", 2)
     history = History(interval=5)
     history.record(crowd(["a", "b"], 1, 0))

@@ -179,9 +179,7 @@ async def test_the_agent_is_ready_whatever_the_driver_says(session: aiohttp.Clie
     assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
 
 
-async def test_the_server_answers_its_paths_and_others_in_one_line(
-    session: aiohttp.ClientSession,
-) -> None:
+async def test_the_server_answers_its_paths_and_others_in_one_line(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
     desk.unhealthy_reason = "the current sample has been running for 301 s"

@@ -34,11 +34,9 @@ from tests.support.scenarios.loading import load_scenario
 from tests.support.scenarios.source import ScenarioGpus
 
 pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"
-    ),
+    pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"),
     pytest.mark.asyncio(loop_scope="module"),
-]
+]  # fmt: skip
 
 LONG = "a-pod-with-a-name-as-long-as-kubernetes-permits-" + "x" * 205
 SCENARIO = SCENARIOS / "incident.yaml"

@@ -171,9 +171,7 @@ def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
     [{"gpus": (), "is_unresolved": True}, {"gpus": (B,)}],
     ids=["a share of an unknown GPU", "a former GPU"],
 )
-def test_the_time_above_a_share_is_exported_where_a_pod_is_compared_with_it(
-    fields: dict[str, Any],
-) -> None:
+def test_the_time_above_a_share_is_exported_where_a_pod_is_compared_with_it(fields: dict[str, Any]) -> None:
     elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
     train = pod_share("train", 8 * GIB, possible=elsewhere, **fields)
     snapshots = [

@@ -60,9 +60,7 @@ RECORDS_GO = {
 
 
 @pytest.mark.parametrize("history", RECORDS_GO.values(), ids=RECORDS_GO)
-def test_records_that_go_take_no_flag_no_share_and_no_promise(
-    history: tuple[Objects, ...],
-) -> None:
+def test_records_that_go_take_no_flag_no_share_and_no_promise(history: tuple[Objects, ...]) -> None:
     first, *later = history
     seen = Pipeline()
     seen.see(node(), *first, used_bytes=BOTH, times=4)
@@ -139,9 +137,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("history", MOVES.values(), ids=MOVES)
-def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
-    history: tuple[Objects, ...],
-) -> None:
+def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(history: tuple[Objects, ...]) -> None:
     seen = Pipeline()
     for documents in history:
         seen.see(node(), *documents, used_bytes=WITHIN, times=4)

@@ -171,9 +171,7 @@ async def test_only_creation_and_update_of_namespaces_are_judged(
     assert response == {"uid": response["uid"], "allowed": True}
 
 
-async def test_an_unreadable_namespace_is_a_bad_review_and_no_error(
-    webhook: RunningWebhook,
-) -> None:
+async def test_an_unreadable_namespace_is_a_bad_review_and_no_error(webhook: RunningWebhook) -> None:
     for labels in ([], "x", {"a": 1}):
         status, text = await webhook.post(json.dumps(namespace_review(labels)).encode(), PATH)
         assert (status, text.startswith(b"object: metadata.labels")) == (400, True)

@@ -177,9 +177,7 @@ PUT_BACK: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize("case", PUT_BACK, ids=lambda case: case[0])
-def test_a_gpu_added_beside_the_policys_share_is_removed_again(
-    case: tuple[str, dict[str, Any], int],
-) -> None:
+def test_a_gpu_added_beside_the_policys_share_is_removed_again(case: tuple[str, dict[str, Any], int]) -> None:
     _, document, removed = case
     decision = decided(document, DEFAULT_SHARE)
     assert len(decision.changes.removed_gpu_keys) == removed

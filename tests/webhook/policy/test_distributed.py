@@ -260,9 +260,7 @@ BY_SIZE: list[tuple[str, dict[str, str], str, list[str]]] = [
 
 
 @pytest.mark.parametrize("case", BY_SIZE, ids=lambda case: case[0])
-def test_a_named_size_beats_the_evidence(
-    case: tuple[str, dict[str, str], str, list[str]],
-) -> None:
+def test_a_named_size_beats_the_evidence(case: tuple[str, dict[str, str], str, list[str]]) -> None:
     _, labels, reason, warnings = case
     policy = policy_of({"kai.scheduler/queue": "q", **HALF, **SIZES}, SELECTORS)
     document = rank(env=variables(WORLD_SIZE="4"), labels=labels)

@@ -42,9 +42,7 @@ UNPATCHED: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-async def test_reviews_without_a_patch_are_counted_and_admit(
-    webhook: RunningWebhook,
-) -> None:
+async def test_reviews_without_a_patch_are_counted_and_admit(webhook: RunningWebhook) -> None:
     for number, (review, action, reason) in enumerate(UNPATCHED):
         series = f'kaishare_webhook_requests_total{{action="{action}",reason="{reason}",webhook="mutate"}}'
         before = await webhook.figure(series) or 0
@@ -80,15 +78,13 @@ DEEP = b"[" * 400_000 + b"]" * 400_000
         (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', "request is missing"),
         (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{}}', "uid"),
         (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":1}}', "request.uid"),
-        (
-            b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"","operation":""}}',
-            "must not be empty",
-        ),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"","operation":""}}',
+         "must not be empty"),
         (DEEP, "the body"),
         (b'{"request":' + DEEP + b"}", "request: expected"),
     ],
     ids=lambda value: value[:70].decode(errors="replace") if isinstance(value, bytes) else "",
-)
+)  # fmt: skip
 async def test_a_body_that_cannot_be_answered_gets_400_and_one_line(
     webhook: RunningWebhook, body: bytes, problem: str
 ) -> None:

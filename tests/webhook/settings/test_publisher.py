@@ -153,9 +153,7 @@ async def test_a_failure_is_logged_at_its_begin_and_its_end_and_tried_again_afte
     assert await publishing.after(2) == before + 5, "a server that asks for a pause gets it"
 
 
-async def test_a_setting_that_changed_back_after_a_failed_write_is_written(
-    publishing: Publishing,
-) -> None:
+async def test_a_setting_that_changed_back_after_a_failed_write_is_written(publishing: Publishing) -> None:
     """The failed write may have been stored."""
     await publishing.after(0)
     first = publishing.settings
