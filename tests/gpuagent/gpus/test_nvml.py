@@ -290,6 +290,14 @@ def test_mig_devices_have_their_own_processes(driven):
     assert gpus.errors == {}
 
 
+def test_two_mig_devices_of_one_uuid_count_once_and_are_a_problem(driven):
+    gpus, answers = driven(node(mig=MIG))
+    answers.write([f"gpu 0 {A} {16 * GIB} 0 0 A100", *[f"mig 0 MIG-1 {GIB} 0 0"] * 2])
+    reading = gpus.read()
+    assert [part.uuid for part in reading.gpus[0].instances] == ["MIG-1"]
+    assert causes(reading) == [(Cause.NVML, A)]
+
+
 def test_closing_shuts_nvml_down_and_a_later_read_initialises_it_again(driven):
     gpus, _ = driven(node(process(100)))
     assert len(gpus.read().gpus) == 2

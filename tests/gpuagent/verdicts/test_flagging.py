@@ -228,6 +228,13 @@ def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
     assert (flags(verdicts)["unassigned-gpu@b"], transitions) == (True, []), "ended processes clear no flag"
 
 
+def test_a_flag_on_a_foreign_gpu_is_cleared_when_kai_records_the_gpu_as_the_pods() -> None:
+    by, own = judge(), pod_share("train", SHARE, gpus=(B,))
+    run(node(GIB, at=0, uuid=B), node(GIB, at=10, uuid=B), by=by)
+    _, transitions = run(*(node(GIB, at=at, uuid=B, pod_share=own) for at in (11, 12)), by=by)
+    assert [t.change for t in transitions] == [Change.CLEARED]
+
+
 @pytest.mark.parametrize(
     ("after", "change"),
     [
