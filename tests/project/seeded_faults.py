@@ -100,8 +100,8 @@ FAULTS: Final = (
     ),
     Fault(
         "admission: /mutate fails open after an internal error",
-        "return _without_patch(review, Action.ERROR, finding)",
-        "return None",
+        'never blocks a user."""\n        return Outcome.admit(review, Action.ERROR, finding)',
+        'never blocks a user."""\n        return None',
         "webhook/policy/test_any_body.py",
     ),
     Fault(
