@@ -133,12 +133,8 @@ class Participant:
 
 
 STEPS = (
-    Participant.read_secret,
-    Participant.decide_and_write,
-    Participant.look_at_bundle,
-    Participant.mend_bundle,
-    Participant.renew,
-)
+    Participant.read_secret, Participant.decide_and_write, Participant.look_at_bundle, Participant.mend_bundle, Participant.renew,
+)  # fmt: skip
 
 
 def run(seed: int, replicas: int, idle: float, restarts: float) -> World:
@@ -179,9 +175,7 @@ def run(seed: int, replicas: int, idle: float, restarts: float) -> World:
     idle=st.sampled_from([0.0, 0.5, 0.9]),
     restarts=st.sampled_from([0.0, 0.002]),
 )
-def test_every_leaf_is_trusted_by_every_view_of_the_bundle(
-    seed: int, replicas: int, idle: float, restarts: float
-) -> None:
+def test_every_view_trusts_every_leaf(seed: int, replicas: int, idle: float, restarts: float) -> None:
     world = run(seed, replicas, idle, restarts)
     assert world.switches >= 1
     assert len(see(world.bundles[-1][1])) <= 3

@@ -155,17 +155,14 @@ ROWS = {
             limit(**{**HELD, "hard": 16 * GIB}, promised=16 * GIB, source="variables", inForce=True),
         ],
     ),
-    "HAMi's variable and MPS' pinned limit are not the driver's": Row(
-        mode=SharingMode.HAMI_CORE, annotations=SHARE, env=OTHERS_VARIABLES, expected=[]
-    ),
+    "HAMi's variable and MPS' pinned limit are not the driver's": Row(mode=SharingMode.HAMI_CORE, annotations=SHARE,
+        env=OTHERS_VARIABLES, expected=[]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("is_private", [False, True], ids=["host's namespace", "private namespace"])
-def test_each_answer_of_the_driver_leads_to_its_verdict(
-    limited: MakeNode, row: Row, is_private: bool
-) -> None:
+def test_each_answer_of_the_driver_has_its_verdict(limited: MakeNode, row: Row, is_private: bool) -> None:
     node = limited(mode=row.mode, backend=row.backend, is_private=is_private)
     node.add(annotations=row.annotations, env=row.env)
     node.add(2, annotations=SHARE)
@@ -232,9 +229,7 @@ def test_what_the_driver_cannot_say_keeps_a_flag_and_exports_none(limited: MakeN
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["", "also over a restart of the agent"])
-def test_an_edit_of_the_annotation_changes_no_promise(
-    limited: MakeNode, tmp_path: Path, is_restarted: bool
-) -> None:
+def test_an_edit_changes_no_promise(limited: MakeNode, tmp_path: Path, is_restarted: bool) -> None:
     node = limited(backend="dmem")
     node.add(annotations=dict(PROMISED))
     node.limit(hard=16 * GIB)
@@ -342,9 +337,7 @@ def test_one_call_a_cgroup_gpu_and_sample(limited: MakeNode, monkeypatch: pytest
     asked: list[str] = []
     driver = node.chain.source._driver  # type: ignore[attr-defined]
     ask = driver.memory_limit
-    monkeypatch.setattr(
-        driver, "memory_limit", lambda device, group: asked.append(group) or ask(device, group)
-    )
+    monkeypatch.setattr(driver, "memory_limit", lambda device, path: asked.append(path) or ask(device, path))
     node.used |= {1900: GIB}
     node.proc.add(1900, (node.proc.root / str(node.pids[1, "main"]) / "cgroup").read_text().strip())
     node.sample()

@@ -41,9 +41,7 @@ def test_every_flag_and_problem_has_an_act_with_a_section_of_the_runbooks() -> N
         (None, False, None),
     ],
 )
-def test_the_act_follows_from_the_largest_cause(
-    risk: RiskName | None, is_overpromised: bool, act: FirstAct | None
-) -> None:
+def test_the_largest_causes_act(risk: RiskName | None, is_overpromised: bool, act: FirstAct | None) -> None:
     assert FOR_RISK.keys() == set(RiskName)
     assert for_gpu(risk=risk, is_overpromised=is_overpromised) is act
 

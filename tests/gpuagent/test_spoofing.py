@@ -281,15 +281,12 @@ MIRRORED = {"vcluster.loft.sh/ns-label-evil-x-f57c43a42d": "evict"}
 ATTACKER_FLAGGED = {(ATTACKER, "over-share")}
 # the cluster's objects beside the victim, a process more (its GPU, MiB, origin), and then flags and pods to evict
 NOT_EVICTED: dict[str, tuple[list[dict[str, Any]], tuple[str, int, Origin], set[tuple[str, str]], set[str]]] = {
-    "a cgroup below that of a pod that was deleted before the agent started": (
-        [], (GPU_0, 6000, of(uid(77), VICTIM)), {(VICTIM, "over-share")}, {VICTIM},
-    ),
-    "a copied hash of a static pod: processes that are known by a hash are no ground for an eviction": (
-        [COPYING], (GPU_1, 4000, of(HASH)), ATTACKER_FLAGGED, {ATTACKER},
-    ),
-    "KAI's own reservation pod is never judged, whatever its process holds": (
-        [attacker(), ASKS], (GPU_0, 6000, of(uid(900))), set(), set(),
-    ),
+    "a cgroup below that of a pod that was deleted before the agent started": ([], (GPU_0, 6000, of(uid(77), VICTIM)),
+        {(VICTIM, "over-share")}, {VICTIM}),
+    "a copied hash of a static pod: processes that are known by a hash are no ground for an eviction": ([COPYING],
+        (GPU_1, 4000, of(HASH)), ATTACKER_FLAGGED, {ATTACKER}),
+    "KAI's own reservation pod is never judged, whatever its process holds": ([attacker(), ASKS], (GPU_0, 6000, of(uid(900))),
+        set(), set()),
 }  # fmt: skip
 
 

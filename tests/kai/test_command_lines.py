@@ -45,9 +45,7 @@ def test_words_are_those_of_the_standard_library(script: str) -> None:
         ("\\# a", ["#", "a"]),
     ],
 )
-def test_a_comment_begins_at_the_start_of_a_word_and_ends_with_the_line(
-    script: str, words: list[str]
-) -> None:
+def test_a_comment_begins_with_a_word_and_ends_with_the_line(script: str, words: list[str]) -> None:
     assert list(script_words(["bash", "-c", script])) == words
 
 

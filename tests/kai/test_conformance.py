@@ -57,11 +57,8 @@ def lim(count: str, name: str = "main") -> dict[str, Any]:
 VERDICTS: list[tuple[str, dict[str, Any], str | None, str | None, str | None]] = [
     ("1 V:24 mps with a fraction", kai_pod(annotations={MPS: "true", F: "0.5"}), None, None, None),
     ("2 V:45 mps with a whole GPU", kai_pod(lim("1"), annotations={MPS: "true"}), M1, M1, M1),
-    (
-        "3 V:67 mps with a fraction, resources empty",
-        kai_pod({**container(), "resources": {}}, annotations={MPS: "true", F: "0.5"}),
-        None, None, None,
-    ),
+    ("3 V:67 mps with a fraction, resources empty",
+     kai_pod({**container(), "resources": {}}, annotations={MPS: "true", F: "0.5"}), None, None, None),
     ("4 V:86 mps alone", kai_pod(annotations={MPS: "true"}), M1, M1, M1),
     ("5 V:105 fraction and 2m", kai_pod(lim("2m"), annotations={F: "0.5"}), M2, M2, M2),
     ("6 V:127 1.5", kai_pod(annotations={F: "1.5"}), M6, M6, M6),

@@ -29,9 +29,7 @@ def first_setting(*line: str) -> Setting | None:
     ],
     ids=["short", "unset", "behind many words", "in front", "behind a long script", "in front in a script"],
 )  # fmt: skip
-def test_a_setting_behind_the_part_that_is_read_counts_as_hidden(
-    line: list[str], value: str | None, is_hidden: bool
-) -> None:
+def test_a_setting_behind_what_is_read_is_hidden(line: list[str], value: str | None, is_hidden: bool) -> None:
     setting = first_setting(*line)
     assert setting is not None
     assert (setting.value, setting.is_hidden) == (value, is_hidden)

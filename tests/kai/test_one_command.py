@@ -54,40 +54,17 @@ def test_quoted_words_are_plain(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        [],
-        ["sh"],
-        ["bash", "start.sh"],
-        ["sh", "-c"],
-        ["sh", "-c", ""],
-        ["sh", "-nc", "vllm serve M"],
-        ["sh", "-kc", "vllm serve M"],
-        ["bash", "-o", "pipefail", "-c", "vllm serve M"],
-        ["zsh", "-c", "vllm serve =M"],
-        *(
-            ["sh", "-c", script]
-            for script in (
-                "vllm serve M\n",
-                "vllm serve M; sleep 1",
-                "vllm serve M &",
-                "a && vllm serve M",
-                "vllm serve M | tee log",
-                "vllm serve M >log",
-                "vllm serve M # comment",
-                "vllm serve $M",
-                'vllm serve "$M"',
-                "vllm serve '$(M)'",
-                "vllm serve `m`",
-                "vllm serve ~/m",
-                "vllm serve m*",
-                "vllm serve {a,b}",
-                "vllm serve 'M",
-                "vllm serve M\\",
-                "vllm serve " + "x" * 16_384,
-            )
-        ),
+        [], ["sh"], ["bash", "start.sh"], ["sh", "-c"], ["sh", "-c", ""], ["sh", "-nc", "vllm serve M"],
+        ["sh", "-kc", "vllm serve M"], ["bash", "-o", "pipefail", "-c", "vllm serve M"], ["zsh", "-c", "vllm serve =M"],
+        *(["sh", "-c", script] for script in (
+            "vllm serve M\n", "vllm serve M; sleep 1", "vllm serve M &", "a && vllm serve M", "vllm serve M | tee log",
+            "vllm serve M >log", "vllm serve M # comment", "vllm serve $M", 'vllm serve "$M"', "vllm serve '$(M)'",
+            "vllm serve `m`", "vllm serve ~/m", "vllm serve m*", "vllm serve {a,b}", "vllm serve 'M", "vllm serve M\\",
+            "vllm serve " + "x" * 16_384,
+        )),
     ],
     ids=lambda line: " ".join(line)[:40],
-)
+)  # fmt: skip
 def test_other_lines_are_not_understood(line: Sequence[str]) -> None:
     command = one_command(line)
     assert command is None or "vllm" not in command.words

@@ -28,9 +28,7 @@ def write_pair(folder: Path, *, later: timedelta = timedelta(0)) -> FileSettings
     return FileSettings(certificate=folder / "tls.crt", key=folder / "tls.key")
 
 
-async def test_a_certificate_is_loaded_once_it_is_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_certificate_is_loaded_when_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.http.tls_files.LOOK_EVERY_SECONDS", 0.05)
     metrics, stream = Metrics(), io.BytesIO()
 

@@ -69,9 +69,7 @@ def test_unusable_options_end_with_2_and_one_line(
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["explain"]])
-def test_another_command_ends_with_2_and_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_command_is_one_line_and_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     unusable(arguments, capsys)
 
 

@@ -12,7 +12,7 @@ from tests.support.api_server import ApiServer
 from tests.support.followed_namespaces import following, namespace, serve_namespaces, source
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
-from tests.support.webhook_server import namespace_review, review_of, running_webhook
+from tests.support.webhook_server import namespace_review, running_webhook
 from webhook.metrics import Metrics
 from webhook.namespaces.file_policies import FilePolicies
 from webhook.policy.decision_settings import DecisionSettings
@@ -49,27 +49,6 @@ def test_enforce_is_no_default_mode(capsys: pytest.CaptureFixture[str]) -> None:
             assert problem in line
 
 
-@pytest.mark.parametrize(
-    ("mode", "action", "reason"),
-    [
-        (Mode.DEFAULT, "injected", "whole-gpu-converted"),
-        (Mode.OBSERVE, "observed", "whole-gpu-converted"),
-        (Mode.OFF, "skipped", "mode-off"),
-    ],
-)
-async def test_pods_are_decided_counted_and_listed_by_it(
-    tmp_path: Path, mode: Mode, action: str, reason: str
-) -> None:
-    async with running_webhook(tmp_path, DecisionSettings(default_mode=mode)) as webhook:
-        response = await webhook.review(review_of(pod(gpu_container()), "team-a"))
-        assert ("patch" in response) is ("warnings" in response) is (mode is Mode.DEFAULT)
-        series = f'{{action="{action}",reason="{reason}",webhook="mutate"}}'
-        assert await webhook.figure("kaishare_webhook_requests_total" + series) == 1
-        modes = {each["namespace"]: each["mode"] for each in json.loads((await webhook.get("/policies"))[1])}
-        assert modes == {"team-a": mode, "broken": mode, "watched": "observe", "guarded": "enforce"}
-        assert await webhook.figure('kaishare_webhook_policies{state="off"}') == 2 * (mode is Mode.OFF)
-
-
 async def test_a_reloaded_file_keeps_the_default_mode(tmp_path: Path) -> None:
     file = tmp_path / "policies.yaml"
     file.write_text(json.dumps({"kind": "Namespace", **namespace("team-a")}))
@@ -80,9 +59,7 @@ async def test_a_reloaded_file_keeps_the_default_mode(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-async def test_policies_of_a_cluster_have_it_without_further_requests(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_policies_of_a_cluster_have_it_without_requests(server: ApiServer, client: KubeClient) -> None:
     serve_namespaces(server, namespace("team-a"), namespace("team-b", mode="enforce"))
     by_name = await source(client, default_mode=Mode.OFF).policies.find("team-a")
     assert by_name is not None
@@ -119,9 +96,7 @@ async def test_policies_of_a_cluster_have_it_without_further_requests(
         (Mode.DEFAULT, "observed", True),
     ],
 )
-def test_labels_are_refused_by_the_effective_mode(
-    default_mode: Mode, named: str | None, is_refused: bool
-) -> None:
+def test_the_effective_mode_refuses_labels(default_mode: Mode, named: str | None, is_refused: bool) -> None:
     labels = PolicyMetadata(BAD | ({MODE: named} if named else {}))
     for before in (PolicyMetadata({}), PolicyMetadata(QUEUE)):
         assert label_problems(labels, before, default_mode=default_mode).is_refused is is_refused

@@ -168,9 +168,7 @@ async def test_the_answers_must_be_the_namespace_and_the_pod_of_the_verdict(
     assert await read(client, pod_object()) == answer
 
 
-async def test_an_edit_of_the_share_may_be_accepted_and_nothing_else(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_only_an_edit_of_the_share_may_be_accepted(server: ApiServer, client: KubeClient) -> None:
     fresh = pod_object()
     fresh["metadata"]["annotations"][keys.GPU_FRACTION] = "0.9"
     named(server, namespace_object("research", EVICT), fresh)
@@ -227,9 +225,7 @@ async def test_any_other_answer_is_no_consent(
     assert await read(client) == answer
 
 
-async def test_a_read_without_an_answer_in_2_seconds_is_no_consent(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_no_answer_in_2_seconds_is_no_consent(server: ApiServer, client: KubeClient) -> None:
     named(server, namespace_object("research", EVICT), pod_object())
     server.refusals = {POD_PATH: hang}
     began = time.monotonic()

@@ -213,9 +213,7 @@ def test_events_of_a_flapping_flag_back_off() -> None:
     assert times(recorder) == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
     quiet = recorder.now = recorder.now + 3700
     flap(recorder, 100)
-    assert [at - quiet for at in times(recorder)[9:]] == [0, 60], (
-        "an hour without a change resets the back-off"
-    )
+    assert [at - quiet for at in times(recorder)[9:]] == [0, 60], "an hour of quiet resets the back-off"
 
 
 def test_a_cleared_flag_makes_an_event_at_once_and_the_next_flag_waits() -> None:

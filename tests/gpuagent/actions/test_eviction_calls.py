@@ -106,9 +106,7 @@ def calls_of(client: KubeClient, wall_clock: Callable[[], float] = time.time) ->
     )
 
 
-async def test_a_record_is_an_event_about_the_node_in_the_agents_namespace(
-    events: Events, client: KubeClient
-) -> None:
+async def test_a_record_is_a_nodes_event_in_the_agents_namespace(events: Events, client: KubeClient) -> None:
     calls = calls_of(client, NOW.timestamp)
     await calls.record(pod("train"), "digest", within=5.0)
     await calls.record(pod("train"), "digest", within=5.0)

@@ -181,13 +181,9 @@ def test_pods_of_one_controller_have_one_owner() -> None:
     assert first != owner(tenant=vc, annotations={}), "a bare pod of a vCluster is its own owner"
     assert first != owner(tenant=other, annotations=owner_references)
     elsewhere = replace(vc, namespace="another")
-    assert first != owner(tenant=elsewhere, annotations=owner_references), (
-        "a copied UID delays no eviction there"
-    )
+    assert first != owner(tenant=elsewhere, annotations=owner_references), "a copied UID delays none there"
     assert first != owner(tenant=vc, annotations=owner_references, namespace="other")
-    assert first != owner(annotations=owner_references), (
-        "outside a vCluster any user may write that annotation"
-    )
+    assert first != owner(annotations=owner_references), "outside a vCluster anyone may write that annotation"
 
 
 def test_an_owner_reference_to_another_namespace_delays_no_eviction_there() -> None:
@@ -213,45 +209,19 @@ def test_no_pod_is_evicted_before_the_mode_is_said(limit: int | None) -> None:
 
 
 SERVER, CLIENT, TENANT_SERVER, PLAIN = 1, 2, 3, 4
+MPS = "nvidia-cuda-mps-server"
+OURS, OF_OTHERS, OF_POD = {CLIENT: in_pod("train")}, {SERVER: in_pod("mps", MPS)}, in_pod("train", MPS)
 MPS_CASES: dict[str, tuple[dict[int, Origin], frozenset[int] | None, bool]] = {
-    "no MPS": ({CLIENT: in_pod("train")}, frozenset(), False),
-    "a client of the host's server": (
-        {SERVER: Origin(result=LookupResult.HOST, name="nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
-        frozenset({CLIENT}),
-        True,
-    ),
-    "a client of another pod's server": (
-        {SERVER: in_pod("mps", "nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
-        frozenset({CLIENT}),
-        True,
-    ),
-    "a client of its own server": (
-        {SERVER: in_pod("train", "nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
-        frozenset({CLIENT}),
-        False,
-    ),
-    "a client of its own server or of another": (
-        {
-            SERVER: in_pod("mps", "nvidia-cuda-mps-server"),
-            TENANT_SERVER: in_pod("train", "nvidia-cuda-mps-server"),
-            CLIENT: in_pod("train"),
-        },
-        frozenset({CLIENT}),
-        True,
-    ),
-    "a client of a server that is not listed": ({CLIENT: in_pod("train")}, frozenset({CLIENT}), True),
-    "beside the clients of others": (
-        {SERVER: in_pod("mps", "nvidia-cuda-mps-server"), CLIENT: in_pod("other"), PLAIN: in_pod("train")},
-        frozenset({CLIENT}),
-        False,
-    ),
-    "a driver that does not list clients, beside a server": (
-        {SERVER: in_pod("mps", "nvidia-cuda-mps-server"), CLIENT: in_pod("train")},
-        None,
-        True,
-    ),
-    "a driver that does not list clients, and no server": ({CLIENT: in_pod("train")}, None, False),
-}
+    "no MPS": (OURS, frozenset(), False),
+    "a client of the host's server": (OURS | {SERVER: Origin(result=LookupResult.HOST, name=MPS)}, frozenset({CLIENT}), True),
+    "a client of another pod's server": (OURS | OF_OTHERS, frozenset({CLIENT}), True),
+    "a client of its own server": (OURS | {SERVER: OF_POD}, frozenset({CLIENT}), False),
+    "a client of its own server or of another": (OURS | OF_OTHERS | {TENANT_SERVER: OF_POD}, frozenset({CLIENT}), True),
+    "a client of a server that is not listed": (OURS, frozenset({CLIENT}), True),
+    "beside the clients of others": (OF_OTHERS | {CLIENT: in_pod("other"), PLAIN: in_pod("train")}, frozenset({CLIENT}), False),
+    "a driver that does not list clients, beside a server": (OURS | OF_OTHERS, None, True),
+    "a driver that does not list clients, and no server": (OURS, None, False),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("origins", "clients", "is_kept"), MPS_CASES.values(), ids=MPS_CASES)

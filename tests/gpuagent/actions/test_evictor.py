@@ -61,41 +61,30 @@ Fields = Callable[[], dict[str, Any]]
 # the evictor and its node; and (number of samples, seconds between them, results of all evictions until then).
 HISTORIES: dict[str, tuple[Fields, list[tuple[int, float, dict[str, int]]]]] = {
     "an evicted pod is not evicted again while it leaves": (lambda: {"budget": MANY}, [(50, 60, {"evicted": 1})]),
-    "the server's Retry-After": (
-        lambda: {"answers": [replace(NO, retry_after=250.0)]},
-        [(1, 5, {"disruption-budget": 1}), (1, 240, {"disruption-budget": 1}), (1, 20, {"disruption-budget": 1, "evicted": 1})],
-    ),
+    "the server's Retry-After": (lambda: {"answers": [replace(NO, retry_after=250.0)]},
+        [(1, 5, {"disruption-budget": 1}), (1, 240, {"disruption-budget": 1}), (1, 20, {"disruption-budget": 1, "evicted": 1})]),
     "without an answer the API server may have carried it out: a slow one would cost a pod in each sample": (
-        lambda: {"answers": LOST * 4, **several(4)}, [(100, 5, {"failed": 1, "owner-backoff": 1, "budget": 3})],
-    ),
+        lambda: {"answers": LOST * 4, **several(4)}, [(100, 5, {"failed": 1, "owner-backoff": 1, "budget": 3})]),
     "without an answer the owner's back-off starts": (
         lambda: {"answers": LOST[:], "budget": MANY, **several(2, controller_uid="rs-1")},
-        [(1, 5, {"failed": 1}), (1, 590, {"failed": 1, "owner-backoff": 2})],
-    ),
+        [(1, 5, {"failed": 1}), (1, 590, {"failed": 1, "owner-backoff": 2})]),
     **{f"the answer {answer}": (lambda answer=answer: {"answers": [Evicted(answer, "why")]}, [(1, 5, {answer: 1})])
        for answer in (EvictionAnswer.FORBIDDEN, EvictionAnswer.FAILED)},
-    "a refusal after the dry run costs no budget": (
-        lambda: {"answers": [YES, NO]}, [(1, 5, {"disruption-budget": 1}), (1, 40, {"disruption-budget": 1, "evicted": 1})],
-    ),
-    "a pod that is gone is not asked for again": (
-        lambda: {"answers": [Evicted(EvictionAnswer.GONE, "not found")]}, [(10, 600, {"gone": 1})],
-    ),
-    "after one pod of an owner the next waits": (
-        lambda: {"budget": MANY, **several(2, controller_uid="rs-1")},
-        [(1, 5, {"evicted": 1}), (1, 590, {"evicted": 1, "owner-backoff": 1}), (1, 140, {"evicted": 2, "owner-backoff": 1})],
-    ),
+    "a refusal after the dry run costs no budget": (lambda: {"answers": [YES, NO]},
+        [(1, 5, {"disruption-budget": 1}), (1, 40, {"disruption-budget": 1, "evicted": 1})]),
+    "a pod that is gone is not asked for again": (lambda: {"answers": [Evicted(EvictionAnswer.GONE, "not found")]},
+        [(10, 600, {"gone": 1})]),
+    "after one pod of an owner the next waits": (lambda: {"budget": MANY, **several(2, controller_uid="rs-1")},
+        [(1, 5, {"evicted": 1}), (1, 590, {"evicted": 1, "owner-backoff": 1}), (1, 140, {"evicted": 2, "owner-backoff": 1})]),
     "a dry run keeps to the budget": (lambda: {"is_dry_run": True, **several(2)}, [(20, 5, {"dry-run": 1, "budget": 1})]),
     "a dry run reads no records": (lambda: {"is_dry_run": True, "past_errors": [FORBIDDEN]}, [(1, 5, {"dry-run": 1})]),
     "a protected pod delays no eviction": (
         lambda: {"node": Node(train(), BESIDE), "used_bytes": {"system": 8 * GIB, "train": OVER}},
-        [(5, 5, {"excluded-namespace": 1, "evicted": 1})],
-    ),
+        [(5, 5, {"excluded-namespace": 1, "evicted": 1})]),
     "a terminating pod": (lambda: {"node": Node(train(is_terminating=True))}, [(5, 5, {"terminating": 1})]),
     "a pod that does not run": (lambda: {"node": Node(train(phase="Pending"))}, [(5, 5, {"not-running": 1})]),
-    "without consent": (
-        lambda: {"consents": [WITHDRAWN]},
-        [(1, 5, {"consent-withdrawn": 1}), (1, 40, {"consent-withdrawn": 1, "evicted": 1})],
-    ),
+    "without consent": (lambda: {"consents": [WITHDRAWN]},
+        [(1, 5, {"consent-withdrawn": 1}), (1, 40, {"consent-withdrawn": 1, "evicted": 1})]),
     "consent that is nearly too old": (lambda: {"consents": [CONSENT_SECONDS - 0.1], "fresh": 100.0}, [(1, 5, {"evicted": 1})]),
     **{f"consent that is {seconds} s old costs no budget": (
         lambda seconds=seconds: {"consents": [seconds], "fresh": 100.0},
@@ -106,17 +95,13 @@ HISTORIES: dict[str, tuple[Fields, list[tuple[int, float, dict[str, int]]]]] = {
         lambda: {"record_errors": NOT_RECORDED[:]},
         [(1, 5, {"forbidden": 1}), (1, 40, {"forbidden": 1, "failed": 1}), (1, 100, {"forbidden": 1, "failed": 1, "evicted": 1})],
     ),
-    "the budget survives a restart": (
-        lambda: {"past": past(100.0, owner="other")},
-        [(1, 5, {"budget": 1}), (1, 480, {"budget": 1}), (1, 20, {"budget": 1, "evicted": 1})],
-    ),
+    "the budget survives a restart": (lambda: {"past": past(100.0, owner="other")},
+        [(1, 5, {"budget": 1}), (1, 480, {"budget": 1}), (1, 20, {"budget": 1, "evicted": 1})]),
     "the back-off of an owner survives a restart, 20 minutes after the second eviction": (
         lambda: {"budget": MANY, "past": past(1000.0, 300.0, owner=TRAIN_OWNER)},
-        [(1, 5, {"owner-backoff": 1}), (1, 850, {"owner-backoff": 1}), (1, 340, {"owner-backoff": 1, "evicted": 1})],
-    ),
+        [(1, 5, {"owner-backoff": 1}), (1, 850, {"owner-backoff": 1}), (1, 340, {"owner-backoff": 1, "evicted": 1})]),
     "without readable records the budget starts with one eviction": (
-        lambda: {"past_errors": [FORBIDDEN], "budget": Budget(3, 600), **several(4)}, [(10, 5, {"evicted": 1, "budget": 3})],
-    ),
+        lambda: {"past_errors": [FORBIDDEN], "budget": Budget(3, 600), **several(4)}, [(10, 5, {"evicted": 1, "budget": 3})]),
     "Events do not cover a long budget's period": (lambda: {"budget": Budget(1, 6 * 3600)}, [(1, 5, {"budget": 1})]),
 }  # fmt: skip
 LINES = {

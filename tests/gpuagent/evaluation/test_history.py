@@ -55,12 +55,10 @@ def test_a_bucket_has_the_peak_of_its_samples() -> None:
 
 BLIND: dict[str, Callable[[int], Snapshot]] = {
     "memory unknown": lambda used: node(None, at=15),
-    "suspended on the GPU": lambda used: node(
-        used, at=15, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]
-    ),
+    "suspended on the GPU": lambda used: node(used, at=15, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]),
     "suspended on the node": lambda used: node(used, at=15, problems=[Problem(Cause.PODS_STALE, "")]),
     "no GPU": lambda used: replace(node(used, at=15), gpus=(), holdings=()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("blind", BLIND.values(), ids=BLIND)
@@ -133,9 +131,7 @@ def test_uids_recycled_in_each_sample_leave_nothing_behind() -> None:
     assert len(history) == 0
 
 
-def test_at_the_limit_a_pod_with_usage_takes_the_place_of_a_series_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_at_the_limit_a_pod_with_usage_replaces_a_series_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuagent.evaluation.history.MAX_SERIES", 2)
     history = History(interval=5)
     history.record(crowd(["a", "b"], 1, 0))

@@ -131,9 +131,7 @@ def test_an_unreadable_value_is_logged_once_and_the_rest_counts() -> None:
     assert len(lines) == 1
     assert lines[0]["pod"] == "odd"
     assert '"half"' in lines[0]["problem"]
-    assert any(
-        verdict.pod_share.pod.name == "train" for verdict in desk.books.status().verdicts.by_key.values()
-    )
+    assert any(each.pod_share.pod.name == "train" for each in desk.books.status().verdicts.by_key.values())
 
 
 @pytest.mark.parametrize(
@@ -181,9 +179,7 @@ async def test_the_agent_is_ready_whatever_the_driver_says(session: aiohttp.Clie
     assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
 
 
-async def test_the_server_answers_its_paths_and_every_other_request_in_one_line(
-    session: aiohttp.ClientSession,
-) -> None:
+async def test_the_server_answers_its_paths_and_others_in_one_line(session: aiohttp.ClientSession) -> None:
     desk = Desk()
     assert await answers(desk, session, "/healthz") == [(200, "ok\n")]
     desk.unhealthy_reason = "the current sample has been running for 301 s"

@@ -49,9 +49,7 @@ def test_a_missing_first_sample_becomes_a_problem() -> None:
 
 
 @pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (32.5, False), (32.6, True), (9.0, False)])
-def test_a_sample_is_stale_after_two_and_a_half_intervals_and_two_deadlines(
-    now: float, is_stale: bool
-) -> None:
+def test_a_sample_is_stale_after_2_5_intervals_and_2_deadlines(now: float, is_stale: bool) -> None:
     status_now = status(now, evaluated(node()))
     assert (status_now.snapshot is None) is is_stale
     assert bool(status_now.verdicts.by_key) is not is_stale
@@ -75,9 +73,7 @@ def test_a_sample_is_stale_after_two_and_a_half_intervals_and_two_deadlines(
         ([NO_DRIVER], False, False),
     ],
 )
-def test_effects_of_a_problem_on_attribution_and_verdicts(
-    problems: list[Problem], ok: bool, records: bool
-) -> None:
+def test_problems_affect_attribution_and_verdicts(problems: list[Problem], ok: bool, records: bool) -> None:
     snapshot = node(*problems)
     if NO_DRIVER in problems:
         snapshot = snapshot_of(sample(at=10, problems=problems))
@@ -85,9 +81,7 @@ def test_effects_of_a_problem_on_attribution_and_verdicts(
     assert status_now.attribution_ok is ok
     reasons = {key.reason for key in status_now.verdicts.by_key}
     assert ("over-share" in reasons) is ok
-    assert ("no-reservation" in reasons) is records, (
-        "only stale pods, or a lost GPU, hide a verdict on records"
-    )
+    assert ("no-reservation" in reasons) is records, "stale pods or a lost GPU alone hide one on records"
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:

@@ -105,9 +105,7 @@ def test_a_label_that_always_differs_is_retried_with_back_off(driven, clock, sta
     ],
     ids=["no label", "no difference", "the label counts MIG devices", "a GPU that may not be opened"],
 )
-def test_nvml_is_not_initialised_again_without_a_reason(
-    driven, clock, starts, scenario, lines, expected
-) -> None:
+def test_nothing_else_initialises_nvml_again(driven, clock, starts, scenario, lines, expected) -> None:
     gpus, answers = driven(scenario)
     answers.show(more=lines)
     uuids(gpus)

@@ -11,9 +11,7 @@ from tests.support.nvml_stub.build import built_library
 
 
 @pytest.mark.slow
-def test_no_order_of_faults_flags_an_innocent_pod_or_shows_a_wrong_figure(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_no_faults_flag_innocent_pods_or_show_wrong_figures(tmp_path_factory: pytest.TempPathFactory) -> None:
     tally = Tally()
     sweep(built_library(tmp_path_factory.getbasetemp()), tally, step=1 if scaled(1) > 1 else 11)
     run(built_library(tmp_path_factory.getbasetemp()), examples=scaled(8), steps=15, tally=tally)

@@ -175,9 +175,7 @@ def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(dr
         assert gpus.errors == {}
 
 
-def test_while_a_call_hangs_the_driver_is_not_initialised_again(
-    driven, clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_initialisation_while_a_call_hangs(driven, clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shutdown would invalidate the handle of the hanging call."""
     stops: list[str] = []
     with hanging(driven, f"delay {HANGING} -", f"fail * {FAILING} 15") as (gpus, answers):
@@ -195,9 +193,7 @@ def test_while_a_call_hangs_the_driver_is_not_initialised_again(
         assert stops == ["stop"], "the lost GPU is looked for as soon as no call hangs"
 
 
-def test_a_count_that_hangs_leaves_the_gpus_that_answer(
-    driven, clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_count_leaves_the_gpus_that_answer(driven, clock, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     with hanging(driven) as (gpus, _):
         gpus.read()
@@ -297,9 +293,7 @@ def test_sensors_whose_thread_does_not_start_are_unknown_for_that_sample(driven,
     assert temperatures() == [61, 61]
 
 
-def test_without_any_thread_no_gpu_responds_until_threads_start_again(
-    driven, clock, refused: set[str]
-) -> None:
+def test_without_threads_no_gpu_responds_until_they_start_again(driven, clock, refused: set[str]) -> None:
     gpus, _ = driven(node())
     refused |= EVERY
     for _ in range(3):

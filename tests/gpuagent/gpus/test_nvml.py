@@ -251,10 +251,7 @@ def test_memory_that_does_not_add_up_is_no_figure(driven, clock):
     gpus, answers = driven(node())
     answers.write([f"gpu 0 {A} {GIB} {GIB} 1 NVIDIA A10", f"gpu 1 {B} {GIB} 0 1 NVIDIA A10"])
     reading = gpus.read()
-    assert [(gpu.uuid, gpu.total_bytes, gpu.used_bytes) for gpu in reading.gpus] == [
-        (A, None, None),
-        (B, GIB, 1),
-    ]
+    assert [(x.uuid, x.total_bytes, x.used_bytes) for x in reading.gpus] == [(A, None, None), (B, GIB, 1)]
     assert causes(reading) == [(Cause.NVML, A)]
 
 
@@ -291,6 +288,14 @@ def test_mig_devices_have_their_own_processes(driven):
     )
     assert not second.mig
     assert gpus.errors == {}
+
+
+def test_two_mig_devices_of_one_uuid_count_once_and_are_a_problem(driven):
+    gpus, answers = driven(node(mig=MIG))
+    answers.write([f"gpu 0 {A} {16 * GIB} 0 0 A100", *[f"mig 0 MIG-1 {GIB} 0 0"] * 2])
+    reading = gpus.read()
+    assert [part.uuid for part in reading.gpus[0].instances] == ["MIG-1"]
+    assert causes(reading) == [(Cause.NVML, A)]
 
 
 def test_closing_shuts_nvml_down_and_a_later_read_initialises_it_again(driven):

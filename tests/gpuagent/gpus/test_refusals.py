@@ -213,39 +213,25 @@ MIG_CASES = {
     "privileged": ((), ON_MIG, set(), {"total", "used", "host", "unattributed"}),
     "unprivileged": (UNPRIVILEGED, ON_MIG, set(), {"host"}),
     "unprivileged, and a MIG device that tells no memory": ((*UNPRIVILEGED, "fail nvmlDeviceGetMemoryInfo 0/1 4"), ON_MIG, set(), {"host"}),
-    "unprivileged, and a MIG device that tells no processes": (
-        (*UNPRIVILEGED, f"fail {LISTS[0]} 0/1 4"),
-        {("train", "MIG-1"): GIB}, {("nvml", "MIG-2"), ("nvml", A)}, set(),
-    ),
-    "unprivileged, and a MIG device that cannot be opened": (
-        (*UNPRIVILEGED, "fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4"),
-        {("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, set(),
-    ),
-    "a MIG device without processes, whose own the GPU lists": (
-        (f"fail {LISTS[0]} 0/1 999",),
-        {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB}, {("nvml", "MIG-2")}, {"total", "used"},
-    ),
-    "a MIG device that cannot be opened": (
-        ("fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4",),
-        {("train", A): GIB, ("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
-    "a MIG device without a UUID": (
-        ("fail nvmlDeviceGetUUID 0/1 999",),
-        {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
-    "MIG devices that cannot be counted": (
-        ("fail nvmlDeviceGetMaxMigDeviceCount 0 4",),
-        {("train", A): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"},
-    ),
+    "unprivileged, and a MIG device that tells no processes": ((*UNPRIVILEGED, f"fail {LISTS[0]} 0/1 4"),
+        {("train", "MIG-1"): GIB}, {("nvml", "MIG-2"), ("nvml", A)}, set()),
+    "unprivileged, and a MIG device that cannot be opened": ((*UNPRIVILEGED, "fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4"),
+        {("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, set()),
+    "a MIG device without processes, whose own the GPU lists": ((f"fail {LISTS[0]} 0/1 999",),
+        {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB}, {("nvml", "MIG-2")}, {"total", "used"}),
+    "a MIG device that cannot be opened": (("fail nvmlDeviceGetMigDeviceHandleByIndex 0/0 4",),
+        {("train", A): GIB, ("serve", "MIG-2"): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
+    "a MIG device without a UUID": (("fail nvmlDeviceGetUUID 0/1 999",), {("train", "MIG-1"): GIB, ("serve", A): 3 * GIB},
+        {("nvml", A)}, {"total", "used", "host", "unattributed"}),
+    "MIG devices that cannot be counted": (("fail nvmlDeviceGetMaxMigDeviceCount 0 4",),
+        {("train", A): GIB, ("serve", A): 3 * GIB}, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
     "a GPU that refuses one of its own lists": ((f"fail {LISTS[1]} 0/- 4",), ON_MIG, {("nvml", A)}, {"total", "used"}),
     "a mode that is not told": (("fail nvmlDeviceGetMigMode 0 4",), ON_MIG, {("nvml", A)}, {"total", "used", "host", "unattributed"}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("lines", "used_bytes", "present", "figures"), MIG_CASES.values(), ids=MIG_CASES)
-def test_on_a_mig_gpu_no_byte_of_a_listed_process_is_lost(
-    chain, clock, lines, used_bytes, present, figures
-) -> None:
+def test_on_a_mig_gpu_no_listed_byte_is_lost(chain, clock, lines, used_bytes, present, figures) -> None:
     made, _ = chain(*lines, mig=MIG)
     for _ in range(3):
         series = made.sample()

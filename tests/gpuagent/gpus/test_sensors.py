@@ -66,9 +66,7 @@ def test_an_older_driver_has_the_older_temperature_call(driven, clock) -> None:
 
 @pytest.mark.parametrize("field", CALLS)
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
-def test_a_refused_sensor_is_unknown_alone_and_is_asked_again_after_a_minute(
-    sensed, field: str, code: int
-) -> None:
+def test_a_refused_sensor_is_unknown_alone_and_asked_after_a_minute(sensed, field: str, code: int) -> None:
     refusals = [f"fail {call} 0 {code}" for call in CALLS[field]]
     without = sensed.read(*LINES, *refusals)
     assert getattr(without, field) is None
@@ -79,9 +77,7 @@ def test_a_refused_sensor_is_unknown_alone_and_is_asked_again_after_a_minute(
 
 @pytest.mark.parametrize("field", CALLS)
 @pytest.mark.parametrize("code", [UNKNOWN, 1, 15], ids=["unknown", "driver lost", "GPU lost"])
-def test_a_failed_sensor_leaves_the_others_and_is_asked_again_at_the_next_sample(
-    sensed, field: str, code: int
-) -> None:
+def test_a_failed_sensor_leaves_others_and_is_asked_at_the_next_sample(sensed, field: str, code: int) -> None:
     failures = [f"fail {call} 0 {code}" for call in CALLS[field]]
     assert getattr(sensed.read(*LINES, *failures), field) is None
     assert sensed.read(*LINES) == ALL

@@ -277,9 +277,7 @@ def test_sums_balance_and_an_unknown_amount_affects_only_its_own_sums(
     processes: dict[int, tuple[Origin, int | None]],
 ) -> None:
     listed = tuple((pid, used_bytes) for pid, (_, used_bytes) in processes.items())
-    taken = sample(
-        gpu(*listed, used=20 * GIB), origins={pid: origin for pid, (origin, _) in processes.items()}
-    )
+    taken = sample(gpu(*listed, used=20 * GIB), origins={pid: each for pid, (each, _) in processes.items()})
     snapshot = snapshot_of(taken, TRAIN, SERVE, pod_share("other"), reservations=[uid_of("reserve")])
     for name in ("train", "serve", "other"):
         own = [used_bytes for origin, used_bytes in processes.values() if origin == in_pod(name)]

@@ -27,7 +27,7 @@ def node(*names: str, used: int | None = 4 * GIB) -> Snapshot:
         origins={1: HOST, **{pid: in_pod(name) for pid, name in processes.items()}},
     )
     inventory = Inventory(
-        pods={TRAIN.pod.uid: TRAIN.pod}, ended={uid_of(name): ended(name) for name in names}
+        pods={TRAIN.pod.uid: TRAIN.pod}, ended={uid_of(each): ended(each) for each in names}
     )
     return balance_of(taken, [TRAIN], PodIndex.from_inventory(inventory))
 

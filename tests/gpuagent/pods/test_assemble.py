@@ -64,9 +64,7 @@ def with_gpus(number: int, **more: str) -> dict[str, Any]:
         ([with_gpus(3), with_gpus(1, restartPolicy="Always")], 3),
         ([with_gpus(1, restartPolicy="Always"), with_gpus(2, restartPolicy="Always")], 5),
     ],
-    ids=[
-        "none", "smaller", "larger", "a sidecar", "larger beside a sidecar", "larger before a sidecar", "two sidecars"
-    ],
+    ids=["none", "smaller", "larger", "a sidecar", "larger beside a sidecar", "larger before a sidecar", "two sidecars"],
 )  # fmt: skip
 def test_whole_gpus_of_init_containers_and_sidecars(init: list[dict[str, Any]], gpus: int) -> None:
     (made,) = inventory(pod(containers=[with_gpus(2)], init=init)).pods.values()
@@ -138,26 +136,20 @@ def test_two_pods_with_one_uid() -> None:
 GROUPS, UIDS, PODS = "reservations", "reservation_uids", "pods"
 OF_TENANT = of_tenant(reservation(), "vcluster-team-a")
 RESERVATION_PODS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
-    "group to GPU": (
-        [reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901)],
-        {GROUPS: {GROUP_0: GPU_0, GROUP_1: GPU_1}, UIDS: {uid(900), uid(901)}, PODS: []},
-    ),
+    "group to GPU": ([reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901)],
+        {GROUPS: {GROUP_0: GPU_0, GROUP_1: GPU_1}, UIDS: {uid(900), uid(901)}, PODS: []}),
     **{f"a GPU that is not known yet: {gpu!r}": ([reservation(gpu=gpu)], {GROUPS: {GROUP_0: ""}})
        for gpu in (None, "-1", "", " ")},
     "the reservation pod of a known GPU counts for the group": (
-        [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)], {GROUPS: {GROUP_0: GPU_0}},
-    ),
+        [reservation(gpu=None, number=900), reservation(gpu=GPU_0, number=901)], {GROUPS: {GROUP_0: GPU_0}}),
     "in any order": ([reservation(gpu=GPU_0, number=901), reservation(gpu=None, number=900)], {GROUPS: {GROUP_0: GPU_0}}),
     **{f"a {phase} one reserves nothing but stays known": ([reservation(phase=phase)], {GROUPS: {}, UIDS: {uid(900)}})
        for phase in ("Succeeded", "Failed")},
-    "in other namespaces the same labels make an ordinary pod": (
-        [reservation(namespace="research")], {GROUPS: {}, UIDS: set(), PODS: [uid(900)]},
-    ),
+    "in other namespaces the same labels make an ordinary pod": ([reservation(namespace="research")],
+        {GROUPS: {}, UIDS: set(), PODS: [uid(900)]}),
     "a pod beside the reservation pods is an ordinary pod": ([pod("debug", 5, namespace=RESERVATIONS)], {GROUPS: {}, PODS: [uid(5)]}),
-    "a tenant's pod with a group reserves nothing": (
-        [of_tenant(fraction(annotations={"run.ai/reserve_for_gpu_index": GPU_1}))],
-        {"tenant_reservations": {}, "tenant_reservation_uids": set()},
-    ),
+    "a tenant's pod with a group reserves nothing": ([of_tenant(fraction(annotations={"run.ai/reserve_for_gpu_index": GPU_1}))],
+        {"tenant_reservations": {}, "tenant_reservation_uids": set()}),
     "reservation pods of a KAI inside a vCluster count for their namespace only": (
         [OF_TENANT],
         {GROUPS: {}, UIDS: set(), PODS: [uid(900)], "tenant_reservation_uids": {uid(900)},

@@ -84,9 +84,7 @@ BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
     "no times, another's": ({"created": "", "scheduler_name": OTHERS}, {"created": ""}, {FORGED}),
 }
 HISTORIES: dict[str, list[Step]] = {
-    "a pod that was seen to start without one": [
-        ((H,), OWN, set()), ((H, F_PENDING), OWN, set()), ((H, F), OWN, {FORGED}),
-    ],
+    "a pod that was seen to start without one": [((H,), OWN, set()), ((H, F_PENDING), OWN, set()), ((H, F), OWN, {FORGED})],
     "a pod that ran at first sight": [EMPTY, ((F,), {}, {FORGED})],
     "a label that is removed again or comes after the start": [
         EMPTY, ((F_PENDING,), {}, set()), ((F_PLAIN,), {}, {FORGED}), ((F_PLAIN, LATE_PLAIN), {}, {FORGED}),

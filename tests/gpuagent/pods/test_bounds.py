@@ -93,14 +93,8 @@ def test_the_worst_pod_keeps_72_kib() -> None:
         fraction(containers=names(6000)),
         fraction(containers=names(1, resources={"limits": resources(20_000), "requests": resources(20_000)})),
     ],
-    ids=[
-        "80 long scripts",
-        "a megabyte of arguments",
-        "25,000 variables",
-        "6,000 containers",
-        "40,000 resources",
-    ],
-)
+    ids=["80 long scripts", "a megabyte of arguments", "25,000 variables", "6,000 containers", "40,000 resources"],
+)  # fmt: skip
 def test_fields_that_are_not_read_take_no_memory(document: dict[str, Any]) -> None:
     data = encoded(document)
     read_pod(data)
@@ -131,9 +125,7 @@ def test_no_command_line_is_split_while_pods_are_read(monkeypatch: pytest.Monkey
     ],
     ids=["both", "no share", "no framework", "behind long ones", "1,000 of them", "init container"],
 )
-def test_excerpts_are_kept_of_few_containers_of_pods_with_a_share(
-    document: dict[str, Any], count: int
-) -> None:
+def test_few_containers_of_pods_with_a_share_have_excerpts(document: dict[str, Any], count: int) -> None:
     kept = read_pod(encoded(document)).commands
     assert len(kept) == count
     assert all(any(settings_of(command)) for command in kept)

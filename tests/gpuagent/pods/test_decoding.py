@@ -46,13 +46,10 @@ def test_a_pod_is_read_whatever_the_depth_of_its_managed_fields(levels: int) -> 
         (b"{}", "Pod without metadata: "),
         ({"metadata": {"name": "a"}, "spec": 5}, "Pod a: spec: expected object, got int"),
         ({"metadata": {"namespace": "n"}, "spec": {}}, "Pod n: metadata.name: expected a name, got none"),
-        (
-            {"metadata": {"name": "a"}, "spec": {"schedulerName": 5}},
-            "Pod a: spec.schedulerName: expected str | null, got int",
-        ),
+        ({"metadata": {"name": "a"}, "spec": {"schedulerName": 5}}, "Pod a: spec.schedulerName: expected str | null, got int"),
         ({"kind": "Cow", "metadata": {"name": "a"}, "spec": 5}, "Pod a: spec: expected object, got int"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_pod_is_one_line(data: bytes | dict[str, Any], line: str) -> None:
     with pytest.raises(ObjectError) as caught:
         read_pod(data if isinstance(data, bytes) else json.dumps(data).encode())

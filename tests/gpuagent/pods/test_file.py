@@ -117,9 +117,7 @@ def test_a_file_that_was_read_is_logged_once(source: Source) -> None:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_a_file_that_is_missing_or_broken_from_the_start(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
+def test_a_missing_or_broken_file_at_the_start(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "pods.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -189,29 +187,6 @@ async def test_a_pod_that_leaves_the_file_is_remembered_as_ended(source: Source)
         await source.until(lambda: source.names == [])
         assert source.pods.inventory is not None
         assert source.pods.inventory.ended.keys() == gone.pods.keys()
-
-
-async def test_a_file_that_is_replaced_counts_though_its_size_and_time_are_the_same(source: Source) -> None:
-    was = source.path.stat()
-    async with source.running():
-        other = source.path.with_suffix(".new")
-        other.write_text(source.path.read_text().replace("half", "full"))
-        os.utime(other, ns=(was.st_atime_ns, was.st_mtime_ns))
-        other.replace(source.path)
-        await source.until(lambda: source.names == ["full"])
-
-
-async def test_a_mounted_config_map_swaps_links(tmp_path: Path) -> None:
-    for version in ("1", "2"):
-        (tmp_path / version).mkdir()
-    (tmp_path / "data").symlink_to("1")
-    (tmp_path / "pods.json").symlink_to("data/pods.json")
-    source = Source(tmp_path / "pods.json", text(pod("of-1", 1)))
-    (tmp_path / "2" / "pods.json").write_text(text(pod("of-2", 1)))
-    async with source.running():
-        (tmp_path / "new").symlink_to("2")
-        (tmp_path / "new").replace(tmp_path / "data")
-        await source.until(lambda: source.names == ["of-2"])
 
 
 def cut_off(path: Path) -> None:

@@ -83,9 +83,7 @@ def test_pods_whose_tenant_names_are_ignored(made: NodePod) -> None:
         pytest.param({"ml": {VCLUSTER: "true"}}, id="the virtual namespace's name"),
     ],
 )
-def test_keys_of_vcluster_name_no_tenant_outside_labelled_host_namespaces(
-    namespaces: dict[str, dict[str, str]],
-) -> None:
+def test_keys_name_no_tenant_outside_labelled_namespaces(namespaces: dict[str, dict[str, str]]) -> None:
     assert tenant_of(host_pod(), namespaces) is None
 
 

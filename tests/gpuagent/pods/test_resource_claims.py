@@ -221,10 +221,8 @@ def test_without_the_claim_its_pod_is_excused() -> None:
     unread = replace(built(claiming("train", 1, "c"), *NODES).inventory, claims={})
     seen.process(unread, {uid(1): {GPU_0: 20 * GIB, GPU_1: GIB}}, times=4)
     assert seen.flagged == set()
-    other_driver = World().inventory(
-        [claiming("train", 1, "c")], [of_c(result("eth-0", None, **NIC))], *NODES
-    )
-    seen.process(other_driver, {uid(1): {GPU_0: 20 * GIB}}, times=4)
+    others = World().inventory([claiming("train", 1, "c")], [of_c(result("eth-0", None, **NIC))], *NODES)
+    seen.process(others, {uid(1): {GPU_0: 20 * GIB}}, times=4)
     assert seen.flagged == {(uid(1), GPU_0, "no-share")}
 
 
@@ -284,12 +282,10 @@ def test_a_claim_beside_a_share_of_kai_adds_its_memory_and_gives_no_immunity() -
     request = bind_request("half", 1)
     for device, uuid, flagged in (("gpu-0", GPU_0, 15 * GIB), ("gpu-1", GPU_1, 3 * GIB)):
         seen = Pipeline()
-        inventory = World().inventory(
-            [claimed], [of_c(result(device, "2Gi"))], *NODES, reservation(), request
-        )
-        seen.process(inventory, {uid(1): {uuid: flagged - 2 * GIB}}, times=4)
+        made = World().inventory([claimed], [of_c(result(device, "2Gi"))], *NODES, reservation(), request)
+        seen.process(made, {uid(1): {uuid: flagged - 2 * GIB}}, times=4)
         assert seen.flagged == set()
-        seen.process(inventory, {uid(1): {uuid: flagged}}, times=4)
+        seen.process(made, {uid(1): {uuid: flagged}}, times=4)
         assert seen.flagged == {(uid(1), uuid, "over-share")}
 
 

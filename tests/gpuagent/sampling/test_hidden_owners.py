@@ -42,9 +42,7 @@ def lookup_results(processes: Processes, *pids: int) -> list[LookupResult]:
 
 
 @pytest.mark.parametrize("leader", [V1_ROOT, HYBRID, "0::/"])
-def test_an_exited_leader_is_looked_up_by_a_living_thread(
-    proc: ProcTree, processes: Processes, leader: str
-) -> None:
+def test_a_living_thread_tells_an_exited_leader(proc: ProcTree, processes: Processes, leader: str) -> None:
     """Seen on cgroup v1, kernel 6.18: main() calls pthread_exit, and a thread holds 60 GiB."""
     proc.add(10, leader, state="Z", name="hider")
     proc.add_thread(10, 10, leader, state="Z")
@@ -118,9 +116,7 @@ def test_a_thread_that_may_not_be_read_is_a_reason(proc: ProcTree, processes: Pr
     assert "10/task/11/cgroup: Is a directory" in problem.detail
 
 
-def test_few_of_many_threads_are_read(
-    proc: ProcTree, processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_threads_are_read(proc: ProcTree, processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenant may have 30,000 threads, in any number of processes, none of which tells."""
     read: list[str] = []
     ask = ProcFiles.cgroup

@@ -353,9 +353,7 @@ HIDDEN_LISTS = {
 
 
 @pytest.mark.parametrize(("gpus", "is_hidden"), HIDDEN_LISTS.values(), ids=HIDDEN_LISTS)
-def test_a_driver_that_lists_no_process_beside_used_memory(
-    proc: ProcTree, gpus: tuple[Gpu, ...], is_hidden: bool
-) -> None:
+def test_no_process_beside_used_memory(proc: ProcTree, gpus: tuple[Gpu, ...], is_hidden: bool) -> None:
     proc.add(10, HOST)
     problems = Processes(proc_root=proc.root).look_up(reading(*gpus))[1]
     assert [(each.cause, each.gpu_uuid) for each in problems] == [(Cause.PID_NAMESPACE, "")] * is_hidden

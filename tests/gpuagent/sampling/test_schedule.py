@@ -32,9 +32,7 @@ SAMPLES = 10_000
     ("chance", "intervals"),
     [(0.0, 0.2), (0.5, 0.2 + 0.8590552487 * math.log(2)), (0.931, 2.4969), (0.932, 2.5), (1 - 2**-53, 2.5)],
 )
-def test_the_gap_is_a_fifth_and_an_exponential_time_at_most_two_and_a_half_intervals(
-    chance: float, intervals: float
-) -> None:
+def test_the_gap_is_0_2_and_an_exponential_time_up_to_2_5_intervals(chance: float, intervals: float) -> None:
     assert next_gap(INTERVAL, chance) == pytest.approx(intervals * INTERVAL, abs=0.001)
 
 

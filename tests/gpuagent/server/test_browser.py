@@ -34,11 +34,9 @@ from tests.support.scenarios.loading import load_scenario
 from tests.support.scenarios.source import ScenarioGpus
 
 pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"
-    ),
+    pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"),
     pytest.mark.asyncio(loop_scope="module"),
-]
+]  # fmt: skip
 
 LONG = "a-pod-with-a-name-as-long-as-kubernetes-permits-" + "x" * 205
 SCENARIO = SCENARIOS / "incident.yaml"
@@ -151,9 +149,7 @@ async def open_pod(browser: Browser, name: str) -> None:
 
 
 @SCHEMES
-async def test_an_incident_is_explained_on_the_first_screen(
-    browser: Browser, in_trouble: str, is_dark: bool
-) -> None:
+async def test_the_first_screen_explains_incidents(browser: Browser, in_trouble: str, is_dark: bool) -> None:
     await show(browser, in_trouble, is_dark=is_dark)
     visible = str(
         await browser.evaluate(
@@ -178,9 +174,7 @@ async def test_an_incident_is_explained_on_the_first_screen(
     assert "var-node=node-1" in await browser.evaluate("document.querySelector('#links a').href")
 
 
-async def test_a_click_shows_one_pod_with_its_course_and_esc_closes_it(
-    browser: Browser, in_trouble: str
-) -> None:
+async def test_a_click_shows_a_pods_course_and_esc_closes_it(browser: Browser, in_trouble: str) -> None:
     await show(browser, in_trouble)
     await open_pod(browser, "train-resnet")
     text = str(await browser.evaluate("document.querySelector('dialog[open]').innerText"))
@@ -268,9 +262,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_no_text_becomes_markup_and_no_character_acts(
-    browser: Browser, in_trouble: str, text: str
-) -> None:
+async def test_no_text_is_markup_and_no_character_acts(browser: Browser, in_trouble: str, text: str) -> None:
     """Every text of a document is replaced."""
     await show(browser, in_trouble)
     browser.complaints.clear()

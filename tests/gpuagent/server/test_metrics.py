@@ -171,9 +171,7 @@ def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
     [{"gpus": (), "is_unresolved": True}, {"gpus": (B,)}],
     ids=["a share of an unknown GPU", "a former GPU"],
 )
-def test_the_time_above_a_share_is_exported_wherever_a_pod_is_compared_with_it(
-    fields: dict[str, Any],
-) -> None:
+def test_the_time_above_a_share_is_exported_where_a_pod_is_compared_with_it(fields: dict[str, Any]) -> None:
     elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
     train = pod_share("train", 8 * GIB, possible=elsewhere, **fields)
     snapshots = [
@@ -309,9 +307,7 @@ def test_a_watch_has_its_last_contact_and_its_restarts_by_cause() -> None:
 
 
 @pytest.mark.parametrize(("last_contact", "resources"), [(None, {"pods"}), (1.8e9, {"pods", "bindrequests"})])
-def test_the_watch_of_an_api_that_was_never_served_is_not_shown(
-    last_contact: float | None, resources: set[str]
-) -> None:
+def test_the_watch_of_an_unserved_api_is_not_shown(last_contact: float | None, resources: set[str]) -> None:
     """Clusters with KAI inside vClusters serve no BindRequests; the alert for silent watches would fire."""
     watches = [StubWatch(1.8e9, closed=1), StubWatch(last_contact, resource="bindrequests", **{"404": 3})]
     text = text_of(status_of(node(0)), watches=watches)

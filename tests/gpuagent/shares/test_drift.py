@@ -59,9 +59,7 @@ ROUNDED = {
 
 
 @pytest.mark.parametrize(("documents", "is_changed"), ROUNDED.values(), ids=ROUNDED)
-def test_an_annotation_counts_as_kai_rounds_it(
-    documents: tuple[dict[str, Any], ...], is_changed: bool
-) -> None:
+def test_an_annotation_is_rounded_as_by_kai(documents: tuple[dict[str, Any], ...], is_changed: bool) -> None:
     assert bool(share_of(*documents).changed) is is_changed
 
 
@@ -110,9 +108,7 @@ def test_a_difference_is_named_and_what_counted_counts(
         )
         assert pod_share.shares == {GPU_0: Amount(11500 * MIB, source)}
         assert not edited(then, half(), bind_request()).changed, "the difference is gone"
-    assert share_of(then, *BESIDE, bind_request()).changed == against_record, (
-        "whether or not the edit was seen"
-    )
+    assert share_of(then, *BESIDE, bind_request()).changed == against_record, "seen as an edit or not"
 
 
 def test_groups_beyond_those_given_do_not_count() -> None:

@@ -53,17 +53,14 @@ RECORDS_GO = {
     "the tenant sets -1": (IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu="-1")))),
     "the tenant deletes the reservation pod": (IN_VCLUSTER, (TENANT_POD,)),
     "the tenant names another GPU": (IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1)))),
-    "the tenant deletes it and creates another one": (
-        IN_VCLUSTER, (TENANT_POD,), (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950))),
-    ),
+    "the tenant deletes it and creates another one": (IN_VCLUSTER, (TENANT_POD,),
+        (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950)))),
     "the tenant removes the label": (IN_VCLUSTER, (of_tenant(fraction(group=None)),)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("history", RECORDS_GO.values(), ids=RECORDS_GO)
-def test_records_that_go_take_no_flag_no_share_and_no_promise(
-    history: tuple[Objects, ...],
-) -> None:
+def test_records_that_go_take_no_flag_no_share_and_no_promise(history: tuple[Objects, ...]) -> None:
     first, *later = history
     seen = Pipeline()
     seen.see(node(), *first, used_bytes=BOTH, times=4)
@@ -132,19 +129,15 @@ def test_a_gpu_that_is_allocated_twice_is_promised_twice() -> None:
 
 MOVES = {
     "KAI binds the pod again": (HOST, (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, GPU_1, 901))),
-    "the reservation pod of its group comes back": (
-        HOST, (HOST_POD, bind_request()), (HOST_POD, bind_request(), reservation(gpu=GPU_1, number=902)),
-    ),
-    "KAI's own reservation pod instead of a tenant's": (
-        IN_VCLUSTER, (TENANT_POD, of_tenant(reservation()), reservation(gpu=GPU_1, number=902)),
-    ),
+    "the reservation pod of its group comes back": (HOST, (HOST_POD, bind_request()),
+        (HOST_POD, bind_request(), reservation(gpu=GPU_1, number=902))),
+    "KAI's own reservation pod instead of a tenant's": (IN_VCLUSTER,
+        (TENANT_POD, of_tenant(reservation()), reservation(gpu=GPU_1, number=902))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("history", MOVES.values(), ids=MOVES)
-def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
-    history: tuple[Objects, ...],
-) -> None:
+def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(history: tuple[Objects, ...]) -> None:
     seen = Pipeline()
     for documents in history:
         seen.see(node(), *documents, used_bytes=WITHIN, times=4)
@@ -172,10 +165,8 @@ LATER: dict[str, tuple[tuple[Objects, ...], dict[str, Any]]] = {
     "groups without a reservation pod": ((HOST, (HOST_POD, AGAIN, RESERVE_0)), STAYS),
     "with one that names no GPU": ((HOST, (HOST_POD, AGAIN, RESERVE_0, reservation(GROUP_1, None, 901))), STAYS),
     "with a tenant's": ((HOST, (HOST_POD, AGAIN, RESERVE_0, of_tenant(reservation(GROUP_1, GPU_1, 901)))), STAYS),
-    "another portion": (
-        (HOST, (HOST_POD, bind_request(portion="0.90"), RESERVE_0)),
-        {**STAYS, "changed": "KAI's BindRequest allocates 0.90 now; the first one seen counts"},
-    ),
+    "another portion": ((HOST, (HOST_POD, bind_request(portion="0.90"), RESERVE_0)),
+        {**STAYS, "changed": "KAI's BindRequest allocates 0.90 now; the first one seen counts"}),
     "no share": ((HOST, (HOST_POD, bind_request(portion="0.00", kind="Regular", groups=()), RESERVE_0)), STAYS),
     "an edited label": ((HOST, (fraction(group=GROUP_1), bind_request(), RESERVE_0, RESERVE_1)), STAYS),
     "a tenant's pod that is bound again needs KAI's own reservation pod": (
@@ -188,8 +179,7 @@ LATER: dict[str, tuple[tuple[Objects, ...], dict[str, Any]]] = {
     "a tenant creates a new one": ((IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950)))), NAMES_ANOTHER),
     "a BindRequest that comes late counts": (
         ((fraction(share="0.9"), RESERVE_0), (fraction(share="0.9"), bind_request(), RESERVE_0)),
-        {**STAYS, "changed": "the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"},
-    ),
+        {**STAYS, "changed": "the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"}),
     "the second of two GPUs becomes known": (((TWO_GROUPS, RESERVE_0), (TWO_GROUPS, RESERVE_0, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)}),
     "the only known one of two goes": (((TWO_GROUPS, RESERVE_0), (TWO_GROUPS,)), {"gpu_uuids": (GPU_0,)}),
     "one of two known ones goes": (((TWO_GROUPS, RESERVE_0, RESERVE_1), (TWO_GROUPS, RESERVE_1)), {"gpu_uuids": (GPU_0, GPU_1)}),

@@ -85,9 +85,7 @@ def test_shares_sources_queues_and_gpus(tmp_path: Path, version: str) -> None:
 def test_the_pods_that_share_a_deployments_and_a_jobs_gpu(tmp_path: Path) -> None:
     pod_shares = resolve(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")
     for owner, uuid in (("server-", GPU_0), ("batch-", GPU_1)):
-        (pod_share,) = (
-            pod_share for pod_share in pod_shares.values() if pod_share.pod.name.startswith(owner)
-        )
+        (pod_share,) = (each for each in pod_shares.values() if each.pod.name.startswith(owner))
         assert pod_share.shares == {uuid: Amount(1150 * MIB, WRITTEN)}
 
 

@@ -118,26 +118,21 @@ NO_SHARE = {(POD, GPU_0, "no-share")}
 Step = tuple[tuple[dict[str, Any], ...], dict[str, int]]
 HISTORIES: dict[str, tuple[list[Step], set[tuple[str, str, str]], bool, int]] = {
     "a label that comes later makes no share: KAI writes it before it binds the pod": (
-        [((*NODE, UNPLACED), {GPU_1: GIB}), ((*NODE, LABELLED), {GPU_1: GIB})], {(POD, GPU_1, "no-share")}, False, 0,
-    ),
+        [((*NODE, UNPLACED), {GPU_1: GIB}), ((*NODE, LABELLED), {GPU_1: GIB})], {(POD, GPU_1, "no-share")}, False, 0),
     "a label that goes takes no share: the pod was placed": (
-        [((*NODE, fraction()), {GPU_0: GIB}), ((*NODE, fraction(group=None)), {GPU_0: GIB})],
-        {(POD, GPU_0, "share-changed")}, True, 11500 << 20,
-    ),
+        [((*NODE, fraction()), {GPU_0: GIB}), ((*NODE, fraction(group=None)), {GPU_0: GIB})], {(POD, GPU_0, "share-changed")},
+        True, 11500 << 20),
     "a BindRequest alone is enough": ([((*NODE, fraction(group=None), bind_request()), {GPU_0: GIB})], set(), True, 11500 << 20),
-    "also one whose portion cannot be read": (
-        [((*NODE, fraction(group=None), bind_request(portion="a half")), {GPU_0: GIB})], set(), True, 0,
-    ),
+    "also one whose portion cannot be read": ([((*NODE, fraction(group=None), bind_request(portion="a half")), {GPU_0: GIB})],
+        set(), True, 0),
     "the BindRequest of another pod": ([((*NODE, fraction(group=None), bind_request(number=2)), {GPU_0: GIB})], NO_SHARE, False, 0),
     "an unreadable BindRequest leaves the share open": (
-        [((*NODE, fraction(group=None), bind_request(groups=("g",) * 2000)), {GPU_0: GIB})], set(), True, 0,
-    ),
+        [((*NODE, fraction(group=None), bind_request(groups=("g",) * 2000)), {GPU_0: GIB})], set(), True, 0),
     "a pod that does not run yet has the share it asks for, and promises nothing": ([((*NODE, WAITS), {})], set(), True, 0),
     "until an init container of it runs": ([((*NODE, WAITS), {}), ((*NODE, INIT_RUNS), {GPU_0: GIB})], NO_SHARE, False, 0),
     "a pod that does not run lacks no reservation": ([((node(), fraction(phase="Pending")), {})], set(), True, 0),
-    "an init container that runs counts": (
-        [((node(), fraction(phase="Pending", **STARTED)), {GPU_0: GIB})], {(POD, "", "no-reservation")}, True, 0,
-    ),
+    "an init container that runs counts": ([((node(), fraction(phase="Pending", **STARTED)), {GPU_0: GIB})],
+        {(POD, "", "no-reservation")}, True, 0),
 }  # fmt: skip
 
 

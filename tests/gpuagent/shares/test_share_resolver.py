@@ -120,20 +120,14 @@ REQUEST_AND_LIMIT = asking(
 HOSTS = [namespace_object(name, {VCLUSTER: "true"}) for name in ("research", "elsewhere")]
 CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
     # sources
-    "the BindRequest counts first": (
-        (fraction(), reservation(), node(), bind_request()),
-        {"shares": mib(11500, BOUND), "changed": "", "texts": ["portion 0.50", "gpu-fraction 0.5"]},
-    ),
-    "its portion counts for gpu-memory too": (
-        (memory("2000"), reservation(), node(), bind_request(portion="0.09")),
-        {"shares": mib(2070, BOUND), "second": {GPU_0: 2000 * MIB}, "changed": ""},
-    ),
-    "a BindRequest of another name": (
-        (fraction(), reservation(), node(), bind_request(name="other")), {"shares": mib(11500), "changed": "", "notes": ()},
-    ),
-    "a BindRequest of another namespace": (
-        (fraction(), reservation(), node(), bind_request(namespace="other")), {"shares": mib(11500), "changed": ""},
-    ),
+    "the BindRequest counts first": ((fraction(), reservation(), node(), bind_request()),
+        {"shares": mib(11500, BOUND), "changed": "", "texts": ["portion 0.50", "gpu-fraction 0.5"]}),
+    "its portion counts for gpu-memory too": ((memory("2000"), reservation(), node(), bind_request(portion="0.09")),
+        {"shares": mib(2070, BOUND), "second": {GPU_0: 2000 * MIB}, "changed": ""}),
+    "a BindRequest of another name": ((fraction(), reservation(), node(), bind_request(name="other")),
+        {"shares": mib(11500), "changed": "", "notes": ()}),
+    "a BindRequest of another namespace": ((fraction(), reservation(), node(), bind_request(namespace="other")),
+        {"shares": mib(11500), "changed": ""}),
     "a BindRequest of an earlier pod of that name": (
         (fraction(), reservation(), node(), bind_request(number=2)),
         {"shares": mib(11500), "changed": "",
@@ -141,63 +135,45 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
     ),
     "observed: gpu-memory of 2^63 is bound as a Regular pod with portion 0.00": (
         (fraction(), reservation(), node(), bind_request(portion="0.00", kind="Regular", groups=())),
-        {"source": None, "shares": {}, "changed": "the pod declares gpu-fraction 0.5, its BindRequest allocates no share"},
-    ),
+        {"source": None, "shares": {}, "changed": "the pod declares gpu-fraction 0.5, its BindRequest allocates no share"}),
     "observed: 0.004 is bound with portion 0.00 and a group": (
-        (fraction(share="0.004"), reservation(), node(), bind_request(portion="0.00")),
-        {"shares": mib(0, BOUND), "changed": ""},
-    ),
+        (fraction(share="0.004"), reservation(), node(), bind_request(portion="0.00")), {"shares": mib(0, BOUND), "changed": ""}),
     # GPUs
-    "label and reservation pod": (
-        (fraction(), *BOTH, node()),
-        {"groups": (GROUP_0,), "gpu_uuids": (GPU_0,), "is_unresolved": False, "lacks_reservation": False},
-    ),
-    "two devices have the share each": (
-        (two_devices(), *BOTH, node()), {"groups": (GROUP_0, GROUP_1), "shares": mib(2300) | mib(2300, gpu=GPU_1)},
-    ),
+    "label and reservation pod": ((fraction(), *BOTH, node()),
+        {"groups": (GROUP_0,), "gpu_uuids": (GPU_0,), "is_unresolved": False, "lacks_reservation": False}),
+    "two devices have the share each": ((two_devices(), *BOTH, node()),
+        {"groups": (GROUP_0, GROUP_1), "shares": mib(2300) | mib(2300, gpu=GPU_1)}),
     "two devices with a BindRequest": (
         (two_devices(), *BOTH, node(), bind_request(portion="0.10", groups=(GROUP_0, GROUP_1))),
         {"shares": mib(2300, BOUND) | mib(2300, BOUND, GPU_1), "changed": "",
          "texts": ["portion 0.10 on 2 GPUs", "gpu-fraction 0.1 on 2 GPUs"]},
     ),
-    "one of two devices is known": (
-        (two_devices(), reservation(), node()), {"gpu_uuids": (GPU_0,), "is_unresolved": True, "lacks_reservation": True},
-    ),
-    "a reservation pod without a GPU": (
-        (fraction(), reservation(gpu="-1"), node()),
-        {"gpu_uuids": (), "shares": {}, "is_unresolved": True, "lacks_reservation": False, "first": {"": 11500 * MIB}},
-    ),
+    "one of two devices is known": ((two_devices(), reservation(), node()),
+        {"gpu_uuids": (GPU_0,), "is_unresolved": True, "lacks_reservation": True}),
+    "a reservation pod without a GPU": ((fraction(), reservation(gpu="-1"), node()),
+        {"gpu_uuids": (), "shares": {}, "is_unresolved": True, "lacks_reservation": False, "first": {"": 11500 * MIB}}),
     "the BindRequest's group where the label's has no reservation pod": (
         (fraction(group=GROUP_1), reservation(), node(), bind_request()),
-        {"gpu_uuids": (GPU_0,), "groups": (GROUP_1,), "lacks_reservation": True, "changed": ""},
-    ),
+        {"gpu_uuids": (GPU_0,), "groups": (GROUP_1,), "lacks_reservation": True, "changed": ""}),
     "the label where both have one": ((fraction(group=GROUP_1), *BOTH, node(), bind_request()), {"gpu_uuids": (GPU_1,), "changed": ""}),
-    "the BindRequest where there is no label": (
-        (fraction(group=None), reservation(), node(), bind_request()),
-        {"groups": (GROUP_0,), "gpu_uuids": (GPU_0,), "lacks_reservation": False},
-    ),
-    "no source of a GPU": (
-        (fraction(), node()),
-        {"gpu_uuids": (), "shares": {}, "is_unresolved": True, "source": WRITTEN, "lacks_reservation": True},
-    ),
+    "the BindRequest where there is no label": ((fraction(group=None), reservation(), node(), bind_request()),
+        {"groups": (GROUP_0,), "gpu_uuids": (GPU_0,), "lacks_reservation": False}),
+    "no source of a GPU": ((fraction(), node()),
+        {"gpu_uuids": (), "shares": {}, "is_unresolved": True, "source": WRITTEN, "lacks_reservation": True}),
     "no group at all": ((fraction(group=None), bind_request(groups=()), node()), {"is_unresolved": True, "lacks_reservation": False}),
     **{f"{phase}: it does not run": ((fraction(phase=phase), node()), {"lacks_reservation": False})
        for phase in ("Pending", "Unknown", "Succeeded", "Failed")},
-    "a group alone is no share": (
-        (pod(labels=LABEL), reservation(), node()),
-        {"source": None, "gpu_uuids": (), "shares": {}, "lacks_reservation": False},
-    ),
+    "a group alone is no share": ((pod(labels=LABEL), reservation(), node()),
+        {"source": None, "gpu_uuids": (), "shares": {}, "lacks_reservation": False}),
     # vClusters
     "the vCluster's own reservation pod": ((fraction(), synced("research"), node(), *HOSTS), {"gpu_uuids": (GPU_0,)}),
     "another vCluster's reservation pod": ((fraction(), synced("elsewhere"), node(), *HOSTS), {"gpu_uuids": (), "lacks_reservation": True}),
     "a tenant's reservation pod has no share": ((synced("elsewhere"), node(), *HOSTS), {"source": None, "shares": {}}),
-    "a namespace without vCluster's label": (
-        (fraction(), synced("research"), node(), namespace_object("research")), {"gpu_uuids": (), "lacks_reservation": True},
-    ),
+    "a namespace without vCluster's label": ((fraction(), synced("research"), node(), namespace_object("research")),
+        {"gpu_uuids": (), "lacks_reservation": True}),
     "a namespace whose labels are unknown": ((fraction(), synced("research"), node()), {"gpu_uuids": (), "lacks_reservation": False}),
     "the cluster's own reservation pod counts before a tenant's": (
-        (fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=GPU_0), node()), {"gpu_uuids": (GPU_0,)},
-    ),
+        (fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=GPU_0), node()), {"gpu_uuids": (GPU_0,)}),
     "also if it names no GPU": ((fraction(), synced("research", GPU_1, 950), HOSTS[0], reservation(gpu=None), node()), {"gpu_uuids": ()}),
     # requests of containers
     "request, limit and GPU of a container; a limit only lowers": (
@@ -206,44 +182,33 @@ CASES: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
          "texts": ["portion 0.18", f"gpu-memory.request {4 * GIB} of main"], "second": {GPU_1: 4 * GIB}},
     ),
     "a request alone is no limit": ((asking(LABEL, main__gpu_memory__request="4Gi"), reservation()), {"shares": mib(4096), "limits": {}}),
-    "a limit alone is a request": (
-        (asking(LABEL, main__gpu_memory__limit="6Gi"), reservation()),
-        {"shares": mib(6144), "limits": {GPU_0: Amount(6 * GIB, LimitSource.ANNOTATION)}},
-    ),
+    "a limit alone is a request": ((asking(LABEL, main__gpu_memory__limit="6Gi"), reservation()),
+        {"shares": mib(6144), "limits": {GPU_0: Amount(6 * GIB, LimitSource.ANNOTATION)}}),
     "containers add up on the GPU they share": (
         (asking(a__gpu_memory__request="1Gi", a__gpus__devices=GPU_0, b__gpu_memory__request="2Gi",
                 b__gpus__devices=f"{GPU_0}, {GPU_1}"), bind_request(groups=())),
         {"second": {GPU_0: 3 * GIB, GPU_1: 2 * GIB}},
     ),
-    "a limit counts only if every container on the GPU has one": (
-        (TWO_OF_A, bind_request(groups=())), {"limits": {GPU_1: Amount(2 * GIB, LimitSource.ANNOTATION)}},
-    ),
-    "without devices the pod's group tells": (
-        (asking({"runai-gpu-group": GROUP_1}, main__gpu_memory__request="4Gi"), *BOTH), {"shares": mib(4096, gpu=GPU_1)},
-    ),
-    "devices beside a legacy request count after the group": (
-        (ON_DEVICES, reservation(), bind_request(portion="0.09")), {"gpu_uuids": (GPU_0,)},
-    ),
+    "a limit counts only if every container on the GPU has one": ((TWO_OF_A, bind_request(groups=())),
+        {"limits": {GPU_1: Amount(2 * GIB, LimitSource.ANNOTATION)}}),
+    "without devices the pod's group tells": ((asking({"runai-gpu-group": GROUP_1}, main__gpu_memory__request="4Gi"), *BOTH),
+        {"shares": mib(4096, gpu=GPU_1)}),
+    "devices beside a legacy request count after the group": ((ON_DEVICES, reservation(), bind_request(portion="0.09")),
+        {"gpu_uuids": (GPU_0,)}),
     "devices without a group": ((ON_DEVICES, bind_request(portion="0.09")), {"gpu_uuids": (GPU_1,)}),
     "devices, and KAI recorded no share": ((ON_DEVICES,), {"gpu_uuids": ()}),
     "the BindRequest counts before a request of a container": (
         (asking(main__gpu_memory__request="2000Mi", main__gpus__devices=GPU_0), node(), bind_request(portion="0.09")),
-        {"shares": mib(2070, BOUND), "changed": ""},
-    ),
+        {"shares": mib(2070, BOUND), "changed": ""}),
     "a request that repeats gpu-memory": (
         (memory("2000", annotations={"nvidia.com/container.main.gpu-memory.request": "2000Mi"}), reservation(), node()),
-        {"shares": mib(2000), "notes": ()},
-    ),
+        {"shares": mib(2000), "notes": ()}),
     # others
     "a pod without a request": ((pod(), node()), {"source": None, "shares": {}, "gpu_uuids": (), "texts": [], "notes": (), "changed": ""}),
-    "a tenant's names and queue": (
-        (of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node()),
-        {"tenant": Tenant(vcluster="team-a", namespace="ml", pod="train-0"), "queue": "team-a"},
-    ),
-    "a finished pod": (
-        (fraction(phase="Succeeded"), reservation(), node(), bind_request()),
-        {"shares": {}, "gpu_uuids": (), "texts": [], "changed": "", "queue": "team-a"},
-    ),
+    "a tenant's names and queue": ((of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node()),
+        {"tenant": Tenant(vcluster="team-a", namespace="ml", pod="train-0"), "queue": "team-a"}),
+    "a finished pod": ((fraction(phase="Succeeded"), reservation(), node(), bind_request()),
+        {"shares": {}, "gpu_uuids": (), "texts": [], "changed": "", "queue": "team-a"}),
 }  # fmt: skip
 
 
@@ -322,18 +287,15 @@ WHOLE_GPUS: dict[str, WholeCase] = {
     "processes prove the GPUs of a pod": ([A, B], {"a": {GPU_1}}, {"a": (GPU_1,), "b": (GPU_0,)}),
     "processes on more GPUs than requested prove nothing": ([A, B], {"a": {GPU_0, GPU_1}}, {"a": (), "b": ()}),
     "two pods on one GPU prove nothing": ([A, B], {"a": {GPU_1}, "b": {GPU_1}}, {"a": (), "b": ()}),
-    "processes on a shared GPU do not make it theirs": (
-        [fraction(), reservation(), pod("whole", 2, gpus="1")], {"whole": {GPU_0}}, {"whole": (GPU_1,)},
-    ),
+    "processes on a shared GPU do not make it theirs": ([fraction(), reservation(), pod("whole", 2, gpus="1")],
+        {"whole": {GPU_0}}, {"whole": (GPU_1,)}),
     "a tenant may name any GPU in its reservation pod": ([ONE, FORGED], {}, {"whole": ()}),
     "a tenant's reservation pod disproves nothing": ([ONE, FORGED], {"whole": {GPU_1}}, {"whole": (GPU_1,)}),
     "an annotation beside whole GPUs takes no GPU from another pod": (
-        [ONE, pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})], {"spoof": {GPU_0}}, {"whole": (GPU_1,)},
-    ),
+        [ONE, pod("spoof", 2, gpus="1", annotations={"gpu-fraction": "0.1"})], {"spoof": {GPU_0}}, {"whole": (GPU_1,)}),
     "the largest init container counts if it has more": ([pod("whole", gpus="1", init=[PREPARES])], {}, {"whole": (GPU_0, GPU_1)}),
-    "finished pods have no GPU": (
-        [pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2")], {}, {"done": (), "runs": (GPU_0, GPU_1)},
-    ),
+    "finished pods have no GPU": ([pod("done", 1, gpus="1", phase="Succeeded"), pod("runs", 2, gpus="2")], {},
+        {"done": (), "runs": (GPU_0, GPU_1)}),
 }  # fmt: skip
 
 

@@ -109,17 +109,14 @@ USED: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, dict[str, int]]]] = 
     "above its share": ((*HELD, annotated("150%")), {GPU_0: {uid(1): HALF * 150 // 100}}),
     "a GPU holds no more than it has": ((*HELD, annotated("1000%")), {GPU_0: {uid(1): TOTAL}}),
     "0 % is no process": ((*HELD, annotated("0%")), {}),
-    "a greedy pod takes no memory of a modest one": (
-        (*HELD, annotated("1000%"), fraction("modest", 2)), {GPU_0: {uid(1): TOTAL - USUAL, uid(2): USUAL}},
-    ),
+    "a greedy pod takes no memory of a modest one": ((*HELD, annotated("1000%"), fraction("modest", 2)),
+        {GPU_0: {uid(1): TOTAL - USUAL, uid(2): USUAL}}),
     **{f"nor does an invented group, by number {number}": (
         (*HELD, fraction("recorded", 5), bind_request("recorded", 5), fraction("invented", number, "0.9")),
         {GPU_0: {uid(5): USUAL, uid(number): TOTAL - USUAL}},
     ) for number in (1, 9)},
-    "a group on two GPUs": (
-        (LABELLED, reservation("a", GPU_0), reservation("b", GPU_1, 901), ON_TWO),
-        {GPU_0: {uid(1): USUAL}, GPU_1: {uid(1): USUAL}},
-    ),
+    "a group on two GPUs": ((LABELLED, reservation("a", GPU_0), reservation("b", GPU_1, 901), ON_TWO),
+        {GPU_0: {uid(1): USUAL}, GPU_1: {uid(1): USUAL}}),
     "a time slice is no whole GPU": ((node(**{COUNT: "2", "nvidia.com/gpu.replicas": "4"}), pod(gpus="1")), {}),
     "not started": ((*HELD, fraction(phase="Pending")), {}),
     "finished": ((*HELD, fraction(phase="Succeeded")), {}),

@@ -104,9 +104,7 @@ def test_over_means_more_than_the_share_and_the_larger_slack(share: int, slack: 
     small = pod_share("train", 1, shares={A: Amount(share, ShareSource.ANNOTATION)})
     for used_bytes, expected in ((still_fine, False), (still_fine + 1, True)):
         by = judge(slack=Slack.parse(slack))
-        verdicts, _ = run(
-            node(used_bytes, at=0, pod_share=small), node(used_bytes, at=10, pod_share=small), by=by
-        )
+        verdicts, _ = run(*(node(used_bytes, at=at, pod_share=small) for at in (0, 10)), by=by)
         assert flags(verdicts)["over-share@a"] is expected
 
 
@@ -175,9 +173,7 @@ def test_flags_after_the_grace(
     [(pod_share("train", pod=SYSTEM), None), (STRANGER, True), (TRAIN, True)],
     ids=["system pod without a share", "pod without a share", "pod with a share"],
 )
-def test_the_name_of_a_process_prevents_no_flag(
-    comm: str, pod_share: PodShare, is_flagged: bool | None
-) -> None:
+def test_a_process_name_prevents_no_flag(comm: str, pod_share: PodShare, is_flagged: bool | None) -> None:
     verdicts, _ = run(*(node(OVER, at=at, pod_share=pod_share, comm=comm) for at in (0, 10)))
     reason = "over-share@a" if pod_share is TRAIN else "no-share@a"
     assert flags(verdicts).get(reason) is is_flagged
@@ -200,9 +196,7 @@ def test_share_changed_is_flagged_and_cleared_at_once() -> None:
     ("fields", "reason"),
     [({"changed": "0.5, not 0.25"}, "share-changed"), ({"lacks_reservation": True}, "no-reservation")],
 )
-def test_a_flag_about_records_is_raised_once_whether_or_not_the_gpu_is_known(
-    fields: dict[str, Any], reason: str
-) -> None:
+def test_a_flag_about_records_is_raised_once_with_a_gpu_or_not(fields: dict[str, Any], reason: str) -> None:
     by = judge()
     on_b = replace(pod_share("train", SHARE, gpus=(B,)), **fields)
     known, unknown = replace(TRAIN, **fields), replace(UNRESOLVED, **fields)
@@ -231,9 +225,14 @@ def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
     run(node(GIB, at=0, uuid=B), node(GIB, at=10, uuid=B), by=by)
     ended = [with_ended(0, GIB, at=at, uuid=B) for at in range(11, 20)]
     verdicts, transitions = run(*ended, by=by)
-    assert (flags(verdicts)["unassigned-gpu@b"], transitions) == (True, []), (
-        "processes that ended clear no flag"
-    )
+    assert (flags(verdicts)["unassigned-gpu@b"], transitions) == (True, []), "ended processes clear no flag"
+
+
+def test_a_flag_on_a_foreign_gpu_is_cleared_when_kai_records_the_gpu_as_the_pods() -> None:
+    by, own = judge(), pod_share("train", SHARE, gpus=(B,))
+    run(node(GIB, at=0, uuid=B), node(GIB, at=10, uuid=B), by=by)
+    _, transitions = run(*(node(GIB, at=at, uuid=B, pod_share=own) for at in (11, 12)), by=by)
+    assert [t.change for t in transitions] == [Change.CLEARED]
 
 
 @pytest.mark.parametrize(
@@ -245,14 +244,8 @@ def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
         (snapshot_of(sample(gpu(uuid=B), at=11, problems=[Problem(Cause.NVML, A)])), Change.DROPPED),
         (node(OVER, at=11, problems=[Problem(Cause.NVML, A)]), None),
     ],
-    ids=[
-        "pod gone",
-        "pod finished",
-        "GPU gone without a word",
-        "pod gone while the GPU is lost",
-        "GPU in trouble",
-    ],
-)
+    ids=["pod gone", "pod finished", "GPU gone without a word", "pod gone while the GPU is lost", "GPU in trouble"],
+)  # fmt: skip
 def test_a_flag_that_no_longer_applies_is_dropped_not_cleared(after: Snapshot, change: Change | None) -> None:
     by = judge(interval=GRACE / 2)
     run(node(OVER, at=0), node(OVER, at=5), node(OVER, at=10), by=by)
@@ -366,9 +359,7 @@ def test_a_lower_bound_on_a_foreign_gpu_accuses(made: PodShare) -> None:
     steps = [two_gpus([], [SMALL_BYTES + 1, None], made, at) for at in (0, 5, 10)]
     (key,) = [key for key, verdict in run(*steps)[0].by_key.items() if verdict.is_flagged]
     assert (key.gpu_uuid, key.reason) == (B, "no-share" if made is STRANGER else "unassigned-gpu")
-    assert not any(
-        verdict.is_flagged for verdict in run(two_gpus([], [MIB, None], made, 0))[0].by_key.values()
-    )
+    assert not any(each.is_flagged for each in run(two_gpus([], [MIB, None], made, 0))[0].by_key.values())
 
 
 def test_a_lower_bound_clears_no_flag_and_takes_nothing_off_a_balance() -> None:

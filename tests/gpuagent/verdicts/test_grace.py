@@ -103,14 +103,8 @@ def test_no_rhythm_keeps_a_pod_from_its_flag(pattern: Iterator[int | None], flag
         again_and_again((1, BETWEEN)),
         again_and_again((1, BLIND)),
     ],
-    ids=[
-        "over for a third of the time",
-        "for a minute at a time",
-        "a quarter, and blind",
-        "in the slack",
-        "blind",
-    ],
-)
+    ids=["over for a third of the time", "for a minute at a time", "a quarter, and blind", "in the slack", "blind"],
+)  # fmt: skip
 def test_a_pod_that_is_seldom_over_is_never_flagged(pattern: Iterator[int | None]) -> None:
     assert seconds_until_flagged(pattern, hours=4) is None
 

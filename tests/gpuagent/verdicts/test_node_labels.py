@@ -52,9 +52,7 @@ def told(inventory: Inventory, snapshot: Snapshot) -> dict[str, str]:
         pytest.param(inventory(**{COUNT: "7"}), snapshot(A, mig=True), False, id="MIG devices"),
     ],
 )  # fmt: skip
-def test_a_gpu_that_the_driver_does_not_list_is_a_problem(
-    given: Inventory, seen: Snapshot, is_missing: bool
-) -> None:
+def test_a_gpu_missing_in_the_driver_is_a_problem(given: Inventory, seen: Snapshot, is_missing: bool) -> None:
     assert ("gpu-missing" in told(given, seen)) is is_missing
 
 
@@ -112,9 +110,7 @@ def test_the_gpus_that_a_node_offers(status: NodeStatus | None, offered: int) ->
         ({"nvidia.com/gpu.replicas": "4"}, 2, True),
     ],
 )
-def test_a_pod_of_a_plugin_that_shares_gpus_is_not_accused(
-    labels: dict[str, str], offered: int, is_shared: bool
-) -> None:
+def test_pods_of_shared_gpus_are_not_accused(labels: dict[str, str], offered: int, is_shared: bool) -> None:
     """A whole GPU of such a plugin may be one that a KAI group holds; no label of NVIDIA's need say so."""
     of_node = node(**labels)
     of_node["status"] = {"capacity": {"nvidia.com/gpu": str(offered)}}

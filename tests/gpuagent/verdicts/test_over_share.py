@@ -31,9 +31,7 @@ def read(over_share_policies: OverSharePolicies, **namespace: Any) -> OverShareP
         ({"over_share": "evict", "mode": "observe"}, OverSharePolicy(evict=True)),
     ],
 )
-def test_labels_of_a_namespace_set_its_policy(
-    labels: dict[str, Any], over_share_policy: OverSharePolicy
-) -> None:
+def test_namespace_labels_set_the_policy(labels: dict[str, Any], over_share_policy: OverSharePolicy) -> None:
     over_share_policies = OverSharePolicies()
     assert read(over_share_policies, **labels) == over_share_policy
     assert not over_share_policies.notes

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.decisions import decide
+from tests.support.decisions import decide, policy_of
 from tests.support.pods import pod
 from tests.support.webhook_server import RunningWebhook, namespace_review
 from webhook.admission.review import decode
 from webhook.admission.validating import NamespaceValidator
 from webhook.metrics import Metrics
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems, with_queue_problem
+from webhook.policy.labels import PolicyMetadata, label_problems, with_queue_problem
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 PATH = "/validate/namespaces"
@@ -52,9 +52,7 @@ async def message_of(webhook: RunningWebhook, labels: Any, before: Any = None) -
         ("kaishare.dev/whole-gpu", "x", "belongs on pods (as an annotation)"),
     ],
 )
-def test_a_problem_names_the_allowed_values_or_the_nearest_known_label(
-    label: str, value: str, part: str
-) -> None:
+def test_a_problem_names_allowed_values_or_the_nearest_label(label: str, value: str, part: str) -> None:
     for before in ({}, QUEUE):
         problems = label_problems(PolicyMetadata(QUEUE | {label: value}), PolicyMetadata(before))
         assert problems.is_refused
@@ -128,9 +126,7 @@ async def test_every_label_that_the_edit_breaks_is_named(webhook: RunningWebhook
     assert message is not None
     parts = [part.partition(":")[0] for part in message.split("; kai")]
     assert parts == ["kaishare.dev/gpu-fraction", "share.dev/mode"]
-    assert await message_of(webhook, {"kai.scheduler/queue": None}) is not None, (
-        "Go reads null as an empty text"
-    )
+    assert await message_of(webhook, {"kai.scheduler/queue": None}) is not None, "null is an empty text in Go"
 
 
 async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhook: RunningWebhook) -> None:
@@ -139,8 +135,7 @@ async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhoo
     assert message is not None
     assert message.endswith("; and 2992 more")
     assert len(message) < 8000
-    policy = NamespacePolicy.from_labels("team-x", many | {"kaishare.dev/mode": "z"})
-    assert policy is not None
+    policy = policy_of(many | {"kaishare.dev/mode": "z"})
     assert (len(policy.problems), policy.more_problems) == (9, 2992)
     assert "kaishare.dev/mode" in {problem.label for problem in policy.problems}
 
@@ -153,9 +148,7 @@ async def test_thousands_of_bad_labels_make_a_short_answer_and_few_series(webhoo
         (ours(gpu_memory="2000", max_gpu_fraction="0.5"), "different units"),
     ],
 )
-async def test_labels_without_effect_are_warned_about(
-    webhook: RunningWebhook, labels: dict[str, str], part: str
-) -> None:
+async def test_useless_labels_are_told(webhook: RunningWebhook, labels: dict[str, str], part: str) -> None:
     response = await webhook.review(namespace_review(labels), PATH)
     assert response["allowed"] is True
     (warning,) = response["warnings"]
@@ -178,9 +171,7 @@ async def test_only_creation_and_update_of_namespaces_are_judged(
     assert response == {"uid": response["uid"], "allowed": True}
 
 
-async def test_a_namespace_that_cannot_be_read_is_a_bad_review_and_no_internal_error(
-    webhook: RunningWebhook,
-) -> None:
+async def test_an_unreadable_namespace_is_a_bad_review_and_no_error(webhook: RunningWebhook) -> None:
     for labels in ([], "x", {"a": 1}):
         status, text = await webhook.post(json.dumps(namespace_review(labels)).encode(), PATH)
         assert (status, text.startswith(b"object: metadata.labels")) == (400, True)
@@ -294,9 +285,7 @@ ALLOWED: list[tuple[str, Any, Any, list[str]]] = [
 
 
 @pytest.mark.parametrize("case", ALLOWED, ids=lambda case: case[0])
-async def test_an_edit_that_is_allowed(
-    webhook: RunningWebhook, case: tuple[str, Any, Any, list[str]]
-) -> None:
+async def test_an_allowed_edit(webhook: RunningWebhook, case: tuple[str, Any, Any, list[str]]) -> None:
     _, before, after, warnings = case
     response = await answer(webhook, after, before)
     assert response["allowed"]
@@ -327,8 +316,7 @@ async def test_a_queue_that_does_not_exist_is_a_warning_when_it_is_typed(
         decode(json.dumps(namespace_review(labels | {"a": "b"}, labels)).encode()), ""
     )
     assert "warnings" not in json.loads(outcome.body)["response"], "the edit does not set the queue"
-    policy = NamespacePolicy.from_labels("team-a", labels)
-    assert policy is not None
+    policy = policy_of(labels)
     checked = with_queue_problem(policy, rules.queues)
     assert [problem.label for problem in checked.problems] == ["kai.scheduler/queue"] * len(warnings)
     decision = decide(policy, pod(), rules)

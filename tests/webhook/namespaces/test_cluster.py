@@ -21,9 +21,7 @@ def fraction(policy: NamespacePolicy | None) -> str | None:
     return policy.share.value if policy.share else None
 
 
-async def test_selectors_come_from_annotations_and_only_those_are_kept(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_only_selectors_of_annotations_are_kept(server: ApiServer, client: KubeClient) -> None:
     vision = namespace("vision")
     vision["metadata"]["labels"]["size.kaishare.dev/train"] = "0.5"
     serve_namespaces(server, vision)
@@ -44,9 +42,7 @@ async def test_selectors_come_from_annotations_and_only_those_are_kept(
         assert len(repr(known)) < 5000
 
 
-async def test_the_watch_requests_only_metadata_of_managed_namespaces(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_only_metadata_of_managed_namespaces_is_watched(server: ApiServer, client: KubeClient) -> None:
     serve_namespaces(server)
     async with following(client):
         await until(lambda: server.watch_requests)
@@ -78,9 +74,7 @@ async def test_the_policies_are_ready_after_the_list_and_while_the_api_server_an
         await until(lambda: follow.log_lines("API server available again"))
 
 
-async def test_the_callback_runs_for_policy_changes_and_not_for_other_edits(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_the_callback_runs_for_policy_changes_only(server: ApiServer, client: KubeClient) -> None:
     first = namespace("team-a", gpu_fraction="0.5")
     serve_namespaces(server, first)
     async with following(client) as follow:
@@ -172,9 +166,7 @@ def test_namespaces_with_the_same_labels_share_their_values() -> None:
     [("0.5", {}, ""), ("5", {}, "uid-of-a"), ("5", {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "")],
     ids=["valid", "invalid", "about to end"],
 )
-def test_a_uid_is_kept_only_for_a_namespace_with_problems(
-    fraction: str, more: dict[str, str], uid: str
-) -> None:
+def test_only_namespaces_with_problems_keep_their_uid(fraction: str, more: dict[str, str], uid: str) -> None:
     item = namespace("a", gpu_fraction=fraction)
     item["metadata"] |= more
     managed = reader()(json.dumps(item).encode())

@@ -121,9 +121,7 @@ async def test_the_queues_that_pods_can_name_are_followed(server: ApiServer, cli
         await until(lambda: follow.facts.current.queues == {"speech", "vision"})
 
 
-async def test_queues_that_are_not_served_are_unknown_and_no_trouble(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_unserved_queues_are_unknown_and_no_trouble(server: ApiServer, client: KubeClient) -> None:
     serve(server, PRIORITY_CLASSES)
     async with following(client) as follow:
         await until(lambda: server.requested_paths("/queues"))
@@ -132,9 +130,7 @@ async def test_queues_that_are_not_served_are_unknown_and_no_trouble(
         assert "queues" not in dict(follow.resource_lines).values()
 
 
-async def test_the_sharing_mode_is_kept_while_it_cannot_be_read(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_the_sharing_mode_stays_while_it_cannot_be_read(server: ApiServer, client: KubeClient) -> None:
     follow = Following(client, DecisionSettings())
     hami_core = json.dumps({"spec": {"global": {"gpuSharingMode": "HamiCore"}}})
     seen = []

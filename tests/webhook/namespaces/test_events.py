@@ -5,35 +5,26 @@ from dataclasses import dataclass, field
 import pytest
 
 from kube.events import Event
+from tests.support.decisions import ours, policy_of
 from webhook.namespaces.cluster_policies import ManagedNamespace
 from webhook.namespaces.policy_events import REFRESH_SECONDS, PolicyEvents
-from webhook.policy.labels import NamespacePolicy
 
 
 @dataclass
 class Desk:
-    """Takes events as a writer does, and keeps them."""
+    """Takes events as a writer does, and keeps them; with a clock."""
 
     emitted: list[Event] = field(default_factory=list)
     waiting: int = 0
+    now: float = 1000.0
 
     def emit(self, event: Event) -> None:
         self.emitted.append(event)
         self.waiting += 1
 
 
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def managed(name: str, uid: str = "uid-1", **labels: str) -> dict[str, ManagedNamespace]:
-    ours = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    policy = NamespacePolicy.from_labels(name, {"kai.scheduler/queue": "queue-a", **ours})
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "queue-a", **ours(**labels)}, namespace=name)
     return {name: ManagedNamespace(policy=policy, uid=uid)}
 
 
@@ -43,13 +34,8 @@ def desk() -> Desk:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def events(desk: Desk, clock: Clock) -> PolicyEvents:
-    return PolicyEvents(desk, clock=clock)
+def events(desk: Desk) -> PolicyEvents:
+    return PolicyEvents(desk, clock=lambda: desk.now)
 
 
 def test_an_event_is_in_its_namespace_and_names_every_bad_label(desk: Desk, events: PolicyEvents) -> None:
@@ -72,15 +58,13 @@ def test_an_event_is_in_its_namespace_and_names_every_bad_label(desk: Desk, even
     assert desk.emitted[1].message.endswith("; and 4 more")
 
 
-def test_an_event_is_refreshed_before_the_api_server_deletes_it(
-    desk: Desk, events: PolicyEvents, clock: Clock
-) -> None:
+def test_an_event_is_refreshed_before_the_api_server_deletes_it(desk: Desk, events: PolicyEvents) -> None:
     for _ in range(3):
         events.take(managed("team-a", gpu_fraction="2"))
-    clock.now += 0.9 * REFRESH_SECONDS - 1
+    desk.now += 0.9 * REFRESH_SECONDS - 1
     events.emit()
     assert len(desk.emitted) == 1
-    clock.now += 0.1 * REFRESH_SECONDS + 1
+    desk.now += 0.1 * REFRESH_SECONDS + 1
     events.emit()
     events.emit()
     assert len(desk.emitted) == 2
@@ -112,9 +96,7 @@ def test_a_changed_problem_has_an_event_at_once(
 
 
 def test_events_above_the_writers_bound_wait_and_none_is_lost(desk: Desk, events: PolicyEvents) -> None:
-    many = {
-        name: value for number in range(100) for name, value in managed(f"team-{number}", mode="x").items()
-    }
+    many = {name: each for number in range(100) for name, each in managed(f"team-{number}", mode="x").items()}
     events.take(many)
     assert len(desk.emitted) == 32
     for _ in range(5):

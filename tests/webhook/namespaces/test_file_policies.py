@@ -105,7 +105,7 @@ async def followed(path: Path, problems: list[str]) -> AsyncIterator[Callable[[]
     task = asyncio.create_task(policies.run())
     try:
         yield lambda: {
-            name: policy.share.value if policy.share else None for name, policy in policies.all().items()
+            name: each.share.value if each.share else None for name, each in policies.all().items()
         }
     finally:
         task.cancel()
@@ -174,9 +174,7 @@ async def test_a_broken_edit_is_reported_once_and_the_last_valid_policies_stay(
 @pytest.mark.parametrize(
     "rests", [True, False], ids=["written during one read", "beside a file that never rests"]
 )
-async def test_files_that_change_while_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: bool
-) -> None:
+async def test_a_change_during_the_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rests: bool) -> None:
     reads: list[int] = []
 
     def read(path: Path) -> object:

@@ -51,9 +51,7 @@ async def test_a_hundred_concurrent_lookups_send_one_request(server: ApiServer, 
     assert server.requested_paths("/namespaces/") == [TEAM_A]
 
 
-async def test_a_cancelled_lookup_leaves_the_request_to_the_next_caller(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_cancelled_lookup_leaves_the_request_to_others(server: ApiServer, client: KubeClient) -> None:
     serve_by_name(server, namespace("team-a"))
     go = block_answers(server)
     policies = source(client).policies
@@ -91,9 +89,7 @@ async def test_an_answer_counts_for_a_moment(
     assert len(server.requests) == 2
 
 
-async def test_a_policy_of_another_mode_counts_for_a_tenth_of_a_second(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_policy_of_another_mode_counts_for_100_ms(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
     serve_by_name(server, namespace("team-a"))
     policies = source(client, clock=lambda: now).policies
@@ -182,13 +178,11 @@ async def test_the_cache_of_answers_is_bounded(
     assert server.requested_paths("/namespaces/") == [f"{PATH}/{name}" for name in ("a", "b", "c")]
     await lookups.find("b", ANY_MODE)
     assert server.requested_paths("/namespaces/")[-1] == f"{PATH}/b", (
-        "the one not used for longest was forgotten"
+        "the one unused for longest was forgotten"
     )
 
 
-async def test_invented_names_send_a_bounded_number_of_requests(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_invented_names_send_few_requests(server: ApiServer, client: KubeClient) -> None:
     now = 100.0
     lookups = NamespaceLookups(client, clock=lambda: now)
     for number in range(200):

@@ -7,7 +7,7 @@ import pytest
 
 from kai.kaishare_keys import REASON, SIZE
 from kai.releases import Version
-from tests.support.decisions import decide
+from tests.support.decisions import decide, policy_of
 from tests.support.pods import GPU, container, gpu_container, pod
 from webhook.policy.decide import Decision
 from webhook.policy.decide_share import GpuKey
@@ -23,10 +23,7 @@ MIG = "nvidia.com/mig-1g.5gb"
 def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **rules: Any) -> Decision:
     """Return the decision for a pod of namespace team-a, whose queue is `queue-a`."""
     labels = {"kai.scheduler/queue": "queue-a", **(DEFAULT_SHARE if labels is None else labels)}
-    policy = NamespacePolicy.from_labels(
-        "team-a", {key: value for key, value in labels.items() if value is not None}
-    )
-    assert policy is not None
+    policy = policy_of({key: value for key, value in labels.items() if value is not None})
     return decide(policy, document, DecisionSettings(**rules))
 
 
@@ -63,21 +60,13 @@ def required(*terms: list[tuple[str, str, list[str] | None]]) -> dict[str, Any]:
 
 LEFT_ALONE = [
     ("mirror pod", pod(gpu_container(), annotations={"kubernetes.io/config.mirror": "x"}), "mirror-pod"),
-    (
-        "mirror pod with nodeName",
-        pod(annotations={"kubernetes.io/config.mirror": "x"}, nodeName="n"),
-        "mirror-pod",
-    ),
+    ("mirror pod with nodeName", pod(annotations={"kubernetes.io/config.mirror": "x"}, nodeName="n"), "mirror-pod"),
     ("nodeName set", pod(gpu_container(), nodeName="node-1"), "node-name-set"),
     ("owned by a DaemonSet", pod(gpu_container(), metadata=owned_by("DaemonSet")), "daemonset"),
     ("opted out", pod(gpu_container(), labels={"kaishare.dev/inject": "false"}), "opted-out"),
     ("another scheduler", pod(gpu_container(), schedulerName="volcano"), "other-scheduler"),
-    (
-        "opted out and another scheduler",
-        pod(labels={"kaishare.dev/inject": "false"}, schedulerName="v"),
-        "opted-out",
-    ),
-]
+    ("opted out and another scheduler", pod(labels={"kaishare.dev/inject": "false"}, schedulerName="v"), "opted-out"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["default", "observe", "enforce"])
@@ -95,8 +84,7 @@ def test_pods_that_are_left_alone(case: tuple[str, dict[str, Any], str], mode: s
      "kai-scale-adjust", "gpu-operator", "nvidia-gpu-operator", "kaishare", "kaishare-agent"],
 )  # fmt: skip
 def test_excluded_namespaces(namespace: str) -> None:
-    policy = NamespacePolicy.from_labels(namespace, {"kai.scheduler/queue": "q"})
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "q"}, namespace=namespace)
     assert outcome(decide(policy, pod(), DecisionSettings())) == ("skipped", "namespace-excluded")
     replaced = DecisionSettings(excluded_namespaces=frozenset({"other"}))
     assert outcome(decide(policy, pod(), replaced)) == ("injected", "no-default-share")
@@ -153,9 +141,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize(("own", "default", "written"), CLASSES)
-def test_the_policys_priority_never_overrules_the_pods_own(
-    own: str | None, default: str | None, written: bool
-) -> None:
+def test_a_pods_own_priority_stays(own: str | None, default: str | None, written: bool) -> None:
     decision = decided(
         pod(priorityClassName=own),
         DEFAULT_SHARE | {"kaishare.dev/priority": "train"},
@@ -191,9 +177,7 @@ PUT_BACK: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize("case", PUT_BACK, ids=lambda case: case[0])
-def test_a_gpu_that_is_added_again_beside_the_policys_share_is_removed_again(
-    case: tuple[str, dict[str, Any], int],
-) -> None:
+def test_a_gpu_added_beside_the_policys_share_is_removed_again(case: tuple[str, dict[str, Any], int]) -> None:
     _, document, removed = case
     decision = decided(document, DEFAULT_SHARE)
     assert len(decision.changes.removed_gpu_keys) == removed

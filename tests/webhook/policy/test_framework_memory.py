@@ -80,40 +80,30 @@ SERVE = ["vllm", "serve", "M"]
 SET: dict[str, tuple[dict[str, Any], Any, str]] = {
     "vLLM": ({"command": SERVE}, VLLM, "vllm=0.49"),
     "vLLM with arguments": ({"command": ["/opt/bin/vllm"], "args": ["serve", "M"]}, VLLM, "vllm=0.49"),
-    "vLLM's module": (
-        {"command": ["python3", "-u", "-m", "vllm.entrypoints.openai.api_server"]}, VLLM, "vllm=0.49"),
+    "vLLM's module": ({"command": ["python3", "-u", "-m", "vllm.entrypoints.openai.api_server"]}, VLLM, "vllm=0.49"),
     "vLLM in a shell": ({"command": ["/bin/sh", "-c", "exec vllm serve 'a b'"]}, VLLM, "vllm=0.49"),
     "vLLM in a shell's arguments": ({"command": ["bash", "-ec"], "args": ["vllm serve M"]}, VLLM, "vllm=0.49"),
     "vLLM's image": ({"image": "reg:5000/vllm-openai:v1@sha256:0", "args": ["--model", "M"]}, VLLM, "vllm=0.49"),
-    "vLLM beside envFrom": (
-        {"command": SERVE, "envFrom": [{"secretRef": {"name": "hf"}}]}, VLLM, "vllm=0.49"),
+    "vLLM beside envFrom": ({"command": SERVE, "envFrom": [{"secretRef": {"name": "hf"}}]}, VLLM, "vllm=0.49"),
     "vLLM with a variable's value": ({"command": [*SERVE, "--port=$(PORT)"]}, VLLM, "vllm=0.49"),
     "TGI": ({"command": ["text-generation-launcher"], "args": ["--model-id=M"]}, TGI, "tgi=0.49"),
     "TGI's image": ({"image": "ghcr.io/huggingface/text-generation-inference:3"}, TGI, "tgi=0.49"),
-    "PyTorch": (
-        {"command": ["torchrun", "train.py"]},
-        {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.46"}, "pytorch=0.46"),
-    "two processes of PyTorch": (
-        {"command": ["torchrun", "--nproc-per-node=2", "train.py"]},
+    "PyTorch": ({"command": ["torchrun", "train.py"]}, {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.46"},
+        "pytorch=0.46"),
+    "two processes of PyTorch": ({"command": ["torchrun", "--nproc-per-node=2", "train.py"]},
         {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.21"}, "pytorch=0.21"),
-    "PyTorch's image": (
-        {"image": "docker.io/pytorch/pytorch:2.10.0", "command": ["python", "train.py"]},
+    "PyTorch's image": ({"image": "docker.io/pytorch/pytorch:2.10.0", "command": ["python", "train.py"]},
         {"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.46"}, "pytorch=0.46"),
     "any other": ({"command": ["python", "train.py"]}, OTHERS, "jax=0.46,cupy=46%,tensorflow=growth"),
     "no command": ({}, OTHERS, "jax=0.46,cupy=46%,tensorflow=growth"),
-    "an own variable of JAX": (
-        {"env": [{"name": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": ".3"}]},
+    "an own variable of JAX": ({"env": [{"name": "XLA_PYTHON_CLIENT_MEM_FRACTION", "value": ".3"}]},
         {key: value for key, value in OTHERS.items() if not key.startswith("XLA")}, "cupy=46%,tensorflow=growth"),
-    "a rival of TensorFlow": (
-        {"env": [{"name": "TF_GPU_ALLOCATOR", "value": "cuda_malloc_async"}]},
+    "a rival of TensorFlow": ({"env": [{"name": "TF_GPU_ALLOCATOR", "value": "cuda_malloc_async"}]},
         {key: value for key, value in OTHERS.items() if key[:2] != "TF"}, "jax=0.46,cupy=46%"),
-    "a variable in the script": (
-        {"command": ["sh", "-c", "export CUPY_GPU_MEMORY_LIMIT=1%\npython train.py"]},
+    "a variable in the script": ({"command": ["sh", "-c", "export CUPY_GPU_MEMORY_LIMIT=1%\npython train.py"]},
         {key: value for key, value in OTHERS.items() if key[:4] != "CUPY"}, "jax=0.46,tensorflow=growth"),
-    "processes of MPI": (
-        {"command": ["mpirun", "-np", "4", "python", "train.py"]},
-        OTHERS | {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.09", "CUPY_GPU_MEMORY_LIMIT": "9%"},
-        "jax=0.09,cupy=9%,tensorflow=growth"),
+    "processes of MPI": ({"command": ["mpirun", "-np", "4", "python", "train.py"]},
+        OTHERS | {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.09", "CUPY_GPU_MEMORY_LIMIT": "9%"}, "jax=0.09,cupy=9%,tensorflow=growth"),
 }  # fmt: skip
 
 

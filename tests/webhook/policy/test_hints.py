@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from kai.installation import SharingMode
-from tests.support.decisions import decide
+from tests.support.decisions import decide, ours, policy_of
 from tests.support.pods import container, gpu_container, pod
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
 
 HINTS = {"framework-default", "framework-above-share", "framework-memory", "framework-either"}
 MODES = (None, *SharingMode)
@@ -19,9 +18,7 @@ MODES = (None, *SharingMode)
 def decided(
     document: dict[str, Any], mode: SharingMode | None = SharingMode.NON_MEMORY_ENFORCED, **labels: str
 ) -> Decision:
-    named = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **named})
-    assert policy is not None
+    policy = policy_of({"kai.scheduler/queue": "queue-a", **ours(**labels)})
     return decide(policy, document, DecisionSettings(gpu_sharing_mode=mode))
 
 
@@ -69,17 +66,14 @@ ABOVE: list[tuple[str, dict[str, Any]]] = [
     ("in a shell", {"command": ["/bin/sh", "-c", "vllm serve M --gpu-memory-utilization=0.7"]}),
     ("in a shell with a space and quotes", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization '0.7'"]}),
     ("before a semicolon", {"command": ["sh", "-c", "vllm serve M --gpu-memory-utilization=0.7; sleep 1"]}),
-    ("the last one counts", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.3",
-                                         "--gpu-memory-utilization=0.7"]}),
+    ("the last one counts", {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.3", "--gpu-memory-utilization=0.7"]}),
     ("SGLang", {"command": ["python", "-m", "sglang.launch_server", "--mem-fraction-static", "0.7"]}),
     ("TGI", {"command": ["text-generation-launcher", "--cuda-memory-fraction=0.7"]}),
     ("abbreviated", {"command": ["vllm", "serve", "M", "--gpu-mem=0.7"]}),
     ("JAX", {"env": [{"name": "XLA_CLIENT_MEM_FRACTION", "value": "0.7"}]}),
-    ("PyTorch", {"env": [{"name": "PYTORCH_ALLOC_CONF",
-                          "value": "expandable_segments:True,per_process_memory_fraction:0.7"}]}),
+    ("PyTorch", {"env": [{"name": "PYTORCH_ALLOC_CONF", "value": "expandable_segments:True,per_process_memory_fraction:0.7"}]}),
     ("CuPy", {"env": [{"name": "CUPY_GPU_MEMORY_LIMIT", "value": "70%"}]}),
-    ("TGI by its variable", {"command": ["text-generation-launcher"],
-                             "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.7"}]}),
+    ("TGI by its variable", {"command": ["text-generation-launcher"], "env": [{"name": "CUDA_MEMORY_FRACTION", "value": "0.7"}]}),
 ]  # fmt: skip
 
 
@@ -159,9 +153,7 @@ def test_a_hint_is_one_line_of_120_characters_at_most(name: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", UNBOUNDED, ids=lambda case: case[0])
-def test_the_mode_decides_what_is_advised(
-    case: tuple[str, dict[str, Any], str], mode: SharingMode | None
-) -> None:
+def test_the_mode_decides_the_advice(case: tuple[str, dict[str, Any], str], mode: SharingMode | None) -> None:
     """Where KAI enforces memory, the container may see a GPU of its share's size."""
     _, fields, hint = case
     above = {"command": ["vllm", "serve", "M", "--gpu-memory-utilization=0.7"]}

@@ -4,6 +4,7 @@ import difflib
 
 import pytest
 
+from tests.support.decisions import ours, policy_of
 from webhook.policy.labels import (
     DEFAULT_MODES,
     LABELS,
@@ -20,11 +21,7 @@ QUEUE = {"kai.scheduler/queue": "team-a"}
 
 def policy(**labels: str) -> NamespacePolicy:
     """A policy with the queue label and kaishare labels; `gpu_fraction=` stands for kaishare.dev/gpu-fraction."""
-    read = NamespacePolicy.from_labels(
-        "ns", QUEUE | {f"kaishare.dev/{name.replace('_', '-')}": value for name, value in labels.items()}
-    )
-    assert read is not None
-    return read
+    return policy_of(QUEUE | ours(**labels))
 
 
 def test_a_namespace_without_the_queue_label_is_not_managed() -> None:
@@ -72,12 +69,9 @@ def test_a_default_share_is_kept_as_typed(kind: str, value: str) -> None:
 BAD = {
     "mode": ("", "Default", "on", "enforced"),
     "scheduler": ("", "Kai", "kai_scheduler", "a..b", "-a", "x" * 64),
-    "gpu_fraction": (
-        "", "0", "0.0", "0.01", "1", "1.0", "0.995", "0.555", ".5", "5e-1", "0,5", "50", "0.5 ", "-0.5", "0.5\n", "٠.٥",
-    ),
-    "gpu_memory": (
-        "", "0", "02000", "2Gi", "2000Mi", "1.5", "-1", "+1", "1e3", "9223372036854775808", "9" * 63,
-    ),
+    "gpu_fraction": ("", "0", "0.0", "0.01", "1", "1.0", "0.995", "0.555", ".5", "5e-1", "0,5", "50", "0.5 ", "-0.5", "0.5\n",
+        "٠.٥"),
+    "gpu_memory": ("", "0", "02000", "2Gi", "2000Mi", "1.5", "-1", "+1", "1e3", "9223372036854775808", "9" * 63),
     "share_for": ("", "gpu", "whole", "ALL"),
     "max_gpu_fraction": ("", "0.01", "1.0", "1.5", "2", "0.995"),
     "max_gpu_memory": ("", "0", "8Gi"),
@@ -103,8 +97,7 @@ def test_a_bad_value_is_ignored_never_clamped_and_named(label: str, value: str) 
 
 @pytest.mark.parametrize("value", ["", "Team", "team_a", "a/b", "x" * 64, "team-", ".a"])
 def test_a_bad_queue_leaves_no_queue(value: str) -> None:
-    read = NamespacePolicy.from_labels("ns", {"kai.scheduler/queue": value})
-    assert read is not None
+    read = policy_of({"kai.scheduler/queue": value})
     assert read.queue is None
     assert [problem.label for problem in read.problems] == ["kai.scheduler/queue"]
 
@@ -112,20 +105,14 @@ def test_a_bad_queue_leaves_no_queue(value: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "label", "part"),
     [
-        (
-            {"gpu_fraction": "0.5", "gpu_memory": "2000"},
-            "gpu-memory",
-            "conflicts with kaishare.dev/gpu-fraction",
-        ),
+        ({"gpu_fraction": "0.5", "gpu_memory": "2000"}, "gpu-memory", "conflicts with kaishare.dev/gpu-fraction"),
         ({"gpu_fraction": "0.6", "max_gpu_fraction": "0.5"}, "gpu-fraction", "above this namespace's own"),
         ({"gpu_memory": "9000", "max_gpu_memory": "8000"}, "gpu-memory", "above this namespace's own"),
         ({"gpu_fraction": "0.5", "max_gpu_fraction": "0.5"}, None, ""),
         ({"gpu_fraction": "0.5", "max_gpu_fraction": "1"}, None, ""),
     ],
-)
-def test_a_default_that_another_label_excludes_is_invalid(
-    labels: dict[str, str], label: str | None, part: str
-) -> None:
+)  # fmt: skip
+def test_an_excluded_default_is_invalid(labels: dict[str, str], label: str | None, part: str) -> None:
     read = policy(**labels)
     assert [problem.label for problem in read.problems] == ([f"kaishare.dev/{label}"] if label else [])
     assert (read.share is None) is (label is not None)
@@ -135,8 +122,7 @@ def test_a_default_that_another_label_excludes_is_invalid(
 
 
 def test_an_unknown_kaishare_label_is_a_problem_and_other_labels_are_not() -> None:
-    read = NamespacePolicy.from_labels("ns", QUEUE | {"kaishare.dev/gpu-fractoin": "0.5", "team": "a"})
-    assert read is not None
+    read = policy_of(QUEUE | {"kaishare.dev/gpu-fractoin": "0.5", "team": "a"})
     assert [problem.label for problem in read.problems] == ["kaishare.dev/gpu-fractoin"]
     assert read.share is None
 
@@ -154,8 +140,7 @@ def test_reading_a_namespace_looks_for_few_near_names(monkeypatch: pytest.Monkey
         lambda word, *args, **options: searched.append(word) or search(word, *args, **options),
     )
     labels = QUEUE | {f"kaishare.dev/gpu-fracton{number}{'x' * 500}": "y" * 500 for number in range(12_000)}
-    policy = NamespacePolicy.from_labels("team-a", labels)
-    assert policy is not None
+    policy = policy_of(labels)
     assert (len(policy.problems), policy.more_problems) == (8, 11_992)
     assert len(searched) == 8
     assert max(map(len, searched)) <= 63
@@ -190,6 +175,5 @@ def test_an_invalid_mode_does_not_end_enforce(mode: Mode, before: str, after: st
 
 
 def test_a_problem_with_a_hostile_label_is_printable_text() -> None:
-    policy = NamespacePolicy.from_labels("team-a", QUEUE | {"kaishare.dev/\u202e\x1b[31m": "\u200b\n"})
-    assert policy is not None
+    policy = policy_of(QUEUE | {"kaishare.dev/\u202e\x1b[31m": "\u200b\n"})
     assert str(policy.problems[0]).isprintable()

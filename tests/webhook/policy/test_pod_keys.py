@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.decisions import decide
+from tests.support.decisions import decide, policy_of
 from tests.support.pods import gpu_container, pod
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
 
 LABELS = {
@@ -19,16 +18,10 @@ LABELS = {
 
 def told(**metadata: Any) -> list[str]:
     """Return what the author of a pod is told about its keys."""
-    policy = NamespacePolicy.from_labels("team-a", LABELS)
-    assert policy is not None
-    warnings = decide(policy, pod(gpu_container(), **metadata), DecisionSettings()).warnings
+    warnings = decide(policy_of(LABELS), pod(gpu_container(), **metadata), DecisionSettings()).warnings
     about_keys = ("key-without-effect", "misspelt-prefix", "reserved-key", "unknown-value", "run-ai-key")
     assert all(len(finding.warning) <= 120 for finding in warnings)
-    return [
-        finding.warning.removeprefix("kaishare: ")
-        for finding in warnings
-        if finding.reason.code in about_keys
-    ]
+    return [x.warning.removeprefix("kaishare: ") for x in warnings if x.reason.code in about_keys]
 
 
 # the map, the key, its value, what the author is told
@@ -70,9 +63,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("place", "key", "value", "warning"), KEYS)
-def test_a_key_without_effect_is_told_with_the_right_one(
-    place: str, key: str, value: str, warning: str | None
-) -> None:
+def test_a_key_without_effect_is_told(place: str, key: str, value: str, warning: str | None) -> None:
     assert told(**{place: {key: value}}) == ([warning] if warning else [])
 
 
@@ -103,10 +94,8 @@ def test_few_of_many_keys_are_compared() -> None:
     ],
 )
 def test_a_claim_without_a_template_needs_the_queues_label(claim: dict[str, Any], named: str | None) -> None:
-    policy = NamespacePolicy.from_labels("team-a", LABELS)
-    assert policy is not None
     document = pod(gpu_container(), resourceClaims=[{"name": "gpu", **claim}])
-    warnings = decide(policy, document, DecisionSettings()).warnings
+    warnings = decide(policy_of(LABELS), document, DecisionSettings()).warnings
     found = [each.warning for each in warnings if each.reason is Reason.CLAIM_OF_QUEUE]
     assert len(found) == (named is not None)
     assert all(named in each and len(each) <= 120 for each in found if named)

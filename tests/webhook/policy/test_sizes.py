@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kai.kaishare_keys import SIZE_PREFIX
-from tests.support.decisions import decide
+from tests.support.decisions import decide, ours, policy_of
 from tests.support.pods import container, gpu_container, pod, view
 from webhook.policy.decide import Decision
 from webhook.policy.decision_settings import DecisionSettings
@@ -29,12 +29,8 @@ def policy(
     sizes: dict[str, str], selectors: dict[str, str] | None = None, namespace: str = "vision", **labels: str
 ) -> NamespacePolicy:
     """Return a policy of queue `vision`; keywords are kaishare's labels with `_` for `-`."""
-    own = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    result = NamespacePolicy.from_labels(
-        namespace, {"kai.scheduler/queue": "vision"} | own | keyed(sizes), keyed(selectors or {})
-    )
-    assert result is not None
-    return result
+    own = {"kai.scheduler/queue": "vision"} | ours(**labels) | keyed(sizes)
+    return policy_of(own, keyed(selectors or {}), namespace=namespace)
 
 
 def decided(policy: NamespacePolicy, document: dict[str, Any], **rules: Any) -> Decision:
@@ -56,8 +52,7 @@ CHOICES: list[tuple[str, dict[str, Any], str, Source | None, dict[str, str]]] = 
      Source.SIZE_LABEL, CONVERTED | {"gpu-fraction": "0.5", "kaishare.dev/size": "train"}),
     ("the label settles an ambiguity", pod(gpu_container(), labels=WEB | JOB | named("serve")),
      "whole-gpu-converted", Source.SIZE_LABEL, CONVERTED | {"gpu-fraction": "0.25", "kaishare.dev/size": "serve"}),
-    ("no size applies", pod(gpu_container()), "whole-gpu-converted", Source.DEFAULT_SHARE,
-     CONVERTED | {"gpu-fraction": "0.1"}),
+    ("no size applies", pod(gpu_container()), "whole-gpu-converted", Source.DEFAULT_SHARE, CONVERTED | {"gpu-fraction": "0.1"}),
     ("a named size without a GPU", pod(container("a"), labels=named("serve")), "share-injected", Source.SIZE_LABEL,
      {"gpu-fraction": "0.25", "gpu-fraction-container-name": "a", "kaishare.dev/reason": "share-injected",
       "kaishare.dev/size": "serve"}),
@@ -66,17 +61,14 @@ CHOICES: list[tuple[str, dict[str, Any], str, Source | None, dict[str, str]]] = 
      {"kaishare.dev/reason": "own-share"}),
     ("an own share and an unknown size", pod(labels=named("no"), annotations={"gpu-fraction": "0.3"}), "own-share",
      Source.OWN_SHARE, {"kaishare.dev/reason": "own-share"}),
-    ("two selectors", pod(gpu_container(), labels=WEB | JOB), "size-ambiguous", None,
-     {"kaishare.dev/reason": "size-ambiguous"}),
+    ("two selectors", pod(gpu_container(), labels=WEB | JOB), "size-ambiguous", None, {"kaishare.dev/reason": "size-ambiguous"}),
     ("two selectors without a GPU", pod(labels=WEB | JOB), "no-gpu", None, {"kaishare.dev/reason": "no-gpu"}),
     ("an unknown size", pod(gpu_container(), labels=named("trian")), "size-unknown", None,
      {"kaishare.dev/reason": "size-unknown"}),
-    ("an unknown size without a GPU", pod(labels=named("trian")), "size-unknown", None,
-     {"kaishare.dev/reason": "size-unknown"}),
+    ("an unknown size without a GPU", pod(labels=named("trian")), "size-unknown", None, {"kaishare.dev/reason": "size-unknown"}),
     ("an empty name", pod(gpu_container(), labels=named("") | WEB), "size-unknown", None,
      {"kaishare.dev/reason": "size-unknown"}),
-    ("two GPUs", pod(gpu_container(count="2"), labels=WEB), "several-gpus", None,
-     {"kaishare.dev/reason": "several-gpus"}),
+    ("two GPUs", pod(gpu_container(count="2"), labels=WEB), "several-gpus", None, {"kaishare.dev/reason": "several-gpus"}),
     ("two GPUs and two selectors", pod(gpu_container(count="2"), labels=WEB | JOB), "several-gpus", None,
      {"kaishare.dev/reason": "several-gpus"}),
     ("a GPU that is kept", pod(gpu_container(), labels=WEB, annotations={"kaishare.dev/whole-gpu": "true"}),
@@ -319,10 +311,7 @@ def test_an_edit_is_judged_by_what_it_sets() -> None:
         before: tuple[dict[str, str], dict[str, str]], after: tuple[dict[str, str], dict[str, str]]
     ) -> list[str]:
         states = [PolicyMetadata(keyed(sizes), keyed(selectors)) for sizes, selectors in (after, before)]
-        return [
-            f"{'selector' * problem.is_annotation}{problem.label}"
-            for problem in label_problems(*states).first
-        ]
+        return [f"{'selector' * each.is_annotation}{each.label}" for each in label_problems(*states).first]
 
     a, b = SIZE_PREFIX + "a", SIZE_PREFIX + "b"
     assert problems(({}, {}), ({"a": "7"}, {})) == [a]

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from kai.releases import Version
-from tests.support.decisions import decide
+from tests.support.decisions import decide, ours, policy_of
 from tests.support.kai_standin import mutated_by_kai
 from tests.support.pods import container, gpu_container, pod, view
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import apply_to_document, mutate
 from webhook.policy.reasons import Reason
 from webhook.policy.verify import Verification, verify
@@ -23,12 +22,6 @@ DAEMON_SETS = "system:serviceaccount:kube-system:daemon-set-controller"
 MANAGER = "system:kube-controller-manager"
 
 
-def policy_of(labels: dict[str, str], namespace: str = "team-a") -> NamespacePolicy:
-    policy = NamespacePolicy.from_labels(namespace, labels)
-    assert policy is not None
-    return policy
-
-
 def settled(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """Return a pod that already satisfies the policy."""
     labels = {"kai.scheduler/queue": "queue-a"} | (fields.pop("labels", None) or {})
@@ -38,8 +31,8 @@ def settled(*containers: dict[str, Any], **fields: Any) -> dict[str, Any]:
 def judged(
     document: dict[str, Any], username: str = JANE, namespace: str = "team-a", **labels: str
 ) -> Verification:
-    extra = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    return verify(policy_of(ENFORCE | extra, namespace), view(document), DecisionSettings(), username)
+    policy = policy_of(ENFORCE | ours(**labels), namespace=namespace)
+    return verify(policy, view(document), DecisionSettings(), username)
 
 
 def codes(verdict: Verification) -> list[str]:
@@ -195,8 +188,7 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
      settled(annotations={"gpu-fraction": "0.3", "gpu-fraction-num-devices": "2"}), ["above-cap"]),
     ("three times 0.1 is 0.3", {"max_gpu_fraction": "0.3"},
      settled(annotations={"gpu-fraction": "0.1", "gpu-fraction-num-devices": "3"}), []),
-    ("a fraction that is no number", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-fraction": "nan"}),
-     ["above-cap"]),
+    ("a fraction that is no number", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-fraction": "nan"}), ["above-cap"]),
     ("memory within", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-memory": "2000"}), []),
     ("memory above", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-memory": "2001"}), ["above-cap"]),
     ("memory times devices", {"max_gpu_memory": "2000"},
@@ -218,8 +210,7 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
     ("two whole GPUs above 1", {"max_gpu_fraction": "1"}, settled(gpu_container(count="2")), ["above-cap"]),
     ("a GPU for each sidecar and the container", {"max_gpu_fraction": "1"},
      settled(gpu_container(), init=[gpu_container("a", restartPolicy="Always")]), ["above-cap"]),
-    ("a GPU for a sidecar alone", {"max_gpu_fraction": "1"},
-     settled(init=[gpu_container("a", restartPolicy="Always")]), []),
+    ("a GPU for a sidecar alone", {"max_gpu_fraction": "1"}, settled(init=[gpu_container("a", restartPolicy="Always")]), []),
     ("an init container behind a sidecar", {"max_gpu_fraction": "1"},
      settled(init=[gpu_container("a", restartPolicy="Always"), gpu_container("b")]), ["above-cap"]),
     ("an init container before a sidecar", {"max_gpu_fraction": "1"},
@@ -239,10 +230,8 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
     ("a whole GPU behind an unreadable share", {"max_gpu_fraction": "0.5"},
      settled(gpu_container(), annotations={"nvidia.com/container.x.gpu-memory.request": "much"}), ["above-cap"]),
     ("no GPU at all", {"max_gpu_fraction": "0.5"}, settled(), []),
-    ("memory under a cap on fractions", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-memory": "1"}),
-     ["cap-unit"]),
-    ("a fraction under a cap on memory", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-fraction": "0.1"}),
-     ["cap-unit"]),
+    ("memory under a cap on fractions", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-memory": "1"}), ["cap-unit"]),
+    ("a fraction under a cap on memory", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-fraction": "0.1"}), ["cap-unit"]),
     ("a whole GPU under a cap on memory", {"max_gpu_memory": "2000"}, settled(gpu_container()), ["cap-unit"]),
 ]  # fmt: skip
 
@@ -251,9 +240,7 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
 def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> None:
     _, labels, document, expected = case
     assert codes(judged(document, **labels)) == expected
-    policy = policy_of({"kai.scheduler/queue": "queue-a"} | {
-        f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()
-    })  # fmt: skip
+    policy = policy_of({"kai.scheduler/queue": "queue-a"} | ours(**labels))
     warned = {finding.reason.code for finding in decide(policy, document, DecisionSettings()).warnings}
     assert warned & {"above-cap", "cap-unit"} == set(expected)
 
@@ -356,9 +343,7 @@ def test_a_tenants_own_label_proves_no_syncer() -> None:
 
 @pytest.mark.parametrize("owner", [None, "ReplicaSet"])
 @pytest.mark.parametrize("version", [None, Version(0, 9, 8), Version(0, 13, 0), Version(0, 17, 0)], ids=str)
-def test_fields_that_kai_wrote_are_neither_denied_nor_warned_about(
-    owner: str | None, version: Version | None
-) -> None:
+def test_kais_fields_are_neither_denied_nor_told(owner: str | None, version: Version | None) -> None:
     rules = DecisionSettings(kai_version=version)
     policy = policy_of(ENFORCE | {"kaishare.dev/gpu-fraction": "0.5"})
     created = pod(gpu_container(), metadata=owned(owner) if owner else {})
@@ -406,9 +391,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("name", "named", "is_own"), NAMED)
-def test_a_name_that_the_pods_author_wrote_is_denied_although_kai_reads_it(
-    name: str, named: str, is_own: bool
-) -> None:
+def test_an_authors_name_is_denied_though_kai_reads_it(name: str, named: str, is_own: bool) -> None:
     written = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": named}
     spoofed = mutated_by_kai(settled(metadata={"name": name}, annotations=written))
     assert spoofed["metadata"]["annotations"]["runai/shared-gpu-configmap"] == named
@@ -469,8 +452,6 @@ async def test_an_internal_error_leaves_the_review_to_the_failure_policy(
         ("max_gpu_memory", {"nvidia.com/container.main.gpu-memory.request": "80e0009"}),
     ],
 )
-def test_an_amount_that_only_kai_reads_does_not_pass_below_a_cap(
-    label: str, annotations: dict[str, str]
-) -> None:
+def test_an_amount_that_only_kai_reads_passes_below_no_cap(label: str, annotations: dict[str, str]) -> None:
     cap = {"max_gpu_fraction": "0.5", "max_gpu_memory": "1000"}[label]
     assert codes(judged(settled(annotations=annotations), **{label: cap})) == ["cap-unit"]

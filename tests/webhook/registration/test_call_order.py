@@ -36,11 +36,8 @@ def mutator(name: str, *conditions: str, service: str = "", **rule: Any) -> Webh
         (OURS, [], ()),
         ("zz-kaishare", [mutator("mutating-kai-admission", ASKS)], ("mutating-kai-admission",)),
         ("zz-kaishare", [mutator("mutating-kai-admission")], ()),  # before v0.13 it looks at every pod
-        (
-            "zz-kaishare",
-            [mutator("mutating-kai-admission", ASKS), mutator("b", ASKS), mutator("zzz", ASKS)],
-            ("b", "mutating-kai-admission"),
-        ),
+        ("zz-kaishare", [mutator("mutating-kai-admission", ASKS), mutator("b", ASKS), mutator("zzz", ASKS)],
+         ("b", "mutating-kai-admission")),
         (OURS, [mutator("a", ASKS, operations=["UPDATE"])], ()),
         (OURS, [mutator("a", ASKS, resources=["pods/binding"])], ()),
         (OURS, [mutator("a", ASKS, apiGroups=["apps"])], ()),
@@ -52,7 +49,7 @@ def mutator(name: str, *conditions: str, service: str = "", **rule: Any) -> Webh
         (OURS, [mutator("a", "object.spec.schedulerName.startsWith('x')", service="binder")], ("a",)),
         (OURS, [mutator("a", BATCH), mutator("m-kai", BATCH, service="admission")], ("a",)),
     ],
-)
+)  # fmt: skip
 def test_webhooks_that_match_on_the_scheduler_must_come_after_kaishare(
     own: str, others: list[WebhookConfiguration], early: tuple[str, ...]
 ) -> None:

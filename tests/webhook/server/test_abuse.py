@@ -28,9 +28,7 @@ def errors_logged(live: Live) -> list[str]:
     return [line["message"] for line in live.log if line["level"] == "error"]
 
 
-async def test_a_client_that_reads_no_answers_gets_no_more(
-    tmp_path: Path, held_policies: HeldPolicies
-) -> None:
+async def test_a_client_that_reads_nothing_gets_no_more(tmp_path: Path, held_policies: HeldPolicies) -> None:
     limits = admission(answer_seconds=0.3, sweep_seconds=0.1)
     async with serving(tmp_path, held_policies, limits=limits) as live:
         deaf = await live.connect(receive_buffer=4096)
@@ -45,9 +43,7 @@ async def test_a_client_that_reads_no_answers_gets_no_more(
         await asking
 
 
-async def test_requests_ahead_of_their_answers_take_little_memory(
-    tmp_path: Path, held_policies: HeldPolicies
-) -> None:
+async def test_requests_ahead_of_answers_are_bounded(tmp_path: Path, held_policies: HeldPolicies) -> None:
     async with serving(tmp_path, held_policies) as live:
         slow = await live.connect()
         await slow.send(request(HELD))
@@ -68,9 +64,7 @@ async def test_a_slow_body_is_answered_408_and_closed(live: Live) -> None:
     assert await live.errors("slow-body") == 1
 
 
-async def test_half_open_handshakes_end_and_the_oldest_is_closed_first(
-    tmp_path: Path, held_policies: HeldPolicies
-) -> None:
+async def test_half_open_handshakes_end_the_oldest_first(tmp_path: Path, held_policies: HeldPolicies) -> None:
     limits = admission(max_handshakes=8, head_seconds=1.0)
     async with serving(tmp_path, held_policies, limits=limits) as live:
         half_open = [await live.connect_plainly() for _ in range(20)]

@@ -47,9 +47,7 @@ async def test_reviews_above_the_in_flight_limit_are_shed_with_retry_after(
         assert await live.figure(IN_FLIGHT) == 0
 
 
-async def test_large_reviews_are_shed_before_they_fill_the_memory(
-    live: Live, held_policies: HeldPolicies
-) -> None:
+async def test_large_reviews_are_shed_before_memory_is_full(live: Live, held_policies: HeldPolicies) -> None:
     assert live.server is not None
     live.server._in_flight = Room(512, 2 * len(HELD))
     busy = [await live.connect() for _ in range(2)]
@@ -63,9 +61,7 @@ async def test_large_reviews_are_shed_before_they_fill_the_memory(
     assert (await third.post(HELD)).status == 200
 
 
-async def test_a_request_without_its_whole_body_is_not_in_flight(
-    tmp_path: Path, held_policies: HeldPolicies
-) -> None:
+async def test_an_incomplete_request_is_not_in_flight(tmp_path: Path, held_policies: HeldPolicies) -> None:
     async with serving(tmp_path, held_policies, max_in_flight=2) as live:
         for _ in range(10):
             await (await live.connect()).send(request(REVIEW[:-1], length=len(REVIEW)))

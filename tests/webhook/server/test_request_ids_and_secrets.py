@@ -11,9 +11,7 @@ from tests.support.webhook_process import HELD, PATHS, REVIEW, HeldPolicies, Liv
 from tests.support.webhook_server import review_of
 
 
-async def test_every_answer_has_its_own_id_and_the_log_has_the_same_ids(
-    live: Live, held_policies: HeldPolicies
-) -> None:
+async def test_every_answer_has_its_own_id_as_has_the_log(live: Live, held_policies: HeldPolicies) -> None:
     too_large = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
     namespace = json.dumps(review_of({}, kind={"kind": "Namespace"})).encode()
     cases: dict[bytes, int] = {

@@ -1,7 +1,6 @@
 """The server over real TLS: reviews in, answers out, and errors without tracebacks."""
 
 import asyncio
-import base64
 import io
 import json
 import ssl
@@ -15,41 +14,6 @@ from tests.support.pods import gpu_container, pod
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.policy.labels import NamespacePolicy, policy_json
 from webhook.server.bodies import LARGEST_BODY
-
-
-def patch_of(response: dict[str, Any]) -> list[dict[str, Any]]:
-    assert response["patchType"] == "JSONPatch"
-    operations: list[dict[str, Any]] = json.loads(base64.b64decode(response["patch"]))
-    return operations
-
-
-async def test_a_whole_gpu_becomes_a_share(webhook: RunningWebhook) -> None:
-    response = await webhook.review(review_of(pod(gpu_container())))
-    assert response["allowed"] is True
-    assert patch_of(response) == [
-        {"op": "add", "path": "/metadata/labels", "value": {"kai.scheduler/queue": "queue-a"}},
-        {
-            "op": "add",
-            "path": "/metadata/annotations",
-            "value": {
-                "gpu-fraction": "0.5",
-                "gpu-fraction-container-name": "main",
-                "kaishare.dev/reason": "whole-gpu-converted",
-            },
-        },
-        {"op": "add", "path": "/spec/schedulerName", "value": "kai-scheduler"},
-        {"op": "remove", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu"},
-        {"op": "remove", "path": "/spec/containers/0/resources/requests/nvidia.com~1gpu"},
-    ]
-    assert response["auditAnnotations"] == {
-        "action": "injected",
-        "reason": "whole-gpu-converted",
-        "warnings": "whole-gpu-converted",
-    }
-    assert response["warnings"] == [
-        "kaishare: container main: one whole GPU became gpu-fraction 0.5 by namespace team-a"
-    ]
-
 
 OTHER_KIND = {"group": "apps", "version": "v1", "kind": "Deployment"}
 FOREIGN_POD = {"group": "example.com", "version": "v1", "kind": "Pod"}
@@ -78,9 +42,7 @@ UNPATCHED: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-async def test_reviews_without_a_patch_are_counted_and_nothing_else_is_answered(
-    webhook: RunningWebhook,
-) -> None:
+async def test_reviews_without_a_patch_are_counted_and_admit(webhook: RunningWebhook) -> None:
     for number, (review, action, reason) in enumerate(UNPATCHED):
         series = f'kaishare_webhook_requests_total{{action="{action}",reason="{reason}",webhook="mutate"}}'
         before = await webhook.figure(series) or 0
@@ -116,15 +78,13 @@ DEEP = b"[" * 400_000 + b"]" * 400_000
         (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', "request is missing"),
         (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{}}', "uid"),
         (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":1}}', "request.uid"),
-        (
-            b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"","operation":""}}',
-            "must not be empty",
-        ),
+        (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"","operation":""}}',
+         "must not be empty"),
         (DEEP, "the body"),
         (b'{"request":' + DEEP + b"}", "request: expected"),
     ],
     ids=lambda value: value[:70].decode(errors="replace") if isinstance(value, bytes) else "",
-)
+)  # fmt: skip
 async def test_a_body_that_cannot_be_answered_gets_400_and_one_line(
     webhook: RunningWebhook, body: bytes, problem: str
 ) -> None:
@@ -239,9 +199,7 @@ def test_sizes_in_the_list_of_policies() -> None:
     ]
 
 
-async def test_large_pages_are_written_one_at_a_time(
-    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_are_written_one_by_one(webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = most = 0
 
     def slow(_policies: object, _queues: object) -> bytes:

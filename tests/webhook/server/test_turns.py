@@ -140,9 +140,7 @@ async def test_a_review_that_waits_for_longer_than_the_api_server_is_shed(
         assert await live.figure(SHED) == 1
 
 
-async def test_a_review_whose_client_is_gone_is_not_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gone_clients_review_is_unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with gated(tmp_path, monkeypatch) as (live, gate):
         connection = await live.connect()
         gate.close()

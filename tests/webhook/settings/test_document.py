@@ -57,9 +57,7 @@ def settings(rules: DecisionSettings) -> PublishedSettings:
 
 
 @given(rules=RULES, release=st.text(max_size=50), policies=st.sampled_from(["cluster", "files"]))
-def test_any_settings_are_read_as_they_were_written(
-    rules: DecisionSettings, release: str, policies: Any
-) -> None:
+def test_any_settings_are_read_as_written(rules: DecisionSettings, release: str, policies: Any) -> None:
     written = PublishedSettings(version=release, policies=policies, rules=rules)
     assert decode_settings(encode_settings(written)) == written
 

@@ -109,9 +109,7 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
     assert await publishing.after(3) == 3
     assert decode_settings(publishing.texts[2]).rules.default_priority_class == "usual"
     assert await publishing.after(0.79 * REPAIR_SECONDS) == 3
-    assert await publishing.after(0.42 * REPAIR_SECONDS) == 4, (
-        "unchanged settings are written again after ten minutes"
-    )
+    assert await publishing.after(0.42 * REPAIR_SECONDS) == 4, "they are written again after ten minutes"
     assert publishing.log == []
 
 
@@ -155,9 +153,7 @@ async def test_a_failure_is_logged_at_its_begin_and_its_end_and_tried_again_afte
     assert await publishing.after(2) == before + 5, "a server that asks for a pause gets it"
 
 
-async def test_a_changed_setting_is_written_although_its_write_failed_and_it_changed_back(
-    publishing: Publishing,
-) -> None:
+async def test_a_setting_that_changed_back_after_a_failed_write_is_written(publishing: Publishing) -> None:
     """The failed write may have been stored."""
     await publishing.after(0)
     first = publishing.settings

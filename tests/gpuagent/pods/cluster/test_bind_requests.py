@@ -90,9 +90,7 @@ async def test_a_bind_request_may_exist_where_kai_may_have_placed_the_pod(
         assert bool(run.inventory.bind_requests_unknown) is is_unknown
 
 
-async def test_the_same_change_of_a_bind_request_builds_no_inventory(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_an_equal_bind_request_builds_no_inventory(server: ApiServer, client: KubeClient) -> None:
     """KAI writes the status of each BindRequest several times."""
     offer(server, fraction(), bind_request())
     async with running(client) as run:

@@ -26,9 +26,7 @@ from tests.support.kube_objects import (
 from tests.support.waiting import seconds_until, until
 
 
-async def test_the_inventory_equals_that_of_a_file_with_the_same_objects(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_the_inventory_is_that_of_a_file(server: ApiServer, client: KubeClient) -> None:
     offer(server, *EVERYTHING)
     async with running(client) as run:
         await until(lambda: run.pods.inventory and run.inventory.namespaces)
@@ -67,9 +65,7 @@ async def test_the_first_inventory_waits_for_the_namespaces_of_a_vclusters_pods(
         assert (line["pods"], line["tenant_reservation_pods"]) == (2, 1)
 
 
-async def test_pods_come_change_and_go_with_their_related_objects(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_pods_come_and_go_with_their_related_objects(server: ApiServer, client: KubeClient) -> None:
     async with running(client) as run:
         await until(lambda: run.names == set())
         server.bind_requests.change("ADDED", bind_request())
@@ -84,9 +80,7 @@ async def test_pods_come_change_and_go_with_their_related_objects(
         await until(lambda: run.inventory.bind_requests == {})
 
 
-async def test_a_pod_that_is_gone_within_a_moment_is_remembered_as_ended(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_pod_gone_in_a_moment_is_remembered_as_ended(server: ApiServer, client: KubeClient) -> None:
     async with running(client) as run:
         await until(lambda: run.names == set())
         server.change("ADDED", versioned(fraction()))
@@ -118,7 +112,7 @@ async def test_what_cannot_be_read_is_logged_once_and_requested_again_and_the_re
     server.refusals = {part: answer, **({"bindrequests": FORBIDDEN} if answer is FORBIDDEN else {})}
     async with running(client) as run:
         await until(
-            lambda: run.names == {"half"} and [x for x in run.pods.unavailable if x.resource == resource]
+            lambda: run.names == {"half"} and resource in {each.resource for each in run.pods.unavailable}
         )
         (lack,) = [lack for lack in run.pods.unavailable if lack.resource == resource]
         assert (lack.reason, line in lack.line) == (reason, True)
@@ -130,9 +124,7 @@ async def test_what_cannot_be_read_is_logged_once_and_requested_again_and_the_re
         await until(lambda: run.pods.unavailable == ())
 
 
-async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_one_unreadable_pod_is_one_line_and_others_count(server: ApiServer, client: KubeClient) -> None:
     offer(server, fraction())
     broken = versioned({**pod("broken", 2), "spec": {"containers": "none"}})
     async with running(client) as run:
@@ -146,9 +138,7 @@ async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
         ]
 
 
-async def test_an_unreachable_server_is_logged_by_the_watch_of_the_pods_alone(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_an_unreachable_server_is_logged_by_one_watch(server: ApiServer, client: KubeClient) -> None:
     offer(server, fraction(), bind_request())
     async with running(client) as run:
         await until(lambda: run.pods.inventory)

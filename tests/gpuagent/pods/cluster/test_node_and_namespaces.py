@@ -27,9 +27,7 @@ async def test_one_namespace_that_cannot_be_read_does_not_keep_others_from_being
         assert run.inventory.namespaces == {"research": {"team": "a"}}
 
 
-async def test_a_hanging_request_for_namespaces_delays_nothing_else(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_a_hanging_namespace_request_delays_nothing_else(server: ApiServer, client: KubeClient) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(30)
         return web.Response()
@@ -42,9 +40,7 @@ async def test_a_hanging_request_for_namespaces_delays_nothing_else(
         assert run.inventory.bind_requests
 
 
-async def test_node_and_namespaces_are_read_from_the_memory_of_the_api_server(
-    server: ApiServer, client: KubeClient
-) -> None:
+async def test_reads_come_from_the_memory_of_the_api_server(server: ApiServer, client: KubeClient) -> None:
     offer(server, *EVERYTHING)
     async with running(client) as run:
         await until(lambda: run.pods.inventory and run.inventory.namespaces)
