@@ -15,8 +15,8 @@ import pytest
 from tests.project.sources import PACKAGES, ROOT, matching, modules
 
 LINES: Final = {
-    "kai": 3_100, "certs": 1_400, "console": 19_500, "gpuagent": 16_000, "kube": 3_600, "service": 3_400,
-    "webhook": 9_700, "tests": 85_500,
+    "kai": 3_050, "certs": 1_250, "console": 18_200, "gpuagent": 14_700, "kube": 3_500, "service": 3_400,
+    "webhook": 9_200, "tests": 78_800,
 }  # fmt: skip
 """Most lines of Python in a folder."""
 
@@ -34,8 +34,8 @@ def test_a_folder_does_not_grow(folder: str, most: int) -> None:
 
 def test_the_whole_does_not_grow() -> None:
     files = list(modules(ROOT))
-    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 57_000
-    assert len([file for file in files if file.name != "__init__.py"]) <= 270
+    assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 53_300
+    assert len([file for file in files if file.name != "__init__.py"]) <= 260
     assert (
         len(
             [file for file in files if file.name != "__init__.py" and len(file.read_text().splitlines()) < 50]
@@ -57,7 +57,7 @@ def test_the_documentation_does_not_grow() -> None:
     pages = sorted(ROOT.glob("docs/**/*.md"))
     top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     assert len(pages) <= 32
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in (*pages, *top)) <= 68_000
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in (*pages, *top)) <= 60_000
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
 
 
@@ -71,8 +71,8 @@ print(json.dumps({{name: getattr(module, "__file__", None) for name, module in s
 @pytest.mark.parametrize(
     ("services", "most"),
     [
-        pytest.param("webhook.cli, webhook.serve", 20_200, id="webhook"),
-        pytest.param("gpuagent.cli, gpuagent.serve", 21_500, id="agent"),
+        pytest.param("webhook.cli, webhook.serve", 19_600, id="webhook"),
+        pytest.param("gpuagent.cli, gpuagent.serve", 20_200, id="agent"),
     ],
 )
 def test_a_service_loads_few_lines_and_nothing_of_the_console(services: str, most: int) -> None:
