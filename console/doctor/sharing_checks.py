@@ -30,8 +30,6 @@ _CONDITIONS: Final = ("gpu-fractioning.nvidia.com/Ready", "gpu-sharing.nvidia.co
 """Conditions of nodes where that operator's daemons run, likewise. Ready does not mean that limits hold."""
 _KRM: Final = frozenset({"kai-pod-group-mutation", "kai-pod-mutation"})
 """Webhooks of kai-resource-management. Its assigner writes the queue of PodGroups."""
-
-
 _DRIVER_LABELS: Final = ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver.major")
 """Labels of GPU feature discovery with the driver's branch, the newer name first."""
 _NEEDED: Final = {"container-toolkit": "1.20.1", "k8s-device-plugin": "0.20.1"}

@@ -276,7 +276,7 @@ class Reason(Enum):
     QUEUE_UNKNOWN = Group.WARNING, "KAI has no queue {queue} for pods, which wait for it{nearest}"
     CLAIM_OF_QUEUE = (
         Group.WARNING,
-        "a ResourceClaim for GPUs needs the queue label, or KAI keeps its pods waiting: {claim}",
+        "a GPU claim needs the label kai.scheduler/queue, or KAI keeps the pod waiting: {claim}",
     )
     SHARE_BEYOND_CAP_UNIT = (
         Group.WARNING,

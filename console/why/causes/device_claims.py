@@ -23,8 +23,6 @@ _DRIVER: Final = re.compile(r"device\.driver\s*==\s*['\"]([^'\"]{1,253})['\"]")
 _NO_CLASS: Final = re.compile(r"device class (\S{1,253}) does not exist")
 _NOT_ALLOCATED: Final = ("cannot allocate all claims", "resourceclaim", "device class", "DeviceClass")
 """Words of the scheduler about claims (Kubernetes 1.36, plugins/dynamicresources)."""
-
-
 _OF_QUEUE: Final = re.compile(r"DRA claim (\S{1,253}) is a shared GPU claim .{0,80}queue label")
 """Words of KAI v0.13 and later about a claim that no template made (dynamicresources.go)."""
 
@@ -36,7 +34,8 @@ def waits_for_devices(evidence: PodEvidence, pod: Pod) -> PodFinding | None:
     words = _words(pod)
     if match := _OF_QUEUE.search(words):
         claim, queue = match[1], pod.queue_label
-        what = f"KAI wants the label {keys.QUEUE_LABEL}: {queue} on the ResourceClaim {claim}, as on the pod"
+        label = f"{keys.QUEUE_LABEL}: {queue}" if queue else keys.QUEUE_LABEL
+        what = f"KAI wants the label {label} on the ResourceClaim {claim}, as on the pod"
         acts = ["label-claim", "use-template"]
         return finding(evidence, Code.RESOURCE_CLAIM_QUEUE, what, *acts, claim=claim, queue=queue)
     if not is_read(evidence.device_claims):
