@@ -23,39 +23,31 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
+from console.top.details import details_of, summary_of
 from console.top.fleet import (
+    GROUPS,
+    SORTS,
     AgentState,
     Arrangement,
     Fleet,
-    GroupBy,
-    GroupLine,
     Line,
     Rounds,
-    Sort,
     arrange,
     is_old,
 )
-from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
-from console.top.pod_rows import PodRow, PodState
-from console.top.text import details_of, gpu_overview, head, summary_of
+from console.top.layout import Layout, layout
+from console.top.pod_rows import SIGNS, PodRow, Tier, sign
+from console.top.text import gpu_lines, head
 
 _ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
-_PLAIN: Final = Style()
-
-
-def _style_of(line: Line, *, is_old: bool) -> Style:
-    """Return the style of a line of the table; `is_old` are figures of the past."""
-    if isinstance(line, GroupLine):
-        return Style(bold=True)
-    if isinstance(line, AgentState):
-        return _OVER
-    style = Style(color="yellow", bold=True) if line.is_cause else _PLAIN
-    if line.is_violation:
-        style = _ALARM if line.state is PodState.FLAGGED else _OVER
-    elif line.is_at_risk:
-        style = Style(color="magenta")
-    return style + (Style(dim=True) if is_old else _PLAIN)
+_STYLES: Final = {
+    Tier.FLAGGED: _ALARM,
+    Tier.IN_GRACE: _OVER,
+    Tier.CAUSE: Style(color="yellow", bold=True),
+    Tier.AT_RISK: Style(color="magenta"),
+    Tier.CALM: Style(),
+}
 
 
 class LinesTable(ScrollView, can_focus=True):
@@ -80,18 +72,17 @@ class LinesTable(ScrollView, can_focus=True):
         self._fleet = fleet
         self.lines: Sequence[Line] = ()
         self.cursor = 0
-        self._widths: Widths = {}
         self.chosen: Layout = layout(80, {})
 
-    def set_lines(self, lines: Sequence[Line], widths: Widths) -> None:
+    def set_lines(self, lines: Sequence[Line]) -> None:
         """Show other lines, with the cursor on the same pod if it is still there."""
         line = self.line_at_cursor()
         key = line.key if line is not None and self.cursor else None
         row_on_screen = self.cursor - self.scroll_offset.y
-        self.lines, self._widths = lines, widths
+        self.lines = lines
         same = (index for index, line in enumerate(lines) if line.key == key)
         self.cursor = next(same, min(self.cursor, max(len(lines) - 1, 0)))
-        self.chosen = layout(self.size.width or 80, widths)
+        self.chosen = layout(self.size.width or 80, self._fleet.widths)
         self.virtual_size = Size(self.size.width, len(lines))
         self.scroll_to(y=max(self.cursor - row_on_screen, 0), animate=False, immediate=True)
         self.action_move()
@@ -106,14 +97,18 @@ class LinesTable(ScrollView, can_focus=True):
         if index >= len(self.lines):
             return Strip.blank(width, self.rich_style)
         line = self.lines[index]
-        is_past = is_old(self._fleet, line)
-        style = self.rich_style + _style_of(line, is_old=is_past) + Style(reverse=index == self.cursor)
+        style = self.rich_style + Style(reverse=index == self.cursor)
         if isinstance(line, PodRow):
-            return Strip([Segment(self.chosen.row(line, is_old=is_past), style)], width)
-        return Strip([Segment(self.chosen.fit_line(line.text(time.monotonic())), style)], width)
+            is_past = is_old(self._fleet, line)
+            text = self.chosen.row(sign(line, is_old=is_past), line.cells)
+            style += _STYLES[line.tier] + Style(dim=True if is_past else None)
+        else:
+            text = self.chosen.fit(line.text(time.monotonic()))
+            style += _OVER if isinstance(line, AgentState) else Style(bold=True)
+        return Strip([Segment(text, style)], width)
 
     def on_resize(self) -> None:
-        self.set_lines(self.lines, self._widths)
+        self.set_lines(self.lines)
 
     def action_move(self, lines: int = 0, pages: int = 0) -> None:
         """Move the cursor by lines and pages, and keep it on the screen."""
@@ -159,9 +154,11 @@ Cells
 """
 
 
-_CHOICES: Final[Mapping[str, list[Any]]] = {
-    "sort": list(Sort), "group": list(GroupBy), "flagged_only": [False, True],
-}  # fmt: skip
+_CHOICES: Final[Mapping[str, Sequence[Any]]] = {
+    "sort": list(SORTS),
+    "group": list(GROUPS),
+    "flagged_only": [False, True],
+}
 
 
 class TextScreen(ModalScreen[None]):
@@ -266,22 +263,27 @@ class TopApp(App[None]):
 
     def rearrange(self) -> None:
         self._shown_version = self._fleet.version
-        widths = merge_widths(agent.widths for agent in self._fleet.agents.values())
-        self.query_one(LinesTable).set_lines(arrange(self._fleet, self.arrangement), widths)
+        self.query_one(LinesTable).set_lines(arrange(self._fleet, self.arrangement))
         self._show_head()
 
     def _show_head(self) -> None:
         lines = head(self._fleet, time.monotonic())
-        text = Text("\n").join(Text(line.text, _ALARM if line.is_alarm else "") for line in lines)
+        text = Text("\n").join(Text(line, _ALARM if is_alarm else "") for line, is_alarm in lines)
         self.query_one("#head", Static).update(text)
-        rows, columns = self.size.height, self.size.width
-        gpus = gpu_overview(self._fleet, columns, rows // 4) if rows >= _GPU_ROWS else ()
         overview = self.query_one("#gpus", Static)
-        overview.update(Text("\n".join(gpus)))
-        overview.display = rows >= _GPU_ROWS and bool(self._fleet.gpus)
+        overview.update(Text("\n".join(self._gpu_overview())))
+        overview.display = self.size.height >= _GPU_ROWS and bool(self._fleet.gpus)
         tables = [agent.table for agent in self._fleet.agents.values()]
         has_trouble = any(table.flagged or table.over for table in tables) or self._has_risk()
         self.screen_stack[0].set_class(not has_trouble, "calm")
+
+    def _gpu_overview(self) -> list[str]:
+        """Return the table of the GPUs, those in trouble first, in a quarter of the screen."""
+        gpus, most = sorted(self._fleet.gpus, key=lambda gpu: not gpu.is_in_trouble), self.size.height // 4
+        if len(gpus) < most:
+            return list(gpu_lines(gpus, self.size.width))
+        more = f"and {len(gpus) - most + 2} more GPUs"
+        return [*gpu_lines(gpus[: most - 2], self.size.width), more]
 
     def _has_risk(self) -> bool:
         return any(gpu.at_risk for gpu in self._fleet.gpus)
@@ -302,11 +304,11 @@ class TopApp(App[None]):
             "PAUSED": self.rounds.is_paused,
             f"{table.cursor + 1}/{count}": count,
             f"sort: {choice.sort}": True,
-            f"group: {choice.group}": choice.group is not GroupBy.NONE,
+            f"group: {choice.group}": choice.group != "none",
             "flagged only": choice.flagged_only,
             f"namespace: {choice.namespace}": choice.namespace,
             f"filter: {' '.join(choice.words)}": choice.words,
-            f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk": self._has_risk(),
+            f"{SIGNS[Tier.FLAGGED]} flagged  {SIGNS[Tier.AT_RISK]} at risk": self._has_risk(),
         }
         return "  ".join(part for part, is_so in parts.items() if is_so)
 

@@ -5,19 +5,16 @@ import asyncio
 import os
 import sys
 import time
-from typing import Final
 
 from console.caller import add_cluster_options, add_output, cluster_access, read_token
 from console.cluster.agents import AgentAtUrl, Agents, add_agent_options, agent_address, parse_agent_options
-from console.top.fleet import Arrangement, Fleet, GroupBy, Rounds, Sort
+from console.top.fleet import GROUPS, SORTS, Arrangement, Fleet, Rounds
 from console.top.text import as_text, json_parts
 from kube.access import Access
 from kube.client import KubeClient
 from service.command import UsageError, add_namespace, columns_of, write_output
 from service.log_writer import discard_library_logs
 from service.text import quoted
-
-_SORTS: Final = {sort.name.lower(): sort for sort in Sort}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -50,9 +47,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     only = "show only flagged pods, pods that put a GPU at risk, and pods at risk"
     command.add_argument("--flagged", action="store_true", help=only)
     order = "order of the rows (default %(default)s)"
-    command.add_argument("--sort", choices=tuple(_SORTS), default="flags", help=order)
+    command.add_argument("--sort", choices=tuple(SORTS), default="flags", help=order)
     sums = "headings with sums (default %(default)s)"
-    command.add_argument("--group", choices=tuple(map(str, GroupBy)), default="none", help=sums)
+    command.add_argument("--group", choices=tuple(GROUPS), default="none", help=sums)
     command.add_argument("--once", action="store_true", help="print once as plain text and exit")
     add_output(command, "text", "json", note="; json is printed once")
 
@@ -65,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     arrangement = Arrangement(
-        sort=_SORTS[arguments.sort],
-        group=GroupBy(arguments.group),
+        sort=arguments.sort,
+        group=arguments.group,
         flagged_only=arguments.flagged,
         namespace=arguments.namespace or "",
     )

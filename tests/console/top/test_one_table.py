@@ -118,7 +118,7 @@ async def test_the_page_has_the_same_rows_in_the_same_order(answer: dict[str, An
         await port.stop()
     names = ("used", "share", "percent", "utilization")
     rows = [
-        {"pod": row.pod, "state": row.state_text, **{name: row.cells[name] for name in names}}
+        {"pod": row.pod, "state": row.cells["state"], **{name: row.cells[name] for name in names}}
         for row in rows_of(answer)
     ]
     assert on_page == rows
