@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from console.caller import parse_url
@@ -34,7 +34,7 @@ from gpuagent.api_types import (
 from kube.access import GivenAddress
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import PODS, Container, FullMeta, Pod, PodCondition, PodStatus
+from kube.kinds import PODS, FullMeta, Pod, PodCondition, PodStatus
 from service.command import UsageError, namespace_name, read_by
 from service.http.authentication import OWN_HEADER
 from service.names import is_dns_subdomain
@@ -52,6 +52,7 @@ _PORT: Final = 9445
 _SECONDS: Final = 5.0  # for one request to an agent
 _NOT_AN_AGENTS: Final = "the response is not from an agent"
 _OK, _UNAUTHORIZED = 200, 401
+_T = TypeVar("_T")
 _READY: Final = PodStatus(conditions=[PodCondition(type="Ready", status="True")])
 
 
@@ -118,10 +119,6 @@ class AgentReading:
     missing_right: str = ""
 
 
-class _Failed(NoAnswer):
-    """A request to an agent failed."""
-
-
 class Agents:
     """Reads the agents of one cluster through the API server's proxy for pods. `clock` is monotonic."""
 
@@ -163,28 +160,19 @@ class Agents:
     async def read(self, pod: Pod) -> AgentReading:
         """Request an agent's figures. The reading has the reason of a failure; raises AccessError only."""
         try:
-            return AgentReading(pod=pod, received=self._decoded(pod, await self._get_figures(pod)))
-        except _Failed as error:
+            response = await self._get_figures(pod)
+            answer = _decoded(read_answer, response)
+        except NoAnswer as error:
             return AgentReading(pod=pod, failure=str(error), missing_right=error.missing_right)
-
-    def _decoded(self, pod: Pod, response: AnyResponse) -> Received:
-        try:
-            answer = read_answer(response.body)
-        except NotAnAnswer as error:
-            raise _Failed(not_an_answer(error)) from None
         if pod.is_bound and answer.node != pod.spec.node_name:
-            raise _Failed(f"the response is for another node: {quoted(answer.node)}")
+            return AgentReading(pod=pod, failure=f"the response is for another node: {quoted(answer.node)}")
         age = age_of_figures(answer, response.date)
-        return Received(answer=answer, body=response.body, at=self._clock(), age=age)
+        received = Received(answer=answer, body=response.body, at=self._clock(), age=age)
+        return AgentReading(pod=pod, received=received)
 
-    async def history(self, pod: Pod) -> tuple[HistoryResponse | None, str]:
-        """Request the last 15 minutes of an agent's pods; return them, or None and why there are none."""
-        try:
-            return read_history((await self._get_figures(pod, HISTORY_PATH)).body), ""
-        except _Failed as error:
-            return None, str(error)
-        except NotAnAnswer as error:
-            return None, not_an_answer(error)
+    async def history(self, pod: Pod) -> HistoryResponse:
+        """Request the last 15 minutes of an agent's pods; raises NoAnswer and AccessError."""
+        return _decoded(read_history, await self._get_figures(pod, HISTORY_PATH))
 
     async def _get_figures(self, pod: Pod, path: str = SHARES_PATH) -> AnyResponse:
         """Request figures, with a token if the agent answers 401 without one.
@@ -209,19 +197,19 @@ class Agents:
                 token = await tokens.token()
             response = await self._get(pod, path, token)
             if response.status == _UNAUTHORIZED:
-                newer = await tokens.token_after(token)
+                newer = await tokens.token(token)
                 response = response if newer == token else await self._get(pod, path, newer)
         except TokenUnavailable as error:
             message = f"{error}; the agent asks for authentication"
-            raise _Failed(message, missing_right=error.missing_right) from None
+            raise NoAnswer(message, missing_right=error.missing_right) from None
         _require_ok(response, f"refuses the service account {account}")
         return response
 
     async def _get(self, pod: Pod, path: str, token: str = "") -> AnyResponse:
-        """Request a path of the agent; raise `_Failed` for errors of the proxy."""
+        """Request a path of the agent; raise NoAnswer for errors of the proxy."""
         if pod.metadata.deletion_timestamp or not pod.is_bound:
             state = "terminating" if pod.metadata.deletion_timestamp else "not bound to a node"
-            raise _Failed(f"the pod is {state}")
+            raise NoAnswer(f"the pod is {state}")
         pod_path = PODS.path(pod.metadata.namespace, _proxied(pod))
         response = await self._send(f"{pod_path}/proxy{path}", token, advice=f"; {NETWORK_ADVICE}")
         # An error as a Status object is probably the API server's.
@@ -242,10 +230,10 @@ class Agents:
             part = len(token) if not failure and response.status == _OK else 8
             answer = failure.encode() if failure else response.reason.encode(errors="replace") + response.body
             if token.encode()[:part] in answer:
-                raise _Failed(f"{_NOT_AN_AGENTS}: it repeats the token of the request")
+                raise NoAnswer(f"{_NOT_AN_AGENTS}: it repeats the token of the request")
         if failure:
             no_answer = f"no answer within {self._seconds:g} s{advice}"
-            raise _Failed(no_answer if failure == "no answer in time" else failure)
+            raise NoAnswer(no_answer if failure == "no answer in time" else failure)
         return response
 
 
@@ -284,9 +272,11 @@ def agent_address(url: str) -> GivenAddress:
     return GivenAddress(server, context)
 
 
-def not_an_answer(error: Exception) -> str:
-    """Return the message about a response that cannot be decoded."""
-    return f"{_NOT_AN_AGENTS}: {one_line(str(error))}"
+def _decoded(read: Callable[[bytes], _T], response: AnyResponse) -> _T:
+    try:
+        return read(response.body)
+    except NotAnAnswer as error:
+        raise NoAnswer(f"{_NOT_AN_AGENTS}: {one_line(str(error))}") from None
 
 
 def age_of_figures(answer: AgentResponse, date: str) -> float | None:
@@ -302,45 +292,40 @@ def age_of_figures(answer: AgentResponse, date: str) -> float | None:
 
 
 def _require_ok(response: AnyResponse, refusal: str = "") -> None:
-    """Raise `_Failed` unless the status is 200. `refusal` says what an agent does that accepts no token."""
+    """Raise NoAnswer unless the status is 200. `refusal` says what an agent does that accepts no token."""
     text = one_line(response.body.decode("utf-8", "replace"), 200)
     answer = f"{response.status}{f', {text}' if text else ''}"
     if response.status in (_UNAUTHORIZED, 403) and refusal:
-        raise _Failed(f"the agent {refusal}: {answer}")
+        raise NoAnswer(f"the agent {refusal}: {answer}")
     if response.status == 503 and refusal.startswith("refuses"):
-        raise _Failed(f"the agent cannot check the token: {answer}")
+        raise NoAnswer(f"the agent cannot check the token: {answer}")
     if response.status == 421:
-        raise _Failed(f"the agent rejects the host name: {answer}")
+        raise NoAnswer(f"the agent rejects the host name: {answer}")
     if response.status != _OK:
-        raise _Failed(f"{_NOT_AN_AGENTS}: {answer}")
+        raise NoAnswer(f"{_NOT_AN_AGENTS}: {answer}")
 
 
-def _proxy_failure(response: AnyResponse, pod: Pod) -> _Failed:
+def _proxy_failure(response: AnyResponse, pod: Pod) -> NoAnswer:
     error = status_error(response.body, "proxy", http_status=response.status, http_reason=response.reason)
     if error.is_forbidden:
         right = f"get pods/proxy in {pod.metadata.namespace}"
-        return _Failed(f"the caller may not {right}", missing_right=right)
+        return NoAnswer(f"the caller may not {right}", missing_right=right)
     if error.is_not_found:
-        return _Failed("the pod no longer exists")
+        return NoAnswer("the pod no longer exists")
     if error.status in (502, 503, 504):
-        return _Failed(f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}")
-    return _Failed(str(error))
+        return NoAnswer(f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}")
+    return NoAnswer(str(error))
 
 
 def _proxied(pod: Pod) -> str:
     """Return the pod with scheme and port, as in paths of the API server's proxy.
 
-    The port has TLS if the kubelet's probes in the pod's spec have.
+    The port has TLS if the kubelet's readiness probe in the pod's spec has.
     """
-    own = [container for container in pod.spec.containers or () if _port_of(container)]
-    scheme = "https:" if any(map(_is_probed_with_tls, own)) else ""
-    return f"{scheme}{pod.name}:{next(map(_port_of, own), None) or _PORT}"
-
-
-def _port_of(container: Container) -> int | None:
-    return next((port.container_port for port in container.ports or () if port.name == "http"), None)
-
-
-def _is_probed_with_tls(container: Container) -> bool:
-    probes = (container.readiness_probe, container.liveness_probe, container.startup_probe)
-    return any(probe and probe.http_get and probe.http_get.scheme == "HTTPS" for probe in probes)
+    for container in pod.spec.containers or ():
+        port = next((port.container_port for port in container.ports or () if port.name == "http"), None)
+        if port is not None:
+            probe = container.readiness_probe
+            is_tls = probe is not None and probe.http_get is not None and probe.http_get.scheme == "HTTPS"
+            return f"{'https:' if is_tls else ''}{pod.name}:{port}"
+    return f"{pod.name}:{_PORT}"

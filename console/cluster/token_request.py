@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -37,9 +36,6 @@ class _TokenRequest(Struct):
     status: _TokenStatus
 
 
-_token_request = msgspec.json.Decoder(_TokenRequest)
-
-
 class NoAnswer(Exception):
     """No answer, or a refusal; the message is one line without a token."""
 
@@ -50,12 +46,6 @@ class NoAnswer(Exception):
 
 class TokenUnavailable(NoAnswer):
     """The API server issued no token."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Issued:
-    value: str = field(repr=False)
-    at: float
 
 
 class ServiceAccountTokens:
@@ -78,59 +68,40 @@ class ServiceAccountTokens:
         self._client, self._clock, self._audience = client, clock, audience
         self._namespace, self._account = namespace, account
         self._lock = asyncio.Lock()  # held during a request; concurrent callers wait for its result
-        self._issued: _Issued | None = None
+        self._token, self._issued_at = "", 0.0
         self._failure: TokenUnavailable | None = None
         self._retry_at = -float("inf")  # monotonic seconds until which the last failure counts
 
-    async def token(self) -> str:
-        """Return a valid token; raise TokenUnavailable if the API server issues none."""
-        async with self._lock:
-            if self._issued is not None and self._age(self._issued) < TOKEN_SECONDS / 2:
-                return self._issued.value
-            try:
-                return await self._renewed()
-            except TokenUnavailable:
-                if self._issued is not None and self._age(self._issued) < TOKEN_SECONDS:
-                    return self._issued.value
-                raise
+    async def token(self, refused: str = "") -> str:
+        """Return a token, and another one than a server has refused unless that is recent.
 
-    def _age(self, issued: _Issued) -> float:
-        return self._clock() - issued.at
-
-    async def token_after(self, refused: str) -> str:
-        """Return the token to send after a server refused one, or raise TokenUnavailable.
-
-        A recent token is not replaced, because the server refuses it for another reason than its age.
+        The server refuses a recent one for another reason than its age. Raises TokenUnavailable if the API
+        server issues none and the last one has expired.
         """
         async with self._lock:
-            issued = self._issued
-            if issued is not None and issued.value != refused:
-                return issued.value
-            if issued is not None and self._age(issued) < REPLACE_SECONDS:
-                return refused
-            return await self._renewed()
+            now, is_refused = self._clock(), self._token == refused
+            age = now - self._issued_at
+            if self._token and age < (REPLACE_SECONDS if is_refused else TOKEN_SECONDS / 2):
+                return self._token
+            try:
+                if self._failure is not None and now < self._retry_at:
+                    raise self._failure.with_traceback(None)
+                self._token, self._issued_at, self._failure = await self._request(), now, None
+            except TokenUnavailable as error:
+                if error is not self._failure:
+                    self._failure, self._retry_at = error, self._clock() + RETRY_SECONDS
+                if not self._token or is_refused or age >= TOKEN_SECONDS:
+                    raise
+            return self._token
 
-    async def _renewed(self) -> str:
-        """Request a token and keep it; raise the last failure again while it is recent."""
-        if self._failure is not None and self._clock() < self._retry_at:
-            raise self._failure.with_traceback(None)
-        try:
-            self._issued = await self._request()
-        except TokenUnavailable as error:
-            self._failure, self._retry_at = error, self._clock() + RETRY_SECONDS
-            raise
-        self._failure = None
-        return self._issued.value
-
-    async def _request(self) -> _Issued:
+    async def _request(self) -> str:
         namespace, account = quote(self._namespace, safe=""), quote(self._account, safe="")
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         spec = {"audiences": [self._audience], "expirationSeconds": TOKEN_SECONDS}
         body = msgspec.json.encode({"apiVersion": "authentication.k8s.io/v1", "kind": _KIND, "spec": spec})
-        at = self._clock()
         try:
             answer = await self._client.request("POST", path, body=body, seconds=REQUEST_SECONDS)
-            made = _token_request.decode(answer)
+            made = msgspec.json.decode(answer, type=_TokenRequest)
         except ApiError as error:
             message, right = str(error), ""
             if error.is_forbidden:
@@ -145,4 +116,4 @@ class ServiceAccountTokens:
             made = None
         if made is None or made.kind != _KIND or not is_token(made.status.token):
             raise TokenUnavailable(f"POST {path}: the answer is not a {_KIND}")
-        return _Issued(made.status.token, at)
+        return made.status.token

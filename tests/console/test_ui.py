@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from benchmarks.top import response
 from console.cluster.agents import AgentReading
+from console.cluster.token_request import NoAnswer
 from console.ui import MOST_BYTES, Answers, PageOfAllNodes
 from gpuagent.api_types import ApiPodHistory, HistoryResponse
 from kube.kinds import Pod
@@ -36,13 +37,13 @@ class AgentsWithHistory(FakeAgents):
 
     history_failure = ""
 
-    async def history(self, pod: Pod) -> tuple[HistoryResponse | None, str]:
+    async def history(self, pod: Pod) -> HistoryResponse:
         if self.history_failure:
-            return None, self.history_failure
+            raise NoAnswer(self.history_failure)
         node = pod.spec.node_name
         names = {"uid": f"uid-{node}-greedy", "gpu_uuid": f"GPU-{node}-0"}
         series = ApiPodHistory(**names, share_mebibytes=6144, used_mebibytes=(None, 1024, 9216))
-        return HistoryResponse(node, 1.0, 15.0, True, [series]), ""
+        return HistoryResponse(node, 1.0, 15.0, True, [series])
 
 
 class ChangingAgents(AgentsWithHistory):
