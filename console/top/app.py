@@ -4,15 +4,15 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
-from textual import events, work
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -128,15 +128,13 @@ _LOW_ROWS: Final = 20  # a terminal with fewer rows has no summary of the line u
 
 _HELP: Final = """\
 Keys
-  ↑ ↓ j k            move the cursor
-  PgUp PgDn space    move by a page; Home End: first line, last line
-  Enter              details: every figure of the line with its source
-  /                  filter; Esc removes it. All words must occur in the
-                     node, namespace/pod, size, queue, vCluster, or flag
-  s                  sort by flags, used, share, time over, pod, node
-  f                  flagged pods, and those on a GPU at risk
-  g                  group by node, namespace, queue
-  p  q               pause or resume; quit
+  ↑ ↓ j k PgUp PgDn space Home End   move the cursor
+  Enter   what to do first, and every figure of the line
+  /       filter by words of the node, namespace/pod, size, queue,
+          vCluster or state; Esc removes it
+  s  g    sort and group in the next way; the last line names it
+  f       flagged pods, and those on a GPU at risk
+  p  q    pause or resume; quit
 
 Signs in front of a line
   !   flagged
@@ -152,13 +150,6 @@ Cells
 
 1 GiB is 1024 MiB. % is used memory divided by the share.
 """
-
-
-_CHOICES: Final[Mapping[str, Sequence[Any]]] = {
-    "sort": list(SORTS),
-    "group": list(GROUPS),
-    "flagged_only": [False, True],
-}
 
 
 class TextScreen(ModalScreen[None]):
@@ -200,7 +191,6 @@ class TopApp(App[None]):
     #columns { height: 1; text-style: bold underline; }
     #summary { height: 6; }
     #status { height: 1; text-style: dim; }
-    .low #summary, .calm #summary { display: none; }
     #head, #gpus, #columns, #status { text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { height: 1; border: none; padding: 0; display: none; }
     #filter.open { display: block; }
@@ -221,22 +211,24 @@ class TopApp(App[None]):
         super().__init__(ansi_color=True)
         self.rounds, self._fleet, self.arrangement = rounds, fleet, arrangement
         self._shown_version = -1
+        # Textual removes the parts one by one at the end, while timers still run.
+        names = ("head", "gpus", "columns", "summary", "status")
+        self._parts = {name: Static(id=name, markup=False) for name in names}
+        self._table = LinesTable(fleet)
+        self._filter = Input(
+            id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False
+        )
 
     def compose(self) -> ComposeResult:
-        parts = ("head", "gpus", "columns")
-        yield from (Static(id=part, markup=False) for part in parts)
-        yield LinesTable(self._fleet)
-        yield from (Static(id="summary", markup=False), Static(id="status", markup=False))
-        yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
+        head, gpus, columns, summary, status = self._parts.values()
+        yield from (head, gpus, columns, self._table, summary, status, self._filter)
         yield Footer(compact=True, show_command_palette=False)
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.screen_stack[0].set_class(event.size.height < _LOW_ROWS, "low")
-        if self._is_complete():
-            self._show_head()
+    def on_resize(self) -> None:
+        self._show_head()
 
     def on_mount(self) -> None:
-        self.query_one(LinesTable).focus()
+        self._table.focus()
         self._show_head()
         self._read()
         self.set_interval(_REFRESH_SECONDS, self._refresh)
@@ -247,35 +239,26 @@ class TopApp(App[None]):
 
     def _refresh(self) -> None:
         """Show new responses; nothing moves while paused."""
-        if not self._is_complete():
-            return
         if not self.rounds.is_paused and self._shown_version != self._fleet.version:
             self.rearrange()
         else:
             self._show_head()
-            self.query_one(LinesTable).refresh()
-
-    def _is_complete(self) -> bool:
-        """Whether all parts are there; Textual removes them one by one at the end, while timers still run."""
-        return all(
-            self.query(part) for part in ("#head", "#gpus", "#columns", "#summary", "#status", LinesTable)
-        )
+            self._table.refresh()
 
     def rearrange(self) -> None:
         self._shown_version = self._fleet.version
-        self.query_one(LinesTable).set_lines(arrange(self._fleet, self.arrangement))
+        self._table.set_lines(arrange(self._fleet, self.arrangement))
         self._show_head()
 
     def _show_head(self) -> None:
         lines = head(self._fleet, time.monotonic())
         text = Text("\n").join(Text(line, _ALARM if is_alarm else "") for line, is_alarm in lines)
-        self.query_one("#head", Static).update(text)
-        overview = self.query_one("#gpus", Static)
-        overview.update(Text("\n".join(self._gpu_overview())))
-        overview.display = self.size.height >= _GPU_ROWS and bool(self._fleet.gpus)
+        self._parts["head"].update(text)
+        self._parts["gpus"].update(Text("\n".join(self._gpu_overview())))
+        self._parts["gpus"].display = self.size.height >= _GPU_ROWS and bool(self._fleet.gpus)
         tables = [agent.table for agent in self._fleet.agents.values()]
         has_trouble = any(table.flagged or table.over for table in tables) or self._has_risk()
-        self.screen_stack[0].set_class(not has_trouble, "calm")
+        self._parts["summary"].display = self.size.height >= _LOW_ROWS and has_trouble
 
     def _gpu_overview(self) -> list[str]:
         """Return the table of the GPUs, those in trouble first, in a quarter of the screen."""
@@ -289,20 +272,17 @@ class TopApp(App[None]):
         return any(gpu.at_risk for gpu in self._fleet.gpus)
 
     def on_lines_table_moved(self) -> None:
-        if not self._is_complete():
-            return
-        table = self.query_one(LinesTable)
-        line = table.line_at_cursor()
-        summary = summary_of(line, self._fleet) if line is not None else []
-        texts = (table.chosen.heading(), "\n".join(summary), self._status(table))
-        for part, text in zip(("#columns", "#summary", "#status"), texts, strict=True):
-            self.query_one(part, Static).update(Text(text))
+        line = self._table.line_at_cursor()
+        summary = summary_of(line, self._fleet) if line is not None else ()
+        self._parts["columns"].update(Text(self._table.chosen.heading()))
+        self._parts["summary"].update(Text("\n".join(summary)))
+        self._parts["status"].update(Text(self._status()))
 
-    def _status(self, table: LinesTable) -> str:
-        choice, count = self.arrangement, len(table.lines)
+    def _status(self) -> str:
+        choice, count = self.arrangement, len(self._table.lines)
         parts = {
             "PAUSED": self.rounds.is_paused,
-            f"{table.cursor + 1}/{count}": count,
+            f"{self._table.cursor + 1}/{count}": count,
             f"sort: {choice.sort}": True,
             f"group: {choice.group}": choice.group != "none",
             "flagged only": choice.flagged_only,
@@ -313,14 +293,16 @@ class TopApp(App[None]):
         return "  ".join(part for part, is_so in parts.items() if is_so)
 
     def action_details(self) -> None:
-        line = self.query_one(LinesTable).line_at_cursor()
+        line = self._table.line_at_cursor()
         if line is not None:
             text = partial(details_of, line, self._fleet)
             self.push_screen(TextScreen("details", lambda: "\n".join(text(time.monotonic()))))
 
     def action_next(self, choice: str) -> None:
         """Take the next order or grouping, or show flagged rows and rows at risk only, or all."""
-        values = _CHOICES[choice]
+        values: list[object] = [False, True]
+        if choice != "flagged_only":
+            values = [*(SORTS if choice == "sort" else GROUPS)]
         place = values.index(getattr(self.arrangement, choice))
         self._choose(**{choice: values[(place + 1) % len(values)]})
 
@@ -332,10 +314,10 @@ class TopApp(App[None]):
         self.push_screen(TextScreen("kaishare top", lambda: _HELP))
 
     def action_filter(self) -> None:
-        self.query_one("#filter", Input).add_class("open").focus()
+        self._filter.add_class("open").focus()
 
     def action_clear_filter(self) -> None:
-        self.query_one("#filter", Input).value = ""
+        self._filter.value = ""
         self._choose(words=())
         self.on_input_submitted()
 
@@ -343,8 +325,8 @@ class TopApp(App[None]):
         self._choose(words=tuple(event.value.lower().split()))
 
     def on_input_submitted(self) -> None:
-        self.query_one("#filter", Input).remove_class("open")
-        self.query_one(LinesTable).focus()
+        self._filter.remove_class("open")
+        self._table.focus()
 
     def _choose(self, **choices: object) -> None:
         arrangement = replace(self.arrangement, **choices)  # type: ignore[arg-type]

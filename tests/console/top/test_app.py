@@ -208,7 +208,7 @@ async def test_details_and_help_open_and_close() -> None:
         assert "team-a/flagged-1" in text
         assert "source bind-request, text portion 0.25, bytes per gpu GPU-node-a-0 2.0 GiB" in text
         await pilot.press("escape", "question_mark")
-        assert "page" in "\n".join(screen(pilot))
+        assert "quit" in "\n".join(screen(pilot))
         await pilot.press("q")
         assert len(pilot.app.screen_stack) == 1
         assert pilot.app.is_running
