@@ -17,7 +17,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -64,12 +63,9 @@ class LinesTable(ScrollView, can_focus=True):
         Binding("enter", "app.details", "Details", key_display="⏎"),
     ]
 
-    class Moved(Message):
-        """The cursor or the lines have changed."""
-
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, on_move: Callable[[], None]) -> None:
         super().__init__()
-        self._fleet = fleet
+        self._fleet, self._on_move = fleet, on_move
         self.lines: Sequence[Line] = ()
         self.cursor = 0
         self.chosen: Layout = layout(80, {})
@@ -119,7 +115,7 @@ class LinesTable(ScrollView, can_focus=True):
             y = self.cursor if self.cursor < top else self.cursor - height + 1
             self.scroll_to(y=y, animate=False, immediate=True)
         self.refresh()
-        self.post_message(self.Moved())
+        self._on_move()
 
 
 _REFRESH_SECONDS: Final = 0.5  # how often new responses reach the table
@@ -214,7 +210,7 @@ class TopApp(App[None]):
         # Textual removes the parts one by one at the end, while timers still run.
         names = ("head", "gpus", "columns", "summary", "status")
         self._parts = {name: Static(id=name, markup=False) for name in names}
-        self._table = LinesTable(fleet)
+        self._table = LinesTable(fleet, self._show_line)
         self._filter = Input(
             id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False
         )
@@ -271,7 +267,7 @@ class TopApp(App[None]):
     def _has_risk(self) -> bool:
         return any(gpu.at_risk for gpu in self._fleet.gpus)
 
-    def on_lines_table_moved(self) -> None:
+    def _show_line(self) -> None:
         line = self._table.line_at_cursor()
         summary = summary_of(line, self._fleet) if line is not None else ()
         self._parts["columns"].update(Text(self._table.chosen.heading()))
@@ -308,7 +304,7 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         self.rounds.is_paused = not self.rounds.is_paused
-        self.on_lines_table_moved()
+        self._show_line()
 
     def action_help(self) -> None:
         self.push_screen(TextScreen("kaishare top", lambda: _HELP))

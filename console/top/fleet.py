@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from console.cluster.agents import AgentReading, Agents, Received
 from console.top.gpu_rows import LONGEST_NAME, GpuState, plain
-from console.top.layout import Widths, merge_widths
+from console.top.layout import COLUMNS, Widths
 from console.top.pod_rows import NO_TABLE, SIGN_OLD, Key, NodeTable, PodRow, Tier, node_table
 from kube.answers import REQUEST_ERRORS, AccessError, ApiError
 from kube.kinds import Pod
@@ -85,7 +85,8 @@ class Fleet:
     @property
     def widths(self) -> Widths:
         """The widths that all rows need."""
-        return merge_widths(agent.table.widths for agent in self.agents.values())
+        all_widths = [agent.table.widths for agent in self.agents.values()] or [{}]
+        return {column.name: max(widths.get(column.name, 0) for widths in all_widths) for column in COLUMNS}
 
     def set_agents(self, pods: Iterable[Pod], now: float) -> None:
         """Take a new list of agents, by node: keep the state of known ones, drop those that are gone."""
@@ -168,15 +169,13 @@ class Rounds:
 
     async def _list(self) -> None:
         try:
-            pods = await self._agents.list()
+            pods = await self._agents.list(self._node)
         except REQUEST_ERRORS as error:
             if not isinstance(error, ApiError) or not error.is_forbidden:
                 raise ListFailed(str(error)) from None
             place = f"{self._agents.namespace}{f' as {one_line(error.user)}' if error.user else ''}"
             raise ListFailed(f"the agents are not visible to you: you may not list pods in {place}") from None
-        self._fleet.set_agents(
-            (pod for pod in pods if not self._node or self._node == pod.spec.node_name), time.monotonic()
-        )
+        self._fleet.set_agents(pods, time.monotonic())
 
     async def _spread(self) -> None:
         """Start the requests of a round one by one; responses that arrive together would delay the keys."""

@@ -3,7 +3,6 @@
 Amounts are formatted by `service.units.size`, times by `service.units.duration`.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -11,14 +10,13 @@ from msgspec import Struct
 from console.help import link
 from gpuagent.api_types import (
     AgentResponse,
-    ApiEndedPod,
     ApiGpu,
     ApiLostGpu,
     ApiVerdict,
     is_noticeable_risk,
 )
 from service.names import LONGEST_SUBDOMAIN
-from service.text import first_few, one_line
+from service.text import one_line
 from service.units import size
 
 UNKNOWN: Final = "unknown"  # a value that is unknown, which is never zero; `units.size` has the same word
@@ -126,40 +124,37 @@ class GpuState(Struct, frozen=True, kw_only=True):
 def gpus_of(node: str, response: AgentResponse) -> tuple[GpuState, ...]:
     """Return the GPUs of a response by index, the lost ones included."""
     gpus: list[ApiGpu | ApiLostGpu] = [*response.gpus, *response.lost_gpus]
-    return tuple(_gpu(node, gpu, response.ended_pods) for gpu in sorted(gpus, key=lambda gpu: gpu.index))
+    return tuple(_gpu(node, gpu) for gpu in sorted(gpus, key=lambda gpu: gpu.index))
 
 
-def _gpu(node: str, gpu: ApiGpu | ApiLostGpu, ended: Sequence[ApiEndedPod]) -> GpuState:
-    names = ("total", "used", "promised", "reserved", "at_risk")
-    total, used, promised, reserved, at_risk = (
+def _gpu(node: str, gpu: ApiGpu | ApiLostGpu) -> GpuState:
+    names = ("total", "used", "promised", "reserved", "at_risk", "ended_pods")
+    total, used, promised, reserved, at_risk, ended = (
         known_bytes(getattr(gpu, f"{name}_bytes", None)) for name in names
     )
     free = None if total is None or used is None else max(total - used - (reserved or 0), 0)
     at_risk = at_risk if is_noticeable_risk(at_risk, total) else None
     is_over_promised = promised is not None and bool(total) and promised > (total or 0)
-    loss, is_mig, is_suspended, risk_text, ended_text, utilization = "", False, False, "", "", None
+    loss, risk_text, is_suspended, is_mig, utilization = "", "", False, False, NONE
     if isinstance(gpu, ApiLostGpu):
         loss = "LOST" if gpu.lost else "NO ANSWER"
     else:
-        is_mig, is_suspended, utilization = gpu.mig, gpu.verdicts_suspended, gpu.utilization_ratio
-        risk_text, ended_text = (
-            f"{size(at_risk)} promised and not free{_risk_cause(gpu)}",
-            _ended_text(gpu, ended),
-        )
+        risk_text = f"{size(at_risk)} promised and not free{_risk_cause(gpu)}"
+        is_suspended, is_mig = gpu.verdicts_suspended, gpu.mig
+        if gpu.utilization_ratio is not None:
+            utilization = utilization_text(gpu.utilization_ratio)
     notes = {
         loss: loss,
-        ended_text: ended_text,
+        f"ended pods hold {size(ended)}": ended,
         f"AT RISK: {risk_text}": at_risk,
         "OVERPROMISED": is_over_promised,
         "verdicts suspended": is_suspended,
         "MIG: not judged": is_mig,
         f"XID {gpu.xid.code}" if gpu.xid else "": gpu.xid and 0 <= gpu.xid.code < 10_000,
     }
-    label = f"GPU {count_text(gpu.index)}"
-    name = f"{node} {label}"
-    amounts = map(size, (used, promised, free))
-    busy = NONE if utilization is None else utilization_text(utilization)
     said = ", ".join(note for note, is_so in notes.items() if is_so)
+    label = f"GPU {count_text(gpu.index)}"
+    name, model = f"{node} {label}", plain(gpu.model, LONGEST_NAME)
     return GpuState(
         label=label,
         name=name,
@@ -174,7 +169,7 @@ def _gpu(node: str, gpu: ApiGpu | ApiLostGpu, ended: Sequence[ApiEndedPod]) -> G
         is_over_promised=is_over_promised,
         is_suspended=is_suspended,
         act=act_of(gpu),
-        cells=(name, plain(gpu.model, LONGEST_NAME), *amounts, busy, said),
+        cells=(name, model, size(used), size(promised), size(free), utilization, said),
     )
 
 
@@ -184,10 +179,3 @@ def _risk_cause(gpu: ApiGpu) -> str:
         if cause.cause in _CAUSES and known_bytes(cause.bytes) is not None:
             return f" ({_CAUSES[cause.cause]} {size(cause.bytes)})"
     return ""
-
-
-def _ended_text(gpu: ApiGpu, ended: Sequence[ApiEndedPod]) -> str:
-    """Return the memory of ended pods on a GPU with their names; empty without any."""
-    amount = known_bytes(gpu.ended_pods_bytes)
-    names = [plain(f"{pod.namespace}/{pod.name}", LONGEST_NAME) for pod in ended if pod.gpu_uuid == gpu.uuid]
-    return f"ended pods hold {size(amount)}: {first_few(names, 2)}" if names or amount else ""

@@ -1,6 +1,6 @@
 """The columns of the table, which of them a terminal has room for, and the rows in them. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from console.top.gpu_rows import BAR, NONE, UNKNOWN
@@ -58,15 +58,6 @@ def measure(rows: Collection[Cells]) -> Widths:
     cells = {column.name: {row[column.name] for row in rows} for column in COLUMNS}
     empty = {name for name in _OPTIONAL if cells[name] <= {NONE, UNKNOWN}}
     return {name: 0 if name in empty else max(map(len, texts), default=0) for name, texts in cells.items()}
-
-
-def merge_widths(all_widths: Iterable[Widths]) -> Widths:
-    """Return the largest width of each column."""
-    merged = dict.fromkeys((column.name for column in COLUMNS), 0)
-    for widths in all_widths:
-        for name, width in widths.items():
-            merged[name] = max(merged[name], width)
-    return merged
 
 
 class Layout(NamedTuple):

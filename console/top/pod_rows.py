@@ -39,14 +39,9 @@ WITHIN: Final = "within share"
 _MAX_GPUS: Final = 256  # GPUs and MIG devices of one pod
 _IDLE_AFTER: Final = 3600.0  # seconds from which on a row says that its share is idle
 _OWN_GRACE: Final = ("over-share", "limit-bypassed")
-
-# Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
-# the response does not have the agent's slack.
-_SMALL: Final = 256 << 20
+_LEAST_EXCESS: Final = 256 << 20  # bytes above a share from which on a pod is a cause of a risk
 
 Key = tuple[str, str, str]
-# By UUID of a GPU at risk, its free bytes, and the excess from which on a pod counts as a cause.
-Risks = Mapping[str, tuple[int, int]]
 
 
 class Tier(IntEnum):
@@ -123,8 +118,8 @@ def sign(row: PodRow, *, is_old: bool) -> str:
 def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     """Return the table of a response. The agent is in the keys of the rows; the node is printable."""
     gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
-    by_uuid, risks = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}, _gpus_at_risk(pods, gpus)
-    every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, risks, response))
+    by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
+    every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, response))
     rows = sorted(islice(every, MAX_ROWS), key=lambda row: (len(gpu := row.cells["gpu"]), gpu, row.by_pod))
     flagged = {row.key[1] for row in rows if row.tier is Tier.FLAGGED}
     if response.gpus:
@@ -156,12 +151,7 @@ def _problem(problem: ApiProblem, gpus: Sequence[GpuState]) -> str:
 
 
 def _pod_rows(
-    agent: str,
-    node: str,
-    pod: ApiPod,
-    gpus: Mapping[str, GpuState],
-    risks: Risks,
-    response: AgentResponse,
+    agent: str, node: str, pod: ApiPod, gpus: Mapping[str, GpuState], response: AgentResponse
 ) -> Iterator[PodRow]:
     holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
     verdicts: dict[str, list[ApiVerdict]] = {}
@@ -185,7 +175,7 @@ def _pod_rows(
         visible = flags or tuple(each for each in of_gpu if each.is_over)
         over_seconds = max((min(each.over_seconds, MAX_SECONDS) for each in visible), default=None)
         ratio = used / share if used is not None and share else None
-        risk = _risk_of(risks, pod, uuid, used, of_gpu)
+        risk = _risk_of(gpu, pod, uuid, used, of_gpu)
         idle = _idle_text(holding)
         if visible:
             tier = Tier.FLAGGED if flags else Tier.IN_GRACE
@@ -246,42 +236,25 @@ def _grace_text(pod: ApiPod, verdicts: Sequence[ApiVerdict], of_agent: float | N
     return f" of {duration(min(known))}" if known else ""
 
 
-def _gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> Risks:
-    """Return the GPUs at risk by UUID."""
-    at_risk = {gpu.uuid: gpu for gpu in gpus if gpu.at_risk and gpu.uuid}
-    largest = dict.fromkeys(at_risk, 0)
-    for pod in pods if at_risk else ():
-        for holding in pod.gpus:
-            uuid = holding.gpu_uuid
-            share = _allowed(pod, uuid) if uuid in largest else None
-            if share is not None:
-                used = known_bytes(holding.used_bytes)
-                # A pod of unknown use may be the cause, so that little above a share is none.
-                largest[uuid] = max(largest[uuid], _SMALL if used is None else used - share)
-    return {
-        uuid: (gpu.free or 0, _SMALL if gpu.is_over_promised else min(_SMALL, max(largest[uuid], 1)))
-        for uuid, gpu in at_risk.items()
-    }
-
-
-def _risk_of(risks: Risks, pod: ApiPod, uuid: str, used: int | None, verdicts: Iterable[ApiVerdict]) -> Risk:
+def _risk_of(
+    gpu: GpuState | None, pod: ApiPod, uuid: str, used: int | None, verdicts: Iterable[ApiVerdict]
+) -> Risk:
     """Return the part of a pod, which uses so many bytes, in the risk of a GPU.
 
     Where the use is unknown, the verdicts have a lower bound.
     """
-    share = _allowed(pod, uuid) if uuid in risks else None
-    if share is None:
+    share = _allowed(pod, uuid) if gpu is not None and gpu.at_risk else None
+    if gpu is None or share is None:
         return Risk()
-    free, smallest_excess = risks[uuid]
     least = max((known_bytes(verdict.used_at_least_bytes) or 0 for verdict in verdicts), default=0)
     excess = (least if used is None else used) - share
-    if excess >= smallest_excess:
+    if excess >= _LEAST_EXCESS:
         above = "above its share" if share else "without a share here"
         return Risk(excess, 0, f"holds {'at least ' if used is None else ''}{size(excess)} {above}")
     if uuid not in pod.shares or excess >= 0:
         return Risk()
     amount = f"{'up to ' if used is None else ''}{size(-excess)}"
-    return Risk(0, -excess, f"at risk: {amount} of its share unused, {size(free)} free")
+    return Risk(0, -excess, f"at risk: {amount} of its share unused, {size(gpu.free)} free")
 
 
 def _allowed(pod: ApiPod, uuid: str) -> int | None:

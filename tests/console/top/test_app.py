@@ -233,7 +233,7 @@ async def test_a_timer_that_fires_during_the_end_of_the_program_is_no_error(part
         assert isinstance(app, TopApp)
         await app.query_one(part).remove()
         app._refresh()
-        app.on_lines_table_moved()
+        app._show_line()
 
 
 async def test_without_agents_the_view_is_empty_and_every_key_works() -> None:
