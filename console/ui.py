@@ -17,8 +17,7 @@ import msgspec
 from aiohttp import web
 
 from console.caller import add_cluster_options, cluster_access
-from console.cluster.agents import Agents, Received, add_agent_options, parse_agent_options
-from console.cluster.token_request import NoAnswer
+from console.cluster.agents import Agents, NoAnswer, Received, add_agent_options, parse_agent_options
 from console.top.fleet import Fleet, Rounds
 from gpuagent.api_types import HISTORY_PATH, SHARES_PATH, AgentResponse
 from kube.answers import AccessError
@@ -185,10 +184,7 @@ class PageOfAllNodes:
             return web.Response(status=421, text="unknown host\n")
         if origin not in (None, f"http://{request.host}") or site not in ("none", "same-origin"):
             return web.Response(status=403, text="the page of another origin\n")
-        try:
-            return await handler(request)
-        except web.HTTPException as error:
-            return web.Response(status=error.status, text="type kaishare ui for the address\n")
+        return await handler(request)
 
     def _keep_reading(self) -> None:
         self._rounds.is_paused = False

@@ -139,12 +139,8 @@ Signs in front of a line
   *   at risk: its share may not be free any more
   ?   the agent does not answer, or reports problems
 
-Cells
-  unknown   never counted as 0
-  -         does not exist
-  ≥         a part of the sum is unknown
-
-1 GiB is 1024 MiB. % is used memory divided by the share.
+`unknown` is never counted as 0, `-` does not exist, and a part of a
+sum with ≥ is unknown. 1 GiB is 1024 MiB. % is used memory divided by the share.
 """
 
 
@@ -258,7 +254,8 @@ class TopApp(App[None]):
 
     def _gpu_overview(self) -> list[str]:
         """Return the table of the GPUs, those in trouble first, in a quarter of the screen."""
-        gpus, most = sorted(self._fleet.gpus, key=lambda gpu: not gpu.is_in_trouble), self.size.height // 4
+        gpus, most = self._fleet.gpus, self.size.height // 4
+        gpus.sort(key=lambda gpu: not (gpu.loss or gpu.at_risk or gpu.is_over_promised))
         if len(gpus) < most:
             return list(gpu_lines(gpus, self.size.width))
         more = f"and {len(gpus) - most + 2} more GPUs"

@@ -61,13 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
+    url, namespace = arguments.url, arguments.namespace or ""
     arrangement = Arrangement(
-        sort=arguments.sort,
-        group=arguments.group,
-        flagged_only=arguments.flagged,
-        namespace=arguments.namespace or "",
+        sort=arguments.sort, group=arguments.group, flagged_only=arguments.flagged, namespace=namespace
     )
-    url = arguments.url
     if url is None and arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
     access: Access = await cluster_access(arguments) if url is None else agent_address(url)
@@ -75,11 +72,9 @@ async def _run(arguments: argparse.Namespace) -> int:
     on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
     fleet = Fleet(place="" if url else f"{on_node} in namespace {arguments.agent_namespace}")
     async with KubeClient(access) as client:
-        options = parse_agent_options(arguments)
-        namespace = arguments.namespace or ""
-        agents = (
-            AgentAtUrl(client, url, token) if url else Agents(client, options=options, namespace=namespace)
-        )
+        agents: Agents = AgentAtUrl(client, url, token)
+        if not url:
+            agents = Agents(client, options=parse_agent_options(arguments), namespace=namespace)
         rounds = Rounds(agents, fleet, node="" if url else arguments.node)
         if arguments.once or arguments.output != "text" or not _is_terminal():
             return await _print_once(arguments, rounds, fleet, arrangement)

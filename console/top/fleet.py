@@ -213,17 +213,10 @@ class Rounds:
             self._fleet.set_failure(pod.name, f"{reading.failure}{f'; pod: {trouble}' if trouble else ''}")
 
 
-def _last(value: float | None) -> float:
-    """Return a sort key that puts large values first and unknown ones last."""
-    return 1.0 if value is None else -value
-
-
 SORTS: Final[Mapping[str, Callable[[PodRow], Any]]] = {
     "flags": attrgetter("rank"),  # flagged first, then in violation, then at risk, then by use of the share
-    "used": lambda row: _last(row.used),
-    "share": lambda row: _last(row.ratio),
-    "over": lambda row: _last(row.over_seconds),
-    "pod": attrgetter("by_pod"),
+    "used": lambda row: 1 if row.used is None else -row.used,  # unknown ones last
+    "pod": lambda row: row.cells["name"],
     "node": lambda _: 0,
 }
 """Sorting is stable, and the rows come by node, GPU and pod."""

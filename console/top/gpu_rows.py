@@ -115,11 +115,6 @@ class GpuState(Struct, frozen=True, kw_only=True):
     act: str
     cells: tuple[str, ...]  # the text under each of GPU_HEADINGS
 
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether the GPU is lost, at risk or promised more than it has."""
-        return bool(self.loss or self.at_risk or self.is_over_promised)
-
 
 def gpus_of(node: str, response: AgentResponse) -> tuple[GpuState, ...]:
     """Return the GPUs of a response by index, the lost ones included."""

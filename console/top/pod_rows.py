@@ -79,13 +79,10 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     used: int | None  # bytes; None is unknown
     share: int | None  # bytes; None if there is none, or if it is unknown
     has_share: bool  # whether there is a share, known or not
-    ratio: float | None  # used memory divided by the share
-    over_seconds: float | None  # duration of the longest current violation; None if there is none
     risk: Risk
     verdicts: tuple[ApiVerdict, ...]  # the flags, else the violations within their grace
     haystack: str  # lower-case text that the filter searches
     rank: float  # sort key of the default order: the tier, then the time over or the use of the share
-    by_pod: str  # sort key: namespace and pod, as one string; tuples of strings sort ten times slower
     cells: dict[str, str]  # the text in each column; plain str only, so that no garbage collection visits it
     api_pod: ApiPod  # the pod as the agent reported it
 
@@ -120,7 +117,9 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
     gpus, pods = gpus_of(node, response), response.pods[:MAX_PODS]
     by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
     every = (row for pod in pods for row in _pod_rows(agent, node, pod, by_uuid, response))
-    rows = sorted(islice(every, MAX_ROWS), key=lambda row: (len(gpu := row.cells["gpu"]), gpu, row.by_pod))
+    rows = sorted(
+        islice(every, MAX_ROWS), key=lambda row: (len(gpu := row.cells["gpu"]), gpu, row.cells["name"])
+    )
     flagged = {row.key[1] for row in rows if row.tier is Tier.FLAGGED}
     if response.gpus:
         nothing = "" if response.pods else NO_POD
@@ -203,14 +202,11 @@ def _pod_rows(
             used=used,
             share=share,
             has_share=has_share,
-            ratio=ratio,
-            over_seconds=over_seconds,
             risk=risk,
             verdicts=visible,
             haystack=f"{haystack} {state.lower()}",
             # A larger figure comes first in its tier, an unknown one last.
             rank=tier + (1.0 if figure is None else 1 / (2 + min(max(figure, 0.0), 1e12))) - 0.5,
-            by_pod=f"{namespace}\0{name}",
             cells={
                 **names,
                 "state": state,

@@ -18,8 +18,9 @@ from service.units import duration, size
 
 _INDENT: Final = "     "  # of a further line: that of a row's cells, and two columns more
 
+_MOST_NOTES: Final = 9  # as the agent gives
+
 HeadLine = tuple[str, bool]  # a line of the head, and whether it reports something wrong
-_Notes = Sequence[tuple[str, str, str]]  # parts of a line: a count, a name for its details, and these
 
 
 def head(fleet: Fleet, now: float) -> tuple[HeadLine, HeadLine, HeadLine]:
@@ -88,8 +89,8 @@ def _agents(fleet: Fleet, agents: Sequence[AgentState], now: float) -> HeadLine:
     return f"{nodes}: {text or 'all answer'}", bool(silent or suspended or failure)
 
 
-def _joined(notes: _Notes) -> str:
-    """Join notes: all counts first, so that a narrow terminal cuts only their details."""
+def _joined(notes: Sequence[tuple[str, str, str]]) -> str:
+    """Join counts, and behind them the names and texts of their details, which a narrow terminal cuts."""
     is_named = len(notes) > 1
     details = "; ".join(f"{name}: " * is_named + text for _, name, text in notes if text)
     return "; ".join(count for count, _, _ in notes) + (f" ({details})" if details else "")
@@ -154,7 +155,7 @@ def _table_lines(
         yield chosen.row(sign(line, is_old=is_old(fleet, line)), line.cells)
         state = line.cells["state"]
         below = [state] if state != WITHIN and state_width < len(state) else []
-        below += [f"note: {plain(note)}" for note in line.api_pod.notes]
+        below += [f"note: {plain(note)}" for note in line.api_pod.notes[:_MOST_NOTES]]
         if is_single:
             below += [plain(verdict.message or "", LONGEST_DETAIL) for verdict in line.verdicts]
             below += dict.fromkeys(map(act_of, line.verdicts))

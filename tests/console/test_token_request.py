@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from console.cluster.token_request import (
+from console.cluster.agents import (
     REPLACE_SECONDS,
     REQUEST_SECONDS,
     RETRY_SECONDS,
@@ -43,7 +43,7 @@ class Tokens:
 @pytest.fixture
 def tokens(server: ApiServer, client: KubeClient) -> Tokens:
     clock = [1000.0]
-    of = {"namespace": "kaishare-agent", "account": "kaishare-reader", "audience": "kaishare-agent"}
+    of = {"namespace": "kaishare-agent", "account": "kaishare-reader"}
     made = Tokens(ServiceAccountTokens(client, **of, clock=lambda: clock[0]), server, clock)
     made.answer(made.issuer)
     return made
@@ -154,7 +154,7 @@ async def test_an_api_server_that_does_not_answer(tokens: Tokens, monkeypatch: p
         raise AssertionError
 
     tokens.answer(hang)  # type: ignore[arg-type]
-    monkeypatch.setattr("console.cluster.token_request.REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr("console.cluster.agents.REQUEST_SECONDS", 0.5)
     errors = await asyncio.gather(*(failure(tokens.source.token) for _ in range(40)))
     assert {str(error) for error in errors} == {f"POST {PATH}: no answer in time"}
     assert tokens.requested == 1

@@ -14,8 +14,7 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.top import response
-from console.cluster.agents import AgentReading
-from console.cluster.token_request import NoAnswer
+from console.cluster.agents import AgentReading, NoAnswer
 from console.ui import MOST_BYTES, Answers, PageOfAllNodes
 from gpuagent.api_types import ApiPodHistory, HistoryResponse
 from kube.kinds import Pod

@@ -56,8 +56,6 @@ def names(lines: list[Line]) -> list[str]:
     [
         (ALL, ["flagged-long", "flagged-short", "in-grace", "agent-of-node-c", "much", "little", "unknown"]),
         (Arrangement(sort="used"), ["agent-of-node-c", "in-grace", "flagged-short", "much"]),
-        (Arrangement(sort="share"), ["agent-of-node-c", "in-grace", "flagged-short", "much"]),
-        (Arrangement(sort="over"), ["agent-of-node-c", "flagged-long", "flagged-short", "in-grace"]),
         (Arrangement(sort="pod"), ["agent-of-node-c", "flagged-long", "flagged-short", "in-grace"]),
         (Arrangement(sort="node"), ["agent-of-node-c", "flagged-long", "much", "unknown"]),
         (Arrangement(flagged_only=True), ["flagged-long", "flagged-short"]),
