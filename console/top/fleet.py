@@ -224,7 +224,7 @@ SORTS: Final[Mapping[str, Callable[[PodRow], Any]]] = {
 GROUPS: Final[Mapping[str, Callable[[PodRow], str]]] = {
     "none": lambda _: "",
     "node": lambda row: row.cells["node"],
-    "namespace": lambda row: row.namespace,
+    "namespace": lambda row: row.cells["namespace"],
     "queue": lambda row: row.cells["queue"] if row.api_pod.queue else "(no queue)",
 }
 
@@ -277,7 +277,8 @@ def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
     agents: list[Line] = [*_shown_agents(fleet, arrangement)]
     if arrangement.group != "none":
         return agents + _grouped(rows, GROUPS[arrangement.group])
-    place = sum(row.tier < Tier.CALM for row in rows) if arrangement.sort == "flags" else 0
+    calm = (index for index, row in enumerate(rows) if row.tier is Tier.CALM)
+    place = next(calm, len(rows)) if arrangement.sort == "flags" else 0
     return [*rows[:place], *agents, *rows[place:]]
 
 
@@ -286,7 +287,7 @@ def chosen_rows(rows: Iterable[PodRow], arrangement: Arrangement) -> Iterable[Po
     if arrangement.flagged_only:
         rows = (row for row in rows if row.tier is Tier.FLAGGED or row.risk.text)
     if arrangement.namespace:
-        rows = (row for row in rows if row.namespace == arrangement.namespace)
+        rows = (row for row in rows if row.cells["namespace"] == arrangement.namespace)
     words = arrangement.words
     return (row for row in rows if all(word in row.haystack for word in words)) if words else rows
 

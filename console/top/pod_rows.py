@@ -67,15 +67,13 @@ class Risk(NamedTuple):
 
 
 class PodRow(Struct, frozen=True, kw_only=True, gc=False):
-    """One pod on one GPU. Text fields are safe for a terminal.
+    """One pod on one GPU. Texts are safe for a terminal.
 
     A row is part of no reference cycle, so garbage collection need not visit it.
     """
 
     key: Key  # agent, pod UID and GPU UUID, which is empty if unknown
     tier: Tier
-    pod: str
-    namespace: str
     used: int | None  # bytes; None is unknown
     share: int | None  # bytes; None if there is none, or if it is unknown
     has_share: bool  # whether there is a share, known or not
@@ -197,8 +195,6 @@ def _pod_rows(
         yield PodRow(
             key=(agent, pod.uid, uuid),
             tier=tier,
-            pod=name,
-            namespace=namespace,
             used=used,
             share=share,
             has_share=has_share,

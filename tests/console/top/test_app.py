@@ -66,7 +66,7 @@ def screen(pilot: Pilot[None]) -> list[str]:
 def at_cursor(pilot: Pilot[None]) -> str:
     line = table(pilot).line_at_cursor()
     assert line is not None
-    return line.pod if isinstance(line, PodRow) else line.key[1]
+    return line.cells["pod"] if isinstance(line, PodRow) else line.key[1]
 
 
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 50)])
@@ -125,7 +125,7 @@ async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_
         assert f"caused by team-vision/{GREEDY}: {state}" in words
         assert f"do first: {FOR_GPU_AT_RISK.text}" in words
         await pilot.press("up", "f")
-        assert [at.pod for at in table(pilot).lines if isinstance(at, PodRow)] == [GREEDY, WAITS]
+        assert [at.cells["pod"] for at in table(pilot).lines if isinstance(at, PodRow)] == [GREEDY, WAITS]
 
 
 async def test_the_footer_has_the_keys_and_moving_scrolls() -> None:
@@ -159,7 +159,7 @@ async def test_the_cursor_stays_on_its_pod_when_the_order_changes() -> None:
 async def test_the_filter_narrows_while_typing_and_esc_removes_it() -> None:
     async with view() as pilot:
         await pilot.press("slash", *"vision")
-        assert [line.pod for line in table(pilot).lines if isinstance(line, PodRow)] == ["flagged-2"]
+        assert [line.cells["pod"] for line in table(pilot).lines if isinstance(line, PodRow)] == ["flagged-2"]
         await pilot.press("enter", "s", "s")
         assert "filter: vision" in screen(pilot)[-2]
         await pilot.press("escape")

@@ -79,7 +79,7 @@ def test_text_screen_and_json_have_the_same_row(sent: dict[str, Any], expected: 
 
 
 def rows_of(fleet: Fleet) -> dict[str, PodRow]:
-    return {row.pod: row for agent in fleet.agents.values() for row in agent.table.rows}
+    return {row.cells["pod"]: row for agent in fleet.agents.values() for row in agent.table.rows}
 
 
 def at_risk(*pods: dict[str, Any], **fields: Any) -> Fleet:
@@ -155,10 +155,10 @@ def test_causes_and_pods_at_risk_have_words_and_amounts_and_come_before_the_rest
         "done": (Tier.CALM, "within share"),
     }
     flagged = Arrangement(flagged_only=True)
-    assert [line.pod for line in arrange(full(), Arrangement()) if isinstance(line, PodRow)] == [
+    assert [line.cells["pod"] for line in arrange(full(), Arrangement()) if isinstance(line, PodRow)] == [
         "greedy", "waits", "small", "done",
     ]  # fmt: skip
-    assert [line.pod for line in arrange(full(), flagged) if isinstance(line, PodRow)] == [
+    assert [line.cells["pod"] for line in arrange(full(), flagged) if isinstance(line, PodRow)] == [
         "greedy", "waits", "small",
     ]  # fmt: skip
     (agent,) = json.loads("".join(json_parts(full(), flagged, 0.0)))["agents"]
@@ -172,7 +172,7 @@ def test_a_cause_that_is_not_flagged_is_named_before_the_pods_at_risk() -> None:
     guest = {**pod("guest", "n", 300 * MIB), "shares": {}, "verdicts": []}
     fleet = at_risk(limited, suspended, guest, pod("waits", "n", GIB, share=6 * GIB))
     rows = [line for line in arrange(fleet, Arrangement()) if isinstance(line, PodRow)]
-    assert [(row.pod, row.cells["state"]) for row in rows] == [
+    assert [(row.cells["pod"], row.cells["state"]) for row in rows] == [
         ("limited", "holds 4.0 GiB above its share"),
         ("suspended", "holds 2.0 GiB above its share; not judged"),
         ("guest", "holds 300.0 MiB without a share here; not judged"),

@@ -48,7 +48,7 @@ def line_text(chosen: Layout, line: Line) -> str:
 
 
 def names(lines: list[Line]) -> list[str]:
-    return [line.pod if isinstance(line, PodRow) else line.key[1] for line in lines]
+    return [line.cells["pod"] if isinstance(line, PodRow) else line.key[1] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,9 @@ def test_groups_have_sums_and_the_flagged_ones_come_first() -> None:
 def test_an_agent_that_stops_answering_keeps_its_rows_with_age_and_reason() -> None:
     fleet = busy()
     fleet.set_failure("agent-of-node-b", "Connection refused")
-    row = next(line for line in arrange(fleet, ALL) if isinstance(line, PodRow) and line.pod == "little")
+    row = next(
+        line for line in arrange(fleet, ALL) if isinstance(line, PodRow) and line.cells["pod"] == "little"
+    )
     assert is_old(fleet, row)
     text = as_text(fleet, ALL, 65.0, columns=200)
     assert " ? node-b: no answer for 65 s: Connection refused" in text
