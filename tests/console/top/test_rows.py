@@ -9,7 +9,7 @@ from console.top.details import details_of
 from console.top.fleet import Arrangement, Fleet, arrange
 from console.top.layout import layout
 from console.top.pod_rows import PodRow, Tier, sign
-from console.top.text import as_text, head, json_parts
+from console.top.text import as_text, json_parts
 from gpuagent.api_types import read_answer
 from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_PROBLEM
 from gpuagent.problems import Cause, RiskName
@@ -96,18 +96,17 @@ def full() -> Fleet:
     )
 
 
-def test_a_pod_on_a_gpu_with_suspended_verdicts_is_not_judged() -> None:
-    fleet = at_risk(row_of(verdicts=[]), verdictsSuspended=True, atRiskBytes=0)
-    assert rows_of(fleet)["p"].cells["state"] == "not judged: verdicts are suspended"
-
-
 @pytest.mark.parametrize(
-    ("policy", "text"),
-    [(None, "in grace of 2 min: over-share"), ({"evict": False, "graceSeconds": 30.0}, "in grace of 30 s: over-share")],
+    ("sent", "of_gpu", "state"),
+    [
+        (row_of(verdicts=[]), {"verdictsSuspended": True}, "not judged: verdicts are suspended"),
+        (row_of(4 * GIB, lasted=10.0), {}, "in grace of 2 min: over-share"),
+        (row_of(4 * GIB, lasted=10.0, overSharePolicy={"graceSeconds": 30.0}), {}, "in grace of 30 s: over-share"),
+    ],
 )  # fmt: skip
-def test_a_grace_has_its_length(policy: dict[str, Any] | None, text: str) -> None:
-    over = row_of(4 * GIB, lasted=10.0, overSharePolicy=policy)
-    assert rows_of(fleet_of({"n": document("n", over, graceSeconds=120.0)}))["p"].cells["state"] == text
+def test_states_by_the_gpu_and_the_grace(sent: dict[str, Any], of_gpu: dict[str, Any], state: str) -> None:
+    fleet = fleet_of({"n": document("n", sent, gpus=[gpu("n", **of_gpu)], graceSeconds=120.0)})
+    assert rows_of(fleet)["p"].cells["state"] == state
 
 
 LOST = {"index": 1, "uuid": "GPU-n-1", "model": "NVIDIA A10"}
@@ -154,13 +153,10 @@ def test_causes_and_pods_at_risk_have_words_and_amounts_and_come_before_the_rest
         "small": (Tier.AT_RISK, "at risk: 1.0 GiB of its share unused, 2.0 GiB free"),
         "done": (Tier.CALM, "within share"),
     }
-    flagged = Arrangement(flagged_only=True)
-    assert [line.cells["pod"] for line in arrange(full(), Arrangement()) if isinstance(line, PodRow)] == [
-        "greedy", "waits", "small", "done",
-    ]  # fmt: skip
-    assert [line.cells["pod"] for line in arrange(full(), flagged) if isinstance(line, PodRow)] == [
-        "greedy", "waits", "small",
-    ]  # fmt: skip
+    flagged, order = Arrangement(flagged_only=True), ["greedy", "waits", "small", "done"]
+    for choice, expected in ((Arrangement(), order), (flagged, order[:3])):
+        lines = arrange(full(), choice)
+        assert [line.cells["pod"] for line in lines if isinstance(line, PodRow)] == expected
     (agent,) = json.loads("".join(json_parts(full(), flagged, 0.0)))["agents"]
     assert [each["name"] for each in agent["shares"]["pods"]] == ["small", "greedy", "waits"]
     assert "1 flagged, 0 in grace, 1 at risk," in as_text(full(), Arrangement(group="queue"), 0.0)
@@ -223,24 +219,6 @@ def test_a_pod_that_may_use_its_share_on_any_gpu_or_has_gpus_of_unknown_size_is_
     assert [name for name, row in rows.items() if row.risk.unused > 0] == ["waits"]
 
 
-def test_the_head_names_gpus_at_risk_first_and_each_gpu_has_its_free_memory() -> None:
-    second = document("m", gpus=[gpu("m", promisedBytes=30 * GIB)])
-    alone = {"n": document("n", gpus=[gpu("n", 1, **FULL)])}
-    assert head(fleet_of({**alone, "m": second}), 0.0)[1] == (
-        (
-            "2 GPUs: 1 AT RISK; 1 OVERPROMISED (at risk: n GPU 1: 3.0 GiB promised and not free;"
-            " overpromised: m GPU 0: 30.0 GiB of 24.0 GiB)"
-        ),
-        True,
-    )
-    fleet = fleet_of(alone)
-    assert head(fleet, 0.0)[1][0] == "1 GPU: 1 AT RISK (n GPU 1: 3.0 GiB promised and not free)"
-    wide = as_text(fleet, Arrangement(), 0.0, columns=140).splitlines()
-    assert wide[5].startswith("n GPU 1  NVIDIA A10  22.0 GiB  24.0 GiB  2.0 GiB")
-    assert wide[5].endswith("AT RISK: 3.0 GiB promised and not free")
-    assert wide[6].startswith(f"GPU 1: {FOR_GPU_AT_RISK.text} See ")
-
-
 def test_details_of_a_pod_at_risk_name_the_cause_the_remedy_and_the_command() -> None:
     fleet = full()
     assert details_of(rows_of(fleet)["waits"], fleet, 0.0)[:5] == [
@@ -268,14 +246,13 @@ def test_details_have_each_known_figure_by_the_name_of_its_field() -> None:
         "runbook": act.section,
     }
     sensors = {
-        "xid": {"code": 79, "time": 1_763_953_920.0},
-        "utilizationRatio": 0.58,
-        "powerWatts": 212.4,
+        "xid": {"code": 79, "time": 1_763_953_920.0}, "utilizationRatio": 0.58, "powerWatts": 212.4,
         "temperatureCelsius": 10**16,
-    }
+    }  # fmt: skip
     flags = {"over-share": {"raised": 2, "cleared": 0}}
-    body = document("n", sent, gpus=[gpu("n", **sensors)], problems=[problem], flagTransitions=flags)
-    fleet = fleet_of({"n": body})
+    fleet = fleet_of(
+        {"n": document("n", sent, gpus=[gpu("n", **sensors)], problems=[problem], flagTransitions=flags)}
+    )
     lines = [" ".join(line.split()) for line in details_of(rows_of(fleet)["p"], fleet, 0.0)]
     for line in (
         f"do first: {act_line(FOR_FLAG['over-share'])}",
