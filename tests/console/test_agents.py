@@ -14,9 +14,13 @@ from aiohttp import web
 from console.cluster.agents import (
     MOST_AT_ONCE,
     NETWORK_ADVICE,
+    REPLACE_SECONDS,
+    RETRY_SECONDS,
     AgentAtUrl,
     AgentReading,
     Agents,
+    ServiceAccountTokens,
+    TokenUnavailable,
     age_of_figures,
     agent_address,
 )
@@ -27,8 +31,8 @@ from kube.client import KubeClient
 from kube.kinds import Pod
 from tests.support import top_agents
 from tests.support.api_server import Answer, ApiServer, refuses, says
-from tests.support.token_requests import TokenIssuer
 from tests.support.top_agents import gives, serving
+from tests.support.waiting import until
 
 PODS = "/api/v1/namespaces/kaishare-agent/pods"
 FIGURES = {"node": "n0", "lastGoodSampleTimestamp": 1_800_000_000.0, "gpus": [], "pods": []}
@@ -139,6 +143,18 @@ async def test_a_401_of_a_pod_renews_no_credentials(server: ApiServer, agents: A
 # --- agents that ask for authentication ---
 
 
+class TokenIssuer:
+    """Answers TokenRequests with `issued-1`, `issued-2` and so on."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(await request.json())
+        status = {"token": f"issued-{len(self.requests)}"}
+        return web.json_response({"kind": "TokenRequest", "status": status}, status=201)
+
+
 @dataclass
 class TokenAgent:
     """An agent that answers 401 without an accepted token, and records the tokens of its requests."""
@@ -210,6 +226,11 @@ async def test_an_agent_that_refuses_each_token_causes_few_requests(
     assert len(issuer.requests) == 2
 
 
+async def hangs(_request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    raise AssertionError
+
+
 ASKS = "; the agent asks for authentication"
 RIGHT = "create serviceaccounts/token of kaishare-reader in kaishare-agent"
 
@@ -253,6 +274,107 @@ async def test_a_repeated_token_is_not_shown(server: ApiServer, agents: Agents, 
     other = top_agents.agent_pod("n0", "agent-0")
     assert (await agents.read(other)).failure == "proxy: 401 Unauthorized: told to"
     assert issuer.requests == [], "a 401 of the API server itself requests no token"
+
+
+# --- tokens of the service account ---
+
+TOKEN_PATH = "/api/v1/namespaces/kaishare-agent/serviceaccounts/kaishare-reader/token"
+NO_TOKEN = f"POST {TOKEN_PATH}: the answer is not a TokenRequest"
+
+
+class Tokens(ServiceAccountTokens):
+    """Tokens with a clock that a test sets, from an issuer."""
+
+    def __init__(self, server: ApiServer, client: KubeClient) -> None:
+        super().__init__(
+            client, namespace="kaishare-agent", account="kaishare-reader", clock=lambda: self.now
+        )
+        self.now, self.server, self.issuer = 1000.0, server, TokenIssuer()
+        self.answer(self.issuer)
+
+    @property
+    def requested(self) -> int:
+        return len(self.server.requested_paths("/token"))
+
+    def answer(self, answer: Answer) -> None:
+        self.server.refusals = {"/token": answer}
+
+
+@pytest.fixture
+def tokens(server: ApiServer, client: KubeClient) -> Tokens:
+    return Tokens(server, client)
+
+
+async def test_a_token_is_requested_when_needed_and_renewed_after_half_of_its_life(tokens: Tokens) -> None:
+    assert tokens.requested == 0
+    for seconds, token in ((0, "issued-1"), (299, "issued-1"), (1, "issued-2")):
+        tokens.now += seconds
+        assert await tokens.token() == token
+    assert tokens.issuer.requests[0]["spec"] == {"audiences": [AUDIENCE], "expirationSeconds": 600}
+    assert "issued" not in repr(tokens)
+    tokens.answer(refuses(500, "InternalError"))
+    tokens.now += 599
+    for _ in range(20):
+        assert await tokens.token() == "issued-2", "while a renewal fails the last token serves"
+    assert tokens.requested == 3, "a failure is remembered"
+    tokens.now += 1
+    with pytest.raises(TokenUnavailable, match="500 InternalError"):
+        await tokens.token()
+
+
+async def test_a_refused_token_is_replaced_unless_it_is_recent(tokens: Tokens) -> None:
+    first = await tokens.token()
+    for _ in range(50):
+        assert await tokens.token(first) == first
+    assert tokens.requested == 1, "a server that refuses each token causes no further request"
+    tokens.now += REPLACE_SECONDS
+    for refused in (first, first, ""):
+        assert await tokens.token(refused) == "issued-2"
+    assert tokens.requested == 2
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_others_their_token(tokens: Tokens) -> None:
+    release = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return await tokens.issuer(request)
+
+    tokens.answer(slow)
+    first = asyncio.create_task(tokens.token())
+    await until(lambda: tokens.requested > 0)
+    others = [asyncio.create_task(tokens.token()) for _ in range(3)]
+    first.cancel()
+    release.set()
+    assert len(set(await asyncio.gather(*others))) == 1
+    assert tokens.requested == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "missing_right"),
+    [
+        (refuses(403, "Forbidden", "long text"), f"the caller may not {RIGHT}", RIGHT),
+        (refuses(404, "NotFound"), "the service account kaishare-reader does not exist in kaishare-agent", ""),
+        (refuses(429, "TooManyRequests", "later"), f"POST {TOKEN_PATH}: 429 TooManyRequests: later", ""),
+        (says("<html>"), NO_TOKEN, ""),
+        (says('{"kind": "Pod", "status": {"token": "sec"}}'), NO_TOKEN, ""),
+        (says(json.dumps({"kind": "TokenRequest", "status": {"token": "sec\r\nret: x"}})), NO_TOKEN, ""),
+        (hangs, f"POST {TOKEN_PATH}: no answer in time", ""),
+    ],
+)  # fmt: skip
+async def test_a_failure_to_get_a_token_is_one_line_and_remembered(
+    tokens: Tokens, answer: Answer, message: str, missing_right: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.cluster.agents.REQUEST_SECONDS", 0.5)
+    tokens.answer(answer)
+    results = await asyncio.gather(*(tokens.token() for _ in range(20)), return_exceptions=True)
+    assert {(str(error), getattr(error, "missing_right", "")) for error in results} == {
+        (message, missing_right)
+    }
+    assert tokens.requested == 1
+    tokens.answer(tokens.issuer)
+    tokens.now += RETRY_SECONDS
+    assert await tokens.token() == "issued-1"
 
 
 # --- agents with TLS ---
