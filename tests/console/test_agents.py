@@ -14,7 +14,6 @@ from aiohttp import web
 from console.cluster.agents import (
     MOST_AT_ONCE,
     NETWORK_ADVICE,
-    REPLACE_SECONDS,
     RETRY_SECONDS,
     AgentAtUrl,
     AgentReading,
@@ -320,17 +319,6 @@ async def test_a_token_is_requested_when_needed_and_renewed_after_half_of_its_li
     tokens.now += 1
     with pytest.raises(TokenUnavailable, match="500 InternalError"):
         await tokens.token()
-
-
-async def test_a_refused_token_is_replaced_unless_it_is_recent(tokens: Tokens) -> None:
-    first = await tokens.token()
-    for _ in range(50):
-        assert await tokens.token(first) == first
-    assert tokens.requested == 1, "a server that refuses each token causes no further request"
-    tokens.now += REPLACE_SECONDS
-    for refused in (first, first, ""):
-        assert await tokens.token(refused) == "issued-2"
-    assert tokens.requested == 2
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_others_their_token(tokens: Tokens) -> None:

@@ -151,13 +151,14 @@ async def test_only_the_holder_of_the_address_reads_and_no_other_page() -> None:
 
 
 async def test_without_a_page_no_agent_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("console.ui._IDLE_SECONDS", 2.5)
+    monkeypatch.setattr("console.ui._IDLE_SECONDS", 0.5)
+    monkeypatch.setattr("console.top.fleet.EVERY_SECONDS", 0.05)
     agents = three_nodes()
     async with serving(agents) as url:
         await until(lambda: agents.reads >= 3)
-        await asyncio.sleep(5)
+        await asyncio.sleep(2)
         reads = agents.reads
-        await asyncio.sleep(3)
+        await asyncio.sleep(1)
         assert agents.reads == reads
         await documents(url)
         await until(lambda: agents.reads > reads)
