@@ -7,7 +7,7 @@ was taken over can send anything, so the length of texts and the number of entri
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -55,8 +55,9 @@ def summary_of(line: Line, fleet: Fleet) -> Iterator[str]:
     if line.tier is Tier.AT_RISK and (causes := _other_causes(line, table)):
         yield f"caused by {first_few(causes, 3)}"
     if line.tier is not Tier.CALM:
-        acts = [*map(act_of, line.verdicts), *(gpu.act for gpu in table.gpus if gpu.uuid == line.key[2])]
-        yield from (f"do first: {act}" for act in list(filter(None, acts))[:1])
+        of_gpu = (gpu.act for gpu in table.gpus if gpu.uuid == line.key[2])
+        acts = filter(None, chain(map(act_of, line.verdicts), of_gpu))
+        yield from (f"do first: {act}" for act in islice(acts, 1))
     pod = line.api_pod
     if is_dns_label(pod.namespace) and is_dns_subdomain(pod.name):  # the command is for a shell
         yield f"kaishare why -n {pod.namespace} {pod.name}"
@@ -71,7 +72,8 @@ def _other_causes(row: PodRow, table: NodeTable) -> list[str]:
 
 def _agent(agent: AgentState, now: float) -> Iterator[str]:
     yield f"agent {plain(agent.pod.name, LONGEST_NAME)} on {agent.node}"
-    yield agent.text(now).strip(" ?")
+    if agent.failure or agent.received is None:
+        yield agent.text(now).strip(" ?")
     if agent.received is not None:
         age = agent.received.age_at(now)
         yield f"sample {f'{duration(age)} old' if age is not None else 'none'}"

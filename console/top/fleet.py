@@ -63,7 +63,7 @@ class AgentState:
             state = f"asked {age} ago, no answer yet"
         else:
             suspended = "verdicts suspended: " if table.is_suspended else ""
-            state = suspended + ("; ".join(table.problems) or table.nothing or "answers")
+            state = suspended + ("; ".join(table.problems) or table.nothing)
         return f" {SIGN_OLD} {self.node}: {state}"
 
 

@@ -36,6 +36,7 @@ MAX_ROWS: Final = 8192  # of one agent
 MAX_SECONDS: Final = 1e10  # larger durations are shown as this one
 NO_POD: Final = "No pod has a GPU share or uses GPU memory."
 WITHIN: Final = "within share"
+_MAX_PROBLEMS: Final = 64
 _MAX_GPUS: Final = 256  # GPUs and MIG devices of one pod
 _IDLE_AFTER: Final = 3600.0  # seconds from which on a row says that its share is idle
 _OWN_GRACE: Final = ("over-share", "limit-bypassed")
@@ -129,7 +130,7 @@ def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
         rows=tuple(rows),
         widths=measure([row.cells for row in rows]),
         gpus=gpus,
-        problems=tuple(_problem(problem, gpus) for problem in response.problems),
+        problems=tuple(_problem(problem, gpus) for problem in response.problems[:_MAX_PROBLEMS]),
         pods=len({row.key[1] for row in rows}),
         flagged=len(flagged),
         over=len({row.key[1] for row in rows if row.tier is Tier.IN_GRACE} - flagged),
